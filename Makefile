@@ -1,0 +1,47 @@
+# Two commands are all a newcomer needs: `make demo` and `make test`. Both do their own set-up.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo run test lint types unit bench clean lock
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+setup: $(STAMP)  ## build .venv with the orbitmq command and all development tools
+
+$(STAMP): requirements/dev.txt pyproject.toml scripts/setup.sh
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash scripts/setup.sh
+	@touch $@
+
+demo: setup  ## an end-to-end run that ends by itself
+	@$(BIN)/orbitmq demo
+
+run: setup  ## name server and broker in one process on loopback, data in ./data
+	@$(BIN)/orbitmq up --data ./data
+
+lint: setup  ## ruff: rules and format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: setup  ## mypy, strict
+	@$(BIN)/mypy
+	@$(BIN)/mypy tests benchmarks
+
+unit: setup  ## every test
+	@$(BIN)/pytest
+
+test: lint types unit  ## lint, types and every test
+
+bench: setup  ## the benchmarks, beside Apache RocketMQ where Java is present
+	@$(BIN)/orbitmq bench all
+
+lock: setup  ## renew the pinned requirements (hashes, no index address)
+	@$(BIN)/pip install --quiet pip-tools
+	@$(BIN)/pip-compile --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links --extra dev --output-file requirements/dev.txt pyproject.toml
+
+clean:  ## remove what the targets made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist

@@ -1,0 +1,194 @@
+"""One exception tree for both ends of the wire.
+
+Three kinds of failure, never mixed: the peer broke the protocol (``RemoteProtocolError``), a request was
+refused (``BrokerError``: raised in a handler, answered by the router with its code, rebuilt from that code in the
+client), or our own data is broken (``CorruptionError``). Retry policy is an attribute of the class.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from orbitmq.codes import ResponseCode
+
+__all__ = [
+    "BrokerError",
+    "ConfigError",
+    "ConnectionLostError",
+    "CorruptionError",
+    "FrameError",
+    "HeaderFieldError",
+    "OrbitError",
+    "RecordError",
+    "RemoteProtocolError",
+    "RequestTimeoutError",
+    "error_for_code",
+]
+
+
+class OrbitError(Exception):
+    """Base of everything this package raises on purpose."""
+
+
+class RemoteProtocolError(OrbitError):
+    """The peer sent something the protocol does not allow."""
+
+
+class FrameError(RemoteProtocolError):
+    """A frame cannot be read: the connection is closed, there is no way to find the next frame."""
+
+
+class HeaderFieldError(RemoteProtocolError):
+    """A field of a whole frame is missing or malformed: the request is answered with a remark naming it."""
+
+
+class RecordError(RemoteProtocolError):
+    """Bytes of a message (record, batch entry, properties, compressed body) cannot be read."""
+
+
+class ConnectionLostError(OrbitError):
+    """The connection closed, or could not be opened, before the answer came."""
+
+
+class RequestTimeoutError(OrbitError):
+    """No answer within the time allowed."""
+
+
+class ConfigError(OrbitError):
+    """A configuration file or option cannot be used; the text names file, line, key and what is accepted."""
+
+
+class CorruptionError(OrbitError):
+    """Bytes on our own disk are not what was written. The store stops taking writes."""
+
+
+class BrokerError(OrbitError):
+    """A request refused by a server, on either side of the wire."""
+
+    code: ClassVar[int] = ResponseCode.SYSTEM_ERROR
+    retriable: ClassVar[bool] = False
+    """The same send may succeed on another broker."""
+    stale_route: ClassVar[bool] = False
+    """The topic route should be refreshed first."""
+    by_code: ClassVar[dict[int, type[BrokerError]]] = {}
+
+    def __init__(self, remark: str = "", *, code: int | None = None) -> None:
+        super().__init__(remark)
+        self.remark = remark
+        self.response_code: int = self.code if code is None else code
+
+    def __init_subclass__(cls) -> None:
+        assert cls.code not in BrokerError.by_code, f"{cls.__name__}: code {cls.code} is taken"
+        BrokerError.by_code[cls.code] = cls
+
+    def __str__(self) -> str:
+        return f"{self.remark or type(self).__name__} (code {self.response_code})"
+
+
+class ServerError(BrokerError):
+    code, retriable = ResponseCode.SYSTEM_ERROR, True
+
+
+class SystemBusy(BrokerError):
+    code, retriable = ResponseCode.SYSTEM_BUSY, True
+
+
+class RequestCodeNotSupported(BrokerError):
+    code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+class TransactionFailed(BrokerError):
+    code = ResponseCode.TRANSACTION_FAILED
+
+
+class SlaveNotAvailable(BrokerError):
+    code = ResponseCode.SLAVE_NOT_AVAILABLE
+
+
+class MessageIllegal(BrokerError):
+    code = ResponseCode.MESSAGE_ILLEGAL
+
+
+class ServiceNotAvailable(BrokerError):
+    code, retriable = ResponseCode.SERVICE_NOT_AVAILABLE, True
+
+
+class VersionNotSupported(BrokerError):
+    code = ResponseCode.VERSION_NOT_SUPPORTED
+
+
+class NoPermission(BrokerError):
+    code, retriable = ResponseCode.NO_PERMISSION, True
+
+
+class TopicNotFound(BrokerError):
+    code, retriable, stale_route = ResponseCode.TOPIC_NOT_EXIST, True, True
+
+
+class TopicExistAlready(BrokerError):
+    code = ResponseCode.TOPIC_EXIST_ALREADY
+
+
+class QueryNotFound(BrokerError):
+    code = ResponseCode.QUERY_NOT_FOUND
+
+
+class SubscriptionParseFailed(BrokerError):
+    code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+class SubscriptionNotExist(BrokerError):
+    code = ResponseCode.SUBSCRIPTION_NOT_EXIST
+
+
+class SubscriptionNotLatest(BrokerError):
+    code = ResponseCode.SUBSCRIPTION_NOT_LATEST
+
+
+class SubscriptionGroupNotExist(BrokerError):
+    code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+class FilterDataNotExist(BrokerError):
+    code = ResponseCode.FILTER_DATA_NOT_EXIST
+
+
+class FilterDataNotLatest(BrokerError):
+    code = ResponseCode.FILTER_DATA_NOT_LATEST
+
+
+class InvalidParameter(BrokerError):
+    code = ResponseCode.INVALID_PARAMETER
+
+
+class ConsumerNotOnline(BrokerError):
+    code = ResponseCode.CONSUMER_NOT_ONLINE
+
+
+class ConsumeMsgTimeout(BrokerError):
+    code = ResponseCode.CONSUME_MSG_TIMEOUT
+
+
+class NoMessage(BrokerError):
+    code = ResponseCode.NO_MESSAGE
+
+
+class BrokerNotExist(BrokerError):
+    code = ResponseCode.BROKER_NOT_EXIST
+
+
+class FlowControl(BrokerError):
+    code = ResponseCode.FLOW_CONTROL
+
+
+class IllegalOperation(BrokerError):
+    code = ResponseCode.ILLEGAL_OPERATION
+
+
+class GoAway(BrokerError):
+    code, retriable = ResponseCode.GO_AWAY, True
+
+
+def error_for_code(code: int, remark: str | None) -> BrokerError:
+    """The exception a client raises for a refusal it received."""
+    return BrokerError.by_code.get(code, BrokerError)(remark or "", code=code)

@@ -1,0 +1,1 @@
+"""What touches the machine: clock, files, tasks, options, logging."""

@@ -1,0 +1,72 @@
+"""Every task has an owner. ``create_task`` is called nowhere else.
+
+``TaskOwner`` starts tasks only while it is open, reports the death of a job once, with its name, and on close
+cancels what is left and waits for it, bounded by a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+__all__ = ["TaskOwner", "every"]
+
+logger = logging.getLogger(__name__)
+
+
+class TaskOwner:
+    """Owns the background tasks of one component."""
+
+    def __init__(self, name: str, on_failure: Callable[[BaseException], None] | None = None) -> None:
+        self._name = name
+        self._on_failure = on_failure
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    def start(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        """Run ``work`` until it ends or the owner closes. Raises if the owner is closed already."""
+        if self._closed:
+            work.close()
+            raise RuntimeError(f"{self._name} is closed; cannot start {name}")
+        task = asyncio.get_running_loop().create_task(work, name=f"{self._name}.{name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            logger.error("task died name=%s", task.get_name(), exc_info=error)
+            if self._on_failure is not None:
+                self._on_failure(error)
+
+    async def close(self, timeout: float = 5.0) -> None:
+        """Cancel everything and wait, at most ``timeout`` seconds."""
+        self._closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=timeout)
+            for task in late:
+                logger.warning("task did not stop in time name=%s", task.get_name())
+
+
+async def every(
+    period_s: float, work: Callable[[], Awaitable[None] | None], *, first_s: float | None = None
+) -> None:
+    """Call ``work`` again and again, ``period_s`` apart. An error is logged and the schedule goes on."""
+    await asyncio.sleep(period_s if first_s is None else first_s)
+    while True:
+        try:
+            result = work()
+            if result is not None:
+                await result
+        except Exception:  # noqa: BLE001 - a periodic job must survive one bad round
+            logger.exception("periodic job failed job=%s", getattr(work, "__qualname__", work))
+        await asyncio.sleep(period_s)
