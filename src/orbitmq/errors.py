@@ -1,8 +1,8 @@
 """One exception tree for both ends of the wire.
 
-Three kinds of failure, never mixed: the peer broke the protocol (``RemoteProtocolError``), a request was
-refused (``BrokerError``: raised in a handler, answered by the router with its code, rebuilt from that code in the
-client), or our own data is broken (``CorruptionError``). Retry policy is an attribute of the class.
+Three kinds of failure, never mixed: the peer broke the protocol (``RemoteProtocolError``); a request was
+refused (``BrokerError``: raised in a handler, answered by the router with its code, rebuilt from that code in
+the client); our own data is broken (``CorruptionError``). Retry policy is an attribute of the class.
 """
 
 from __future__ import annotations

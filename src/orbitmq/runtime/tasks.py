@@ -45,14 +45,14 @@ class TaskOwner:
             if self._on_failure is not None:
                 self._on_failure(error)
 
-    async def close(self, timeout: float = 5.0) -> None:
-        """Cancel everything and wait, at most ``timeout`` seconds."""
+    async def close(self, wait_s: float = 5.0) -> None:
+        """Cancel everything and wait, at most ``wait_s`` seconds."""
         self._closed = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         if tasks:
-            _, late = await asyncio.wait(tasks, timeout=timeout)
+            _, late = await asyncio.wait(tasks, timeout=wait_s)
             for task in late:
                 logger.warning("task did not stop in time name=%s", task.get_name())
 
@@ -67,6 +67,6 @@ async def every(
             result = work()
             if result is not None:
                 await result
-        except Exception:  # noqa: BLE001 - a periodic job must survive one bad round
+        except Exception:  # a periodic job must survive one bad round
             logger.exception("periodic job failed job=%s", getattr(work, "__qualname__", work))
         await asyncio.sleep(period_s)
