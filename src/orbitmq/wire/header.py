@@ -1,0 +1,66 @@
+"""Typed headers: one struct is the parser, the validator, the writer and the document of a request.
+
+Attribute names are ours, wire names are given by ``rename`` or ``msgspec.field(name=...)``. Every value
+travels as text; numbers and booleans are converted here. A field that is missing or malformed raises
+``HeaderFieldError`` with the wire name of the field. Unknown fields are ignored, as every peer does.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+
+from orbitmq.codes import SerializeType
+from orbitmq.errors import HeaderFieldError
+from orbitmq.wire.frame import Frame
+
+__all__ = ["Header", "Int32", "Int64", "decode_header", "encode_ext"]
+
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+_ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
+
+
+class Header(msgspec.Struct, kw_only=True, gc=False, rename="camel"):
+    """Base of all typed headers. ``None`` means "not present"."""
+
+
+H = TypeVar("H", bound=Header)
+
+
+@lru_cache(maxsize=512)
+def _json_decoder(header_type: type[Any]) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(header_type, strict=False)
+
+
+def decode_header(header_type: type[H], frame: Frame) -> H:
+    """Read the extension fields of ``frame`` as ``header_type``."""
+    try:
+        if frame.serialize_type == _ROCKETMQ:
+            return msgspec.convert(frame.ext_fields, header_type, strict=False)
+        raw = frame.ext_raw
+        if not raw or raw == b"null":
+            raw = b"{}"
+        decoded: H = _json_decoder(header_type).decode(raw)
+        return decoded
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise HeaderFieldError(f"bad header field: {error}") from None
+
+
+def encode_ext(header: Header) -> dict[str, str]:
+    """The extension fields of ``header``: decimal numbers, ``true`` / ``false``, ``None`` left out."""
+    fields: dict[str, str] = {}
+    for name, wire_name in zip(header.__struct_fields__, header.__struct_encode_fields__, strict=True):
+        value = getattr(header, name)
+        if value is None:
+            continue
+        if value is True:
+            fields[wire_name] = "true"
+        elif value is False:
+            fields[wire_name] = "false"
+        else:
+            fields[wire_name] = str(value)
+    return fields
