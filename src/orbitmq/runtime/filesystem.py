@@ -1,0 +1,176 @@
+"""Files as a parameter. ``os.*`` is called nowhere in the store, so tests can own the disk.
+
+The interface is thin on purpose: descriptors are plain integers and ``pwrite`` / ``pread`` of the local file
+system *are* ``os.pwrite`` / ``os.pread``, because the store calls them once per append and a wrapper would cost
+more than the rest of its bookkeeping. Every failure is an ``OSError`` with ``errno``.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+from typing import NamedTuple, Protocol
+
+__all__ = ["LOCAL_FILE_SYSTEM", "DiskUsage", "FileStat", "FileSystem", "LocalFileSystem"]
+
+
+class FileStat(NamedTuple):
+    """What the store needs to know of a file."""
+
+    size_bytes: int
+    modified_ms: int
+    is_directory: bool
+
+
+class DiskUsage(NamedTuple):
+    """Space of the partition that holds a path."""
+
+    total_bytes: int
+    used_bytes: int
+    available_bytes: int
+    """What this process may still write; less than total - used where blocks are reserved."""
+
+
+class FileSystem(Protocol):
+    """What the store asks of a disk. Paths are plain text; a handle stays valid until ``close``."""
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> int:
+        """A handle. Without ``create`` a missing file is ``FileNotFoundError``."""
+
+    def close(self, handle: int, /) -> None: ...
+
+    def pwrite(self, handle: int, data: bytes | bytearray | memoryview, offset: int, /) -> int:
+        """Write at a position; gives the number of bytes written, which may be less than asked."""
+
+    def pread(self, handle: int, size: int, offset: int, /) -> bytes:
+        """At most ``size`` bytes; fewer at the end of the file."""
+
+    def truncate(self, handle: int, size: int, /) -> None:
+        """Cut or extend (sparse zeros)."""
+
+    def allocate(self, handle: int, offset: int, size: int, /) -> None:
+        """Make sure the range has blocks, so that later writes to it cannot fail for want of space."""
+
+    def file_size(self, handle: int, /) -> int: ...
+
+    def sync_data(self, handle: int, /) -> None:
+        """Return once the content and the size are on the disk (``fdatasync``). Called from worker threads."""
+
+    def map(self, handle: int, size: int, *, write: bool = False) -> memoryview:
+        """The first ``size`` bytes, shared with every writer. Unmapped when the last slice is gone."""
+
+    def lock(self, handle: int, start: int, size: int, /) -> bool:
+        """Take an exclusive POSIX record lock; False when another process has it."""
+
+    def unlock(self, handle: int, start: int, size: int, /) -> None: ...
+
+    def stat(self, path: str) -> FileStat | None:
+        """None when there is nothing at ``path``."""
+
+    def names(self, directory: str) -> list[str]:
+        """Names in a directory, sorted; empty when it does not exist."""
+
+    def make_directories(self, path: str) -> None: ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file; no error when it is gone already."""
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory and all below; no error when it is gone already."""
+
+    def replace(self, source: str, target: str) -> None:
+        """Rename atomically over ``target``."""
+
+    def sync_directory(self, path: str) -> None:
+        """Make creations, renames and removals in a directory durable."""
+
+    def disk_usage(self, path: str) -> DiskUsage: ...
+
+
+class LocalFileSystem:
+    """The machine's own disk."""
+
+    # The functions themselves, not wrappers: `fs.pwrite` is `os.pwrite` (0.74 us for 300 bytes; a Python method
+    # around it adds 0.1 us).
+    pwrite = staticmethod(os.pwrite)
+    pread = staticmethod(os.pread)
+    close = staticmethod(os.close)
+    truncate = staticmethod(os.ftruncate)
+    sync_data = staticmethod(os.fdatasync)
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> int:
+        flags = os.O_CLOEXEC | (os.O_RDWR if write or create else os.O_RDONLY)
+        if create:
+            flags |= os.O_CREAT
+        return os.open(path, flags, 0o644)
+
+    def allocate(self, handle: int, offset: int, size: int, /) -> None:
+        os.posix_fallocate(handle, offset, size)
+
+    def file_size(self, handle: int, /) -> int:
+        return os.fstat(handle).st_size
+
+    def map(self, handle: int, size: int, *, write: bool = False) -> memoryview:
+        access = mmap.ACCESS_WRITE if write else mmap.ACCESS_READ
+        return memoryview(mmap.mmap(handle, size, access=access))
+
+    def lock(self, handle: int, start: int, size: int, /) -> bool:
+        try:
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, size, start)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                return False
+            raise
+        return True
+
+    def unlock(self, handle: int, start: int, size: int, /) -> None:
+        fcntl.lockf(handle, fcntl.LOCK_UN, size, start)
+
+    def stat(self, path: str) -> FileStat | None:
+        try:
+            found = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return FileStat(found.st_size, found.st_mtime_ns // 1_000_000, (found.st_mode & 0o170000) == 0o040000)
+
+    def names(self, directory: str) -> list[str]:
+        try:
+            return sorted(os.listdir(directory))
+        except FileNotFoundError:
+            return []
+
+    def make_directories(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def remove(self, path: str) -> None:
+        try:
+            os.remove(path)
+        except FileNotFoundError:
+            pass
+
+    def remove_tree(self, path: str) -> None:
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            pass
+
+    def replace(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def sync_directory(self, path: str) -> None:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def disk_usage(self, path: str) -> DiskUsage:
+        found = os.statvfs(path)
+        total = found.f_blocks * found.f_frsize
+        return DiskUsage(total, total - found.f_bfree * found.f_frsize, found.f_bavail * found.f_frsize)
+
+
+LOCAL_FILE_SYSTEM = LocalFileSystem()

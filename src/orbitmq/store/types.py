@@ -1,0 +1,99 @@
+"""The values that cross the store's border."""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+import msgspec
+
+__all__ = [
+    "Appended",
+    "FlushMode",
+    "IndexUpdate",
+    "NewMessage",
+    "ReadResult",
+    "ReadStatus",
+    "SegmentInfo",
+]
+
+
+class FlushMode(enum.Enum):
+    """When an append counts as done; values are Apache's ``flushDiskType``."""
+
+    ASYNC = "ASYNC_FLUSH"
+    SYNC = "SYNC_FLUSH"
+
+
+class NewMessage(msgspec.Struct, gc=False):
+    """A message to be stored. The store adds offsets, times, CRC and its own address."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: bytes
+    """Property text, ready to store."""
+    born_timestamp_ms: int
+    born_host: bytes
+    """Address and port: 8 bytes (IPv4) or 20 (IPv6)."""
+    flag: int = 0
+    sys_flag: int = 0
+    """The host bits (0x10, 0x20) are set by the store from the length of the addresses."""
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+
+
+class Appended(msgspec.Struct, gc=False):
+    """Where a message landed."""
+
+    log_offset: int
+    size: int
+    queue_offset: int
+    store_timestamp_ms: int
+
+
+class ReadStatus(enum.Enum):
+    """How a read of a queue ended; the names are Apache's."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+class ReadResult(msgspec.Struct, gc=False):
+    """Answer of ``MessageStore.read``."""
+
+    status: ReadStatus
+    next_offset: int
+    """Where the next read of this queue should start."""
+    min_offset: int
+    max_offset: int
+    slices: list[memoryview] = msgspec.field(default_factory=list)
+    """Whole records in queue order, ready to send; neighbours in the log may share one slice."""
+    count: int = 0
+    size_bytes: int = 0
+    from_disk: bool = False
+    """The consumer lags so far that another replica should serve it (Apache: suggest pulling from slave)."""
+
+
+class IndexUpdate(NamedTuple):
+    """How far the key index has got."""
+
+    timestamp_ms: int
+    log_offset: int
+
+
+class SegmentInfo(NamedTuple):
+    """One log segment as retention sees it."""
+
+    start: int
+    """First log offset."""
+    size_bytes: int
+    path: str
+    modified_ms: int
