@@ -1,0 +1,163 @@
+"""Calls to other servers by address, over connections that are opened when needed and shared.
+
+Answers to Apache's NettyRemotingClient.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+from orbitmq.codes import SerializeType
+from orbitmq.errors import ConnectionLostError, RequestTimeoutError
+from orbitmq.runtime.tasks import TaskOwner, every
+from orbitmq.transport.connection import Connection, ConnectionLimits
+from orbitmq.transport.router import Router
+from orbitmq.wire.frame import Frame
+from orbitmq.wire.header import Header
+
+__all__ = ["RpcClient", "split_address"]
+
+logger = logging.getLogger(__name__)
+
+_NO_ROUTES: Final = Router(())
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """``host:port`` in its two parts; IPv6 hosts may stand in brackets."""
+    host, _, port = address.strip().rpartition(":")
+    if not host or not port.isdigit():
+        raise ConnectionLostError(f"not an address of the form host:port: {address!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+class RpcClient:
+    """Opens, keeps and closes connections; one per address."""
+
+    def __init__(
+        self,
+        *,
+        router: Router = _NO_ROUTES,
+        limits: ConnectionLimits = ConnectionLimits(),
+        tls: ssl.SSLContext | None = None,
+        connect_timeout_s: float = 3.0,
+        idle_s: float = 120.0,
+        serialize_type: SerializeType = SerializeType.JSON,
+        on_close: Callable[[Connection], None] | None = None,
+    ) -> None:
+        self._router = router
+        self._limits = limits
+        self._tls = tls
+        self._connect_timeout_s = connect_timeout_s
+        self._idle_s = idle_s
+        self._serialize_type = serialize_type
+        self._on_close = on_close
+        self._tasks = TaskOwner("rpc-client")
+        self._open: dict[str, Connection] = {}
+        self._opening: dict[str, asyncio.Future[Connection]] = {}
+        self._sweeping = False
+        self._closed = False
+
+    async def connection(self, address: str) -> Connection:
+        """The open connection to ``address``. Raises ``ConnectionLostError`` when there can be none."""
+        connection = self._open.get(address)
+        if connection is not None and not connection.closed:
+            return connection
+        if self._closed:
+            raise ConnectionLostError("the client is closed")
+        opening = self._opening.get(address)
+        if opening is None:
+            opening = self._tasks.start(self._connect(address), f"connect-{address}")
+            self._opening[address] = opening
+            opening.add_done_callback(lambda done: self._opening.pop(address, None))
+        # Shielded: a caller that gives up must not cancel the attempt others wait for.
+        return await asyncio.shield(opening)
+
+    async def _connect(self, address: str) -> Connection:
+        host, port = split_address(address)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                _, connection = await loop.create_connection(self._new_connection, host, port)
+        except (OSError, TimeoutError) as error:
+            raise ConnectionLostError(f"cannot connect to {address}: {str(error) or 'timed out'}") from error
+        self._open[address] = connection
+        if not self._sweeping:
+            self._sweeping = True
+            self._tasks.start(every(min(10.0, self._idle_s / 4), self._close_idle), "idle-sweep")
+        return connection
+
+    def _new_connection(self) -> Connection:
+        connection = Connection(
+            tasks=self._tasks,
+            router=self._router,
+            limits=self._limits,
+            client_tls=self._tls,
+            on_close=self._connection_closed,
+        )
+        connection.serialize_type = self._serialize_type
+        return connection
+
+    def _connection_closed(self, connection: Connection) -> None:
+        for address, known in list(self._open.items()):
+            if known is connection:
+                del self._open[address]
+        if self._on_close is not None:
+            self._on_close(connection)
+
+    def _close_idle(self) -> None:
+        horizon = asyncio.get_running_loop().time() - self._idle_s
+        for connection in list(self._open.values()):
+            if connection.last_active < horizon:
+                connection.close()
+
+    async def call(
+        self,
+        address: str,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float = 3.0,
+        ext: dict[str, str] | None = None,
+    ) -> Frame:
+        """Ask the server at ``address``; the time to connect counts against ``timeout_s``."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        try:
+            async with asyncio.timeout_at(deadline):
+                connection = await self.connection(address)
+        except TimeoutError:
+            raise RequestTimeoutError(f"no connection to {address} within {timeout_s:g} s") from None
+        left_s = max(0.001, deadline - loop.time())
+        return await connection.call(code, header, body, timeout_s=left_s, ext=ext)
+
+    async def notify(
+        self,
+        address: str,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        ext: dict[str, str] | None = None,
+    ) -> None:
+        """Send a oneway request; returns when it is handed to the connection."""
+        connection = await self.connection(address)
+        connection.notify(code, header, body, ext=ext)
+
+    def drop(self, address: str) -> None:
+        """Close the connection to ``address``, if there is one."""
+        connection = self._open.pop(address, None)
+        if connection is not None:
+            connection.close()
+
+    async def close(self) -> None:
+        """Close all connections; calls that wait end with ``ConnectionLostError``."""
+        self._closed = True
+        for connection in list(self._open.values()):
+            connection.close()
+        await self._tasks.close()
+        await asyncio.sleep(0)

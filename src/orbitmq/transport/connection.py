@@ -1,0 +1,383 @@
+"""One connection, either end of it: frames in, answers and calls out.
+
+Invariants
+1. All requests of one socket read are dispatched, then ``Router.after_read`` runs, then everything they
+   answered leaves in one write.
+2. A peer that does not read stops being served: above ``write_pause_bytes`` unsent bytes the connection stops
+   reading and keeps the rest of its requests in order; above ``write_limit_bytes`` it is closed. So
+   memory per connection is bounded by the limit plus one answer, plus one read of requests.
+3. A broken frame closes the connection after the whole frames before it were served, with one log line.
+4. Every outstanding call ends exactly once: answer, time-out, or ``ConnectionLostError``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from orbitmq.codes import ResponseCode, SerializeType
+from orbitmq.errors import ConnectionLostError, RequestTimeoutError
+from orbitmq.runtime.tasks import TaskOwner
+from orbitmq.transport.router import Answer, Router, finish_slow_request, refuse
+from orbitmq.transport.tls import TLS_RECORD_START, ServerTls, TlsFilter, TlsMode
+from orbitmq.wire.frame import FRAME_BYTES_MAX, Frame, FrameDecoder, encode_oneway, encode_request
+from orbitmq.wire.header import Header, encode_ext
+
+__all__ = ["Connection", "ConnectionLimits"]
+
+logger = logging.getLogger(__name__)
+
+_RESPONSE: Final = 1
+_NO_ROUTES: Final = Router(())
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Bounds of one connection."""
+
+    frame_bytes: int = FRAME_BYTES_MAX
+    write_pause_bytes: int = 1024 * 1024
+    write_limit_bytes: int = 64 * 1024 * 1024
+    calls: int = 65_535
+    """Calls of ours that may wait for an answer."""
+    slow_requests: int = 1_000
+    """Requests of the peer that may be in ``async`` handlers at once."""
+
+
+class Connection(asyncio.Protocol):
+    """A remoting connection. Made by ``Server`` and ``RpcClient``."""
+
+    __slots__ = (
+        "_backlog",
+        "_calls",
+        "_collecting",
+        "_decoder",
+        "_limits",
+        "_loop",
+        "_on_close",
+        "_on_open",
+        "_opaque",
+        "_out",
+        "_out_bytes",
+        "_router",
+        "_server_tls",
+        "_slow_count",
+        "_sniffed",
+        "_tasks",
+        "_tls",
+        "_transport",
+        "_write_paused",
+        "attachment",
+        "closed",
+        "last_active",
+        "remote",
+        "remote_text",
+        "serialize_type",
+    )
+
+    def __init__(
+        self,
+        *,
+        tasks: TaskOwner,
+        router: Router = _NO_ROUTES,
+        limits: ConnectionLimits = ConnectionLimits(),
+        server_tls: ServerTls | None = None,
+        client_tls: ssl.SSLContext | None = None,
+        on_open: Callable[[Connection], None] | None = None,
+        on_close: Callable[[Connection], None] | None = None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._tasks = tasks
+        self._router = router
+        self._limits = limits
+        self._server_tls = server_tls
+        self._sniffed = server_tls is None
+        self._tls = TlsFilter(client_tls, server_side=False) if client_tls is not None else None
+        self._on_open = on_open
+        self._on_close = on_close
+        self._decoder = FrameDecoder(limits.frame_bytes)
+        self._transport: asyncio.Transport | None = None
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._collecting = False
+        self._write_paused = False
+        self._backlog: deque[Frame] = deque()
+        self._calls: dict[int, tuple[asyncio.Future[Frame], asyncio.TimerHandle]] = {}
+        self._opaque = 0
+        self._slow_count = 0
+        self.closed = False
+        self.remote: tuple[str, int] = ("0.0.0.0", 0)
+        self.remote_text = ""
+        self.last_active = self._loop.time()
+        self.serialize_type: int = SerializeType.JSON
+        """Header form of the calls we make over this connection."""
+        self.attachment: Any = None
+        """What the owner of the router keeps about this peer."""
+
+    # -- asyncio.Protocol ------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # Not checked with isinstance: uvloop's transports are no subclass of asyncio's.
+        self._transport = transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple) and len(peer) >= 2:
+            self.remote = (str(peer[0]), int(peer[1]))
+        self.remote_text = f"{self.remote[0]}:{self.remote[1]}"
+        transport.set_write_buffer_limits(high=self._limits.write_pause_bytes)
+        if self._tls is not None:
+            transport.write(self._tls.start())
+        if self._on_open is not None:
+            self._on_open(self)
+
+    def data_received(self, data: bytes) -> None:
+        self.last_active = self._loop.time()
+        if not self._sniffed and not self._sniff(data):
+            return
+        if self._tls is not None:
+            data = self._decrypt(data)
+        frames = self._decoder.feed(data)
+        if frames:
+            if self._backlog:
+                self._backlog.extend(frames)
+            else:
+                self._serve(frames)
+        if self._decoder.error is not None and not self._backlog:
+            self._break(str(self._decoder.error))
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        # Not from inside the transport's own write: serving the backlog writes again.
+        self._loop.call_soon(self._serve_backlog)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self._backlog.clear()
+        self._out.clear()
+        calls, self._calls = self._calls, {}
+        for future, timer in calls.values():
+            timer.cancel()
+            if not future.done():
+                future.set_exception(ConnectionLostError(f"connection to {self.remote_text} closed"))
+        if self._on_close is not None:
+            self._on_close(self)
+
+    # -- requests of the peer --------------------------------------------------------------------------
+
+    def _serve(self, frames: list[Frame]) -> None:
+        dispatch = self._router.dispatch
+        self._collecting = True
+        pause_bytes = self._limits.write_pause_bytes
+        for index, frame in enumerate(frames):
+            if frame.flag & _RESPONSE:
+                self._complete(frame)
+                continue
+            answer = dispatch(frame, self)
+            if answer is not None:
+                self._out.append(answer)
+                self._out_bytes += len(answer)
+                if self._out_bytes >= pause_bytes:
+                    self._flush()
+                    if self._write_paused:
+                        self._backlog.extend(frames[index + 1 :])
+                        break
+        after_read = self._router.after_read
+        if after_read is not None:
+            after_read()
+        self._collecting = False
+        self._flush()
+
+    def _serve_backlog(self) -> None:
+        if self.closed or self._is_write_paused() or self._transport is None:
+            return
+        if self._backlog:
+            frames = list(self._backlog)
+            self._backlog.clear()
+            self._serve(frames)
+        if self._backlog or self._is_write_paused():
+            return  # resume_writing comes back here.
+        if self._decoder.error is not None:
+            self._break(str(self._decoder.error))
+        else:
+            self._transport.resume_reading()
+
+    def start_slow_request(self, frame: Frame, answer: Awaitable[Answer]) -> bytes | None:
+        """Run an ``async`` handler; refuses when too many are running for this peer."""
+        if self._slow_count >= self._limits.slow_requests:
+            if isinstance(answer, asyncio.Future):
+                answer.cancel()
+            else:
+                close = getattr(answer, "close", None)
+                if close is not None:
+                    close()
+            remark = f"[OVERLOAD]{self._slow_count} requests of this connection are already running"
+            return refuse(frame, ResponseCode.SYSTEM_BUSY, remark)
+        self._slow_count += 1
+        task = self._tasks.start(finish_slow_request(frame, self, answer), f"request-{frame.code}")
+        task.add_done_callback(self._slow_request_ended)
+        return None
+
+    def _slow_request_ended(self, _task: asyncio.Task[Any]) -> None:
+        self._slow_count -= 1
+
+    # -- writing ---------------------------------------------------------------------------------------
+
+    def send(self, data: bytes) -> None:
+        """Send encoded frames. Dropped when the connection is closed."""
+        self._out.append(data)
+        self._out_bytes += len(data)
+        if not self._collecting:
+            self._flush()
+
+    def _flush(self) -> None:
+        out = self._out
+        if not out:
+            return
+        data = out[0] if len(out) == 1 else b"".join(out)
+        out.clear()
+        self._out_bytes = 0
+        transport = self._transport
+        if self.closed or transport is None:
+            return
+        if self._tls is not None:
+            data = self._tls.encrypt(data)
+        self.last_active = self._loop.time()
+        transport.write(data)
+        if self._write_paused:
+            unsent = transport.get_write_buffer_size()
+            if unsent > self._limits.write_limit_bytes:
+                logger.warning(
+                    "peer does not read, closing peer=%s unsent_bytes=%d", self.remote_text, unsent
+                )
+                self.abort()
+
+    def _is_write_paused(self) -> bool:
+        return self._write_paused
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that wait for the peer to read."""
+        return 0 if self._transport is None or self.closed else self._transport.get_write_buffer_size()
+
+    # -- calls of ours ---------------------------------------------------------------------------------
+
+    def call(
+        self,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float,
+        ext: dict[str, str] | None = None,
+    ) -> asyncio.Future[Frame]:
+        """Ask the peer. The future gives the answer's frame, ``RequestTimeoutError`` or
+        ``ConnectionLostError``."""
+        future: asyncio.Future[Frame] = self._loop.create_future()
+        if self.closed:
+            future.set_exception(ConnectionLostError(f"connection to {self.remote_text} is closed"))
+            return future
+        if len(self._calls) >= self._limits.calls:
+            future.set_exception(RequestTimeoutError(f"{len(self._calls)} calls wait for {self.remote_text}"))
+            return future
+        opaque = self._next_opaque()
+        timer = self._loop.call_later(timeout_s, self._time_out, opaque, timeout_s)
+        self._calls[opaque] = (future, timer)
+        fields = _fields(header, ext)
+        self.send(encode_request(code, opaque, fields, body, self.serialize_type))
+        return future
+
+    def notify(
+        self,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        ext: dict[str, str] | None = None,
+    ) -> None:
+        """Tell the peer something that has no answer."""
+        self.send(encode_oneway(code, self._next_opaque(), _fields(header, ext), body, self.serialize_type))
+
+    def _next_opaque(self) -> int:
+        self._opaque = (self._opaque + 1) & 0x7FFFFFFF
+        while self._opaque in self._calls:
+            self._opaque = (self._opaque + 1) & 0x7FFFFFFF
+        return self._opaque
+
+    def _complete(self, frame: Frame) -> None:
+        waiting = self._calls.pop(frame.opaque, None)
+        if waiting is None:
+            logger.debug("answer nobody waits for peer=%s opaque=%d", self.remote_text, frame.opaque)
+            return
+        future, timer = waiting
+        timer.cancel()
+        if not future.done():
+            future.set_result(frame)
+
+    def _time_out(self, opaque: int, timeout_s: float) -> None:
+        waiting = self._calls.pop(opaque, None)
+        if waiting is not None and not waiting[0].done():
+            waiting[0].set_exception(
+                RequestTimeoutError(f"no answer from {self.remote_text} within {timeout_s:g} s")
+            )
+
+    # -- ending ----------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Send what is queued, then close."""
+        if self._transport is not None and not self.closed:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once; queued bytes are lost."""
+        if self._transport is not None and not self.closed:
+            self._transport.abort()
+
+    def _break(self, reason: str) -> None:
+        logger.warning("closing connection peer=%s reason=%s", self.remote_text, reason)
+        self.close()
+
+    # -- TLS -------------------------------------------------------------------------------------------
+
+    def _sniff(self, data: bytes) -> bool:
+        """Decide by the first byte between TLS and plain; False when the connection was closed."""
+        self._sniffed = True
+        server_tls = self._server_tls
+        assert server_tls is not None
+        wants_tls = data[0] == TLS_RECORD_START
+        if wants_tls and server_tls.context is not None and server_tls.mode is not TlsMode.DISABLED:
+            self._tls = TlsFilter(server_tls.context, server_side=True)
+        elif wants_tls:
+            self._break("TLS is not enabled on this port")
+            return False
+        elif server_tls.mode is TlsMode.ENFORCING:
+            self._break("only TLS is accepted on this port")
+            return False
+        return True
+
+    def _decrypt(self, data: bytes) -> bytes:
+        assert self._tls is not None
+        assert self._transport is not None
+        try:
+            plain, answer = self._tls.receive(data)
+        except ssl.SSLError as error:
+            self._break(f"TLS failed: {error.reason}")
+            return b""
+        if answer:
+            self._transport.write(answer)
+        return plain
+
+
+def _fields(header: Header | None, ext: dict[str, str] | None) -> dict[str, str] | None:
+    if header is None:
+        return ext
+    fields = encode_ext(header)
+    return fields | ext if ext else fields

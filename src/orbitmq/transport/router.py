@@ -1,0 +1,207 @@
+"""Routes are values: which code goes to which handler, with which header.
+
+Two kinds. A ``Route`` has a typed header and answers with a ``Reply``; its handler may be plain or ``async``. A
+``RawRoute`` is for the send and pull paths: it gets the frame itself and gives back encoded bytes, so that no
+object, task or coroutine is made per message. A handler that will answer later returns ``PARKED`` (``None`` for
+raw routes) and keeps the connection. All routes are given at start; there is no registration afterwards.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import msgspec
+
+from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.errors import BrokerError, RemoteProtocolError
+from orbitmq.wire.frame import Frame, encode_response
+from orbitmq.wire.header import Header, decode_header, encode_ext
+
+if TYPE_CHECKING:
+    from orbitmq.transport.connection import Connection
+
+__all__ = ["PARKED", "Answer", "Call", "Parked", "RawRoute", "Reply", "Route", "Router", "encode_reply"]
+
+logger = logging.getLogger(__name__)
+
+H = TypeVar("H", bound=Header)
+
+
+class Reply(msgspec.Struct, gc=False):
+    """The answer to a request."""
+
+    code: int = ResponseCode.SUCCESS
+    remark: str | None = None
+    header: Header | None = None
+    ext: dict[str, str] | None = None
+    """Extension fields outside the typed header."""
+    body: bytes = b""
+
+
+class Parked:
+    """Type of ``PARKED``: "no answer yet", or never one."""
+
+    __slots__ = ()
+
+
+PARKED: Final = Parked()
+Answer = Reply | Parked
+
+
+@dataclass(slots=True)
+class Call(Generic[H]):
+    """One request as a handler sees it."""
+
+    header: H
+    frame: Frame
+    peer: Connection
+
+    @property
+    def body(self) -> bytes:
+        return self.frame.body
+
+    def reply(self, reply: Reply) -> None:
+        """Answer a parked request."""
+        if not self.frame.is_oneway:
+            self.peer.send(encode_reply(self.frame, reply))
+
+
+Handler = Callable[[Call[Any]], "Answer | Awaitable[Answer]"]
+RawHandler = Callable[[Frame, "Connection"], bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A typed route."""
+
+    code: int
+    handler: Handler
+    header: type[Header] = Header
+    fast_port: bool = True
+    """Served on listenPort - 2 as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawRoute:
+    """A route that works on frames and bytes."""
+
+    code: int
+    handler: RawHandler
+    fast_port: bool = True
+
+
+def encode_reply(frame: Frame, reply: Reply) -> bytes:
+    """The bytes of ``reply`` as the answer to ``frame``, in the header form the request used."""
+    ext = reply.ext
+    if reply.header is not None:
+        fields = encode_ext(reply.header)
+        ext = fields | ext if ext else fields
+    return encode_response(
+        reply.code,
+        frame.opaque,
+        ext,
+        reply.body,
+        reply.remark,
+        frame.serialize_type,
+    )
+
+
+@dataclass(slots=True)
+class Router:
+    """Code to handler. ``dispatch`` never raises."""
+
+    routes: Iterable[Route | RawRoute]
+    unsupported: Mapping[int, str] = field(default_factory=dict)
+    """Codes we know and do not serve, with the reason given in the remark."""
+    after_read: Callable[[], None] | None = None
+    """Called once when all requests of one socket read were dispatched: the place to finish work in bulk."""
+    _handlers: dict[int, RawHandler] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.routes = tuple(self.routes)
+        for route in self.routes:
+            if route.code in self._handlers or route.code in self.unsupported:
+                raise ValueError(f"request code {route.code} is routed twice")
+            self._handlers[route.code] = (
+                route.handler if isinstance(route, RawRoute) else _typed(route.header, route.handler)
+            )
+
+    def dispatch(self, frame: Frame, connection: Connection) -> bytes | None:
+        """Handle one request; gives the encoded answer, or ``None`` when it comes later or never."""
+        handler = self._handlers.get(frame.code)
+        try:
+            if handler is not None:
+                return handler(frame, connection)
+            return refuse(frame, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, self._unknown(frame.code))
+        except BrokerError as error:
+            return refuse(frame, error.response_code, error.remark)
+        except RemoteProtocolError as error:
+            return refuse(frame, ResponseCode.SYSTEM_ERROR, str(error))
+        except Exception as error:  # noqa: BLE001 - the one place where a bug becomes an answer
+            return _internal_error(frame, connection, error)
+
+    def _unknown(self, code: int) -> str:
+        reason = self.unsupported.get(code, "unknown to this server")
+        return f" request type {code} not supported: {reason}"
+
+
+def refuse(frame: Frame, code: int, remark: str) -> bytes | None:
+    """An error answer, or nothing for a oneway request."""
+    if frame.is_oneway:
+        return None
+    return encode_response(code, frame.opaque, None, b"", remark, frame.serialize_type)
+
+
+def _internal_error(frame: Frame, connection: Connection, error: Exception) -> bytes | None:
+    logger.error(
+        "request failed code=%d opaque=%d peer=%s",
+        frame.code,
+        frame.opaque,
+        connection.remote_text,
+        exc_info=error,
+    )
+    return refuse(frame, ResponseCode.SYSTEM_ERROR, f"internal error: {type(error).__name__}")
+
+
+def _typed(header_type: type[Header], handler: Handler) -> RawHandler:
+    def run(frame: Frame, connection: Connection) -> bytes | None:
+        result = handler(Call(decode_header(header_type, frame), frame, connection))
+        if isinstance(result, Reply):
+            return None if frame.is_oneway else encode_reply(frame, result)
+        if result is PARKED:
+            return None
+        assert inspect.isawaitable(result), f"handler of code {frame.code} returned {result!r}"
+        return connection.start_slow_request(frame, result)
+
+    return run
+
+
+async def finish_slow_request(frame: Frame, connection: Connection, answer: Awaitable[Answer]) -> None:
+    """Await an ``async`` handler and send what it gives."""
+    encoded: bytes | None
+    try:
+        result = await answer
+        if result is PARKED or frame.is_oneway:
+            return
+        assert isinstance(result, Reply), f"handler of code {frame.code} returned {result!r}"
+        encoded = encode_reply(frame, result)
+    except BrokerError as error:
+        encoded = refuse(frame, error.response_code, error.remark)
+    except RemoteProtocolError as error:
+        encoded = refuse(frame, ResponseCode.SYSTEM_ERROR, str(error))
+    except Exception as error:  # noqa: BLE001 - the one place where a bug becomes an answer
+        encoded = _internal_error(frame, connection, error)
+    if encoded is not None:
+        connection.send(encoded)
+
+
+def code_name(code: int) -> str:
+    """``SEND_MESSAGE`` for 10, the number itself when we do not know it."""
+    try:
+        return RequestCode(code).name
+    except ValueError:
+        return str(code)
