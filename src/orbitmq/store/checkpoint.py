@@ -1,0 +1,132 @@
+"""How far the store has got on the disk (Apache: StoreCheckpoint). 4,096 bytes, six longs, the rest zero in Apache's.
+
+The file may lag behind the truth, never run ahead of it: a crash then only costs recovery time. Six bare longs cannot
+tell a flipped bit from a value, so a writer also leaves a checked copy of them in the part of the page that Apache
+neither reads nor writes. A reader takes the smaller of each pair: equal unless Apache has written since, and then the
+older value is safe too.
+"""
+
+from __future__ import annotations
+
+import logging
+from struct import Struct
+from typing import Final
+from zlib import crc32
+
+from orbitmq.runtime.filesystem import FileSystem
+
+__all__ = ["CHECKPOINT_BYTES", "Checkpoint"]
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINT_BYTES: Final = 4096
+LONGS: Final = Struct(">6q")
+assert LONGS.size == 48, "persisted: every store directory has one"
+COPY: Final = Struct(">8s6qI")
+COPY_AT: Final = 2048
+COPY_MAGIC: Final = b"orbitck1"
+assert LONGS.size <= COPY_AT
+assert COPY_AT + COPY.size <= CHECKPOINT_BYTES
+
+RECOVERY_MARGIN_MS: Final = 3000
+"""Apache steps back this far: a timestamp is taken before its record is on the disk."""
+
+
+class Checkpoint:
+    """The six values. Set them freely; ``flush`` writes them if they changed. Owned by the store's thread.
+
+    A missing, short or unreadable-by-content file reads as zeros, which means "nothing is known to be flushed".
+    """
+
+    def __init__(self, fs: FileSystem, path: str) -> None:
+        self._fs = fs
+        self._path = path
+        self._written: tuple[int, ...] | None = None
+        self.log_ms = 0
+        """Store time of the last log record on the disk (physicMsgTimestamp)."""
+        self.queues_ms = 0
+        """Store time up to which the consume queues are on the disk (logicsMsgTimestamp)."""
+        self.index_ms = 0
+        """Store time of the last entry of the last full index file on the disk (indexMsgTimestamp)."""
+        self.master_flushed_offset = 0
+        self.confirm_offset = 0
+        self.queues_log_offset = 0
+        """Log offset up to which the consume queues are on the disk; 0 when unknown (5.5 and later)."""
+
+    def load(self) -> None:
+        """Read the file. Leaves zeros where it says nothing believable."""
+        found = self._fs.stat(self._path)
+        if found is None or found.is_directory:
+            return
+        handle = self._fs.open(self._path)
+        try:
+            page = self._fs.pread(handle, CHECKPOINT_BYTES, 0)
+        finally:
+            self._fs.close(handle)
+        self._assign(believable(page))
+
+    def flush(self, *, sync: bool = True) -> None:
+        """Write the values if they changed since the last time; ``sync`` waits for the disk."""
+        values = self.values
+        if values == self._written:
+            return
+        page = bytearray(CHECKPOINT_BYTES)
+        LONGS.pack_into(page, 0, *values)
+        copied = page[: LONGS.size]
+        COPY.pack_into(page, COPY_AT, COPY_MAGIC, *values, crc32(copied))
+        handle = self._fs.open(self._path, write=True, create=True)
+        try:
+            written = self._fs.pwrite(handle, page, 0)
+            if written != CHECKPOINT_BYTES:
+                raise OSError(f"checkpoint {self._path}: wrote {written} of {CHECKPOINT_BYTES} bytes")
+            if sync:
+                self._fs.sync_data(handle)
+        finally:
+            self._fs.close(handle)
+        self._written = values
+
+    @property
+    def values(self) -> tuple[int, int, int, int, int, int]:
+        """The six values in file order."""
+        return (
+            self.log_ms,
+            self.queues_ms,
+            self.index_ms,
+            self.master_flushed_offset,
+            self.confirm_offset,
+            self.queues_log_offset,
+        )
+
+    @property
+    def safe_ms(self) -> int:
+        """Log and queues are on the disk for every record stored up to here (Apache: getMinTimestamp)."""
+        return max(0, min(self.log_ms, self.queues_ms) - RECOVERY_MARGIN_MS)
+
+    @property
+    def index_safe_ms(self) -> int:
+        """The same, and the index as well (with ``messageIndexSafe``)."""
+        return min(self.safe_ms, self.index_ms)
+
+    def _assign(self, values: tuple[int, ...]) -> None:
+        (
+            self.log_ms,
+            self.queues_ms,
+            self.index_ms,
+            self.master_flushed_offset,
+            self.confirm_offset,
+            self.queues_log_offset,
+        ) = values
+
+
+def believable(page: bytes) -> tuple[int, ...]:
+    """The six values of a checkpoint page; zero for each one that cannot be."""
+    if len(page) < LONGS.size:
+        return (0,) * 6
+    values: tuple[int, ...] = LONGS.unpack_from(page)
+    if len(page) >= COPY_AT + COPY.size:
+        magic, *copied, checksum = COPY.unpack_from(page, COPY_AT)
+        if magic == COPY_MAGIC and checksum == crc32(LONGS.pack(*copied)):
+            if tuple(copied) != values:
+                logger.warning("checkpoint differs from its copy, smaller values taken values=%s", values)
+            values = tuple(map(min, values, copied))
+    return tuple(max(0, value) for value in values)

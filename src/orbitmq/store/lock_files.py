@@ -1,0 +1,85 @@
+"""The two marker files of a store: ``lock`` while a process has it open, ``abort`` until it was closed in order.
+
+Both are Apache's, to the byte, so that either kind of broker respects the other: byte 0 of ``lock`` carries an
+exclusive POSIX record lock, and ``abort`` (the process id as text) tells the next start to recover thoroughly.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from typing import Final
+
+from orbitmq.runtime.filesystem import FileSystem
+from orbitmq.store.errors import StoreLocked
+
+__all__ = ["AbortFile", "StoreLock"]
+
+LOCK_CONTENT: Final = b"lock"
+
+
+class StoreLock:
+    """Keeps other processes out of a store directory."""
+
+    def __init__(self, fs: FileSystem, path: str) -> None:
+        self._fs = fs
+        self._path = path
+        self._handle: int | None = None
+
+    @property
+    def held(self) -> bool:
+        return self._handle is not None
+
+    def acquire(self) -> None:
+        """Take the lock. Raises ``StoreLocked`` at once when somebody else has it."""
+        assert self._handle is None, "the lock is held already"
+        fs = self._fs
+        fs.make_directories(posixpath.dirname(self._path))
+        handle = fs.open(self._path, write=True, create=True)
+        try:
+            if not fs.lock(handle, 0, 1):
+                raise StoreLocked(
+                    f"{self._path} is locked: another broker has this store open; stop it or use another directory"
+                )
+            if fs.pread(handle, len(LOCK_CONTENT), 0) != LOCK_CONTENT:
+                fs.pwrite(handle, LOCK_CONTENT, 0)
+        except BaseException:
+            fs.close(handle)
+            raise
+        self._handle = handle
+
+    def release(self) -> None:
+        """Let others in; no error when the lock is not held. The file stays, as Apache's does."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self._fs.unlock(handle, 0, 1)
+            self._fs.close(handle)
+
+
+class AbortFile:
+    """Present from the end of a start to the end of an orderly stop."""
+
+    def __init__(self, fs: FileSystem, path: str) -> None:
+        self._fs = fs
+        self._path = path
+
+    @property
+    def exists(self) -> bool:
+        """Whether the last process did not stop in order."""
+        return self._fs.stat(self._path) is not None
+
+    def create(self, process_id: int) -> None:
+        """Write the file and wait until its name is on the disk: the next start must see it after a power cut."""
+        handle = self._fs.open(self._path, write=True, create=True)
+        try:
+            text = str(process_id).encode()
+            self._fs.truncate(handle, 0)
+            self._fs.pwrite(handle, text, 0)
+            self._fs.sync_data(handle)
+        finally:
+            self._fs.close(handle)
+        self._fs.sync_directory(posixpath.dirname(self._path))
+
+    def remove(self) -> None:
+        """Call last, when everything else is on the disk."""
+        self._fs.remove(self._path)
+        self._fs.sync_directory(posixpath.dirname(self._path))

@@ -1,0 +1,171 @@
+"""Which log segments may go, and when the disk is too full to take writes. Pure: values in, decisions out.
+
+Answers to Apache's CleanCommitLogService. Three marks on the used part of a disk, lowest first: above *reclaim*
+expired segments go at any hour; above *force* the oldest go although nobody's retention is over; above *forbid*
+writes are refused as well, until the disk is below *force* again (so a disk at the mark does not flap). What is
+removed is always a prefix of the log, never the segment being written.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from typing import Final, Self
+
+from orbitmq.errors import ConfigError
+from orbitmq.store.config import StoreConfig
+from orbitmq.store.types import SegmentInfo
+
+__all__ = [
+    "DiskGuard",
+    "DiskLevel",
+    "Retention",
+    "Watermarks",
+    "delete_hours",
+    "expired_segments",
+    "is_delete_hour",
+]
+
+HOUR_MS: Final = 3_600_000
+MANUAL_ROUNDS: Final = 20
+"""Apache lets one manual request clean for this many rounds, ten seconds apart."""
+
+FORCE_BOUNDS: Final = (0.30, 0.85)
+FORBID_BOUNDS: Final = (0.35, 0.90)
+"""Apache clamps the two upper marks to these, whatever the configuration says."""
+
+
+class DiskLevel(enum.IntEnum):
+    """How full the fuller of the two disks (log, queues) is."""
+
+    OK = 0
+    RECLAIM = 1
+    FORCE = 2
+    FORBID = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Watermarks:
+    """Used parts of a disk, 0.0 to 1.0, above which something happens."""
+
+    reclaim: float = 0.75
+    force: float = 0.85
+    forbid: float = 0.90
+
+    @classmethod
+    def of(cls, config: StoreConfig) -> Self:
+        """The configured marks, the two upper ones clamped."""
+        return cls(
+            reclaim=config.disk_used_percent_max / 100,
+            force=min(max(config.disk_force_percent / 100, FORCE_BOUNDS[0]), FORCE_BOUNDS[1]),
+            forbid=min(max(config.disk_forbid_percent / 100, FORBID_BOUNDS[0]), FORBID_BOUNDS[1]),
+        )
+
+    def level(self, used: float) -> DiskLevel:
+        """A negative ``used`` means that it could not be measured: expired segments go, to be careful."""
+        if used > self.forbid:
+            return DiskLevel.FORBID
+        if used > self.force:
+            return DiskLevel.FORCE
+        if used > self.reclaim or used < 0:
+            return DiskLevel.RECLAIM
+        return DiskLevel.OK
+
+
+class DiskGuard:
+    """Remembers whether writes are forbidden, so that they stay so until the disk is below the force mark."""
+
+    def __init__(self, marks: Watermarks) -> None:
+        self.marks = marks
+        self.level = DiskLevel.OK
+        self.writes_forbidden = False
+
+    def observe(self, log_used: Sequence[float], queue_used: float) -> DiskLevel:
+        """Take in the used part of the log's disk (the emptiest counts if there are several) and the queues'."""
+        assert log_used, "a store has at least one log directory"
+        self.level = max(self.marks.level(min(log_used)), self.marks.level(queue_used))
+        if self.level is DiskLevel.FORBID:
+            self.writes_forbidden = True
+        elif self.level < DiskLevel.FORCE:
+            self.writes_forbidden = False
+        return self.level
+
+
+def expired_segments(
+    segments: Sequence[SegmentInfo],
+    *,
+    now_ms: int,
+    reserved_ms: int,
+    count_max: int,
+    forced: bool = False,
+) -> list[SegmentInfo]:
+    """Oldest first, a prefix of ``segments``, never the last one, at most ``count_max``.
+
+    ``forced`` takes them whether or not their time is over.
+    """
+    expired: list[SegmentInfo] = []
+    for segment in segments[:-1]:
+        if len(expired) >= count_max:
+            break
+        if not forced and now_ms <= segment.modified_ms + reserved_ms:
+            break
+        expired.append(segment)
+    return expired
+
+
+def delete_hours(text: str) -> frozenset[int]:
+    """The hours of day in a ``deleteWhen`` value such as ``04`` or ``04;16``."""
+    hours: set[int] = set()
+    for word in text.split(";"):
+        if not word.strip():
+            continue
+        if not (word.strip().isdecimal() and int(word) < 24):
+            raise ConfigError(f"deleteWhen={text!r} is not a list of hours from 00 to 23 separated by ';'")
+        hours.add(int(word))
+    return frozenset(hours)
+
+
+def is_delete_hour(now_ms: int, hours: frozenset[int], zone: tzinfo | None = None) -> bool:
+    """Whether ``now_ms`` falls into one of ``hours``, in ``zone`` or else the machine's own time zone."""
+    return datetime.fromtimestamp(now_ms / 1000, UTC).astimezone(zone).hour in hours
+
+
+class Retention:
+    """Decides, once a round, what to remove. Holds the disk guard and the rounds left of a manual request."""
+
+    def __init__(self, config: StoreConfig, zone: tzinfo | None = None) -> None:
+        self._config = config
+        self._zone = zone
+        self._hours = delete_hours(config.delete_when)
+        self.guard = DiskGuard(Watermarks.of(config))
+        self.manual_rounds = 0
+
+    def reconfigure(self, config: StoreConfig) -> None:
+        """Take over changed options; the state of the guard stays. Raises ``ConfigError`` and changes nothing."""
+        self._hours = delete_hours(config.delete_when)
+        self._config = config
+        self.guard.marks = Watermarks.of(config)
+
+    def trigger(self) -> None:
+        """Clean expired segments in the coming rounds whatever the hour (TRIGGER_DELETE_FILES)."""
+        self.manual_rounds = MANUAL_ROUNDS
+
+    def decide(
+        self, segments: Sequence[SegmentInfo], now_ms: int, log_used: Sequence[float], queue_used: float
+    ) -> list[SegmentInfo]:
+        """The segments to remove now. Afterwards ``guard.writes_forbidden`` says whether appends are refused."""
+        level = self.guard.observe(log_used, queue_used)
+        manual = self.manual_rounds > 0
+        if manual:
+            self.manual_rounds -= 1
+        if level is DiskLevel.OK and not manual and not is_delete_hour(now_ms, self._hours, self._zone):
+            return []
+        return expired_segments(
+            segments,
+            now_ms=now_ms,
+            reserved_ms=self._config.retention_hours * HOUR_MS,
+            count_max=self._config.delete_batch_count_max,
+            forced=self._config.force_clean_enabled and level >= DiskLevel.FORCE,
+        )
