@@ -74,16 +74,17 @@ class _Envelope(msgspec.Struct, gc=False, rename="camel"):
 
 
 class _Written(msgspec.Struct, gc=False, rename="camel", omit_defaults=True):
-    """A JSON header as we write it: keys in alphabetical order, like Apache 5.5.0."""
+    """A JSON header as we write it: keys in alphabetical order, like Apache 5.5.0. The empty defaults only
+    let ``None`` be left out; every number is always given."""
 
     code: int
-    ext_fields: Mapping[str, str] | None
-    flag: int | str
-    language: str
-    opaque: int | str
-    remark: str | None
-    serialize_type_current_rpc: str = msgspec.field(name="serializeTypeCurrentRPC")
-    version: int | str
+    ext_fields: Mapping[str, str] | None = None
+    flag: int | str = ""
+    language: str = ""
+    opaque: int | str = ""
+    remark: str | None = None
+    serialize_type_current_rpc: str = msgspec.field(name="serializeTypeCurrentRPC", default="")
+    version: int | str = ""
 
 
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
