@@ -1,0 +1,390 @@
+"""One message as bytes (Apache: ``MessageExtEncoder`` and ``MessageDecoder``).
+
+Two rules shape this module. A stored record is written once per message, so ``encode_record`` packs the whole fixed
+part with one ``struct`` call and joins the rest: no builder, no validation the packing does not already give.
+And whatever bytes a socket or a disk delivers, the decoders raise ``RecordError`` and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from struct import error as struct_error
+from typing import Final, Protocol
+from zlib import crc32
+
+import msgspec
+
+from orbitmq.codes import COMPRESSION_MASK, SysFlag
+from orbitmq.errors import RecordError
+from orbitmq.record.compression import decompress_body
+from orbitmq.record.ids import offset_message_id
+from orbitmq.record.layout import (
+    CRC_MASK,
+    FIXED_V4,
+    FIXED_V6,
+    FIXED_V6_BORN,
+    FIXED_V6_STORE,
+    HOST_V4_BYTES,
+    HOST_V6_BYTES,
+    LENGTH_16,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    PROPERTIES_BYTES_MAX,
+    RECORD_BYTES_MIN,
+    TOPIC_BYTES_MAX,
+    TOPIC_BYTES_MAX_V1,
+)
+from orbitmq.record.properties import decode_properties, find_property
+
+__all__ = [
+    "Encodable",
+    "Record",
+    "decode_record",
+    "decode_records",
+    "encode_record",
+    "encode_records",
+    "record_size",
+]
+
+_BORN_V6: Final = int(SysFlag.BORN_HOST_V6)
+_STORE_V6: Final = int(SysFlag.STORE_HOST_V6)
+_HOSTS_V6: Final = _BORN_V6 | _STORE_V6
+_NO_HOSTS_V6: Final = ~_HOSTS_V6
+_COMPRESSED: Final = int(SysFlag.COMPRESSED)
+_LAYOUTS: Final = {0: FIXED_V4, _BORN_V6: FIXED_V6_BORN, _STORE_V6: FIXED_V6_STORE, _HOSTS_V6: FIXED_V6}
+_pack_v4: Final = FIXED_V4.pack
+_unpack_v4: Final = FIXED_V4.unpack_from
+_pack_length: Final = LENGTH_16.pack
+
+# 88 bytes of fixed part and the two bytes of the properties size; the topic's own size travels with the topic.
+_FIXED_AND_LENGTH: Final = FIXED_V4.size + LENGTH_16.size
+
+
+class Encodable(Protocol):
+    """What a message to be stored must have. ``Record`` has it, and so has the store's own new message."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: bytes
+    """The raw property text."""
+    born_timestamp_ms: int
+    born_host: bytes
+    """8 or 20 bytes: address and port (``hosts.py``)."""
+    flag: int
+    sys_flag: int
+    """The two host bits are set by the encoder from the lengths of the hosts."""
+    reconsume_times: int
+    prepared_offset: int
+
+
+class Record(msgspec.Struct, gc=False):
+    """A decoded message. ``properties`` and the hosts stay raw: most readers need few of them."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: bytes
+    born_timestamp_ms: int
+    born_host: bytes
+    flag: int
+    sys_flag: int
+    reconsume_times: int
+    prepared_offset: int
+    queue_offset: int
+    log_offset: int
+    store_timestamp_ms: int
+    store_host: bytes
+    body_crc: int
+    magic: int
+    size: int
+    """Bytes of the stored record, whatever ``body`` was decompressed to."""
+
+    def find(self, name: bytes) -> bytes | None:
+        """One property, without parsing the others."""
+        return find_property(self.properties, name)
+
+    def property_map(self) -> dict[str, str]:
+        """All properties, decoded anew on every call."""
+        return decode_properties(self.properties)
+
+    @property
+    def offset_message_id(self) -> str:
+        """The id by which a broker finds the record: store host and log offset."""
+        return offset_message_id(self.store_host, self.log_offset)
+
+    @property
+    def unique_key(self) -> str | None:
+        """The id the sending client gave the message."""
+        value = find_property(self.properties, b"UNIQ_KEY")
+        return None if value is None else value.decode("utf-8", "replace")
+
+
+@lru_cache(maxsize=8192)
+def _topic_field(topic: str) -> bytes:
+    """Size and text of a topic. Memoised because a broker sees the same few topics for every message."""
+    try:
+        data = topic.encode()
+    except UnicodeEncodeError:
+        raise RecordError(f"topic {topic!r} is not valid text") from None
+    if not data:
+        raise RecordError("the topic is empty")
+    if len(data) <= TOPIC_BYTES_MAX_V1:
+        return bytes((len(data),)) + data
+    if len(data) <= TOPIC_BYTES_MAX:
+        return _pack_length(len(data)) + data
+    raise RecordError(f"the topic has {len(data)} bytes, at most {TOPIC_BYTES_MAX} are allowed")
+
+
+@lru_cache(maxsize=8192)
+def _topic_text(data: bytes) -> str:
+    """The text of a topic field; memoised to share one ``str`` among all records of a topic."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise RecordError("the topic is not UTF-8") from None
+
+
+def encode_record(
+    message: Encodable, queue_offset: int, log_offset: int, store_timestamp_ms: int, store_host: bytes
+) -> bytes:
+    """The bytes to store. V1, or V2 where the topic is longer than 127 bytes.
+
+    Raises ``RecordError`` for a missing body, an empty or too long topic, properties beyond 32,767 bytes, a host
+    that is not 8 or 20 bytes long, and numbers that do not fit their field.
+    """
+    # Hot path: one call per message sent. Everything is inlined on purpose; a helper call costs 0.1 us.
+    try:
+        body = message.body
+        properties = message.properties
+        born_host = message.born_host
+        topic = _topic_field(message.topic)
+        topic_size = len(topic)
+        body_size = len(body)
+        properties_size = len(properties)
+        if len(born_host) != 8 or len(store_host) != 8 or topic_size > 128 or properties_size > 32767:
+            return _encode_uncommon(message, queue_offset, log_offset, store_timestamp_ms, store_host)
+        return b"".join(
+            (
+                _pack_v4(
+                    _FIXED_AND_LENGTH + body_size + topic_size + properties_size,
+                    MAGIC_V1,
+                    crc32(body) & CRC_MASK,
+                    message.queue_id,
+                    message.flag,
+                    queue_offset,
+                    log_offset,
+                    message.sys_flag & _NO_HOSTS_V6,
+                    message.born_timestamp_ms,
+                    born_host,
+                    store_timestamp_ms,
+                    store_host,
+                    message.reconsume_times,
+                    message.prepared_offset,
+                    body_size,
+                ),
+                body,
+                topic,
+                _pack_length(properties_size),
+                properties,
+            )
+        )
+    except (TypeError, struct_error, OverflowError) as error:
+        raise _refusal(message.body, error) from error
+
+
+def encode_records(
+    messages: Sequence[Encodable],
+    queue_offsets: Sequence[int],
+    log_offset: int,
+    store_timestamp_ms: int,
+    store_host: bytes,
+) -> list[bytes]:
+    """Records that lie one behind the other from ``log_offset`` on. Raises as ``encode_record`` does."""
+    encoded: list[bytes] = []
+    append = encoded.append
+    for message, queue_offset in zip(messages, queue_offsets, strict=True):
+        record = encode_record(message, queue_offset, log_offset, store_timestamp_ms, store_host)
+        log_offset += len(record)
+        append(record)
+    return encoded
+
+
+def record_size(message: Encodable, store_host: bytes) -> int:
+    """How long ``encode_record`` will make it."""
+    hosts = len(message.born_host) + len(store_host) - 2 * HOST_V4_BYTES
+    return (
+        _FIXED_AND_LENGTH
+        + hosts
+        + len(message.body)
+        + len(_topic_field(message.topic))
+        + len(message.properties)
+    )
+
+
+def _encode_uncommon(
+    message: Encodable, queue_offset: int, log_offset: int, store_timestamp_ms: int, store_host: bytes
+) -> bytes:
+    """A record with an IPv6 host or a long topic, or one that is refused."""
+    sys_flag = message.sys_flag & _NO_HOSTS_V6
+    for host, bit in ((message.born_host, _BORN_V6), (store_host, _STORE_V6)):
+        if len(host) == HOST_V6_BYTES:
+            sys_flag |= bit
+        elif len(host) != HOST_V4_BYTES:
+            raise RecordError(f"a host takes {HOST_V4_BYTES} or {HOST_V6_BYTES} bytes, not {len(host)}")
+    if len(message.properties) > PROPERTIES_BYTES_MAX:
+        raise RecordError(
+            f"properties have {len(message.properties)} bytes, at most {PROPERTIES_BYTES_MAX} are allowed"
+        )
+    topic = _topic_field(message.topic)
+    fixed = _LAYOUTS[sys_flag & _HOSTS_V6].pack(
+        record_size(message, store_host),
+        MAGIC_V2 if len(topic) > TOPIC_BYTES_MAX_V1 + 1 else MAGIC_V1,
+        crc32(message.body) & CRC_MASK,
+        message.queue_id,
+        message.flag,
+        queue_offset,
+        log_offset,
+        sys_flag,
+        message.born_timestamp_ms,
+        message.born_host,
+        store_timestamp_ms,
+        store_host,
+        message.reconsume_times,
+        message.prepared_offset,
+        len(message.body),
+    )
+    return b"".join((fixed, message.body, topic, _pack_length(len(message.properties)), message.properties))
+
+
+def _refusal(body: object, error: Exception) -> RecordError:
+    if body is None:
+        return RecordError("the message has no body")
+    return RecordError(f"the message cannot be stored: {error}")
+
+
+def decode_record(
+    buffer: bytes | bytearray | memoryview,
+    offset: int = 0,
+    *,
+    check_crc: bool = True,
+    decompress: bool = False,
+) -> Record:
+    """The record that starts at ``offset``; bytes behind it are ignored.
+
+    ``decompress`` inflates a compressed body and clears the two facts about it in ``sys_flag``, so that the
+    message can be stored again as it now is. Raises ``RecordError`` on anything that is not a whole record.
+    """
+    if type(buffer) is not bytes:
+        # One copy of one record, so that the parts below are slices of bytes.
+        if offset < 0 or len(buffer) - offset < 4:
+            raise RecordError(f"a record needs at least {RECORD_BYTES_MIN} bytes, got {len(buffer) - offset}")
+        size = int.from_bytes(buffer[offset : offset + 4], "big")
+        buffer = bytes(buffer[offset : offset + size])
+        offset = 0
+    try:
+        (
+            size,
+            magic,
+            stored_crc,
+            queue_id,
+            flag,
+            queue_offset,
+            log_offset,
+            sys_flag,
+            born_timestamp_ms,
+            born_host,
+            store_timestamp_ms,
+            store_host,
+            reconsume_times,
+            prepared_offset,
+            body_size,
+        ) = _unpack_v4(buffer, offset)
+    except struct_error:
+        raise RecordError(
+            f"a record needs at least {RECORD_BYTES_MIN} bytes, got {len(buffer) - offset}"
+        ) from None
+    position = offset + 88
+    if sys_flag & _HOSTS_V6:
+        layout = _LAYOUTS[sys_flag & _HOSTS_V6]
+        try:
+            (born_host, store_timestamp_ms, store_host, reconsume_times, prepared_offset, body_size) = (
+                layout.unpack_from(buffer, offset)[9:]
+            )
+        except struct_error:
+            raise RecordError(f"a record with IPv6 hosts needs {layout.size} bytes and more") from None
+        position = offset + layout.size
+    end = offset + size
+    body_end = position + body_size
+    # The topic size and one byte more must fit: then the reads of the sizes below cannot leave the buffer.
+    if body_size < 0 or body_end + 3 > end or end > len(buffer):
+        raise RecordError(_size_fault(size, magic, body_size, len(buffer) - offset))
+    if magic == MAGIC_V1:
+        topic_start = body_end + 1
+        topic_end = topic_start + buffer[body_end]
+    elif magic == MAGIC_V2:
+        topic_start = body_end + 2
+        topic_end = topic_start + (buffer[body_end] << 8 | buffer[body_end + 1])
+    else:
+        raise RecordError(_magic_fault(magic))
+    properties_start = topic_end + 2
+    if properties_start > end:
+        raise RecordError(f"the topic ends {properties_start - end} bytes behind the record")
+    if (buffer[topic_end] << 8 | buffer[topic_end + 1]) != end - properties_start:
+        raise RecordError(f"the properties do not end with the record of {size} bytes")
+    body = buffer[position:body_end]
+    if check_crc and crc32(body) & CRC_MASK != stored_crc:
+        raise RecordError(f"body CRC is {crc32(body) & CRC_MASK:#010x}, the record says {stored_crc:#010x}")
+    if decompress and sys_flag & _COMPRESSED:
+        body = decompress_body(body, sys_flag)
+        sys_flag &= ~(_COMPRESSED | COMPRESSION_MASK)
+    return Record(
+        _topic_text(buffer[topic_start:topic_end]),
+        queue_id,
+        body,
+        buffer[properties_start:end],
+        born_timestamp_ms,
+        born_host,
+        flag,
+        sys_flag,
+        reconsume_times,
+        prepared_offset,
+        queue_offset,
+        log_offset,
+        store_timestamp_ms,
+        store_host,
+        stored_crc,
+        magic,
+        size,
+    )
+
+
+def decode_records(
+    buffer: bytes | bytearray | memoryview, *, check_crc: bool = True, decompress: bool = False
+) -> list[Record]:
+    """The records of a pull, pop or query response, which lie one behind the other."""
+    data = buffer if type(buffer) is bytes else bytes(buffer)
+    records: list[Record] = []
+    offset = 0
+    end = len(data)
+    while offset < end:
+        record = decode_record(data, offset, check_crc=check_crc, decompress=decompress)
+        records.append(record)
+        offset += record.size
+    return records
+
+
+def _size_fault(size: int, magic: int, body_size: int, available: int) -> str:
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        return _magic_fault(magic)
+    if size > available:
+        return f"the record says {size} bytes, {available} are there"
+    return f"a body of {body_size} bytes does not fit a record of {size}"
+
+
+def _magic_fault(magic: int) -> str:
+    if magic == MAGIC_BLANK:
+        return "an end-of-segment marker is not a message"
+    return f"magic {magic:#010x} is not that of a message"

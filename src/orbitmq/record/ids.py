@@ -1,0 +1,123 @@
+"""The two ids of a message, both upper-case hexadecimal (Apache: ``MessageClientIDSetter``, ``MessageDecoder``).
+
+The unique key is made by the sending client and stays with the message wherever it is copied. The offset id names
+one stored record: the broker's address and the log offset. Both have 32 digits with IPv4 and 56 with IPv6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Final, NamedTuple
+
+from orbitmq.errors import RecordError
+from orbitmq.record.hosts import decode_host
+from orbitmq.record.layout import HOST_V4_BYTES, HOST_V6_BYTES
+
+__all__ = [
+    "OffsetMessageId",
+    "UniqueKey",
+    "UniqueKeys",
+    "offset_message_id",
+    "parse_offset_message_id",
+    "parse_unique_key",
+]
+
+_ADDRESS_V4: Final = 4
+_ADDRESS_V6: Final = 16
+_PREFIX: Final = Struct(">HI")  # low 16 bits of the process id, a constant of the process
+_TAIL: Final = Struct(">IH")  # milliseconds since the month began, counter
+_UNIQUE_KEY_REST: Final = _PREFIX.size + _TAIL.size
+assert _ADDRESS_V4 + _UNIQUE_KEY_REST == 16, "clients recognise the id by its length"
+
+
+class OffsetMessageId(NamedTuple):
+    """Where a record lies."""
+
+    address: str
+    port: int
+    log_offset: int
+
+
+class UniqueKey(NamedTuple):
+    """The parts of a unique key."""
+
+    address: bytes
+    process_id: int
+    process_constant: int
+    since_month_ms: int
+    counter: int
+
+
+def offset_message_id(store_host: bytes, log_offset: int) -> str:
+    """The offset id of a record stored by the broker at ``store_host`` (8 or 20 bytes)."""
+    return f"{store_host.hex()}{log_offset & 0xFFFFFFFFFFFFFFFF:016x}".upper()
+
+
+def parse_offset_message_id(text: str) -> OffsetMessageId:
+    """Raises ``RecordError`` unless the text is an offset id. A unique key may pass: both look alike."""
+    data = _from_hex(text)
+    if len(data) not in (HOST_V4_BYTES + 8, HOST_V6_BYTES + 8):
+        raise RecordError(f"{text!r} is not a message id: it has {len(data)} bytes")
+    address, port = decode_host(data[:-8])
+    return OffsetMessageId(address, port, int.from_bytes(data[-8:], "big", signed=True))
+
+
+def parse_unique_key(text: str) -> UniqueKey:
+    """Raises ``RecordError`` unless the text has the form of a unique key."""
+    data = _from_hex(text)
+    address_size = len(data) - _UNIQUE_KEY_REST
+    if address_size not in (_ADDRESS_V4, _ADDRESS_V6):
+        raise RecordError(f"{text!r} is not a unique key: it has {len(data)} bytes")
+    process_id, constant = _PREFIX.unpack_from(data, address_size)
+    since_month_ms, counter = _TAIL.unpack_from(data, address_size + _PREFIX.size)
+    return UniqueKey(data[:address_size], process_id, constant, since_month_ms, counter)
+
+
+class UniqueKeys:
+    """Makes unique keys. The clock, the calendar and the process are parameters.
+
+    ``now_ms`` reads the wall clock; ``month_of`` returns for such a time the first and the last millisecond (end
+    exclusive) of its month in local time. Keys repeat after 65,536 in one millisecond, as in Apache's clients.
+    Not for several threads at once: every producer has its own.
+    """
+
+    def __init__(
+        self,
+        *,
+        address: bytes,
+        process_id: int,
+        process_constant: int,
+        now_ms: Callable[[], int],
+        month_of: Callable[[int], tuple[int, int]],
+    ) -> None:
+        if len(address) not in (_ADDRESS_V4, _ADDRESS_V6):
+            raise RecordError(f"an address has 4 or 16 bytes, not {len(address)}")
+        self._prefix: Final = (
+            (address + _PREFIX.pack(process_id & 0xFFFF, process_constant & 0xFFFFFFFF)).hex().upper()
+        )
+        self._now_ms: Final = now_ms
+        self._month_of: Final = month_of
+        self._month_start_ms, self._month_end_ms = month_of(now_ms())
+        self._counter = 0
+
+    def next(self) -> str:
+        """A new key: 32 or 56 digits."""
+        now_ms = self._now_ms()
+        if now_ms >= self._month_end_ms:
+            self._month_start_ms, self._month_end_ms = self._month_of(now_ms)
+        counter = self._counter
+        self._counter = counter + 1
+        # A clock set back behind the start of the month gives 0, as in Apache's client.
+        since_ms = max(now_ms - self._month_start_ms, 0)
+        return f"{self._prefix}{since_ms & 0xFFFFFFFF:08X}{counter & 0xFFFF:04X}"
+
+
+def _from_hex(text: str) -> bytes:
+    try:
+        data = bytes.fromhex(text)
+    except ValueError:
+        raise RecordError(f"{text!r} is not hexadecimal") from None
+    if len(data) * 2 != len(text):
+        raise RecordError(f"{text!r} contains blanks")
+    return data

@@ -1,0 +1,229 @@
+"""Walks the records of a log segment (Apache: ``CommitLog.checkMessageAndReturnSize``).
+
+Used by recovery, by tools and by Spark readers, over millions of records: the loop allocates one tuple, the topic
+and the properties per record and nothing else. Apache answers "-1" to everything that is not a record; here the
+four ways a walk can end are told apart, because what follows differs (``ScanEnd``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from mmap import mmap
+from struct import Struct
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from orbitmq.record.layout import (
+    BLANK_BYTES,
+    CRC_MASK,
+    FIXED_V4,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+)
+
+__all__ = ["EndKind", "Scan", "ScanEnd", "ScannedRecord", "is_zero", "scan"]
+
+# The fields the walk needs, at the positions of FIXED_V4; the rest is skipped.
+_HEAD: Final = Struct(">iIIi4xqqi16xq20xi")
+assert _HEAD.size == FIXED_V4.size
+# The same of a record with IPv6 hosts: store time and body size move.
+_TIME: Final = Struct(">q")
+_SIZE: Final = Struct(">i")
+_ZEROES: Final = bytes(64 * 1024)
+
+
+class EndKind(Enum):
+    """Why a walk ended."""
+
+    LIMIT = "limit"
+    """The last record ended exactly at ``end``."""
+    BLANK = "blank"
+    """The end-of-segment marker: the log goes on in the next segment."""
+    ZEROES = "zeroes"
+    """Size and magic are zero: nothing was written here, or the page that held it never reached the disk.
+    ``is_zero`` tells whether anything follows."""
+    BAD = "bad"
+    """Something was written that is not a whole, intact record: torn or rotten, see ``reason``."""
+
+
+class ScanEnd(NamedTuple):
+    """Where and why a walk ended."""
+
+    kind: EndKind
+    position: int
+    """In the buffer: where the next record would begin (the marker itself for ``BLANK``)."""
+    reason: str
+
+
+class ScannedRecord(NamedTuple):
+    """One whole record. Positions are in the scanned buffer."""
+
+    position: int
+    size: int
+    magic: int
+    body_crc: int
+    queue_id: int
+    queue_offset: int
+    log_offset: int
+    sys_flag: int
+    store_timestamp_ms: int
+    body_position: int
+    body_size: int
+    topic: bytes
+    properties: bytes
+
+
+class Scan:
+    """An iterator over records; ``end`` says how it went once it is exhausted."""
+
+    def __init__(
+        self,
+        buffer: bytes | bytearray | memoryview | mmap,
+        start: int,
+        end: int,
+        *,
+        check_crc: bool,
+        log_base: int | None,
+    ) -> None:
+        assert 0 <= start <= end <= len(buffer), (start, end, len(buffer))
+        self._buffer = buffer
+        self._start = start
+        self._limit = end
+        self._check_crc = check_crc
+        self._log_base = log_base
+        self.end: ScanEnd | None = None
+
+    def __iter__(self) -> Iterator[ScannedRecord]:
+        buffer, limit, log_base = self._buffer, self._limit, self._log_base
+        check_crc = self._check_crc
+        unpack, make = _HEAD.unpack_from, tuple.__new__
+        position = self._start
+        last_start = limit - RECORD_BYTES_MIN
+        # Slices of a memoryview cost no copy, which counts for the CRC of large bodies.
+        with memoryview(buffer) as view:
+            while position <= last_start:
+                (
+                    size,
+                    magic,
+                    body_crc,
+                    queue_id,
+                    queue_offset,
+                    log_offset,
+                    sys_flag,
+                    stored_ms,
+                    body_size,
+                ) = unpack(view, position)
+                body_position = position + 88
+                if sys_flag & 0x30:
+                    if size < RECORD_BYTES_MIN + 12 or position + size > limit:
+                        break
+                    if sys_flag & 0x10:
+                        body_position += 12
+                        (stored_ms,) = _TIME.unpack_from(view, position + 68)
+                    if sys_flag & 0x20:
+                        body_position += 12
+                    if body_position > limit:
+                        break
+                    (body_size,) = _SIZE.unpack_from(view, body_position - 4)
+                end = position + size
+                body_end = body_position + body_size
+                if body_size < 0 or body_end + 3 > end or end > limit:
+                    break
+                if magic == MAGIC_V1:
+                    topic_start = body_end + 1
+                    topic_end = topic_start + view[body_end]
+                elif magic == MAGIC_V2:
+                    topic_start = body_end + 2
+                    topic_end = topic_start + (view[body_end] << 8 | view[body_end + 1])
+                else:
+                    break
+                properties_start = topic_end + 2
+                if (
+                    properties_start > end
+                    or (view[topic_end] << 8 | view[topic_end + 1]) != end - properties_start
+                    or (log_base is not None and log_offset != log_base + position)
+                    or (check_crc and crc32(view[body_position:body_end]) & CRC_MASK != body_crc)
+                ):
+                    break
+                yield make(
+                    ScannedRecord,
+                    (
+                        position,
+                        size,
+                        magic,
+                        body_crc,
+                        queue_id,
+                        queue_offset,
+                        log_offset,
+                        sys_flag,
+                        stored_ms,
+                        body_position,
+                        body_size,
+                        bytes(view[topic_start:topic_end]),
+                        bytes(view[properties_start:end]),
+                    ),
+                )
+                position = end
+            self.end = _diagnose(view, position, limit, log_base)
+
+
+def scan(
+    buffer: bytes | bytearray | memoryview | mmap,
+    start: int,
+    end: int,
+    *,
+    check_crc: bool = True,
+    log_base: int | None = None,
+) -> Scan:
+    """Iterate over the records between two positions of a segment.
+
+    With ``log_base`` (the log offset of position 0) a record must also say the offset it lies at: bytes of an
+    earlier life of the file do not pass. Nothing is raised for what the buffer holds; ``Scan.end`` tells.
+    """
+    return Scan(buffer, start, end, check_crc=check_crc, log_base=log_base)
+
+
+def is_zero(buffer: bytes | bytearray | memoryview | mmap, start: int, end: int) -> bool:
+    """Whether every byte from ``start`` to ``end`` is zero, at memory speed."""
+    with memoryview(buffer) as view:
+        while start < end:
+            size = min(end - start, len(_ZEROES))
+            if view[start : start + size] != _ZEROES[:size]:
+                return False
+            start += size
+    return True
+
+
+def _diagnose(view: memoryview, position: int, limit: int, log_base: int | None) -> ScanEnd:
+    """Name the reason why no record starts here. Runs once per walk, so it may be slow."""
+    room = limit - position
+    if room == 0:
+        return ScanEnd(EndKind.LIMIT, position, "")
+    if room < BLANK_BYTES:
+        kind = EndKind.ZEROES if not any(view[position:limit]) else EndKind.BAD
+        return ScanEnd(kind, position, f"{room} bytes are too few for a record or a marker")
+    size = int.from_bytes(view[position : position + 4], "big", signed=True)
+    magic = int.from_bytes(view[position + 4 : position + 8], "big")
+    if size == 0 and magic == 0:
+        return ScanEnd(EndKind.ZEROES, position, "")
+    if magic == MAGIC_BLANK:
+        if size == room:
+            return ScanEnd(EndKind.BLANK, position, "")
+        return ScanEnd(EndKind.BLANK, position, f"the marker says {size} bytes, {room} are left")
+    return ScanEnd(EndKind.BAD, position, _fault(view, position, limit, log_base))
+
+
+def _fault(view: memoryview, position: int, limit: int, log_base: int | None) -> str:
+    from orbitmq.errors import RecordError
+    from orbitmq.record.codec import decode_record
+
+    try:
+        record = decode_record(view[position:limit])
+    except RecordError as error:
+        return str(error)
+    if log_base is not None and record.log_offset != log_base + position:
+        return f"the record says log offset {record.log_offset}, it lies at {log_base + position}"
+    return f"a record of {record.size} bytes is cut by the end of the scan"
