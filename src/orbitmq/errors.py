@@ -12,6 +12,7 @@ from typing import ClassVar
 from orbitmq.codes import ResponseCode
 
 __all__ = [
+    "BodyError",
     "BrokerError",
     "ConfigError",
     "ConnectionLostError",
@@ -40,6 +41,10 @@ class FrameError(RemoteProtocolError):
 
 class HeaderFieldError(RemoteProtocolError):
     """A field of a whole frame is missing or malformed: the request is answered with a remark naming it."""
+
+
+class BodyError(RemoteProtocolError):
+    """The JSON body of a whole frame (or a config file in that dialect) cannot be read: answered like a field."""
 
 
 class RecordError(RemoteProtocolError):

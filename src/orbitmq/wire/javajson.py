@@ -1,0 +1,297 @@
+"""The JSON dialect of Apache's bodies and config files, read and written.
+
+Apache's libraries (fastjson) write two things no JSON parser accepts: bare integer keys, ``{0:"a"}``, and
+objects as keys, ``{{"brokerName":"b","queueId":0,"topic":"T"}:5}``. They also leave out null members.
+
+Theory of operation
+1. Standard JSON is tried first and is all that most bodies need: one call into C.
+2. Only when that fails as malformed, ``standardize`` turns the two peculiarities into standard JSON: an
+   integer key gets quotes, an object key becomes a string key holding the object's own text. One pass,
+   linear in the input, no recursion: a regular expression skips everything harmless inside C.
+3. A ``null`` where a value is due means "not given", as it does to Java.
+4. Every failure to read is a ``BodyError``, whatever the input: broken text, wrong types, deep nesting.
+
+A map with object keys is an ``ObjectMap`` in a typed body; everything else is what msgspec makes of it.
+"""
+
+from __future__ import annotations
+
+import json.encoder
+import math
+import re
+import types
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import lru_cache
+from typing import Any, Final, TypeVar, get_args, get_origin
+
+import msgspec
+
+from orbitmq.errors import BodyError
+
+__all__ = ["BODY_BYTES_MAX", "ObjectMap", "decode", "encode", "encode_pretty", "loads", "standardize"]
+
+BODY_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Longest text that is read; no body of a frame can be longer."""
+
+_PECULIAR_KEYS_MAX: Final = 1_000_000
+"""Each costs about a microsecond of the event loop; the largest known body has one per group and queue."""
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class ObjectMap(dict[K, V]):
+    """A map whose keys are objects on the wire. ``K`` is a frozen struct."""
+
+
+# Reading. Possessive quantifiers keep every match linear: nothing is ever tried twice from the same place.
+_STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_FLAT_OBJECT: Final = rb'\{(?:[^"{}]++|' + _STRING + rb")*+\}"
+_INTEGER_KEY: Final = rb"\s*+-?\d++\s*+:"
+_HARMLESS: Final = re.compile(
+    rb'(?:[^"{,]++|'
+    + _STRING
+    + rb"|,(?!"
+    + _INTEGER_KEY
+    + rb")|(?!"
+    + _FLAT_OBJECT
+    + rb"\s*+:)\{(?!"
+    + _INTEGER_KEY
+    + rb"))*+",
+    re.DOTALL,
+)
+_PECULIAR: Final = re.compile(
+    rb"(" + _FLAT_OBJECT + rb")(?=\s*+:)|([{,]\s*+)(-?\d++)(?=\s*+:)",
+    re.DOTALL,
+)
+
+_decode_any: Final = msgspec.json.Decoder().decode
+_READ_ERRORS: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
+
+
+def standardize(data: bytes) -> bytes:
+    """``data`` with bare integer keys quoted and object keys turned into strings of their own text.
+
+    Returns ``data`` itself when there is nothing to turn. Text that is broken in another way stays broken.
+    """
+    pieces: list[bytes] = []
+    position = 0
+    for _ in range(_PECULIAR_KEYS_MAX):
+        harmless = _HARMLESS.match(data, position)
+        assert harmless is not None, "the pattern matches the empty text"
+        end = harmless.end()
+        found = _PECULIAR.match(data, end)
+        if found is None:
+            break
+        pieces.append(data[position:end])
+        whole, before, integer = found.groups()
+        if whole is not None:
+            pieces.append(msgspec.json.encode(whole.decode()))
+        else:
+            pieces.append(b'%b"%b"' % (before, integer))
+        position = found.end()
+    else:
+        raise BodyError(f"body has more than {_PECULIAR_KEYS_MAX} bare or object keys")
+    if not pieces:
+        return data
+    pieces.append(data[position:])
+    return b"".join(pieces)
+
+
+@lru_cache(maxsize=256)
+def _object_map_types(map_type: Any) -> tuple[Callable[[str], Any], Any]:
+    key_type, value_type = get_args(map_type)
+    return msgspec.json.Decoder(key_type, strict=False).decode, types.GenericAlias(dict, (str, value_type))
+
+
+def _decode_custom(wanted: Any, value: Any) -> Any:
+    assert get_origin(wanted) is ObjectMap, wanted
+    decode_key, plain_type = _object_map_types(wanted)
+    plain = _convert(value, plain_type)
+    return ObjectMap({decode_key(key): item for key, item in plain.items()})
+
+
+def _convert(value: Any, wanted: Any) -> Any:
+    return msgspec.convert(value, wanted, strict=False, str_keys=True, dec_hook=_decode_custom)
+
+
+@lru_cache(maxsize=512)
+def _decoder(wanted: Any) -> msgspec.json.Decoder[Any]:
+    # Not strict: numbers and booleans given as text are taken, as fastjson takes them.
+    return msgspec.json.Decoder(wanted, strict=False, dec_hook=_decode_custom)
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
+
+
+def _read(data: bytes, wanted: Any) -> Any:
+    read = _decoder(wanted).decode
+    try:
+        return read(data)
+    except msgspec.ValidationError as error:
+        failure = error
+    except msgspec.DecodeError:
+        standard = standardize(data)
+        if standard is data:
+            raise
+        data = standard
+        try:
+            return read(data)
+        except msgspec.ValidationError as error:
+            failure = error
+    if "got `null`" not in str(failure):
+        raise failure
+    return _convert(_without_nulls(_decode_any(data)), wanted)
+
+
+def decode(data: bytes, wanted: type[T]) -> T:
+    """Read ``data`` as ``wanted``: any type msgspec knows, with ``ObjectMap`` anywhere inside.
+
+    Raises ``BodyError``. Unknown members are ignored.
+    """
+    if len(data) > BODY_BYTES_MAX:
+        raise BodyError(f"body of {len(data)} bytes is longer than {BODY_BYTES_MAX}")
+    try:
+        value: T = _read(data, wanted)
+    except _READ_ERRORS as error:
+        name = getattr(wanted, "__name__", str(wanted))
+        raise BodyError(f"body cannot be read as {name}: {error}") from None
+    return value
+
+
+def loads(data: bytes) -> Any:
+    """Plain Python values. The key of an object-keyed map is the text of the object, as it stood."""
+    return decode(data, Any)
+
+
+# Writing.
+_quote: Final = json.encoder.encode_basestring
+_EMPTY_FACTORIES: Final = (dict, list, set)
+
+
+class _Member(msgspec.Struct, frozen=True):
+    attribute: str
+    text: str
+    """The quoted wire name with its colon."""
+    default: Any
+    empty_type: type | None
+    """Left out when it is an empty value of this type."""
+
+
+@lru_cache(maxsize=512)
+def _members(struct_type: type[msgspec.Struct]) -> tuple[_Member, ...]:
+    omit = struct_type.__struct_config__.omit_defaults
+    members = []
+    for info in msgspec.structs.fields(struct_type):
+        # Only these two rules of msgspec's ``omit_defaults`` matter here; other factories are always written.
+        default = info.default if omit else msgspec.NODEFAULT
+        factory = info.default_factory if omit else None
+        members.append(
+            _Member(
+                info.name,
+                _quote(info.encode_name) + ":",
+                default,
+                factory if factory in _EMPTY_FACTORIES else None,
+            )
+        )
+    return tuple(sorted(members, key=lambda member: member.text))
+
+
+def _write(value: Any, out: list[str], newline: str) -> None:
+    """``newline`` is empty for the compact form, else a line break and the indentation of ``value``."""
+    if isinstance(value, str):
+        out.append(_quote(value))
+    elif value is None:
+        out.append("null")
+    elif isinstance(value, bool):
+        out.append("true" if value else "false")
+    elif isinstance(value, int):
+        out.append(int.__repr__(value))
+    elif isinstance(value, float):
+        out.append(float.__repr__(value) if math.isfinite(value) else "null")
+    elif isinstance(value, msgspec.Struct):
+        _write_struct(value, out, newline)
+    elif isinstance(value, Mapping):
+        _write_map(value, out, newline)
+    elif isinstance(value, list | tuple | set | frozenset):
+        _write_array(value, out, newline)
+    elif isinstance(value, Enum):
+        _write(value.value, out, newline)
+    elif isinstance(value, msgspec.Raw):
+        out.append(bytes(value).decode())
+    else:
+        raise TypeError(f"{type(value).__name__} has no form in a body")
+
+
+def _write_struct(value: msgspec.Struct, out: list[str], newline: str) -> None:
+    inner = newline + "\t" if newline else ""
+    separator = "{" + inner
+    for member in _members(type(value)):
+        item = getattr(value, member.attribute)
+        if item is None or item is msgspec.UNSET or item == member.default:
+            continue
+        if member.empty_type is not None and type(item) is member.empty_type and not item:
+            continue
+        out.append(separator)
+        out.append(member.text)
+        _write(item, out, inner)
+        separator = "," + inner
+    out.append("{}" if separator[0] == "{" else newline + "}")
+
+
+def _write_map(value: Mapping[Any, Any], out: list[str], newline: str) -> None:
+    if not value:
+        out.append("{}")
+        return
+    inner = newline + "\t" if newline else ""
+    separator = "{" + inner
+    for key, item in value.items():
+        out.append(separator)
+        # An object key is written on one line even in the indented form.
+        _write(key, out, "")
+        out.append(":")
+        _write(item, out, inner)
+        separator = "," + inner
+    out.append(newline + "}")
+
+
+def _write_array(
+    value: list[Any] | tuple[Any, ...] | set[Any] | frozenset[Any], out: list[str], newline: str
+) -> None:
+    if not value:
+        out.append("[]")
+        return
+    inner = newline + "\t" if newline else ""
+    separator = "[" + inner
+    for item in value:
+        out.append(separator)
+        _write(item, out, inner)
+        separator = "," + inner
+    out.append(newline + "]")
+
+
+def _encode(value: Any, newline: str) -> bytes:
+    out: list[str] = []
+    try:
+        _write(value, out, newline)
+    except RecursionError:
+        raise BodyError("value is nested too deeply to be written") from None
+    # Java's writer gives a question mark for half a surrogate pair, so do we.
+    return "".join(out).encode(errors="replace")
+
+
+def encode(value: Any) -> bytes:
+    """The compact form: members in alphabetical order, maps in their own, integer keys bare, no nulls."""
+    return _encode(value, "")
+
+
+def encode_pretty(value: Any) -> bytes:
+    """The form of Apache's config files: as ``encode``, one member a line, tabs, no final line break."""
+    return _encode(value, "\n")
