@@ -140,18 +140,29 @@ def _read_binary_ext(raw: bytes) -> dict[str, str]:
     fields: dict[str, str] = {}
     position = 0
     end = len(raw)
+    # Nearly every region is ASCII, length words included: then one decode serves all entries.
+    text = raw.decode() if raw.isascii() else None
     try:
         while position < end:
             key_start = position + 2
-            key_end = key_start + int.from_bytes(raw[position:key_start], "big", signed=True)
+            key_end = key_start + (raw[position] << 8 | raw[position + 1])
             value_start = key_end + 4
-            value_end = value_start + int.from_bytes(raw[key_end:value_start], "big", signed=True)
-            if not key_start <= key_end <= value_start <= value_end <= end:
+            value_end = (
+                value_start
+                + (raw[key_end] << 24 | raw[key_end + 1] << 16)
+                + (raw[key_end + 2] << 8 | raw[key_end + 3])
+            )
+            if value_end > end:
                 raise HeaderFieldError("extFields cannot be read: an entry reaches behind the region")
             # A zero-length text is null in this form, as in Apache's reader.
             if key_end > key_start and value_end > value_start:
-                fields[raw[key_start:key_end].decode()] = raw[value_start:value_end].decode()
+                if text is not None:
+                    fields[text[key_start:key_end]] = text[value_start:value_end]
+                else:
+                    fields[raw[key_start:key_end].decode()] = raw[value_start:value_end].decode()
             position = value_end
+    except IndexError:
+        raise HeaderFieldError("extFields cannot be read: the region ends inside an entry") from None
     except UnicodeDecodeError:
         raise HeaderFieldError("extFields cannot be read: not UTF-8") from None
     return fields
