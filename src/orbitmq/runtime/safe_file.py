@@ -1,0 +1,102 @@
+"""Small files replaced as a whole: ``config/topics.json``, ``kvConfig.json`` (Apache: its safe-write helper).
+
+A reader finds, after a crash at any moment, the new content or the one before, never half of one. Writing goes: new
+content to ``<name>.tmp`` and to the disk, current file renamed to ``<name>.bak``, ``.tmp`` renamed to ``<name>``,
+directory to the disk. Between the two renames only ``.bak`` exists, which is what an Apache broker reads then too.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from orbitmq.errors import CorruptionError, OrbitError
+from orbitmq.runtime.filesystem import FileSystem
+
+__all__ = ["SafeFile"]
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+CONTENT_BYTES_MAX: Final = 256 << 20
+"""More than any table a server holds in memory; a larger file is not ours."""
+
+
+class SafeFile:
+    """One file and its backup."""
+
+    def __init__(self, fs: FileSystem, path: str) -> None:
+        self._fs = fs
+        self.path = path
+        self.backup_path = path + ".bak"
+        self._temporary_path = path + ".tmp"
+
+    def save(self, content: bytes) -> None:
+        """Replace the content. Raises ``OSError`` and leaves a readable file behind when the disk refuses."""
+        fs = self._fs
+        directory = posixpath.dirname(self.path)
+        fs.make_directories(directory)
+        try:
+            self._write_temporary(content)
+        except OSError:
+            fs.remove(self._temporary_path)
+            raise
+        current = fs.stat(self.path)
+        if current is not None and current.size_bytes > 0:
+            # An empty current file is the trace of a crash in another program: its backup is worth more.
+            fs.replace(self.path, self.backup_path)
+            fs.sync_directory(directory)
+        fs.replace(self._temporary_path, self.path)
+        fs.sync_directory(directory)
+
+    def load(self, parse: Callable[[bytes], T]) -> T | None:
+        """The parsed content of the file, else of its backup; None when neither exists or both are empty.
+
+        ``parse`` raises ``ValueError`` (or an ``OrbitError``) on bad content. Raises ``CorruptionError`` when there
+        is content but none of it can be parsed: going on would overwrite it with nothing.
+        """
+        failures: list[str] = []
+        for path in (self.path, self.backup_path):
+            content = self._read(path)
+            if not content or not content.strip(b" \t\r\n\0"):
+                continue
+            try:
+                return parse(content)
+            except (ValueError, OrbitError) as error:
+                logger.warning("file unreadable path=%s error=%s", path, error)
+                failures.append(f"{path}: {error}")
+        if failures:
+            raise CorruptionError(
+                f"no readable copy left of {'; '.join(failures)}. Repair the file, or remove both to start empty"
+            )
+        return None
+
+    def _write_temporary(self, content: bytes) -> None:
+        fs = self._fs
+        handle = fs.open(self._temporary_path, write=True, create=True)
+        try:
+            fs.truncate(handle, 0)
+            written = 0
+            view = memoryview(content)
+            while written < len(content):
+                count = fs.pwrite(handle, view[written:], written)
+                if count <= 0:
+                    raise OSError(f"{self._temporary_path}: the disk took {written} of {len(content)} bytes")
+                written += count
+            fs.sync_data(handle)
+        finally:
+            fs.close(handle)
+
+    def _read(self, path: str) -> bytes | None:
+        found = self._fs.stat(path)
+        if found is None or found.is_directory:
+            return None
+        if found.size_bytes > CONTENT_BYTES_MAX:
+            raise CorruptionError(f"{path} has {found.size_bytes} bytes, more than such a file can have")
+        handle = self._fs.open(path)
+        try:
+            return self._fs.pread(handle, found.size_bytes, 0)
+        finally:
+            self._fs.close(handle)
