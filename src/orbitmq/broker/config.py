@@ -1,0 +1,496 @@
+"""Options of the broker, with Apache's keys and defaults (``BrokerConfig``, and the role keys of its store config).
+
+What the store itself needs (``storePathRootDir``, ``maxMessageSize``, ``flushDiskType``, ...) is declared in
+``orbitmq.store.config``; both are read from the same file. The dataclass is frozen: the one way to change a value
+while the broker runs is ``change_option``, which only touches options declared with ``reload=True``. Everybody
+holds the same object, so a change is seen at the next look.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from orbitmq.codes import Perm
+from orbitmq.errors import ConfigError
+from orbitmq.runtime.options import option, options_of, parse_value
+
+__all__ = ["MASTER_ID", "BrokerConfig", "BrokerRole", "change_option", "split_addresses"]
+
+MASTER_ID: Final = 0
+_SECOND: Final = 1_000
+_MINUTE: Final = 60_000
+_PORT_MAX: Final = 65_535
+
+
+class BrokerRole(enum.Enum):
+    """Part a broker plays in replication; values are Apache's ``brokerRole``."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+    SLAVE = "SLAVE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Everything the broker may be told."""
+
+    # Identity.
+    broker_name: str = option("broker-a", apache="brokerName", doc="Name shared by a master and its slaves.")
+    cluster_name: str = option("DefaultCluster", apache="brokerClusterName", doc="Cluster of the broker.")
+    broker_id: int = option(
+        MASTER_ID, apache="brokerId", low=0, high=2**63 - 1, doc="0 is the master, others are slaves."
+    )
+    role: BrokerRole = option(  # noqa: RUF009  (an enum member is immutable)
+        BrokerRole.ASYNC_MASTER, apache="brokerRole", doc="Master (waiting for slaves or not) or slave."
+    )
+    region_id: str = option(
+        "DefaultRegion", apache="regionId", reload=True, doc="Region written into stored messages."
+    )
+
+    # Addresses.
+    public_host: str = option(
+        "", apache="brokerIP1", doc="Address told to name servers; empty means the machine's own."
+    )
+    ha_public_host: str = option(
+        "", apache="brokerIP2", doc="Address told to slaves for replication; empty means the machine's own."
+    )
+    bind_host: str = option("0.0.0.0", apache="bindAddress", doc="Address to listen on.")
+    listen_port: int = option(10911, apache="listenPort", low=0, high=_PORT_MAX, doc="Port of all requests.")
+    fast_port_enabled: bool = option(
+        True, apache="fastPortEnable", doc="Also listen on listenPort - 2 (Apache's VIP channel)."
+    )
+    ha_listen_port: int = option(
+        0, apache="haListenPort", low=0, high=_PORT_MAX, doc="Port of replication; 0 means listenPort + 1."
+    )
+    name_servers: str = option(
+        "", apache="namesrvAddr", doc="Name servers as host:port, separated by ';'; empty means none."
+    )
+
+    # Registration.
+    register_period_ms: int = option(
+        30 * _SECOND,
+        apache="registerNameServerPeriod",
+        doc="Time between registrations; kept within 10 to 60 s.",
+    )
+    register_timeout_ms: int = option(
+        24 * _SECOND,
+        apache="registerBrokerTimeoutMills",
+        low=1,
+        reload=True,
+        doc="Longest wait for a name server.",
+    )
+    register_always: bool = option(
+        True,
+        apache="forceRegister",
+        reload=True,
+        doc="Register each period even if nothing changed; else ask first whether the name server is up to date.",
+    )
+    register_compressed: bool = option(
+        False, apache="compressedRegister", reload=True, doc="Send registrations in the compressed form."
+    )
+    register_single_topic: bool = option(
+        False,
+        apache="enableSingleTopicRegister",
+        reload=True,
+        doc="Announce a new topic with the small request of its own first.",
+    )
+    split_registration: bool = option(
+        False,
+        apache="enableSplitRegistration",
+        reload=True,
+        doc="Send large tables in several registrations.",
+    )
+    split_registration_count: int = option(
+        800, apache="splitRegistrationSize", low=1, reload=True, doc="Topics of one such registration."
+    )
+    acting_master_enabled: bool = option(
+        False, apache="enableSlaveActingMaster", doc="A slave may stand in for a lost master."
+    )
+    not_active_timeout_ms: int = option(
+        10 * _SECOND,
+        apache="brokerNotActiveTimeoutMillis",
+        low=1,
+        doc="Heartbeat time-out told to name servers when slaves may act as master.",
+    )
+
+    # Topics and groups.
+    permission: int = option(
+        int(Perm.READ | Perm.WRITE),
+        apache="brokerPermission",
+        low=0,
+        high=15,
+        reload=True,
+        doc="Permission of the whole broker: 4 read, 2 write; topics are and-ed with it.",
+    )
+    default_queue_count: int = option(
+        8,
+        apache="defaultTopicQueueNums",
+        low=1,
+        high=65_535,
+        reload=True,
+        doc="Queues of the template topic.",
+    )
+    auto_create_topics: bool = option(
+        True, apache="autoCreateTopicEnable", reload=True, doc="Create an unknown topic on its first send."
+    )
+    auto_create_groups: bool = option(
+        True,
+        apache="autoCreateSubscriptionGroup",
+        reload=True,
+        doc="Create an unknown group on its first use.",
+    )
+    create_system_groups: bool = option(
+        True, apache="enableCreateSysGroup", doc="Create the built-in groups at start."
+    )
+    cluster_topic_enabled: bool = option(
+        True, apache="clusterTopicEnable", doc="The topic named after the cluster may be used."
+    )
+    broker_topic_enabled: bool = option(
+        True, apache="brokerTopicEnable", doc="The topic named after the broker may be used."
+    )
+    trace_topic_enabled: bool = option(
+        False, apache="traceTopicEnable", doc="Create the topic of message traces at start."
+    )
+    trace_topic: str = option(
+        "RMQ_SYS_TRACE_TOPIC", apache="msgTraceTopicName", doc="Name of the topic of message traces."
+    )
+    validate_system_topics: bool = option(
+        True,
+        apache="validateSystemTopicWhenUpdateTopic",
+        reload=True,
+        doc="Refuse requests that would change a system topic.",
+    )
+    mixed_message_type_enabled: bool = option(
+        False,
+        apache="enableMixedMessageType",
+        reload=True,
+        doc="Topics may be declared with the message type MIXED.",
+    )
+    clear_retry_topics: bool = option(
+        True,
+        apache="clearRetryTopicWhenDeleteTopic",
+        reload=True,
+        doc="Deleting a topic also deletes the pop retry topics of its groups.",
+    )
+    split_metadata: bool = option(
+        True, apache="enableSplitMetadata", reload=True, doc="Answer table requests in pages when asked to."
+    )
+    split_metadata_count: int = option(
+        2_000, apache="splitMetadataSize", low=1, reload=True, doc="Most entries of one page."
+    )
+
+    # Clients.
+    notify_consumer_changes: bool = option(
+        True,
+        apache="notifyConsumerIdsChangedEnable",
+        reload=True,
+        doc="Tell consumers when their group gains or loses a member.",
+    )
+    notify_at_once: bool = option(
+        True,
+        apache="realTimeNotifyConsumerChange",
+        reload=True,
+        doc="Send such notices at once, else collected every 15 s.",
+    )
+    channel_expiry_ms: int = option(
+        120 * _SECOND, apache="channelExpiredTimeout", low=1, doc="A client silent for so long is dropped."
+    )
+    subscription_expiry_ms: int = option(
+        10 * _MINUTE,
+        apache="subscriptionExpiredTimeout",
+        low=1,
+        doc="A subscription learnt from pulls alone is forgotten after this time.",
+    )
+    register_producers: bool = option(
+        True, apache="enableRegisterProducer", reload=True, doc="Keep track of producers."
+    )
+    pull_consumers_refused: bool = option(
+        False, apache="rejectPullConsumerEnable", reload=True, doc="Refuse heartbeats of old pull consumers."
+    )
+    lock_expiry_ms: int = option(
+        60 * _SECOND,
+        apache="rebalanceLockMaxLiveTime",
+        low=1,
+        doc="A queue lock not renewed for so long may be taken by another client.",
+    )
+
+    # Offsets.
+    offset_flush_interval_ms: int = option(
+        5 * _SECOND, apache="flushConsumerOffsetInterval", low=1, doc="Consumer offsets are saved this often."
+    )
+    offset_version_step: int = option(
+        500,
+        apache="consumerOffsetUpdateVersionStep",
+        low=1,
+        reload=True,
+        doc="Commits per step of the offsets' data version.",
+    )
+    server_side_reset: bool = option(
+        True,
+        apache="useServerSideResetOffset",
+        reload=True,
+        doc="Reset offsets in the broker, not through the clients.",
+    )
+
+    # Sending.
+    accept_sends_from_ms: int = option(
+        0,
+        apache="startAcceptSendRequestTimeStamp",
+        low=0,
+        reload=True,
+        doc="Refuse sends before this time (ms since the epoch).",
+    )
+    transactions_refused: bool = option(
+        False, apache="rejectTransactionMessage", reload=True, doc="Refuse transactional messages."
+    )
+    trace_on: bool = option(True, apache="traceOn", reload=True, doc="Tell clients that tracing is allowed.")
+    store_replies: bool = option(
+        True, apache="storeReplyMessageEnable", reload=True, doc="Also store the replies of request-reply."
+    )
+    async_send_enabled: bool = option(
+        True, apache="asyncSendEnable", doc="Accepted for old files; sends never block here."
+    )
+    fast_failure_enabled: bool = option(
+        True, apache="brokerFastFailureEnable", reload=True, doc="Refuse requests that waited too long."
+    )
+    send_wait_max_ms: int = option(
+        200, apache="waitTimeMillsInSendQueue", low=1, reload=True, doc="Longest a send may wait."
+    )
+    pull_wait_max_ms: int = option(
+        5 * _SECOND,
+        apache="waitTimeMillsInPullQueue",
+        low=1,
+        reload=True,
+        doc="Longest a pull may wait unserved.",
+    )
+    lite_pull_wait_max_ms: int = option(
+        5 * _SECOND, apache="waitTimeMillsInLitePullQueue", low=1, reload=True, doc="The same for lite pulls."
+    )
+    heartbeat_wait_max_ms: int = option(
+        31 * _SECOND,
+        apache="waitTimeMillsInHeartbeatQueue",
+        low=1,
+        reload=True,
+        doc="The same for heartbeats.",
+    )
+    transaction_wait_max_ms: int = option(
+        3 * _SECOND,
+        apache="waitTimeMillsInTransactionQueue",
+        low=1,
+        reload=True,
+        doc="The same for transactions.",
+    )
+    ack_wait_max_ms: int = option(
+        3 * _SECOND,
+        apache="waitTimeMillsInAckQueue",
+        low=1,
+        reload=True,
+        doc="The same for acknowledgements.",
+    )
+    admin_wait_max_ms: int = option(
+        5 * _SECOND,
+        apache="waitTimeMillsInAdminBrokerQueue",
+        low=1,
+        reload=True,
+        doc="The same for admin requests.",
+    )
+    send_queue_capacity: int = option(
+        10_000, apache="sendThreadPoolQueueCapacity", low=1, doc="Sends that may wait; more are refused."
+    )
+    pull_queue_capacity: int = option(
+        100_000, apache="pullThreadPoolQueueCapacity", low=1, doc="Pulls that may wait; more are refused."
+    )
+    lite_pull_queue_capacity: int = option(
+        100_000, apache="litePullThreadPoolQueueCapacity", low=1, doc="The same for lite pulls."
+    )
+    query_queue_capacity: int = option(
+        20_000, apache="queryThreadPoolQueueCapacity", low=1, doc="The same for queries."
+    )
+    ack_queue_capacity: int = option(
+        100_000, apache="ackThreadPoolQueueCapacity", low=1, doc="The same for acknowledgements."
+    )
+    transaction_queue_capacity: int = option(
+        100_000, apache="endTransactionPoolQueueCapacity", low=1, doc="The same for transactions."
+    )
+
+    # Pulling.
+    long_polling_enabled: bool = option(
+        True,
+        apache="longPollingEnable",
+        reload=True,
+        doc="Hold a pull that finds nothing for as long as it asks.",
+    )
+    short_polling_ms: int = option(
+        1 * _SECOND, apache="shortPollingTimeMills", low=1, reload=True, doc="Hold time without long polling."
+    )
+    lite_pull_enabled: bool = option(
+        True, apache="litePullMessageEnable", reload=True, doc="Serve LITE_PULL_MESSAGE."
+    )
+    slave_read_enabled: bool = option(
+        False, apache="slaveReadEnable", reload=True, doc="Consumers far behind may read from slaves."
+    )
+    slow_consumers_disabled: bool = option(
+        False,
+        apache="disableConsumeIfConsumerReadSlowly",
+        reload=True,
+        doc="Forbid consuming to groups too far behind.",
+    )
+    slow_consumer_bytes: int = option(
+        16 << 30,
+        apache="consumerFallbehindThreshold",
+        low=1,
+        reload=True,
+        doc="How far behind (bytes of log) is too far.",
+    )
+    broadcast_offsets_stored: bool = option(
+        True,
+        apache="enableBroadcastOffsetStore",
+        doc="Keep offsets of broadcasting clients that come through a proxy.",
+    )
+
+    # Filters.
+    property_filter_enabled: bool = option(
+        False, apache="enablePropertyFilter", reload=True, doc="Consumers may filter by SQL92 expressions."
+    )
+    filter_retries: bool = option(
+        False, apache="filterSupportRetry", reload=True, doc="Such filters also apply to retry topics."
+    )
+    filter_bitmap_enabled: bool = option(
+        False, apache="enableCalcFilterBitMap", doc="Compute filters at write time into the queue extension."
+    )
+    filter_consumers_expected: int = option(
+        32,
+        apache="expectConsumerNumUseFilter",
+        low=1,
+        doc="Groups with filters per topic the bitmap is made for.",
+    )
+    filter_error_percent: int = option(
+        20, apache="maxErrorRateOfBloomFilter", low=1, high=100, doc="False positives the bitmap may have."
+    )
+    filter_data_kept_ms: int = option(
+        24 * 60 * _MINUTE,
+        apache="filterDataCleanTimeSpan",
+        low=1,
+        doc="A filter of a gone group is forgotten after this time.",
+    )
+
+    # Delay and transactions.
+    delay_offset_version_step: int = option(
+        200,
+        apache="delayOffsetUpdateVersionStep",
+        low=1,
+        reload=True,
+        doc="Deliveries per step of the delay offsets' data version.",
+    )
+    transaction_timeout_ms: int = option(
+        6 * _SECOND,
+        apache="transactionTimeOut",
+        low=0,
+        reload=True,
+        doc="Age at which a half message is checked.",
+    )
+    transaction_check_count_max: int = option(
+        15, apache="transactionCheckMax", low=1, reload=True, doc="Checks before a half message is given up."
+    )
+    transaction_check_interval_ms: int = option(
+        30 * _SECOND, apache="transactionCheckInterval", low=1, reload=True, doc="Time between check rounds."
+    )
+    transaction_op_bytes_max: int = option(
+        4_096, apache="transactionOpMsgMaxSize", low=1, reload=True, doc="Bytes of one batch of end marks."
+    )
+    transaction_op_interval_ms: int = option(
+        3 * _SECOND, apache="transactionOpBatchInterval", low=1, reload=True, doc="Longest an end mark waits."
+    )
+    transaction_metrics_interval_ms: int = option(
+        10 * _SECOND,
+        apache="transactionMetricFlushInterval",
+        low=1,
+        doc="Half message counts are saved this often.",
+    )
+    recall_enabled: bool = option(
+        False, apache="recallMessageEnable", reload=True, doc="Timer messages may be recalled."
+    )
+
+    # Pop.
+    revive_queue_count: int = option(
+        8, apache="reviveQueueNum", low=1, high=64, doc="Queues of the pop revive topic."
+    )
+    retry_topic_v2: bool = option(
+        False,
+        apache="enableRetryTopicV2",
+        reload=True,
+        doc="Pop retry topics use '+' between group and topic.",
+    )
+
+    # Others.
+    strict_locks: bool = option(
+        False, apache="lockInStrictMode", reload=True, doc="Queue locks need a majority of replicas."
+    )
+    detail_stats_enabled: bool = option(
+        True, apache="enableDetailStat", reload=True, doc="Keep statistics per queue."
+    )
+    config_black_list: str = option(
+        "configBlackList;brokerConfigPath",
+        apache="configBlackList",
+        doc="Keys, separated by ';', that no request may change.",
+    )
+
+    def __post_init__(self) -> None:
+        if not self.broker_name or not self.cluster_name:
+            raise ConfigError("brokerName and brokerClusterName must not be empty")
+        if self.role is BrokerRole.SLAVE and self.broker_id == MASTER_ID:
+            raise ConfigError("brokerRole=SLAVE needs a brokerId greater than 0")
+        if self.role is not BrokerRole.SLAVE and self.broker_id != MASTER_ID:
+            object.__setattr__(self, "broker_id", MASTER_ID)
+
+    @property
+    def is_slave(self) -> bool:
+        return self.role is BrokerRole.SLAVE
+
+    @property
+    def readable(self) -> bool:
+        return self.permission & Perm.READ != 0
+
+    @property
+    def writable(self) -> bool:
+        return self.permission & Perm.WRITE != 0
+
+    @property
+    def name_server_list(self) -> list[str]:
+        """The name servers, in order, each once."""
+        return split_addresses(self.name_servers)
+
+    @property
+    def register_period_s(self) -> float:
+        """Seconds between registrations; Apache keeps them within 10 to 60."""
+        return min(60_000, max(10_000, self.register_period_ms)) / 1000
+
+    def with_ports(self, listen_port: int, ha_listen_port: int) -> BrokerConfig:
+        """The same config with the ports that were really bound."""
+        return replace(self, listen_port=listen_port, ha_listen_port=ha_listen_port)
+
+
+def split_addresses(text: str) -> list[str]:
+    """``a:1;b:2`` in its parts: blanks and repetitions dropped, order kept."""
+    return list(dict.fromkeys(part.strip() for part in text.split(";") if part.strip()))
+
+
+def change_option(config: Any, key: str, text: str) -> Any:
+    """Set the option with Apache's ``key`` on a live config object; gives the new value.
+
+    Raises ``KeyError`` for a key that ``config`` does not declare and ``ConfigError`` for a bad value or an option
+    that needs a restart. Works for every config dataclass, so the store's options change the same way.
+    """
+    for declared in options_of(type(config)):
+        if declared.key == key:
+            if not declared.reload:
+                raise ConfigError(
+                    f"{key} cannot change while the broker runs; set it in the file and restart"
+                )
+            value = parse_value(declared, text, "request")
+            # Frozen for everybody else: this is the single door.
+            object.__setattr__(config, declared.name, value)
+            return value
+    raise KeyError(key)

@@ -1,0 +1,1 @@
+"""Request handlers, one module per area; each takes just the collaborators it needs."""
