@@ -39,9 +39,12 @@ test: lint types unit  ## lint, types and every test
 bench: setup  ## the benchmarks, beside Apache RocketMQ where Java is present
 	@$(BIN)/orbitmq bench all
 
-lock: setup  ## renew the pinned requirements (hashes, no index address)
-	@$(BIN)/pip install --quiet pip-tools
-	@$(BIN)/pip-compile --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links --extra dev --output-file requirements/dev.txt pyproject.toml
+lock:  ## renew requirements/dev.txt (all hashes, no index address)
+	@$(PYTHON) -m venv --clear build/lock
+	@build/lock/bin/pip install --quiet --disable-pip-version-check pip-tools
+	@env -u PIP_FIND_LINKS CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile --quiet --upgrade \
+		--strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
+		--build-deps-for editable --extra dev --output-file requirements/dev.txt pyproject.toml
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist

@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# Builds .venv with the orbitmq command and every development tool. Safe to run again at any time.
+#
+#   PYTHON=python3.12 bash scripts/setup.sh    another interpreter (3.11 or newer)
+#   VENV=.venv312 bash scripts/setup.sh        another place
+#   SYSTEM_PACKAGES=no bash scripts/setup.sh   never call apt-get, only say what is missing
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+VENV="${VENV:-.venv}"
+SYSTEM_PACKAGES="${SYSTEM_PACKAGES:-yes}"
+
+say() { printf 'setup: %s\n' "$*"; }
+die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+may_install() {
+    [[ "$SYSTEM_PACKAGES" == yes && "$(id -u)" == 0 ]] && command -v apt-get >/dev/null
+}
+
+UPDATED=no
+apt_install() {
+    if [[ "$UPDATED" == no ]]; then
+        apt-get update -qq || return 1
+        UPDATED=yes
+    fi
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+
+new_enough() { "$1" -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
+
+find_python() {
+    local candidate
+    for candidate in "${PYTHON:-python3}" python3.13 python3.12 python3.11; do
+        if command -v "$candidate" >/dev/null && new_enough "$candidate"; then
+            printf '%s\n' "$candidate"
+            return 0
+        fi
+    done
+    return 1
+}
+
+build_venv() {
+    local python version
+    python="$(find_python)" || die "Python 3.11 or newer is needed and was not found.
+setup: Install it (Debian 12 or Ubuntu 24.04: apt-get install python3 python3-venv) and run this again,
+setup: or name one: make setup PYTHON=/path/to/python3.12"
+    version="$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
+    if ! "$python" -c 'import ensurepip, venv' >/dev/null 2>&1; then
+        # Debian and Ubuntu keep these two modules in a package of their own.
+        if may_install; then
+            say "installing the venv module of Python $version"
+            apt_install "python$version-venv" || apt_install python3-venv || true
+        fi
+        "$python" -c 'import ensurepip, venv' >/dev/null 2>&1 ||
+            die "Python $version has no venv module. Install it: apt-get install python$version-venv"
+    fi
+    say "building $VENV with Python $version"
+    rm -rf "$VENV"
+    "$python" -m venv "$VENV"
+}
+
+java_major() {
+    command -v java >/dev/null || { echo 0; return; }
+    # 'openjdk version "17.0.15" ...'; before Java 9 it was "1.8.0_...", whose first number is below 17 as well.
+    java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' | head -n 1 | grep . || echo 0
+}
+
+java_ready() { (($(java_major) >= 17)) && command -v javac >/dev/null && command -v mvn >/dev/null; }
+
+check_java() {
+    if ! java_ready && may_install; then
+        say "installing Java and Maven for the tests beside Apache RocketMQ"
+        apt_install default-jdk-headless maven || say "apt-get could not install Java and Maven"
+    fi
+    if java_ready; then
+        say "Java $(java_major), javac and Maven found"
+    else
+        say "Java 17+ with javac, and Maven, were not all found: the tests beside Apache RocketMQ will be skipped."
+        say "  to have them: apt-get install default-jdk-headless maven"
+    fi
+}
+
+check_go() {
+    if command -v go >/dev/null; then
+        say "$(go version 2>/dev/null | cut -d ' ' -f 1-3) found"
+    else
+        say "Go was not found: the tests with the official Go client will be skipped."
+        say "  to have them: install Go 1.21 or newer and put it on the PATH"
+    fi
+}
+
+if ! new_enough "$VENV/bin/python" || ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then
+    build_venv
+fi
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+say "installing the pinned packages"
+"$VENV/bin/python" -m pip install --quiet --require-hashes -r requirements/dev.txt
+"$VENV/bin/python" -m pip install --quiet --no-deps --no-build-isolation --no-index -e .
+check_java
+check_go
+say "done: $VENV/bin/orbitmq, $VENV/bin/pytest, $VENV/bin/mypy, $VENV/bin/ruff"
