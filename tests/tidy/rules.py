@@ -1,0 +1,273 @@
+"""The style rules a machine can hold, as functions from a source file to findings.
+
+Every finding starts with the name of its rule. Each exception stands in a table here with its reason; a table
+entry that no longer matches anything is a finding of its own, so the tables cannot rot.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+FILE_LINES_MAX: Final = 800
+FUNCTION_LINES_MAX: Final = 70
+PARAMETERS_MAX: Final = 7
+
+_CORE: Final = frozenset({"codes", "errors"})
+
+# What a package may import, beside itself: what stands here, and what those may import in turn.
+IMPORTS: Final[Mapping[str, frozenset[str]]] = {
+    "codes": frozenset(),
+    "errors": frozenset({"codes"}),
+    "record": _CORE,
+    "model": _CORE | {"record"},
+    "wire": frozenset({"model", "record"}) | _CORE,
+    "runtime": _CORE,
+    "store": frozenset({"record", "model", "runtime"}),
+    "transport": frozenset({"wire", "runtime"}),
+    "namesrv": frozenset({"transport"}),
+    "broker": frozenset({"store", "transport"}),
+    "client": frozenset({"transport"}),
+    "admin": frozenset({"client"}),
+    "spark": frozenset({"client"}),
+    "console": frozenset({"admin"}),
+    # The command line starts every server, so it stands above all of them.
+    "cli": frozenset({"admin", "broker", "console", "namesrv", "spark", "store"}),
+}
+SHIPPED_KIT: Final = "testing"  # imports anything; nothing in the package imports it
+
+# Packages that turn values into values: no socket, no clock, no thread, no file.
+_IO_MODULES: Final = frozenset(
+    {"asyncio", "select", "selectors", "socket", "ssl", "subprocess", "threading", "time", "uvloop"}
+)
+PURE: Final[Mapping[str, frozenset[str]]] = {
+    "codes": _IO_MODULES,
+    "errors": _IO_MODULES,
+    "record": _IO_MODULES,
+    "model": _IO_MODULES,
+    "wire": _IO_MODULES,
+    # Synchronous by design; only its flush runs on a thread.
+    "store": frozenset({"asyncio", "select", "selectors", "socket", "ssl", "subprocess", "time", "uvloop"}),
+}
+
+LONG_FILES: Final[Mapping[str, str]] = {}
+LONG_FUNCTIONS: Final[Mapping[str, str]] = {}
+MANY_PARAMETERS: Final[Mapping[str, str]] = {
+    "src/orbitmq/wire/frame.py:_encode": "the one writer of both header forms; an object per frame would cost more",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A parsed file; ``path`` is relative to the root of the repository, with forward slashes."""
+
+    path: str
+    text: str
+    tree: ast.Module
+
+    @classmethod
+    def parse(cls, path: str, text: str) -> Source:
+        return cls(path, text, ast.parse(text, path))
+
+    @property
+    def package(self) -> str:
+        """First name under ``orbitmq``: a package or a module; empty for the root and outside of it."""
+        parts = self.path.removesuffix(".py").split("/")
+        return parts[2] if parts[:2] == ["src", "orbitmq"] and parts[2] != "__init__" else ""
+
+
+def may_import(package: str) -> frozenset[str]:
+    """Everything ``package`` may import, itself included."""
+    reached = {package}
+    waiting = [package]
+    while waiting:
+        for name in IMPORTS[waiting.pop()] - reached:
+            reached.add(name)
+            waiting.append(name)
+    return frozenset(reached)
+
+
+def _imported_modules(source: Source) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                yield node.lineno, "." * node.level + (node.module or "")
+            elif node.module == "orbitmq":
+                # ``from orbitmq import x``: x is a package or a name of the root.
+                yield from ((node.lineno, f"orbitmq.{alias.name}") for alias in node.names)
+            else:
+                yield node.lineno, node.module or ""
+
+
+def check_imports(source: Source) -> Iterator[str]:
+    """import-table, relative-import, pure-package."""
+    package = source.package
+    if package and package != SHIPPED_KIT and package not in IMPORTS:
+        yield f"import-table: {source.path}: package {package!r} is not in the table of tests/tidy/rules.py"
+        return
+    allowed = may_import(package) if package in IMPORTS else frozenset()
+    for line, module in _imported_modules(source):
+        where = f"{source.path}:{line}"
+        if module.startswith("."):
+            yield f"relative-import: {where}: write the full name instead of {module!r}"
+            continue
+        root, _, rest = module.partition(".")
+        if root in PURE.get(package, frozenset()):
+            yield f"pure-package: {where}: {package} does not import {root}"
+        if root != "orbitmq" or package in ("", SHIPPED_KIT):
+            continue
+        target = rest.partition(".")[0]
+        if target in ("", "__version__"):
+            continue
+        if target not in allowed:
+            yield f"import-table: {where}: {package} may not import {target}"
+
+
+def _functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef, bool]]:
+    """Qualified name, function, and whether it is a method."""
+    waiting: list[tuple[str, ast.AST, bool]] = [("", tree, False)]
+    while waiting:
+        prefix, parent, in_class = waiting.pop()
+        for node in ast.iter_child_nodes(parent):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield prefix + node.name, node, in_class
+                waiting.append((f"{prefix}{node.name}.", node, False))
+            elif isinstance(node, ast.ClassDef):
+                waiting.append((f"{prefix}{node.name}.", node, True))
+            elif isinstance(node, ast.stmt | ast.ExceptHandler):
+                waiting.append((prefix, node, in_class))
+
+
+def _parameter_count(function: ast.FunctionDef | ast.AsyncFunctionDef, in_class: bool) -> int:
+    arguments = function.args
+    count = len(arguments.posonlyargs) + len(arguments.args) + len(arguments.kwonlyargs)
+    static = any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in function.decorator_list)
+    return count - 1 if in_class and not static else count
+
+
+def check_sizes(source: Source) -> Iterator[str]:
+    """file-size, function-size, parameter-count."""
+    lines = source.text.count("\n")
+    if lines > FILE_LINES_MAX and source.path not in LONG_FILES:
+        yield f"file-size: {source.path} has {lines} lines, more than {FILE_LINES_MAX}"
+    for name, function, in_class in _functions(source.tree):
+        where = f"{source.path}:{name}"
+        length = (function.end_lineno or function.lineno) - function.lineno + 1
+        if length > FUNCTION_LINES_MAX and where not in LONG_FUNCTIONS:
+            yield f"function-size: {where} has {length} lines, more than {FUNCTION_LINES_MAX}"
+        count = _parameter_count(function, in_class)
+        if count > PARAMETERS_MAX and where not in MANY_PARAMETERS:
+            yield f"parameter-count: {where} takes {count} parameters, more than {PARAMETERS_MAX}"
+
+
+def check_exceptions(sources: Iterable[Source]) -> Iterator[str]:
+    """stale-exception: an entry of the tables above that nothing needs any more."""
+    by_path = {source.path: source for source in sources}
+    for path in LONG_FILES:
+        if path not in by_path or by_path[path].text.count("\n") <= FILE_LINES_MAX:
+            yield f"stale-exception: LONG_FILES names {path} without need"
+    needed = {"function-size": LONG_FUNCTIONS, "parameter-count": MANY_PARAMETERS}
+    for rule, table in needed.items():
+        for where in table:
+            path, _, name = where.partition(":")
+            found = (
+                [entry for entry in _functions(by_path[path].tree) if entry[0] == name]
+                if path in by_path
+                else []
+            )
+            if rule == "function-size":
+                sizes = [(node.end_lineno or 0) - node.lineno + 1 for _, node, _ in found]
+                limit = FUNCTION_LINES_MAX
+            else:
+                sizes = [_parameter_count(node, in_class) for _, node, in_class in found]
+                limit = PARAMETERS_MAX
+            if not any(size > limit for size in sizes):
+                yield f"stale-exception: the {rule} table names {where} without need"
+
+
+_TASK_CALLS: Final = frozenset({"create_task", "ensure_future"})
+_SKIPS: Final = frozenset({"skip", "skipif", "importorskip"})
+
+
+def check_calls(source: Source) -> Iterator[str]:
+    """task-owner, clock, test-skip."""
+    path = source.path
+    in_package = path.startswith("src/orbitmq/")
+    owns_tasks = owns_clock = not in_package or source.package in ("runtime", "cli")
+    may_skip = not path.startswith("tests/") or path.startswith("tests/apache/")
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "time" and not owns_clock:
+            yield f"clock: {path}:{node.lineno}: take a Clock as a parameter instead of importing from time"
+        if not isinstance(node, ast.Attribute):
+            continue
+        where = f"{path}:{node.lineno}"
+        owner = node.value.id if isinstance(node.value, ast.Name) else ""
+        if not owns_tasks and node.attr in _TASK_CALLS:
+            yield f"task-owner: {where}: {node.attr} belongs to runtime/; use TaskOwner.start"
+        if not owns_clock and owner == "time":
+            yield f"clock: {where}: take a Clock as a parameter instead of calling time.{node.attr}"
+        of_pytest = owner in ("pytest", "mark") or (
+            isinstance(node.value, ast.Attribute) and node.value.attr == "mark"
+        )
+        if not may_skip and node.attr in _SKIPS and of_pytest:
+            yield f"test-skip: {where}: only the harness in tests/apache may skip"
+
+
+def check_package_file(source: Source) -> Iterator[str]:
+    """package-file: ``__init__.py`` holds a docstring, imports, ``__all__`` and, at the root, the version."""
+    if not source.path.endswith("/__init__.py") or not source.path.startswith("src/"):
+        return
+    for node in source.tree.body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            continue
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            if name == "__all__" or (name == "__version__" and source.path == "src/orbitmq/__init__.py"):
+                continue
+        yield f"package-file: {source.path}:{node.lineno}: an __init__.py only re-exports"
+
+
+# Spelled in parts, so that this file does not find itself.
+_MACHINE_PATH: Final = re.compile(
+    r"(?<![\w.~/-])/(?:"
+    + "|".join(["ro" + "ot", "ho" + "me", "wo" + "rk", "Us" + "ers", "t" + "mp", "o" + "pt"])
+    + r")/\w"
+)
+_REGISTRY: Final = re.compile(
+    "|".join(
+        re.escape(left) + re.escape(right)
+        for left, right in [
+            ("py", "pi.org"),
+            ("python", "hosted.org"),
+            ("repo.maven", ".apache.org"),
+            ("repo1.", "maven.org"),
+            ("proxy.", "golang.org"),
+            ("registry.", "npmjs.org"),
+            ("arti", "factory"),
+            ("--index", "-url"),
+            ("--extra-index", "-url"),
+            ("--find", "-links"),
+        ]
+    ),
+    re.IGNORECASE,
+)
+_UNFINISHED: Final = re.compile(r"\b(?:" + "|".join(["TO" + "DO", "FIX" + "ME"]) + r")\b")
+
+
+def check_text(path: str, text: str) -> Iterator[str]:
+    """machine-path, registry-host, unfinished: of every text file, whatever its language."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if found := _MACHINE_PATH.search(line):
+            yield f"machine-path: {path}:{number}: {found.group()!r} exists on one machine only"
+        if found := _REGISTRY.search(line):
+            yield f"registry-host: {path}:{number}: {found.group()!r}: where packages come from is no part of this"
+        if found := _UNFINISHED.search(line):
+            yield f"unfinished: {path}:{number}: open an issue instead of writing {found.group()!r}"
