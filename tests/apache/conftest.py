@@ -1,0 +1,28 @@
+"""Every test in this folder runs against the real Apache RocketMQ and carries the marker `apache`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.apache.artifacts import ApacheUnavailable, missing_tools, prepare
+from tests.apache.fixtures import *  # noqa: F403
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.apache)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Fetch and build before the first test, whose time limit a slow download must not eat up."""
+    wanted = any(item.get_closest_marker("apache") for item in session.items)
+    if not wanted or session.config.option.collectonly or missing_tools(go=True):
+        return
+    try:
+        prepare(go=True)
+    except ApacheUnavailable:
+        pass  # The fixtures try again, and a test that needs it fails with the reason.

@@ -1,0 +1,183 @@
+"""The line protocol to a driver process: one JSON object a line, answers by id, events by handle."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from tests.apache.process import ChildProcess, HarnessTimeout, StartFailed
+
+__all__ = ["ClientError", "Driver", "Inbox"]
+
+START_TIMEOUT_S: Final = 30.0
+CALL_TIMEOUT_S: Final = 30.0
+
+
+class ClientError(Exception):
+    """The official client raised; `kind` is its exception's class, `code` the response code where it has one."""
+
+    def __init__(self, error: dict[str, Any]) -> None:
+        self.kind: str = error.get("type", "")
+        self.code: int | None = error.get("code")
+        self.text: str = error.get("message", "")
+        details = ", ".join(f"{name} {error[name]}" for name in ("code", "cause", "at") if error.get(name))
+        super().__init__(f"{self.kind}: {self.text} ({details})")
+
+
+class Inbox:
+    """Events of one handle, in order of arrival."""
+
+    def __init__(self) -> None:
+        self._events: list[dict[str, Any]] = []
+        self._arrived = threading.Condition()
+
+    def put(self, event: dict[str, Any]) -> None:
+        with self._arrived:
+            self._events.append(event)
+            self._arrived.notify_all()
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        with self._arrived:
+            return [event for event in self._events if event["event"] == kind]
+
+    def wait(
+        self, kind: str, enough: Callable[[list[dict[str, Any]]], bool], *, timeout_s: float, what: str
+    ) -> list[dict[str, Any]]:
+        """The events of that kind as soon as `enough` of them came."""
+        deadline = time.monotonic() + timeout_s
+        with self._arrived:
+            while True:
+                found = [event for event in self._events if event["event"] == kind]
+                if enough(found):
+                    return found
+                if (left := deadline - time.monotonic()) <= 0:
+                    raise HarnessTimeout(f"waited {timeout_s} s for {what}; {len(found)} came")
+                self._arrived.wait(left)
+
+    def clear(self) -> None:
+        with self._arrived:
+            self._events.clear()
+
+
+class Driver:
+    """A driver process. Thread-safe: calls may overlap, each waits for its own answer."""
+
+    def __init__(
+        self, name: str, command: Callable[[Path], Sequence[str]], workdir: Path | None = None
+    ) -> None:
+        self._removed_at_close = workdir is None
+        self.workdir = workdir or Path(tempfile.mkdtemp(prefix=f"orbitmq-{name}-"))
+        self.child = ChildProcess(name, command(self.workdir), self.workdir, pipe_output=True)
+        self._ids = itertools.count(1)
+        self._handles = itertools.count(1)
+        self._lock = threading.Lock()
+        self._pending: dict[int, Future[Any]] = {}
+        self._inboxes: defaultdict[str, Inbox] = defaultdict(Inbox)
+        self._ready = threading.Event()
+        self._reader: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        self.child.start()
+        self._reader = threading.Thread(target=self._read, name=f"{self.child.name}-reader", daemon=True)
+        self._reader.start()
+        self.child.wait_ready(self._ready.is_set, timeout_s=START_TIMEOUT_S)
+
+    def close(self) -> None:
+        """End the process at once, clients in it included; stop those first where a clean leave matters."""
+        self.child.kill()
+        if self._reader is not None:
+            self._reader.join(5.0)
+        if self._removed_at_close:
+            shutil.rmtree(self.workdir, ignore_errors=True)
+
+    def kill(self) -> None:
+        """A crash of every client in this process."""
+        self.close()
+
+    def call(self, op: str, /, *, timeout_s: float = CALL_TIMEOUT_S, **fields: Any) -> Any:
+        """Run one operation and wait for its result; raises ClientError with what the client raised."""
+        return self.result(self.submit(op, **fields), op, timeout_s)
+
+    def result(self, future: Future[Any], op: str, timeout_s: float = CALL_TIMEOUT_S) -> Any:
+        try:
+            return future.result(timeout_s)
+        except TimeoutError:
+            raise HarnessTimeout(f"no answer to {op} in {timeout_s} s:\n{self.child.log_tail()}") from None
+
+    def submit(self, op: str, /, **fields: Any) -> Future[Any]:
+        """Start one operation; its result comes in the future."""
+        request = {name: value for name, value in fields.items() if value is not None}
+        future: Future[Any] = Future()
+        with self._lock:
+            request |= {"id": next(self._ids), "op": op}
+            self._pending[request["id"]] = future
+            stdin = self.child.process.stdin
+            assert stdin is not None
+            try:
+                stdin.write(json.dumps(request).encode() + b"\n")
+                stdin.flush()
+            except OSError as error:
+                del self._pending[request["id"]]
+                raise StartFailed(f"{self.child.name} is gone:\n{self.child.log_tail()}") from error
+        return future
+
+    def abandon(self) -> None:
+        """Drop every client left in this process; they stop in the background."""
+        self.call("abandon")
+        with self._lock:
+            self._inboxes.clear()
+
+    def new_handle(self, kind: str) -> str:
+        return f"{kind}-{next(self._handles)}"
+
+    def inbox(self, handle: str) -> Inbox:
+        with self._lock:
+            return self._inboxes[handle]
+
+    def _read(self) -> None:
+        stdout = self.child.process.stdout
+        assert stdout is not None
+        for line in stdout:
+            record = json.loads(line)
+            if "event" not in record:
+                self._settle(record)
+            elif record["event"] == "ready":
+                self._ready.set()
+            else:
+                self.inbox(record["handle"]).put(record)
+        with self._lock:
+            orphans = list(self._pending.values())
+            self._pending.clear()
+        for future in orphans:
+            future.set_exception(StartFailed(f"{self.child.name} ended:\n{self.child.log_tail()}"))
+
+    def _settle(self, record: dict[str, Any]) -> None:
+        with self._lock:
+            future = self._pending.pop(record["id"])
+        if record["ok"]:
+            future.set_result(record.get("result"))
+        else:
+            future.set_exception(ClientError(record["error"]))

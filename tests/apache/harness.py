@@ -1,0 +1,69 @@
+"""The whole harness under one name; see README.md beside this file."""
+
+from __future__ import annotations
+
+from tests.apache.artifacts import LATEST, LEGACY, VERSIONS, ApacheUnavailable, missing_tools, require
+from tests.apache.clients import (
+    Admin,
+    Clients,
+    GoClients,
+    JavaClients,
+    LitePullConsumer,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    Script,
+    Sql,
+)
+from tests.apache.driver import ClientError
+from tests.apache.mqadmin import AdminResult, AdminShell, mqadmin
+from tests.apache.process import HarnessTimeout, StartFailed, free_ports, wait_until
+from tests.apache.servers import (
+    Addressed,
+    ApacheBroker,
+    ApacheNamesrv,
+    cluster_info,
+    create_topic,
+    remoting_call,
+)
+from tests.apache.values import Check, Delivery, Message, PullResult, Queue, Received, SendResult
+
+__all__ = [
+    "LATEST",
+    "LEGACY",
+    "VERSIONS",
+    "Addressed",
+    "Admin",
+    "AdminResult",
+    "AdminShell",
+    "ApacheBroker",
+    "ApacheNamesrv",
+    "ApacheUnavailable",
+    "Check",
+    "ClientError",
+    "Clients",
+    "Delivery",
+    "GoClients",
+    "HarnessTimeout",
+    "JavaClients",
+    "LitePullConsumer",
+    "Message",
+    "Producer",
+    "PullConsumer",
+    "PullResult",
+    "PushConsumer",
+    "Queue",
+    "Received",
+    "Script",
+    "SendResult",
+    "Sql",
+    "StartFailed",
+    "cluster_info",
+    "create_topic",
+    "free_ports",
+    "missing_tools",
+    "mqadmin",
+    "remoting_call",
+    "require",
+    "wait_until",
+]

@@ -1,0 +1,250 @@
+"""Child processes of the harness: start, watch, measure, stop. Nothing outlives the test run."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from tests.apache.artifacts import classpath
+
+__all__ = ["ChildProcess", "HarnessTimeout", "StartFailed", "free_ports", "java_command", "wait_until"]
+
+POLL_S: Final = 0.02
+STOP_TIMEOUT_S: Final = 45.0  # an idle 5.5.0 broker takes about 18 s to end cleanly
+PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+# Below Linux's range of ephemeral ports, so that no outgoing connection takes a port between choice and bind.
+PORT_RANGE: Final = (20_000, 32_000)
+
+# Apache reaches into these packages to unmap files; without them a broker on Java 17 fails on its first clean-up.
+OPENED_PACKAGES: Final = (
+    "java.base/java.nio",
+    "java.base/sun.nio.ch",
+    "java.base/jdk.internal.ref",
+    "java.base/java.lang",
+    "java.base/java.util",
+)
+# For functional tests: quick to start, small, and cheap on two cores. Benchmarks pass their own.
+SMALL_JVM: Final = (
+    "-Xms64m",
+    "-Xmx512m",
+    "-XX:MaxDirectMemorySize=512m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xshare:auto",
+)
+
+LOGBACK: Final = """<?xml version="1.0" encoding="UTF-8"?>
+<configuration>
+  <appender name="file" class="ch.qos.logback.core.FileAppender">
+    <file>${harness.log}</file>
+    <encoder>
+      <pattern>%d{HH:mm:ss.SSS} %-5p %t %c{0} - %m%n</pattern>
+    </encoder>
+  </appender>
+  <root level="INFO">
+    <appender-ref ref="file"/>
+  </root>
+</configuration>
+"""
+
+
+class HarnessTimeout(AssertionError):
+    """A bounded wait ended without its condition; the text says what was awaited."""
+
+
+class StartFailed(AssertionError):
+    """A child ended or stayed silent while starting; the text holds the end of its output."""
+
+
+def wait_until(condition: Callable[[], bool], *, timeout_s: float, what: str) -> None:
+    """Poll until `condition` holds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise HarnessTimeout(f"waited {timeout_s} s for {what}")
+        time.sleep(POLL_S)
+
+
+def free_ports(*steps: int) -> list[int]:
+    """A random port p with p and every p + step free, in that order: `free_ports(-2, 1)` suits a broker."""
+    for _ in range(200):
+        base = random.randint(*PORT_RANGE)
+        ports = [base, *(base + step for step in steps)]
+        if all(_is_free(port) for port in ports):
+            return ports
+    raise RuntimeError("no free ports found")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("0.0.0.0", port))
+        except OSError:
+            return False
+    return True
+
+
+def java_command(
+    version: str,
+    workdir: Path,
+    main: str,
+    *args: str,
+    jvm_args: Sequence[str] = SMALL_JVM,
+    properties: Mapping[str, str] | None = None,
+) -> list[str]:
+    """A JVM with Apache's jars whose logs, home and configuration all lie in `workdir`."""
+    conf = workdir / "conf"
+    conf.mkdir(parents=True, exist_ok=True)
+    # 4.9.7 looks these up under ROCKETMQ_HOME; 5.5.0 is told by a property.
+    for name in ("logback_broker.xml", "logback_namesrv.xml", "logback_tools.xml"):
+        (conf / name).write_text(LOGBACK)
+    settings = {
+        "harness.log": str(workdir / "apache.log"),
+        "rmq.logback.configurationFile": str(conf / "logback_broker.xml"),
+        "logback.configurationFile": str(conf / "logback_broker.xml"),
+        "rocketmq.client.logRoot": str(workdir),
+        "rocketmq.home.dir": str(workdir),
+        "user.home": str(workdir),
+        "file.encoding": "UTF-8",
+        # The usual form of ids and addresses, also on a machine whose only outside address is an IPv6 one.
+        "java.net.preferIPv4Stack": "true",
+        **(properties or {}),
+    }
+    return [
+        "java",
+        *jvm_args,
+        *(f"--add-opens={package}=ALL-UNNAMED" for package in OPENED_PACKAGES),
+        *(f"-D{name}={value}" for name, value in settings.items()),
+        "-cp",
+        classpath(version),
+        main,
+        *args,
+    ]
+
+
+class ChildProcess:
+    """One child. Its standard input is a pipe we hold: every program of the harness ends when it closes."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], workdir: Path, *, pipe_output: bool = False
+    ) -> None:
+        self.name = name
+        self.workdir = workdir
+        self._command = list(command)
+        self._pipe_output = pipe_output
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        assert not self.running, f"{self.name} runs already"
+        self.workdir.mkdir(parents=True, exist_ok=True)
+        environment = dict(os.environ, ROCKETMQ_HOME=str(self.workdir), HOME=str(self.workdir))
+        environment.pop("NAMESRV_ADDR", None)
+        with (self.workdir / "stderr.log").open("ab") as errors:
+            self._process = subprocess.Popen(
+                self._command,
+                cwd=self.workdir,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE if self._pipe_output else errors,
+                stderr=errors,
+                start_new_session=True,
+            )
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, f"{self.name} was not started"
+        return self._process
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def wait_ready(self, ready: Callable[[], bool], *, timeout_s: float) -> None:
+        """Poll `ready`; raise with the child's last output when it ends or the time is over."""
+        deadline = time.monotonic() + timeout_s
+        while not ready():
+            if not self.running:
+                raise StartFailed(f"{self.name} ended with {self.process.returncode}:\n{self.log_tail()}")
+            if time.monotonic() > deadline:
+                raise StartFailed(f"{self.name} not ready after {timeout_s} s:\n{self.log_tail()}")
+            time.sleep(POLL_S)
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """SIGTERM, and SIGKILL when that does not end it in time. Safe to call twice."""
+        if self._process is None:
+            return
+        if self.running:
+            self.process.terminate()
+            try:
+                self.process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        self._reap()
+
+    def kill(self) -> None:
+        """SIGKILL: what a crash of the machine's process looks like."""
+        if self._process is None:
+            return
+        if self.running:
+            self.process.kill()
+        self._reap()
+
+    def pause(self) -> None:
+        """SIGSTOP: the process hangs with its sockets open."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def _reap(self) -> None:
+        self.process.wait(STOP_TIMEOUT_S)
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                try:
+                    stream.close()
+                except BrokenPipeError:
+                    pass
+
+    def rss_bytes(self) -> int:
+        """Resident memory, mapped store files included."""
+        return self._status_bytes("VmRSS")
+
+    def private_bytes(self) -> int:
+        """Resident memory without files: what the process takes from others for good (heap, buffers, code)."""
+        return self._status_bytes("RssAnon")
+
+    def cpu_seconds(self) -> float:
+        """User and system time so far, all threads."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+    def _status_bytes(self, field: str) -> int:
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name == field:
+                return int(value.split()[0]) * 1024
+        raise RuntimeError(f"no {field} for {self.name}")
+
+    def log_tail(self, lines: int = 60) -> str:
+        """The end of everything it printed or logged."""
+        return "\n".join(self._tails(lines))
+
+    def _tails(self, lines: int) -> Iterator[str]:
+        for name in ("stderr.log", "apache.log", "rocketmq_client.log"):
+            path = self.workdir / name
+            if path.exists():
+                yield f"--- {self.name} {name}"
+                yield from path.read_text(errors="replace").splitlines()[-lines:]
