@@ -1,1 +1,1 @@
-"""The broker: composition root, state tables, and one module of handlers per area of requests."""
+"""The broker: stores what producers send, serves what consumers pull, keeps their offsets."""

@@ -1,1 +1,1 @@
-"""Request handlers, one module per area; each takes just the collaborators it needs."""
+"""Request handlers by area. Each takes the collaborators it needs and offers ``routes()``."""

@@ -1,0 +1,392 @@
+"""Who is connected: producers and consumers by group (Apache: ProducerManager, ConsumerManager, ConsumerGroupInfo).
+
+Invariants
+1. A group exists in a table only while it has at least one channel.
+2. ``_groups_of`` knows the groups of every connection in the table, so the end of a connection costs what it
+   took part in, not the size of the table.
+3. When a clustering group gains or loses a channel, or its set of topics changes, every member is told at once
+   (NOTIFY_CONSUMER_IDS_CHANGED), unless switched off. A newer expression for a known topic replaces the old one
+   without a notice: nothing has to be rebalanced. The last heartbeat wins, as in Apache.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator
+from typing import Final
+
+import msgspec
+
+from orbitmq.broker.config import BrokerConfig
+from orbitmq.codes import RequestCode
+from orbitmq.model.subscription import SubscriptionData
+from orbitmq.record.hosts import encode_host
+from orbitmq.runtime.clock import Clock
+from orbitmq.transport.connection import Connection
+from orbitmq.wire.headers import NotifyConsumerIdsChangedRequest
+
+__all__ = ["ClientChannel", "ConsumerGroup", "ConsumerTable", "PeerInfo", "ProducerTable"]
+
+logger = logging.getLogger(__name__)
+
+BROADCASTING: Final = "BROADCASTING"
+CLUSTERING: Final = "CLUSTERING"
+_UNSENT_BYTES_MAX: Final = 1 << 20
+"""A channel with more than this waiting is not picked while another one is free."""
+
+
+class PeerInfo(msgspec.Struct):
+    """What the broker keeps about a connection (its ``attachment``)."""
+
+    host: bytes
+    """Address and port as records store them: 8 or 20 bytes."""
+    client_ids: set[str] = msgspec.field(default_factory=set)
+
+    @classmethod
+    def of(cls, connection: Connection) -> PeerInfo:
+        return cls(encode_host(*connection.remote))
+
+
+class ClientChannel(msgspec.Struct):
+    """One client on one connection."""
+
+    connection: Connection
+    client_id: str
+    language: str
+    """Name, as in ``LanguageCode``."""
+    version: int
+    last_update_ms: int
+
+
+class ConsumerGroup:
+    """An online consumer group."""
+
+    __slots__ = ("consume_type", "from_where", "members", "message_model", "name", "subscriptions")
+
+    def __init__(self, name: str, consume_type: str, message_model: str, from_where: str) -> None:
+        self.name = name
+        self.consume_type = consume_type
+        self.message_model = message_model
+        self.from_where = from_where
+        self.members: dict[Connection, ClientChannel] = {}
+        self.subscriptions: dict[str, SubscriptionData] = {}
+        """By topic."""
+
+    @property
+    def broadcasting(self) -> bool:
+        return self.message_model == BROADCASTING
+
+    @property
+    def client_ids(self) -> list[str]:
+        return [channel.client_id for channel in self.members.values()]
+
+    def channel_of(self, client_id: str) -> ClientChannel | None:
+        for channel in self.members.values():
+            if channel.client_id == client_id:
+                return channel
+        return None
+
+    def replace_subscriptions(self, wanted: Collection[SubscriptionData]) -> bool:
+        """Take over a heartbeat's subscriptions; True when a topic came or went."""
+        changed = False
+        current = self.subscriptions
+        for subscription in wanted:
+            known = current.get(subscription.topic)
+            if known is None:
+                changed = True
+                current[subscription.topic] = subscription
+            elif subscription.sub_version > known.sub_version:
+                current[subscription.topic] = subscription
+        topics = {subscription.topic for subscription in wanted}
+        for topic in [topic for topic in current if topic not in topics]:
+            del current[topic]
+            changed = True
+        return changed
+
+
+class ConsumerTable:
+    """Online consumer groups."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._groups_of: dict[Connection, set[str]] = {}
+        self._learnt: dict[str, ConsumerGroup] = {}
+        self._collected: set[str] = set()
+        self.groups: dict[str, ConsumerGroup] = {}
+        self.on_subscribe: Callable[[str, Collection[SubscriptionData]], None] | None = None
+        """Told about the subscriptions of every full heartbeat of a group."""
+        self.on_group_gone: Callable[[str], None] | None = None
+        """Told when the last member of a group left."""
+
+    # -- views -----------------------------------------------------------------------------------------
+
+    def group(self, group: str) -> ConsumerGroup | None:
+        return self.groups.get(group)
+
+    def subscription(self, group: str, topic: str) -> SubscriptionData | None:
+        """What an online group said in its heartbeats."""
+        found = self.groups.get(group)
+        return None if found is None else found.subscriptions.get(topic)
+
+    def known_subscription(self, group: str, topic: str) -> SubscriptionData | None:
+        """As ``subscription``, else what the group's pulls told (consumers that send no heartbeat)."""
+        found = self.subscription(group, topic)
+        if found is None and group in self._learnt:
+            found = self._learnt[group].subscriptions.get(topic)
+        return found
+
+    def known_group(self, group: str) -> ConsumerGroup | None:
+        """As ``group``, else what the group's pulls told."""
+        return self.groups.get(group) or self._learnt.get(group)
+
+    def groups_of_topic(self, topic: str) -> list[str]:
+        """Online groups that subscribe to a topic, sorted."""
+        return sorted(name for name, group in self.groups.items() if topic in group.subscriptions)
+
+    def channel_of(self, group: str, client_id: str) -> ClientChannel | None:
+        found = self.groups.get(group)
+        return None if found is None else found.channel_of(client_id)
+
+    # -- changes ---------------------------------------------------------------------------------------
+
+    def register(
+        self,
+        group: str,
+        channel: ClientChannel,
+        *,
+        consume_type: str,
+        message_model: str,
+        from_where: str,
+        subscriptions: Collection[SubscriptionData] | None,
+        notify: bool = True,
+    ) -> bool:
+        """Take in a heartbeat; True when the group changed. ``subscriptions`` is None when the client left them
+        out because they are the same as before; ``notify`` is the flag of the group's config."""
+        found = self.groups.get(group)
+        if found is None:
+            found = self.groups[group] = ConsumerGroup(group, consume_type, message_model, from_where)
+        found.consume_type = consume_type
+        found.message_model = message_model
+        found.from_where = from_where
+        changed = _put_channel(found.members, channel)
+        if changed:
+            self._groups_of.setdefault(channel.connection, set()).add(group)
+            logger.info(
+                "consumer connected group=%s client=%s peer=%s type=%s model=%s",
+                group,
+                channel.client_id,
+                channel.connection.remote_text,
+                consume_type,
+                message_model,
+            )
+        if subscriptions is not None:
+            if found.replace_subscriptions(subscriptions):
+                logger.info("subscription changed group=%s topics=%s", group, sorted(found.subscriptions))
+                changed = True
+            if self.on_subscribe is not None:
+                self.on_subscribe(group, subscriptions)
+        if changed and notify:
+            self._announce(found)
+        return changed
+
+    def unregister(self, group: str, connection: Connection, *, notify: bool = True) -> None:
+        """A consumer says goodbye; its connection may go on for other groups."""
+        found = self.groups.get(group)
+        if found is not None and connection in found.members:
+            self._remove(found, connection, "unregistered")
+            if notify:
+                self._announce(found)
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Drop every channel of a connection and tell the groups it leaves."""
+        for group in sorted(self._groups_of.get(connection, ())):
+            found = self.groups[group]
+            self._remove(found, connection, "connection closed")
+            self._announce(found)
+
+    def expire(self) -> None:
+        """Drop and close channels without a heartbeat for ``channelExpiredTimeout``; forget old pulls."""
+        now_ms = self._clock.now_ms()
+        for group in list(self.groups.values()):
+            for channel in _expired(group.members, now_ms - self._config.channel_expiry_ms):
+                self._remove(group, channel.connection, "no heartbeat")
+                channel.connection.close()
+                # Apache tells nobody here; the queues of the dead member would wait for the next rebalance.
+                self._announce(group)
+        horizon_ms = now_ms - self._config.subscription_expiry_ms
+        for group in list(self._learnt.values()):
+            for topic, subscription in list(group.subscriptions.items()):
+                if subscription.sub_version < horizon_ms:
+                    del group.subscriptions[topic]
+            if not group.subscriptions:
+                del self._learnt[group.name]
+
+    def learn(
+        self, group: str, consume_type: str, message_model: str, subscription: SubscriptionData
+    ) -> None:
+        """Remember the subscription a pull carried; ``sub_version`` is taken as the time of the pull."""
+        known = self._learnt.get(group)
+        if known is None:
+            known = self._learnt[group] = ConsumerGroup(group, consume_type, message_model, "")
+        known.consume_type = consume_type
+        known.message_model = message_model
+        known.subscriptions[subscription.topic] = subscription
+
+    def _remove(self, group: ConsumerGroup, connection: Connection, reason: str) -> None:
+        channel = group.members.pop(connection)
+        _forget(self._groups_of, connection, group.name)
+        logger.info(
+            "consumer left group=%s client=%s peer=%s reason=%s",
+            group.name,
+            channel.client_id,
+            connection.remote_text,
+            reason,
+        )
+        if not group.members:
+            self.groups.pop(group.name, None)
+            if self.on_group_gone is not None:
+                self.on_group_gone(group.name)
+
+    # -- notices ---------------------------------------------------------------------------------------
+
+    def _announce(self, group: ConsumerGroup) -> None:
+        if group.broadcasting or not self._config.notify_consumer_changes:
+            return
+        if self._config.notify_at_once:
+            _send_notice(group)
+        else:
+            self._collected.add(group.name)
+
+    def send_collected_notices(self) -> None:
+        """Send the notices held back while ``realTimeNotifyConsumerChange`` is off; called every 15 s."""
+        collected, self._collected = self._collected, set()
+        for name in sorted(collected):
+            group = self.groups.get(name)
+            if group is not None and self._config.notify_consumer_changes:
+                _send_notice(group)
+
+
+class ProducerTable:
+    """Online producer groups."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._groups_of: dict[Connection, set[str]] = {}
+        self._connection_of: dict[str, Connection] = {}
+        self._turn = 0
+        self.groups: dict[str, dict[Connection, ClientChannel]] = {}
+
+    def register(self, group: str, channel: ClientChannel) -> None:
+        """Take in a heartbeat."""
+        channels = self.groups.get(group)
+        if channels is None or channel.connection not in channels:
+            # Only transactions need to find a producer again; with both switches off nothing is kept.
+            if not self._config.register_producers and self._config.transactions_refused:
+                return
+            channels = self.groups.setdefault(group, {})
+            self._connection_of[channel.client_id] = channel.connection
+            self._groups_of.setdefault(channel.connection, set()).add(group)
+            logger.info(
+                "producer connected group=%s client=%s peer=%s",
+                group,
+                channel.client_id,
+                channel.connection.remote_text,
+            )
+        _put_channel(channels, channel)
+
+    def unregister(self, group: str, connection: Connection) -> None:
+        """A producer says goodbye."""
+        if connection in self.groups.get(group, {}):
+            self._remove(group, connection, "unregistered")
+
+    def connection_closed(self, connection: Connection) -> None:
+        for group in sorted(self._groups_of.get(connection, ())):
+            self._remove(group, connection, "connection closed")
+
+    def expire(self) -> None:
+        """Drop and close channels without a heartbeat for ``channelExpiredTimeout``."""
+        horizon_ms = self._clock.now_ms() - self._config.channel_expiry_ms
+        for group, channels in list(self.groups.items()):
+            for channel in _expired(channels, horizon_ms):
+                self._remove(group, channel.connection, "no heartbeat")
+                channel.connection.close()
+
+    def pick(self, group: str) -> Connection | None:
+        """A live channel of the group, in turn; one that does not read comes last."""
+        channels = list(self.groups.get(group, ()))
+        if not channels:
+            return None
+        self._turn += 1
+        start = self._turn % len(channels)
+        clogged: Connection | None = None
+        for connection in channels[start:] + channels[:start]:
+            if connection.closed:
+                continue
+            if connection.unsent_bytes <= _UNSENT_BYTES_MAX:
+                return connection
+            clogged = clogged or connection
+        return clogged
+
+    def channel_of(self, client_id: str) -> Connection | None:
+        """The connection of a client, for replies to its requests."""
+        return self._connection_of.get(client_id)
+
+    def channels(self) -> Iterator[tuple[str, ClientChannel]]:
+        """Every group with every channel."""
+        for group, channels in self.groups.items():
+            for channel in channels.values():
+                yield group, channel
+
+    def _remove(self, group: str, connection: Connection, reason: str) -> None:
+        channels = self.groups[group]
+        channel = channels.pop(connection)
+        _forget(self._groups_of, connection, group)
+        if not channels:
+            del self.groups[group]
+        if connection not in self._groups_of and self._connection_of.get(channel.client_id) is connection:
+            del self._connection_of[channel.client_id]
+        logger.info(
+            "producer left group=%s client=%s peer=%s reason=%s",
+            group,
+            channel.client_id,
+            connection.remote_text,
+            reason,
+        )
+
+
+def _put_channel(channels: dict[Connection, ClientChannel], channel: ClientChannel) -> bool:
+    """Add or refresh; True when the connection is new to the group."""
+    known = channels.get(channel.connection)
+    if known is not None and known.client_id == channel.client_id:
+        known.last_update_ms = channel.last_update_ms
+        return False
+    channels[channel.connection] = channel
+    if known is None:
+        return True
+    logger.warning(
+        "client id changed on a connection peer=%s old=%s new=%s",
+        channel.connection.remote_text,
+        known.client_id,
+        channel.client_id,
+    )
+    return False
+
+
+def _expired(channels: dict[Connection, ClientChannel], horizon_ms: int) -> list[ClientChannel]:
+    return [channel for channel in channels.values() if channel.last_update_ms < horizon_ms]
+
+
+def _forget(groups_of: dict[Connection, set[str]], connection: Connection, group: str) -> None:
+    groups = groups_of[connection]
+    groups.discard(group)
+    if not groups:
+        del groups_of[connection]
+
+
+def _send_notice(group: ConsumerGroup) -> None:
+    notice = NotifyConsumerIdsChangedRequest(consumer_group=group.name)
+    for connection in list(group.members):
+        if not connection.closed:
+            connection.notify(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, notice)

@@ -1,0 +1,77 @@
+"""When a stored message may be acknowledged: flush mode and replication mode, combined.
+
+``AckGate.wait`` is asked once per bulk append, with the end of what was appended. It answers through a callback
+with the code of the send reply: SUCCESS, FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE.
+Answers to Apache's handleDiskFlush and handleHA; replication overrides the flush result as there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from orbitmq.codes import ResponseCode
+from orbitmq.store.message_store import MessageStore
+from orbitmq.store.types import FlushMode
+
+__all__ = ["AckGate", "Replication"]
+
+AckCallback = Callable[[int], None]
+
+
+class Replication(Protocol):
+    """What a master knows of its slaves."""
+
+    @property
+    def required(self) -> bool:
+        """Whether an acknowledgement waits for a slave at all."""
+
+    def when_replicated(self, log_end: int, callback: AckCallback) -> None:
+        """Call back with SUCCESS, FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE."""
+
+
+class AckGate:
+    """Decides whether a reply leaves at once, and if not, when."""
+
+    def __init__(self, store: MessageStore, replication: Replication | None = None) -> None:
+        self._store = store
+        self.replication = replication
+        self.waiting_count = 0
+        """Bulk appends whose acknowledgement is outstanding."""
+
+    @property
+    def immediate(self) -> bool:
+        """True when a message is acknowledged as soon as it is in the log."""
+        if self._store.flush_mode is FlushMode.SYNC:
+            return False
+        return self.replication is None or not self.replication.required
+
+    def wait(self, log_end: int, callback: AckCallback) -> None:
+        """Call ``callback`` once, with the code of the reply, when ``log_end`` is as safe as configured."""
+        replication = self.replication if self.replication and self.replication.required else None
+        sync_flush = self._store.flush_mode is FlushMode.SYNC
+        outstanding = int(sync_flush) + int(replication is not None)
+        if outstanding == 0:
+            callback(ResponseCode.SUCCESS)
+            return
+        self.waiting_count += 1
+        outcome: int = ResponseCode.SUCCESS
+
+        def finish(code: int, overrides: bool) -> None:
+            nonlocal outstanding, outcome
+            outstanding -= 1
+            if code != ResponseCode.SUCCESS and (overrides or outcome == ResponseCode.SUCCESS):
+                outcome = code
+            if outstanding == 0:
+                self.waiting_count -= 1
+                callback(outcome)
+
+        if sync_flush:
+            self._store.when_flushed(
+                log_end,
+                lambda done: finish(
+                    ResponseCode.SUCCESS if done else ResponseCode.FLUSH_DISK_TIMEOUT, overrides=False
+                ),
+            )
+        if replication is not None:
+            replication.when_replicated(log_end, lambda code: finish(code, overrides=True))

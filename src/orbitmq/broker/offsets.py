@@ -1,0 +1,243 @@
+"""How far each group has consumed each queue (Apache: ConsumerOffsetManager, file ``consumerOffset.json``).
+
+Three tables by ``topic@group``, each queue id -> offset: committed offsets; resets ordered by an admin that the
+consumer has not seen yet; and the position of the last pull, for information. A reset is handed out once
+(``take_reset``); until then commits of that queue must be refused by whoever serves them, or the old consumer
+would undo it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from orbitmq.broker.config import BrokerConfig
+from orbitmq.model.data_version import DataVersion
+from orbitmq.runtime.clock import Clock
+from orbitmq.runtime.safe_file import SafeFile
+from orbitmq.wire import javajson
+
+__all__ = ["ConsumerOffsets", "OffsetTable"]
+
+logger = logging.getLogger(__name__)
+
+_SEPARATOR: Final = "@"
+OffsetTable = dict[str, dict[int, int]]
+
+
+class _Saved(msgspec.Struct, rename="camel"):
+    """The file, and the body of GET_ALL_CONSUMER_OFFSET."""
+
+    data_version: DataVersion = msgspec.field(default_factory=DataVersion)
+    group_topic_map: dict[str, list[str]] = msgspec.field(default_factory=dict)
+    """Derived from the offsets; written for tools, not read back."""
+    offset_table: OffsetTable = msgspec.field(default_factory=dict)
+    pull_offset_table: OffsetTable = msgspec.field(default_factory=dict)
+
+
+class ConsumerOffsets:
+    """Committed offsets, pending resets and pull positions of all groups."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock, file: SafeFile) -> None:
+        self._config = config
+        self._clock = clock
+        self._file = file
+        self._commit_count = 0
+        self._dirty = False
+        self._resets: OffsetTable = {}
+        self.committed: OffsetTable = {}
+        """``topic@group`` -> queue id -> next offset to consume."""
+        self.pulled: OffsetTable = {}
+        """``topic@group`` -> queue id -> next offset to pull, as the last pull said."""
+        self.data_version = DataVersion()
+
+    # -- the hot path ----------------------------------------------------------------------------------
+
+    def commit(self, client_host: str, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Store an offset. A smaller one than before is taken too, with a warning: consumers may go back."""
+        key = f"{topic}@{group}"
+        queues = self.committed.get(key)
+        if queues is None:
+            self.committed[key] = {queue_id: offset}
+        else:
+            before = queues.get(queue_id)
+            if before is not None and offset < before:
+                logger.warning(
+                    "consumer offset moves back client=%s topic=%s group=%s queue_id=%d from=%d to=%d",
+                    client_host,
+                    topic,
+                    group,
+                    queue_id,
+                    before,
+                    offset,
+                )
+            queues[queue_id] = offset
+        self._dirty = True
+        self._commit_count += 1
+        if self._commit_count % self._config.offset_version_step == 0:
+            self.data_version = self.data_version.next(self._clock.now_ms())
+
+    def query(self, group: str, topic: str, queue_id: int) -> int:
+        """The pending reset if there is one, else the committed offset, else -1."""
+        key = f"{topic}@{group}"
+        if self._resets and self._config.server_side_reset:
+            reset = self._resets.get(key, _NOTHING).get(queue_id)
+            if reset is not None:
+                return reset
+        return self.committed.get(key, _NOTHING).get(queue_id, -1)
+
+    def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Remember where a pull will go on."""
+        key = f"{topic}@{group}"
+        queues = self.pulled.get(key)
+        if queues is None:
+            self.pulled[key] = {queue_id: offset}
+        else:
+            queues[queue_id] = offset
+
+    # -- resets ----------------------------------------------------------------------------------------
+
+    def assign_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Order a consumer to ``offset``: the next pull is answered with it; the committed offset moves at once."""
+        assert queue_id >= 0, queue_id
+        assert offset >= 0, offset
+        key = f"{topic}@{group}"
+        self._resets.setdefault(key, {})[queue_id] = offset
+        self.committed.setdefault(key, {})[queue_id] = offset
+        self._dirty = True
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The pending reset, handed out once."""
+        if not self._resets:
+            return None
+        key = f"{topic}@{group}"
+        queues = self._resets.get(key)
+        if queues is None:
+            return None
+        offset = queues.pop(queue_id, None)
+        if not queues:
+            del self._resets[key]
+        return offset
+
+    def reset_pending(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether commits of this queue must be ignored for now."""
+        return bool(self._resets) and queue_id in self._resets.get(f"{topic}@{group}", _NOTHING)
+
+    # -- views -----------------------------------------------------------------------------------------
+
+    def queues_of(self, group: str, topic: str) -> Mapping[int, int]:
+        """Queue id -> committed offset."""
+        return self.committed.get(f"{topic}@{group}", _NOTHING)
+
+    def pull_offset(self, group: str, topic: str, queue_id: int) -> int:
+        """Where the last pull will go on; the committed offset when there was none; else -1."""
+        offset = self.pulled.get(f"{topic}@{group}", _NOTHING).get(queue_id)
+        return self.query(group, topic, queue_id) if offset is None else offset
+
+    def topics_of(self, group: str) -> list[str]:
+        """Topics the group has committed offsets for, sorted."""
+        return sorted(topic for topic, owner in map(_split, self.committed) if owner == group)
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Groups with committed offsets for the topic, sorted."""
+        return sorted(group for owner, group in map(_split, self.committed) if owner == topic and group)
+
+    def min_offsets(self, topic: str, ignored_groups: Iterable[str] = ()) -> dict[int, int]:
+        """For each queue the smallest offset any group but the ignored ones has committed."""
+        ignored = set(ignored_groups)
+        smallest: dict[int, int] = {}
+        for key, queues in self.committed.items():
+            owner, group = _split(key)
+            if owner != topic or group in ignored:
+                continue
+            for queue_id, offset in queues.items():
+                smallest[queue_id] = min(offset, smallest.get(queue_id, offset))
+        return smallest
+
+    # -- changes by admins and masters -----------------------------------------------------------------
+
+    def clone(self, source_group: str, target_group: str, topic: str) -> bool:
+        """Give ``target_group`` the offsets of ``source_group``; False when there are none."""
+        queues = self.committed.get(f"{topic}@{source_group}")
+        if queues is None:
+            return False
+        self.committed[f"{topic}@{target_group}"] = dict(queues)
+        self._dirty = True
+        return True
+
+    def clear_pulled(self, group: str, topic: str) -> None:
+        self.pulled.pop(f"{topic}@{group}", None)
+
+    def remove_group(self, group: str) -> int:
+        """Forget everything about a group; gives the number of topics it had offsets for."""
+        return self._remove(lambda key: _split(key)[1] == group)
+
+    def remove_topic(self, topic: str) -> int:
+        """Forget everything about a topic; gives the number of groups it had offsets of."""
+        return self._remove(lambda key: _split(key)[0] == topic)
+
+    def remove(self, group: str, topic: str) -> None:
+        self._remove(lambda key: key == f"{topic}{_SEPARATOR}{group}")
+
+    def _remove(self, matches: Callable[[str], bool]) -> int:
+        removed = 0
+        for table in (self.committed, self._resets, self.pulled):
+            keys = [key for key in table if matches(key)]
+            for key in keys:
+                del table[key]
+            if table is self.committed:
+                removed = len(keys)
+        self._dirty = True
+        return removed
+
+    def merge(self, table: OffsetTable, data_version: DataVersion) -> None:
+        """Take over what a master sent; entries it does not have are kept."""
+        for key, queues in table.items():
+            self.committed.setdefault(key, {}).update(queues)
+        self.data_version = data_version
+        self._dirty = True
+
+    # -- encoding and saving ---------------------------------------------------------------------------
+
+    def encode(self) -> bytes:
+        """Body of GET_ALL_CONSUMER_OFFSET: the compact form of the file."""
+        return javajson.encode(self._saved())
+
+    def load(self) -> None:
+        """Read the file, if there is one. Raises ``CorruptionError``."""
+        saved = self._file.load(lambda content: javajson.decode(content, _Saved))
+        if saved is not None:
+            self.committed = saved.offset_table
+            self.pulled = saved.pull_offset_table
+            self.data_version = saved.data_version
+        self._dirty = saved is None
+
+    def persist(self) -> None:
+        """Save if anything changed. Raises ``OSError``; the next call tries again."""
+        if self._dirty:
+            self._file.save(self.content())
+            self._dirty = False
+
+    def content(self) -> bytes:
+        """The file as it would be saved now."""
+        return javajson.encode_pretty(self._saved())
+
+    def _saved(self) -> _Saved:
+        topics: dict[str, list[str]] = {}
+        for key in sorted(self.committed):
+            topic, group = _split(key)
+            if group:
+                topics.setdefault(group, []).append(topic)
+        return _Saved(self.data_version, dict(sorted(topics.items())), self.committed, self.pulled)
+
+
+_NOTHING: Final[dict[int, int]] = {}
+
+
+def _split(key: str) -> tuple[str, str]:
+    """Topic and group of a key; the group is empty for a key that has not exactly these two parts."""
+    topic, _, group = key.partition(_SEPARATOR)
+    return (topic, group) if _SEPARATOR not in group else (key, "")

@@ -1,0 +1,80 @@
+"""Which client of a group may consume a queue in order (Apache: RebalanceLockManager).
+
+In memory only: after a restart clients lock again, and the 20 s they renew in is well below the expiry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from orbitmq.broker.config import BrokerConfig
+from orbitmq.model.route import MessageQueue
+from orbitmq.runtime.clock import Clock
+
+__all__ = ["QueueLocks"]
+
+
+class _Lock(msgspec.Struct, gc=False):
+    client_id: str
+    renewed_ms: int
+
+
+class QueueLocks:
+    """Locks by group and queue."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
+
+    def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """Lock or renew what can be had; gives the queues the client now holds, in the order asked."""
+        now_ms = self._clock.now_ms()
+        horizon_ms = now_ms - self._config.lock_expiry_ms
+        held = self._groups.setdefault(group, {})
+        got: dict[MessageQueue, None] = {}
+        for queue in queues:
+            lock = held.get(queue)
+            if lock is None:
+                held[queue] = _Lock(client_id, now_ms)
+            elif lock.client_id == client_id or lock.renewed_ms < horizon_ms:
+                lock.client_id = client_id
+                lock.renewed_ms = now_ms
+            else:
+                continue
+            got[queue] = None
+        if not held:
+            del self._groups[group]
+        return list(got)
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+        """Give up queues; those another client holds stay locked."""
+        held = self._groups.get(group)
+        if held is None:
+            return
+        for queue in queues:
+            lock = held.get(queue)
+            if lock is not None and lock.client_id == client_id:
+                del held[queue]
+        if not held:
+            del self._groups[group]
+
+    def any_held(self, group: str) -> bool:
+        """Whether the group holds a lock that has not expired."""
+        held = self._groups.get(group)
+        if not held:
+            return False
+        horizon_ms = self._clock.now_ms() - self._config.lock_expiry_ms
+        return any(lock.renewed_ms >= horizon_ms for lock in held.values())
+
+    def expire(self) -> None:
+        """Forget expired locks, so that groups that are gone leave nothing behind."""
+        horizon_ms = self._clock.now_ms() - self._config.lock_expiry_ms
+        for group, held in list(self._groups.items()):
+            for queue, lock in list(held.items()):
+                if lock.renewed_ms < horizon_ms:
+                    del held[queue]
+            if not held:
+                del self._groups[group]
