@@ -1,0 +1,30 @@
+"""The version of a table a broker owns (Apache: ``DataVersion``)."""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["DataVersion"]
+
+
+class DataVersion(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Two versions are the same only if all three parts are; which one is newer is decided by ``newer_than``."""
+
+    counter: int = 0
+    """Goes up by one with every change."""
+    state_version: int = 0
+    """The master's epoch in controller mode, else 0. Brokers of 4.x do not send it."""
+    timestamp_ms: int = msgspec.field(name="timestamp", default=0)
+    """When the last change was made."""
+
+    def next(self, now_ms: int, state_version: int = 0) -> DataVersion:
+        """The version after one more change."""
+        return DataVersion(counter=self.counter + 1, state_version=state_version, timestamp_ms=now_ms)
+
+    def newer_than(self, other: DataVersion) -> bool:
+        """Apache's order: epoch first, then counter, then time."""
+        return (self.state_version, self.counter, self.timestamp_ms) > (
+            other.state_version,
+            other.counter,
+            other.timestamp_ms,
+        )

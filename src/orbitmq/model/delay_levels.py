@@ -1,0 +1,57 @@
+"""Delay levels: "1s 5s 10s ..." and the time each stands for (Apache: ``ScheduleMessageService``)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from orbitmq.errors import ConfigError
+
+__all__ = ["DELAY_LEVELS_DEFAULT", "DelayLevels"]
+
+DELAY_LEVELS_DEFAULT: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+_UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_UNKNOWN_LEVEL_MS: Final = 1000
+_LEVELS_MAX: Final = 65_536
+
+
+class DelayLevels:
+    """Levels count from 1; level n waits in queue n - 1 of the schedule topic."""
+
+    def __init__(self, text: str = DELAY_LEVELS_DEFAULT) -> None:
+        """Raises ``ConfigError`` naming the entry that cannot be read."""
+        words = text.split()
+        if not 0 < len(words) <= _LEVELS_MAX:
+            raise ConfigError(
+                f"messageDelayLevel has {len(words)} levels; between 1 and {_LEVELS_MAX} are accepted"
+            )
+        self._delays_ms: Final = tuple(_delay_ms(word, text) for word in words)
+
+    @property
+    def max_level(self) -> int:
+        """The highest level."""
+        return len(self._delays_ms)
+
+    @property
+    def delays_ms(self) -> tuple[int, ...]:
+        """The delay of level 1, 2, ..."""
+        return self._delays_ms
+
+    def clamp(self, level: int) -> int:
+        """A level asked for, cut to the highest there is. Below 1 means "no delay" and stays as it is."""
+        return min(level, len(self._delays_ms))
+
+    def delay_ms(self, level: int) -> int:
+        """How long a level waits; a level that does not exist waits a second, as in Apache."""
+        return self._delays_ms[level - 1] if 1 <= level <= len(self._delays_ms) else _UNKNOWN_LEVEL_MS
+
+    def due_ms(self, level: int, stored_ms: int) -> int:
+        """When a message stored at that time is due: what its consume queue entry carries instead of a tag."""
+        return stored_ms + self.delay_ms(self.clamp(level))
+
+
+def _delay_ms(word: str, text: str) -> int:
+    number, unit = word[:-1], word[-1]
+    if unit not in _UNITS_MS or not (number.isascii() and number.isdigit()):
+        raise ConfigError(f"messageDelayLevel {text!r}: {word!r} is not a number followed by s, m, h or d")
+    return int(number) * _UNITS_MS[unit]

@@ -1,0 +1,33 @@
+"""JSON members this project does not know, kept through a rewrite.
+
+msgspec drops members a struct does not declare, and has no field that would collect them. So a table that is
+loaded, changed and written back (topics.json, subscriptionGroup.json) keeps them beside the struct:
+``unknown_members`` when reading, ``to_object`` when writing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+__all__ = ["to_object", "unknown_members"]
+
+
+def unknown_members(struct_type: type[msgspec.Struct], members: Mapping[str, Any]) -> dict[str, Any]:
+    """Those members of a parsed JSON object which the struct would drop."""
+    known = _member_names(struct_type)
+    return {name: value for name, value in members.items() if name not in known}
+
+
+def to_object(value: msgspec.Struct, unknown: Mapping[str, Any]) -> dict[str, Any]:
+    """The struct as a JSON object in alphabetical order, as Apache writes it, the unknown members included."""
+    members: dict[str, Any] = {**unknown, **msgspec.to_builtins(value)}
+    return dict(sorted(members.items()))
+
+
+@lru_cache(maxsize=64)
+def _member_names(struct_type: type[msgspec.Struct]) -> frozenset[str]:
+    return frozenset(field.encode_name for field in msgspec.structs.fields(struct_type))

@@ -1,0 +1,254 @@
+"""Names of topics and groups: what is allowed, what is the system's, what is derived from what.
+
+Answers to Apache's ``TopicValidator``, ``NamespaceUtil``, ``KeyBuilder`` and the group names of ``MixAll``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from orbitmq.errors import InvalidParameter, NoPermission
+
+__all__ = [
+    "AUTO_CREATE_TOPIC",
+    "BENCHMARK_TOPIC",
+    "CHECKPOINT_TOPIC",
+    "CLIENT_INNER_PRODUCER_GROUP",
+    "CONSUMER_GROUP_RESERVED",
+    "DLQ_PREFIX",
+    "GROUP_LENGTH_MAX",
+    "HALF_OP_TOPIC",
+    "HALF_TOPIC",
+    "LMQ_PREFIX",
+    "OFFSET_MOVED_TOPIC",
+    "PREDEFINED_GROUPS",
+    "PRODUCER_GROUP_RESERVED",
+    "RETRY_PREFIX",
+    "SCHEDULE_TOPIC",
+    "SELF_TEST_TOPIC",
+    "SEND_FORBIDDEN_TOPICS",
+    "SYSTEM_GROUP_PREFIX",
+    "SYSTEM_TOPICS",
+    "SYSTEM_TOPIC_PREFIX",
+    "TOPIC_LENGTH_MAX",
+    "TRACE_TOPIC",
+    "TRANSACTION_CHECK_MAX_TIME_TOPIC",
+    "TRANSACTION_GROUP",
+    "check_group",
+    "check_send_topic",
+    "check_topic",
+    "dlq_topic",
+    "group_of",
+    "is_dlq_topic",
+    "is_retry_topic",
+    "is_send_forbidden",
+    "is_system_group",
+    "is_system_topic",
+    "namespace_of",
+    "pop_retry_topic",
+    "reply_topic",
+    "retry_topic",
+    "unwrap_namespace",
+    "without_prefix",
+    "wrap_namespace",
+]
+
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+LMQ_PREFIX: Final = "%LMQ%"
+SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+REPLY_SUFFIX: Final = "_REPLY_TOPIC"
+NAMESPACE_SEPARATOR: Final = "%"
+
+AUTO_CREATE_TOPIC: Final = "TBW102"
+"""The topic whose settings a topic created by its first send inherits."""
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+BENCHMARK_TOPIC: Final = "BenchmarkTest"
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+HALF_OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TRANSACTION_CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+CHECKPOINT_TOPIC: Final = "CHECKPOINT_TOPIC"
+
+SYSTEM_TOPICS: Final = frozenset(
+    {
+        AUTO_CREATE_TOPIC,
+        SCHEDULE_TOPIC,
+        BENCHMARK_TOPIC,
+        HALF_TOPIC,
+        HALF_OP_TOPIC,
+        TRANSACTION_CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+        TRACE_TOPIC,
+        CHECKPOINT_TOPIC,
+    }
+)
+"""The same on every broker; each broker adds its own (cluster name, broker name, reply topic)."""
+
+SEND_FORBIDDEN_TOPICS: Final = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        HALF_OP_TOPIC,
+        TRANSACTION_CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+    }
+)
+
+PRODUCER_GROUP_RESERVED: Final = "DEFAULT_PRODUCER"
+CONSUMER_GROUP_RESERVED: Final = "DEFAULT_CONSUMER"
+CLIENT_INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
+TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
+PREDEFINED_GROUPS: Final = frozenset(
+    {
+        CONSUMER_GROUP_RESERVED,
+        PRODUCER_GROUP_RESERVED,
+        "TOOLS_CONSUMER",
+        "SCHEDULE_CONSUMER",
+        "FILTERSRV_CONSUMER",
+        "__MONITOR_CONSUMER",
+        CLIENT_INNER_PRODUCER_GROUP,
+        "SELF_TEST_P_GROUP",
+        "SELF_TEST_C_GROUP",
+        "CID_ONS-HTTP-PROXY",
+        "CID_ONSAPI_PERMISSION",
+        "CID_ONSAPI_OWNER",
+        "CID_ONSAPI_PULL",
+        TRANSACTION_GROUP,
+    }
+)
+
+TOPIC_LENGTH_MAX: Final = 127
+DERIVED_TOPIC_LENGTH_MAX: Final = 255
+"""Retry and dead-letter topics contain a group name, and those of the pop protocol a topic as well."""
+GROUP_LENGTH_MAX: Final = 120
+
+_ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
+_ALLOWED_TEXT: Final = "letters, digits and _ - % | are allowed"
+
+
+def check_topic(topic: str) -> None:
+    """Raise ``InvalidParameter`` unless this can be the name of a topic."""
+    if not topic.strip():
+        raise InvalidParameter("the topic name is blank")
+    if not _ALLOWED.fullmatch(topic):
+        raise InvalidParameter(f"topic {topic!r} contains illegal characters; {_ALLOWED_TEXT}")
+    derived = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    limit = DERIVED_TOPIC_LENGTH_MAX if derived else TOPIC_LENGTH_MAX
+    if len(topic) > limit:
+        raise InvalidParameter(
+            f"topic {topic!r} is {len(topic)} characters long, at most {limit} are allowed"
+        )
+
+
+def check_group(group: str) -> None:
+    """Raise ``InvalidParameter`` unless this can be the name of a group."""
+    if not group.strip():
+        raise InvalidParameter("the group name is blank")
+    if not _ALLOWED.fullmatch(group):
+        raise InvalidParameter(f"group {group!r} contains illegal characters; {_ALLOWED_TEXT}")
+    if len(group) > GROUP_LENGTH_MAX:
+        raise InvalidParameter(
+            f"group {group!r} is {len(group)} characters long, at most {GROUP_LENGTH_MAX} are allowed"
+        )
+
+
+def check_send_topic(topic: str) -> None:
+    """``check_topic``, and ``NoPermission`` for a topic only the broker itself writes."""
+    check_topic(topic)
+    if topic in SEND_FORBIDDEN_TOPICS:
+        raise NoPermission(f"sending to system topic {topic} is forbidden")
+
+
+def is_system_topic(topic: str) -> bool:
+    """Whether the topic belongs to the system on every broker."""
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def is_send_forbidden(topic: str) -> bool:
+    """Whether clients may not send to it."""
+    return topic in SEND_FORBIDDEN_TOPICS
+
+
+def is_system_group(group: str) -> bool:
+    """Whether the group belongs to the system. Only the prefix counts; see also ``PREDEFINED_GROUPS``."""
+    return group.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def is_retry_topic(topic: str) -> bool:
+    """Whether messages in it wait to be consumed again."""
+    return topic.startswith(RETRY_PREFIX)
+
+
+def is_dlq_topic(topic: str) -> bool:
+    """Whether messages in it were given up."""
+    return topic.startswith(DLQ_PREFIX)
+
+
+def retry_topic(group: str) -> str:
+    """Where a group's failed messages wait."""
+    return RETRY_PREFIX + group
+
+
+def dlq_topic(group: str) -> str:
+    """Where a group's dead letters lie."""
+    return DLQ_PREFIX + group
+
+
+def pop_retry_topic(topic: str, group: str, *, version_2: bool = False) -> str:
+    """Where failed messages of a pop consumer wait, per topic; brokers of 5.x write version 1 unless told."""
+    return f"{RETRY_PREFIX}{group}{'+' if version_2 else '_'}{topic}"
+
+
+def reply_topic(cluster: str) -> str:
+    """Where replies of the request-reply mode are sent."""
+    return cluster + REPLY_SUFFIX
+
+
+def without_prefix(name: str) -> str:
+    """The name without %RETRY% or %DLQ%."""
+    return name.removeprefix(RETRY_PREFIX) if name.startswith(RETRY_PREFIX) else name.removeprefix(DLQ_PREFIX)
+
+
+def group_of(topic: str) -> str:
+    """The group of a retry or dead-letter topic."""
+    assert topic.startswith((RETRY_PREFIX, DLQ_PREFIX)), topic
+    return without_prefix(topic)
+
+
+def wrap_namespace(namespace: str, name: str) -> str:
+    """``namespace%name``, the prefix of a retry or dead-letter topic staying outermost. System names stay bare."""
+    if not namespace or not name or _is_system(name):
+        return name
+    bare = without_prefix(name)
+    if bare.startswith(namespace + NAMESPACE_SEPARATOR):
+        return name
+    return f"{name[: len(name) - len(bare)]}{namespace}{NAMESPACE_SEPARATOR}{bare}"
+
+
+def unwrap_namespace(name: str, namespace: str) -> str:
+    """The name without this namespace; a name of another namespace is left alone."""
+    if not namespace or not name:
+        return name
+    bare = without_prefix(name)
+    if _is_system(name) or not bare.startswith(namespace + NAMESPACE_SEPARATOR):
+        return name
+    return name[: len(name) - len(bare)] + bare[len(namespace) + 1 :]
+
+
+def namespace_of(name: str) -> str:
+    """The namespace a name was wrapped with, empty if none."""
+    if not name or _is_system(name):
+        return ""
+    namespace, separator, _ = without_prefix(name).partition(NAMESPACE_SEPARATOR)
+    return namespace if separator else ""
+
+
+def _is_system(name: str) -> bool:
+    return is_system_topic(name) or is_system_group(name)

@@ -1,0 +1,155 @@
+"""How the consumers of a group share the queues of a topic (Apache: the ``AllocateMessageQueue...`` classes).
+
+There is no coordinator: each consumer computes its own share. So every member must see the same sorted queues and
+the same sorted client ids, and the result must not depend on anything else. All functions take the caller's own
+client id last; a client that is not in the list gets nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import islice
+from typing import Final, TypeVar
+
+from orbitmq.model.route import MessageQueue, utf16_key
+
+__all__ = [
+    "STRATEGIES",
+    "Strategy",
+    "allocate_averagely",
+    "allocate_averagely_by_circle",
+    "allocate_by_config",
+    "allocate_by_consistent_hash",
+    "allocate_by_machine_room",
+    "allocate_nearby",
+    "sorted_clients",
+]
+
+_Item = TypeVar("_Item", MessageQueue, str)
+Strategy = Callable[[Sequence[MessageQueue], Sequence[str], str], list[MessageQueue]]
+
+VIRTUAL_NODES: Final = 10
+
+
+def sorted_clients(clients: Iterable[str]) -> list[str]:
+    """Client ids in the order every member uses (Java's string order)."""
+    return sorted(clients, key=utf16_key)
+
+
+def allocate_averagely(queues: Sequence[MessageQueue], clients: Sequence[str], me: str) -> list[MessageQueue]:
+    """Neighbouring queues go to one client; the first clients take one more if it does not come out even."""
+    if me not in clients:
+        return []
+    index = clients.index(me)
+    share, rest = divmod(len(queues), len(clients))
+    start = index * share + min(index, rest)
+    return list(queues[start : start + share + (index < rest)])
+
+
+def allocate_averagely_by_circle(
+    queues: Sequence[MessageQueue], clients: Sequence[str], me: str
+) -> list[MessageQueue]:
+    """Queues are dealt out in turn."""
+    if me not in clients:
+        return []
+    return list(islice(queues, clients.index(me), None, len(clients)))
+
+
+def allocate_by_consistent_hash(
+    queues: Sequence[MessageQueue], clients: Sequence[str], me: str, *, virtual_nodes: int = VIRTUAL_NODES
+) -> list[MessageQueue]:
+    """Few queues move when a client joins or leaves, at the price of uneven shares."""
+    if me not in clients:
+        return []
+    # Of two nodes with one hash the later client's stays, as in Apache's map.
+    owners = {_ring_hash(f"{client}-{node}"): client for client in clients for node in range(virtual_nodes)}
+    ring = sorted(owners)
+    if not ring:
+        return []
+    return [
+        queue for queue in queues if owners[ring[bisect_left(ring, _ring_hash(str(queue))) % len(ring)]] == me
+    ]
+
+
+def allocate_by_config(fixed: Sequence[MessageQueue]) -> Strategy:
+    """A strategy that always gives the same queues, whoever else is there."""
+    share = tuple(fixed)
+
+    def allocate(queues: Sequence[MessageQueue], clients: Sequence[str], me: str) -> list[MessageQueue]:
+        return list(share)
+
+    return allocate
+
+
+def allocate_by_machine_room(rooms: Collection[str]) -> Strategy:
+    """A strategy for brokers named ``room@name``: only those of the given rooms are shared out."""
+    chosen = frozenset(rooms)
+
+    def allocate(queues: Sequence[MessageQueue], clients: Sequence[str], me: str) -> list[MessageQueue]:
+        if me not in clients:
+            return []
+        index = clients.index(me)
+        ours = [queue for queue in queues if _room_of(queue.broker_name) in chosen]
+        share, rest = divmod(len(ours), len(clients))
+        result = ours[share * index : share * (index + 1)]
+        if index < rest:
+            result.append(ours[index + share * len(clients)])
+        return result
+
+    return allocate
+
+
+def allocate_nearby(
+    inner: Strategy, room_of_queue: Callable[[MessageQueue], str], room_of_client: Callable[[str], str]
+) -> Strategy:
+    """A strategy that keeps queues inside their room; those of a room without clients are shared by all.
+
+    Raises ``ValueError`` if a queue or a client has no room: sharing would then leave queues to nobody.
+    """
+
+    def allocate(queues: Sequence[MessageQueue], clients: Sequence[str], me: str) -> list[MessageQueue]:
+        if me not in clients:
+            return []
+        queues_by_room = _by_room(queues, room_of_queue)
+        clients_by_room = _by_room(clients, room_of_client)
+        my_room = room_of_client(me)
+        result = inner(queues_by_room.pop(my_room, []), clients_by_room[my_room], me)
+        for room in sorted(queues_by_room, key=utf16_key):
+            if room not in clients_by_room:
+                result += inner(queues_by_room[room], clients, me)
+        return result
+
+    return allocate
+
+
+STRATEGIES: Final[dict[str, Strategy]] = {
+    "AVG": allocate_averagely,
+    "AVG_BY_CIRCLE": allocate_averagely_by_circle,
+    "CONSISTENT_HASH": allocate_by_consistent_hash,
+}
+"""Those that need no settings, by the name a consumer asks a broker for (QUERY_ASSIGNMENT)."""
+
+
+def _by_room(items: Sequence[_Item], room_of: Callable[[_Item], str]) -> dict[str, list[_Item]]:
+    grouped: dict[str, list[_Item]] = {}
+    for item in items:
+        room = room_of(item)
+        if not room:
+            raise ValueError(f"no machine room is known for {item}")
+        grouped.setdefault(room, []).append(item)
+    return grouped
+
+
+def _room_of(broker_name: str) -> str | None:
+    parts = broker_name.split("@")
+    # Java drops empty parts at the end, so "room@" has one part and "room@name@" two.
+    while parts and not parts[-1]:
+        parts.pop()
+    return parts[0] if len(parts) == 2 else None
+
+
+def _ring_hash(key: str) -> int:
+    digest = hashlib.md5(key.encode("utf-8", "replace"), usedforsecurity=False).digest()
+    return int.from_bytes(digest[:4], "big")

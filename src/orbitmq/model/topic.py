@@ -1,0 +1,194 @@
+"""A topic on one broker (Apache: ``TopicConfig``, ``PermName``, ``TopicAttributes``, ``AttributeUtil``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from orbitmq.codes import Perm
+from orbitmq.errors import InvalidParameter
+
+__all__ = [
+    "MESSAGE_TYPE_ATTRIBUTE",
+    "PERM_READ_WRITE",
+    "QUEUE_NUMS_DEFAULT",
+    "TOPIC_ATTRIBUTES",
+    "TopicConfig",
+    "TopicFilterType",
+    "alter_attributes",
+    "is_inherited",
+    "is_perm_valid",
+    "is_readable",
+    "is_writable",
+    "parse_attribute_changes",
+    "perm_text",
+]
+
+PERM_READ_WRITE: Final = int(Perm.READ | Perm.WRITE)
+QUEUE_NUMS_DEFAULT: Final = 16
+"""What Apache gives a topic created without a number."""
+
+_READ: Final = int(Perm.READ)
+_WRITE: Final = int(Perm.WRITE)
+_INHERIT: Final = int(Perm.INHERIT)
+
+
+def is_readable(perm: int) -> bool:
+    """Consumers may pull."""
+    return perm & _READ != 0
+
+
+def is_writable(perm: int) -> bool:
+    """Producers may send."""
+    return perm & _WRITE != 0
+
+
+def is_inherited(perm: int) -> bool:
+    """New topics may be created from this one."""
+    return perm & _INHERIT != 0
+
+
+def is_perm_valid(perm: int) -> bool:
+    """Whether an admin may set this value."""
+    return 0 <= perm < Perm.PRIORITY
+
+
+def perm_text(perm: int) -> str:
+    """``RW-``, as the tools print it."""
+    return "".join(
+        letter if perm & bit else "-" for letter, bit in (("R", _READ), ("W", _WRITE), ("X", _INHERIT))
+    )
+
+
+class TopicFilterType(StrEnum):
+    """Whether a message has one tag or several."""
+
+    SINGLE_TAG = "SINGLE_TAG"
+    MULTI_TAG = "MULTI_TAG"
+
+
+class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One topic's settings; also its JSON form, in Apache's (alphabetical) order of members."""
+
+    attributes: dict[str, str] = {}
+    order: bool = False
+    perm: int = PERM_READ_WRITE
+    read_queue_nums: int = QUEUE_NUMS_DEFAULT
+    topic_filter_type: TopicFilterType = TopicFilterType.SINGLE_TAG
+    topic_name: str
+    topic_sys_flag: int = 0
+    write_queue_nums: int = QUEUE_NUMS_DEFAULT
+
+    def to_text(self) -> str:
+        """The short form of a compressed registration; ``order`` and ``topic_sys_flag`` are lost in it."""
+        attributes = msgspec.json.encode(self.attributes).decode()
+        return (
+            f"{self.topic_name} {self.read_queue_nums} {self.write_queue_nums} {self.perm} "
+            f"{self.topic_filter_type.value} {attributes}"
+        )
+
+    @classmethod
+    def from_text(cls, text: str) -> TopicConfig:
+        """Read the short form; brokers of 4.x leave the attributes out. Raises ``InvalidParameter``."""
+        fields = text.split(" ", 5)
+        try:
+            name, read_nums, write_nums, perm, filter_type = fields[:5]
+            return cls(
+                topic_name=name,
+                read_queue_nums=int(read_nums),
+                write_queue_nums=int(write_nums),
+                perm=int(perm),
+                topic_filter_type=TopicFilterType(filter_type),
+                attributes=_attributes(fields[5]) if len(fields) > 5 else {},
+            )
+        except ValueError as error:
+            raise InvalidParameter(f"a topic in short form cannot be read: {error}") from None
+
+
+def _attributes(text: str) -> dict[str, str]:
+    if not text.strip():
+        return {}
+    try:
+        return msgspec.json.decode(text, type=dict[str, str] | None) or {}
+    except msgspec.DecodeError:
+        return {}  # Apache drops attributes it cannot read and keeps the topic
+
+
+class _Attribute(msgspec.Struct, frozen=True):
+    changeable: bool
+    values: frozenset[str] = frozenset()
+    """Allowed values; empty for a whole number from -1 up."""
+
+
+MESSAGE_TYPE_ATTRIBUTE: Final = "message.type"
+TOPIC_ATTRIBUTES: Final[Mapping[str, _Attribute]] = {
+    "queue.type": _Attribute(False, frozenset({"BatchCQ", "SimpleCQ"})),
+    "cleanup.policy": _Attribute(False, frozenset({"DELETE", "COMPACTION"})),
+    MESSAGE_TYPE_ATTRIBUTE: _Attribute(
+        True, frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"})
+    ),
+    "reserve.time": _Attribute(True),
+}
+_LONG_MAX: Final = 2**63 - 1
+
+
+def parse_attribute_changes(text: str | None) -> dict[str, str]:
+    """``+name=value,-name`` as an admin writes it, to a map with the signs kept. Raises ``InvalidParameter``."""
+    changes: dict[str, str] = {}
+    for part in (text or "").split(","):
+        if not part:
+            continue
+        name, equals, value = part.partition("=")
+        if (equals and not name.startswith("+")) or (not equals and not name.startswith("-")):
+            raise InvalidParameter(f"attribute change {part!r} is neither +name=value nor -name")
+        if name in changes:
+            raise InvalidParameter(f"attribute {name!r} is given twice")
+        changes[name] = value
+    return changes
+
+
+def alter_attributes(
+    current: Mapping[str, str],
+    changes: Mapping[str, str],
+    *,
+    create: bool,
+    known: Mapping[str, _Attribute] = TOPIC_ATTRIBUTES,
+) -> dict[str, str]:
+    """The attributes after the signed changes. Raises ``InvalidParameter`` for a change that is not allowed."""
+    result = dict(current)
+    seen: set[str] = set()
+    for signed_name, value in changes.items():
+        sign, name = signed_name[:1], signed_name[1:]
+        attribute = known.get(name)
+        if attribute is None:
+            raise InvalidParameter(f"attribute {name!r} is not supported")
+        if name in seen:
+            raise InvalidParameter(f"attribute {name!r} is changed twice")
+        seen.add(name)
+        if not create and not attribute.changeable:
+            raise InvalidParameter(f"attribute {name!r} cannot be changed after creation")
+        if sign == "+":
+            _check_value(name, attribute, value)
+            result[name] = value
+        elif sign == "-" and not create and name in current:
+            del result[name]
+        else:
+            raise InvalidParameter(f"attribute change {signed_name!r} is not possible here")
+    return result
+
+
+def _check_value(name: str, attribute: _Attribute, value: str) -> None:
+    if attribute.values:
+        if value not in attribute.values:
+            allowed = ", ".join(sorted(attribute.values))
+            raise InvalidParameter(f"attribute {name!r} cannot be {value!r}; allowed: {allowed}")
+        return
+    try:
+        in_range = -1 <= int(value) <= _LONG_MAX
+    except ValueError:
+        in_range = False
+    if not in_range:
+        raise InvalidParameter(f"attribute {name!r} must be a whole number from -1 up, not {value!r}")
