@@ -20,6 +20,7 @@ from orbitmq.errors import RecordError
 from orbitmq.record.compression import decompress_body
 from orbitmq.record.ids import offset_message_id
 from orbitmq.record.layout import (
+    BLANK,
     CRC_MASK,
     FIXED_V4,
     FIXED_V6,
@@ -278,34 +279,15 @@ def decode_record(
     message can be stored again as it now is. Raises ``RecordError`` on anything that is not a whole record.
     """
     if type(buffer) is not bytes:
-        # One copy of one record, so that the parts below are slices of bytes.
-        if offset < 0 or len(buffer) - offset < 4:
-            raise RecordError(f"a record needs at least {RECORD_BYTES_MIN} bytes, got {len(buffer) - offset}")
-        size = int.from_bytes(buffer[offset : offset + 4], "big")
-        buffer = bytes(buffer[offset : offset + size])
-        offset = 0
+        buffer, offset = _copy_one(buffer, offset), 0
     try:
-        (
-            size,
-            magic,
-            stored_crc,
-            queue_id,
-            flag,
-            queue_offset,
-            log_offset,
-            sys_flag,
-            born_timestamp_ms,
-            born_host,
-            store_timestamp_ms,
-            store_host,
-            reconsume_times,
-            prepared_offset,
-            body_size,
-        ) = _unpack_v4(buffer, offset)
+        # fmt: off
+        (size, magic, stored_crc, queue_id, flag, queue_offset, log_offset, sys_flag,
+         born_timestamp_ms, born_host, store_timestamp_ms, store_host,
+         reconsume_times, prepared_offset, body_size) = _unpack_v4(buffer, offset)
+        # fmt: on
     except struct_error:
-        raise RecordError(
-            f"a record needs at least {RECORD_BYTES_MIN} bytes, got {len(buffer) - offset}"
-        ) from None
+        raise _too_short(len(buffer) - offset) from None
     position = offset + 88
     if sys_flag & _HOSTS_V6:
         layout = _LAYOUTS[sys_flag & _HOSTS_V6]
@@ -340,25 +322,24 @@ def decode_record(
     if decompress and sys_flag & _COMPRESSED:
         body = decompress_body(body, sys_flag)
         sys_flag &= ~(_COMPRESSED | COMPRESSION_MASK)
+    # fmt: off
     return Record(
-        _topic_text(buffer[topic_start:topic_end]),
-        queue_id,
-        body,
-        buffer[properties_start:end],
-        born_timestamp_ms,
-        born_host,
-        flag,
-        sys_flag,
-        reconsume_times,
-        prepared_offset,
-        queue_offset,
-        log_offset,
-        store_timestamp_ms,
-        store_host,
-        stored_crc,
-        magic,
-        size,
+        _topic_text(buffer[topic_start:topic_end]), queue_id, body, buffer[properties_start:end],
+        born_timestamp_ms, born_host, flag, sys_flag, reconsume_times, prepared_offset,
+        queue_offset, log_offset, store_timestamp_ms, store_host, stored_crc, magic, size,
     )
+    # fmt: on
+
+
+def _copy_one(buffer: bytes | bytearray | memoryview, offset: int) -> bytes:
+    """The bytes of one record, so that its parts are slices of bytes. Checked first: a wrong size copies nothing."""
+    available = len(buffer) - offset
+    if offset < 0 or available < RECORD_BYTES_MIN:
+        raise _too_short(available)
+    size, magic = BLANK.unpack_from(buffer, offset)
+    if magic not in (MAGIC_V1, MAGIC_V2) or size > available:
+        raise RecordError(_size_fault(size, magic, 0, available))
+    return bytes(buffer[offset : offset + size])
 
 
 def decode_records(
@@ -374,6 +355,10 @@ def decode_records(
         records.append(record)
         offset += record.size
     return records
+
+
+def _too_short(available: int) -> RecordError:
+    return RecordError(f"a record needs at least {RECORD_BYTES_MIN} bytes, got {max(available, 0)}")
 
 
 def _size_fault(size: int, magic: int, body_size: int, available: int) -> str:

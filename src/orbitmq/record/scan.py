@@ -107,17 +107,10 @@ class Scan:
         # Slices of a memoryview cost no copy, which counts for the CRC of large bodies.
         with memoryview(buffer) as view:
             while position <= last_start:
-                (
-                    size,
-                    magic,
-                    body_crc,
-                    queue_id,
-                    queue_offset,
-                    log_offset,
-                    sys_flag,
-                    stored_ms,
-                    body_size,
-                ) = unpack(view, position)
+                # fmt: off
+                (size, magic, body_crc, queue_id, queue_offset, log_offset, sys_flag, stored_ms,
+                 body_size) = unpack(view, position)
+                # fmt: on
                 body_position = position + 88
                 if sys_flag & 0x30:
                     if size < RECORD_BYTES_MIN + 12 or position + size > limit:
@@ -150,28 +143,16 @@ class Scan:
                     or (check_crc and crc32(view[body_position:body_end]) & CRC_MASK != body_crc)
                 ):
                     break
-                yield make(
-                    ScannedRecord,
-                    (
-                        position,
-                        size,
-                        magic,
-                        body_crc,
-                        queue_id,
-                        queue_offset,
-                        log_offset,
-                        sys_flag,
-                        stored_ms,
-                        body_position,
-                        body_size,
-                        sliced[topic_start:topic_end]
-                        if sliced is not None
-                        else bytes(view[topic_start:topic_end]),
-                        sliced[properties_start:end]
-                        if sliced is not None
-                        else bytes(view[properties_start:end]),
-                    ),
-                )
+                if sliced is not None:
+                    topic, properties = sliced[topic_start:topic_end], sliced[properties_start:end]
+                else:
+                    topic, properties = bytes(view[topic_start:topic_end]), bytes(view[properties_start:end])
+                # fmt: off
+                yield make(ScannedRecord, (
+                    position, size, magic, body_crc, queue_id, queue_offset, log_offset, sys_flag, stored_ms,
+                    body_position, body_size, topic, properties,
+                ))
+                # fmt: on
                 position = end
             self.end = _diagnose(view, position, limit, log_base)
 
