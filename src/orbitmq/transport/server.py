@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.transport.connection import Connection, ConnectionLimits
+from orbitmq.transport.ports import bind_port
 from orbitmq.transport.router import Router
 from orbitmq.transport.tls import ServerTls
 
@@ -36,11 +38,12 @@ class ServerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One port. Port 0 lets the system choose."""
+    """One port. Port 0 lets the system choose; a socket that is bound already is used as it is."""
 
     host: str
     port: int
     router: Router
+    bound: socket.socket | None = None
 
 
 class Server:
@@ -73,12 +76,9 @@ class Server:
         loop = asyncio.get_running_loop()
         try:
             for listener in self._listeners:
+                bound = listener.bound or bind_port(listener.host, listener.port)
                 server = await loop.create_server(
-                    functools.partial(self._connection, listener.router),
-                    listener.host,
-                    listener.port,
-                    backlog=_BACKLOG,
-                    reuse_address=True,
+                    functools.partial(self._connection, listener.router), sock=bound, backlog=_BACKLOG
                 )
                 self._sockets.append(server)
                 self.ports.append(server.sockets[0].getsockname()[1])

@@ -1,0 +1,41 @@
+"""Taking ports before anything is served on them, so that a server knows its address while it still starts."""
+
+from __future__ import annotations
+
+import socket
+from typing import Final
+
+__all__ = ["bind_port", "bind_port_and_fast_port"]
+
+FAST_PORT_DISTANCE: Final = 2
+"""The fast ("VIP") port is the listen port minus this; clients compute it themselves."""
+_TRIES: Final = 50
+
+
+def bind_port(host: str, port: int) -> socket.socket:
+    """A bound socket that does not listen yet; port 0 lets the system choose. Raises ``OSError``."""
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setblocking(False)
+        bound.bind(address)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def bind_port_and_fast_port(host: str, port: int) -> tuple[socket.socket, socket.socket]:
+    """The listen port and the port two below it. With port 0 a free pair is searched."""
+    for attempt in range(_TRIES):
+        main = bind_port(host, port)
+        try:
+            return main, bind_port(host, main.getsockname()[1] - FAST_PORT_DISTANCE)
+        except OSError:
+            main.close()
+            if port or attempt == _TRIES - 1:
+                raise
+    raise AssertionError("not reached")
