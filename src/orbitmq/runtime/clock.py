@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-__all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock"]
+__all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock", "month_of"]
 
 
 class Clock(Protocol):
@@ -29,3 +29,12 @@ class SystemClock:
 
 
 SYSTEM_CLOCK = SystemClock()
+
+
+def month_of(now_ms: int) -> tuple[int, int]:
+    """First and last millisecond (end exclusive) of the local month a time lies in."""
+    local = time.localtime(now_ms / 1000)
+    following = (local.tm_year + local.tm_mon // 12, local.tm_mon % 12 + 1)
+    start = time.mktime((local.tm_year, local.tm_mon, 1, 0, 0, 0, 0, 0, -1))
+    end = time.mktime((*following, 1, 0, 0, 0, 0, 0, -1))
+    return int(start * 1000), int(end * 1000)
