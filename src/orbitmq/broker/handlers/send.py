@@ -22,7 +22,7 @@ from orbitmq.broker.durability import AckGate
 from orbitmq.broker.groups import GroupTable
 from orbitmq.broker.stats import BrokerStats
 from orbitmq.broker.topics import TopicTable
-from orbitmq.codes import Perm, Property, RequestCode, ResponseCode, SerializeType, SysFlag, Version
+from orbitmq.codes import Property, RequestCode, ResponseCode, SerializeType, SysFlag, Version
 from orbitmq.errors import (
     BrokerError,
     InvalidParameter,
@@ -34,24 +34,24 @@ from orbitmq.errors import (
     SystemBusy,
     TopicNotFound,
 )
-from orbitmq.model.names import DLQ_PREFIX, RETRY_PREFIX, is_sendable_topic, topic_name_fault
-from orbitmq.model.topic import TopicConfig
+from orbitmq.model.names import RETRY_PREFIX, check_send_topic, dlq_topic
+from orbitmq.model.topic import PERM_READ_WRITE, TopicConfig, TopicFilterType, perm_text
 from orbitmq.record.batch import split_batch
 from orbitmq.record.hosts import encode_host
-from orbitmq.record.ids import UniqueKeyGenerator
+from orbitmq.record.ids import UniqueKeys
 from orbitmq.record.properties import (
     decode_properties,
     encode_properties,
     find_property,
     remove_property,
-    terminated,
 )
 from orbitmq.runtime.clock import Clock
+from orbitmq.store.config import StoreConfig
 from orbitmq.store.errors import StoreError
 from orbitmq.store.message_store import MessageStore
 from orbitmq.store.types import Appended, NewMessage
 from orbitmq.transport.connection import Connection
-from orbitmq.transport.router import RawRoute, refuse
+from orbitmq.transport.router import RawRoute
 from orbitmq.wire.frame import Frame, encode_response
 from orbitmq.wire.send_fields import SendFields, read_send, read_send_v2
 
@@ -62,6 +62,8 @@ _ONEWAY: Final = 2
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
 _PROPERTIES_MAX: Final = 32_767
 _PENDING_ACKS_MAX: Final = 10_000
+_STALL_MS: Final = 1_000
+"""An append this slow means the disk cannot keep up (Apache: osPageCacheBusyTimeOutMills)."""
 _UNIQUE_KEY: Final = Property.UNIQUE_KEY.encode()
 _FAQ: Final = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
@@ -161,6 +163,17 @@ class SendReplies:
         )
 
 
+def _describe(config: TopicConfig) -> str:
+    """A topic as Apache's remarks print it."""
+    attributes = ", ".join(f"{name}={value}" for name, value in config.attributes.items())
+    return (
+        f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums}, "
+        f"writeQueueNums={config.write_queue_nums}, perm={perm_text(config.perm)}, "
+        f"topicFilterType={config.topic_filter_type.value}, topicSysFlag={config.topic_sys_flag}, "
+        f"order={'true' if config.order else 'false'}, attributes={{{attributes}}}]"
+    )
+
+
 def _binary_entry(key: bytes, value: bytes) -> bytes:
     return b"%b%b%b%b" % (len(key).to_bytes(2, "big"), key, len(value).to_bytes(4, "big"), value)
 
@@ -173,17 +186,20 @@ class SendHandlers:
         *,
         config: BrokerConfig,
         store: MessageStore,
+        store_config: StoreConfig,
         topics: TopicTable,
         groups: GroupTable,
         stats: BrokerStats,
         gate: AckGate,
         store_host: bytes,
         clock: Clock,
+        unique_keys: UniqueKeys,
         rewrites: Rewrites | None = None,
         is_slave: Callable[[], bool] = lambda: False,
     ) -> None:
         self._config = config
         self._store = store
+        self._store_config = store_config
         self._topics = topics
         self._groups = groups
         self._stats = stats
@@ -197,10 +213,10 @@ class SendHandlers:
             {
                 Property.MSG_REGION: config.region_id,
                 Property.TRACE_ON: "true" if config.trace_on else "false",
-                Property.CLUSTER: config.broker_cluster_name,
+                Property.CLUSTER: config.cluster_name,
             }
         )
-        self._unique_keys = UniqueKeyGenerator.for_host(store_host, clock)
+        self._unique_keys = unique_keys
         self._stalled_until = 0.0
         self._properties_max = _PROPERTIES_MAX - len(self._added)
         self._ordinary: dict[str, TopicConfig] = {}
@@ -262,7 +278,7 @@ class SendHandlers:
             or not raw
             or raw[-1] != 2
             or len(raw) > self._properties_max
-            or len(frame.body) > self._config.max_message_size
+            or len(frame.body) > self._store_config.message_bytes_max
             or b"DELAY\x01" in raw
             or b"TRAN_MSG\x01" in raw
             or b"TIMER_" in raw
@@ -306,9 +322,9 @@ class SendHandlers:
         config = self._checked_topic(fields, connection)
         queue_id = fields.queue_id
         if queue_id < 0:
-            queue_id = random.randrange(config.write_queue_nums)  # noqa: S311 - spreading, not secrecy
+            queue_id = random.randrange(config.write_queue_nums)
         sys_flag = fields.sys_flag
-        if config.topic_filter_type == "MULTI_TAG":
+        if config.topic_filter_type is TopicFilterType.MULTI_TAG:
             sys_flag |= SysFlag.MULTI_TAGS
         born_host = encode_host(*connection.remote)
         if fields.batch or frame.code == RequestCode.SEND_BATCH_MESSAGE:
@@ -321,7 +337,7 @@ class SendHandlers:
                 properties[Property.UNIQUE_KEY] = self._unique_keys.next()
             properties[Property.MSG_REGION] = self._config.region_id
             properties[Property.TRACE_ON] = "true" if self._config.trace_on else "false"
-            properties[Property.CLUSTER] = self._config.broker_cluster_name
+            properties[Property.CLUSTER] = self._config.cluster_name
             message = NewMessage(
                 config.topic_name,
                 queue_id,
@@ -341,7 +357,11 @@ class SendHandlers:
             unique_key = properties[Property.UNIQUE_KEY].encode()
             waits = properties.get(Property.WAIT) != "false"
         self._check_size(messages)
-        if config.topic_filter_type == "SINGLE_TAG" and not config.order and fields.topic[0] != "%":
+        if (
+            config.topic_filter_type is TopicFilterType.SINGLE_TAG
+            and not config.order
+            and fields.topic[0] != "%"
+        ):
             self._ordinary[fields.topic] = config
         self._pending.append(_Pending(connection, frame, messages, queue_id, unique_key, waits))
 
@@ -352,36 +372,31 @@ class SendHandlers:
             raise SystemBusy("[OVERLOAD]system busy, start flow control for a while")
         if self._clock.monotonic() < self._stalled_until:
             raise SystemBusy("[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while")
-        accept_from = self._config.start_accept_send_request_timestamp
+        accept_from = self._config.accept_sends_from_ms
         if accept_from and self._clock.now_ms() < accept_from:
             raise ServerError(f"broker unable to service, until, {accept_from}")
 
     def _checked_topic(self, fields: SendFields, connection: Connection) -> TopicConfig:
         topic = fields.topic
         config = self._topics.configs.get(topic)
-        broker_writable = self._config.broker_permission & Perm.WRITE
-        if not broker_writable and config is not None and config.order:
+        if not self._config.writable and config is not None and config.order:
             raise NoPermission(f"the broker[{self._config.broker_name}] sending message is forbidden")
-        fault = topic_name_fault(topic)
-        if fault is not None:
-            raise InvalidParameter(fault)
-        if not is_sendable_topic(topic):
-            raise NoPermission(f"Sending message to topic[{topic}] is forbidden.")
+        check_send_topic(topic)
         if config is None:
             config = self._topics.create_in_send(topic, fields.default_topic, fields.default_topic_queue_nums)
         if config is None and topic.startswith(RETRY_PREFIX):
-            config = self._topics.create_in_send_back(topic, 1, int(Perm.READ | Perm.WRITE))
+            config = self._topics.create_in_send_back(topic, 1, PERM_READ_WRITE)
         if config is None:
             raise TopicNotFound(f"topic[{topic}] not exist, apply first please!\n{_FAQ}")
         if fields.queue_id >= max(config.read_queue_nums, config.write_queue_nums):
             raise InvalidParameter(
-                f"request queueId[{fields.queue_id}] is illegal, {config.describe()} "
+                f"request queueId[{fields.queue_id}] is illegal, {_describe(config)} "
                 f"Producer: {connection.remote_text}"
             )
         return config
 
     def _check_size(self, messages: Sequence[NewMessage]) -> None:
-        limit = self._config.max_message_size
+        limit = self._store_config.message_bytes_max
         total = sum(len(message.body) for message in messages)
         if total > limit:
             raise MessageIllegal(f"the message is illegal, maybe msg body length over limit {limit} bytes")
@@ -422,7 +437,7 @@ class SendHandlers:
         if frame.version >= Version.V3_4_9 and fields.max_reconsume_times is not None:
             limit = fields.max_reconsume_times
         if fields.reconsume_times > limit:
-            dead = self._topics.create_in_send_back(DLQ_PREFIX + group, 1, int(Perm.READ | Perm.WRITE))
+            dead = self._topics.create_in_send_back(dlq_topic(group), 1, PERM_READ_WRITE)
             message.topic = dead.topic_name
             message.queue_id = 0
             message.properties = remove_property(message.properties, b"DELAY")
@@ -447,7 +462,7 @@ class SendHandlers:
             self._append_one_by_one(pending)
             return
         elapsed_ms = (self._clock.monotonic() - started) * 1000
-        if elapsed_ms > self._config.os_page_cache_busy_timeout_ms:
+        if elapsed_ms > _STALL_MS:
             # What is queued behind a stalled disk would be answered late: refuse it for a moment, so that
             # its senders turn to another broker, as Apache's page-cache-busy check does.
             self._stalled_until = self._clock.monotonic() + 0.1

@@ -1,0 +1,269 @@
+"""The broker put together, started and stopped (Apache: BrokerController, without the god object).
+
+This is the only module that knows all parts. Each part gets the two or three collaborators it needs. Start and stop
+are one readable function each; their order is the contract:
+
+start: ports taken, metadata loaded, store opened and recovered, handlers built, ports served, jobs, registration.
+stop: unregistered, no new connections, waiting pulls answered, connections drained, jobs ended, metadata saved,
+store closed (flush, checkpoint, abort file removed).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import posixpath
+import socket
+from types import TracebackType
+from typing import Self
+
+from orbitmq.broker.clients import ConsumerTable, PeerInfo, ProducerTable
+from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.durability import AckGate
+from orbitmq.broker.groups import GroupTable
+from orbitmq.broker.handlers.clients import ClientHandlers
+from orbitmq.broker.handlers.groups import GroupHandlers
+from orbitmq.broker.handlers.locks import LockHandlers
+from orbitmq.broker.handlers.offsets import OffsetHandlers
+from orbitmq.broker.handlers.pull import PullHandlers
+from orbitmq.broker.handlers.send import SendHandlers
+from orbitmq.broker.handlers.sync import SyncHandlers
+from orbitmq.broker.handlers.topics import TopicHandlers
+from orbitmq.broker.offsets import ConsumerOffsets
+from orbitmq.broker.pull_waiters import TICK_S
+from orbitmq.broker.queue_locks import QueueLocks
+from orbitmq.broker.registration import Registration
+from orbitmq.broker.stats import BrokerStats
+from orbitmq.broker.topics import TopicTable
+from orbitmq.record.hosts import encode_host
+from orbitmq.record.ids import UniqueKeys
+from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock, month_of
+from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM, FileSystem
+from orbitmq.runtime.network import own_address
+from orbitmq.runtime.safe_file import SafeFile
+from orbitmq.runtime.tasks import TaskOwner, every
+from orbitmq.store.config import StoreConfig
+from orbitmq.store.message_store import MessageStore
+from orbitmq.transport.client import RpcClient
+from orbitmq.transport.connection import Connection
+from orbitmq.transport.ports import bind_port, bind_port_and_fast_port
+from orbitmq.transport.router import RawRoute, Route, Router
+from orbitmq.transport.server import Listener, Server
+from orbitmq.transport.tls import ServerTls
+
+__all__ = ["Broker"]
+
+logger = logging.getLogger(__name__)
+
+
+class Broker:
+    """One broker process. ``async with Broker(...)`` starts and stops it."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store_config: StoreConfig,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        fs: FileSystem = LOCAL_FILE_SYSTEM,
+        tls: ServerTls | None = None,
+    ) -> None:
+        self.config = config
+        self.store_config = store_config
+        self._clock = clock
+        self._fs = fs
+        self._tls = tls
+        self._tasks = TaskOwner("broker", on_failure=self._job_died)
+        self._failed: asyncio.Future[None] | None = None
+        self._started = False
+
+    async def start(self) -> None:
+        """Take the ports, recover the store, serve. Raises ``OSError``, ``ConfigError``, ``CorruptionError``."""
+        sockets = self._bind()
+        try:
+            await self._open(sockets)
+        except BaseException:
+            for bound in sockets:
+                bound.close()
+            raise
+
+    def _bind(self) -> list[socket.socket]:
+        config = self.config
+        if config.fast_port_enabled:
+            sockets = list(bind_port_and_fast_port(config.bind_host, config.listen_port))
+        else:
+            sockets = [bind_port(config.bind_host, config.listen_port)]
+        port = sockets[0].getsockname()[1]
+        self.config = config.with_ports(port, config.ha_listen_port or port + 1)
+        return sockets
+
+    async def _open(self, sockets: list[socket.socket]) -> None:
+        config = self.config
+        loop = asyncio.get_running_loop()
+        self._failed = loop.create_future()
+        host = config.public_host or own_address()
+        self.address = f"{host}:{config.listen_port}"
+        self.ha_address = f"{config.ha_public_host or host}:{config.ha_listen_port}"
+        store_host = encode_host(socket.gethostbyname(host), config.listen_port)
+        self.stats = BrokerStats()
+        self._load_metadata()
+        self.store = MessageStore(
+            self.store_config,
+            store_host=store_host,
+            fs=self._fs,
+            clock=self._clock,
+            post=loop.call_soon_threadsafe,
+            memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        )
+        # Recovery of a large store takes seconds; nobody is served yet, so blocking the loop harms no one.
+        self.store.open()
+        self._rpc = RpcClient()
+        self.gate = AckGate(self.store)
+        routes = self._build_handlers(store_host)
+        main = Router(routes, after_read=self._send.finish_read)
+        fast = Router(
+            [route for route in routes if route.fast_port],
+            after_read=self._send.finish_read,
+        )
+        self._server = Server(
+            [
+                Listener(config.bind_host, 0, router, bound)
+                for router, bound in zip((main, fast), sockets, strict=False)
+            ],
+            tls=self._tls,
+            on_open=self._opened,
+            on_close=self._closed,
+        )
+        await self._server.start()
+        self._start_jobs()
+        self.registration = Registration(config, self.topics, self._rpc)
+        self.topics.on_change = self.registration.topic_changed
+        await self.registration.start(self.address, self.ha_address)
+        self._started = True
+        logger.info(
+            "broker started name=%s id=%d address=%s", config.broker_name, config.broker_id, self.address
+        )
+
+    def _load_metadata(self) -> None:
+        config = self.config
+        directory = posixpath.join(self.store_config.root, "config")
+
+        def file(name: str) -> SafeFile:
+            return SafeFile(self._fs, posixpath.join(directory, name))
+
+        self.topics = TopicTable(config, self._clock, file("topics.json"))
+        self.groups = GroupTable(config, self._clock, file("subscriptionGroup.json"))
+        self.offsets = ConsumerOffsets(config, self._clock, file("consumerOffset.json"))
+        for table in (self.topics, self.offsets, self.groups):
+            table.load()
+        self.consumers = ConsumerTable(config, self._clock)
+        self.producers = ProducerTable(config, self._clock)
+        self.locks = QueueLocks(config, self._clock)
+
+    def _build_handlers(self, store_host: bytes) -> list[Route | RawRoute]:
+        config = self.config
+        unique_keys = UniqueKeys(
+            address=store_host[:-4],
+            process_id=os.getpid(),
+            process_constant=id(self) & 0x7FFFFFFF,
+            now_ms=self._clock.now_ms,
+            month_of=month_of,
+        )
+        self._send = SendHandlers(
+            config=config,
+            store=self.store,
+            store_config=self.store_config,
+            topics=self.topics,
+            groups=self.groups,
+            stats=self.stats,
+            gate=self.gate,
+            store_host=store_host,
+            clock=self._clock,
+            unique_keys=unique_keys,
+            is_slave=lambda: config.is_slave,
+        )
+        self._pull = PullHandlers(
+            config=config,
+            store=self.store,
+            topics=self.topics,
+            groups=self.groups,
+            offsets=self.offsets,
+            consumers=self.consumers,
+            stats=self.stats,
+            is_slave=lambda: config.is_slave,
+        )
+        self.store.on_arrival = self._pull.waiters.arrived
+        handlers = (
+            ClientHandlers(config, self.groups, self.topics, self.producers, self.consumers),
+            OffsetHandlers(config, self.store, self.topics, self.groups, self.offsets),
+            LockHandlers(self.locks),
+            TopicHandlers(config, self.topics, self.offsets, self.store),
+            GroupHandlers(config, self.groups, self.offsets),
+            SyncHandlers(config, self.topics, self.groups, self.offsets),
+        )
+        routes: list[Route | RawRoute] = [*self._send.routes(), *self._pull.routes()]
+        for handler in handlers:
+            routes += handler.routes()
+        return routes
+
+    def _start_jobs(self) -> None:
+        start = self._tasks.start
+        start(every(TICK_S, self.store.tick), "store")
+        start(every(TICK_S, self._pull.waiters.tick), "pull-waiters")
+        start(
+            every(self.config.offset_flush_interval_ms / 1000, self.offsets.persist, first_s=10.0), "offsets"
+        )
+        start(every(10.0, self._expire_clients), "client-expiry")
+
+    def _expire_clients(self) -> None:
+        self.producers.expire()
+        self.consumers.expire()
+        self.locks.expire()
+
+    # -- connections -----------------------------------------------------------------------------------
+
+    def _opened(self, connection: Connection) -> None:
+        connection.attachment = PeerInfo.of(connection)
+
+    def _closed(self, connection: Connection) -> None:
+        self.producers.connection_closed(connection)
+        self.consumers.connection_closed(connection)
+
+    # -- the end ---------------------------------------------------------------------------------------
+
+    def _job_died(self, error: BaseException) -> None:
+        """A background job must never end: its death takes the broker down, with the reason."""
+        if self._failed is not None and not self._failed.done():
+            self._failed.set_exception(error)
+
+    async def wait_failed(self) -> None:
+        """Wait until the broker cannot go on; raises what killed it."""
+        assert self._failed is not None
+        await asyncio.shield(self._failed)
+
+    async def stop(self) -> None:
+        """Stop in order; about a second when nothing hangs, ten at the most."""
+        if not self._started:
+            return
+        self._started = False
+        await self.registration.stop()
+        await self._server.stop_accepting()
+        self._pull.waiters.release_all()
+        self._send.finish_read()
+        await self._server.stop(wait_s=3.0)
+        await self._tasks.close()
+        await self._rpc.close()
+        for table in (self.topics, self.groups, self.offsets):
+            table.persist()
+        self.store.close()
+        logger.info("broker stopped name=%s address=%s", self.config.broker_name, self.address)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()

@@ -1,0 +1,377 @@
+"""PULL_MESSAGE and LITE_PULL_MESSAGE: what consumers read (Apache: PullMessageProcessor).
+
+Messages leave as slices of the log: the only copy is the one that joins them behind the reply's header. A pull
+that finds nothing and may wait is handed to ``PullWaiters``; the append that brings a message answers it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final, Protocol
+
+from orbitmq.broker.clients import ConsumerTable
+from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.groups import GroupTable
+from orbitmq.broker.offsets import ConsumerOffsets
+from orbitmq.broker.pull_waiters import PullFilter, PullWaiters, WaitingPull
+from orbitmq.broker.stats import BrokerStats
+from orbitmq.broker.topics import TopicTable
+from orbitmq.codes import Perm, PullFlag, RequestCode, ResponseCode, SerializeType, Version
+from orbitmq.errors import (
+    InvalidParameter,
+    NoPermission,
+    ServerError,
+    SubscriptionGroupNotExist,
+    SubscriptionNotExist,
+    SubscriptionNotLatest,
+    SystemBusy,
+    TopicNotFound,
+)
+from orbitmq.model.group import SubscriptionGroupConfig
+from orbitmq.model.subscription import SubscriptionData, parse_subscription
+from orbitmq.model.topic import TopicConfig
+from orbitmq.store.message_store import MessageStore
+from orbitmq.store.types import ReadResult, ReadStatus
+from orbitmq.transport.connection import Connection
+from orbitmq.transport.router import RawRoute
+from orbitmq.wire.frame import Frame, encode_response
+from orbitmq.wire.header import decode_header
+from orbitmq.wire.headers.consume import PullMessageRequest
+
+__all__ = ["PullHandlers", "SqlFilters"]
+
+_ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
+_COMMIT: Final = int(PullFlag.COMMIT_OFFSET)
+_SUSPEND: Final = int(PullFlag.SUSPEND)
+_SUBSCRIPTION: Final = int(PullFlag.SUBSCRIPTION)
+_FAQ: Final = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+_SUSPEND_MS_MAX: Final = 3_600_000
+"""A peer may ask for less; more would only keep a dead request longer."""
+_EVERYTHING: Final = PullFilter()
+_MASTER_ID: Final = 0
+
+_CODE_OF: Final = {
+    ReadStatus.FOUND: ResponseCode.SUCCESS,
+    ReadStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+class SqlFilters(Protocol):
+    """Turns subscriptions that are not by tag into predicates on records."""
+
+    def filter_for(self, group: str, subscription: SubscriptionData, *, from_request: bool) -> PullFilter:
+        """Raises ``FilterDataNotExist``, ``FilterDataNotLatest`` or ``SubscriptionParseFailed``."""
+
+
+@lru_cache(maxsize=4096)
+def _parsed(topic: str, expression: str | None, kind: str | None) -> SubscriptionData:
+    return parse_subscription(topic, expression, kind)
+
+
+@lru_cache(maxsize=4096)
+def _tag_filter(codes: frozenset[int]) -> PullFilter:
+    return PullFilter(tag_codes=codes)
+
+
+class PullHandlers:
+    """Serves pulls and keeps the waiting ones."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: ConsumerOffsets,
+        consumers: ConsumerTable,
+        stats: BrokerStats,
+        sql_filters: SqlFilters | None = None,
+        is_slave: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._consumers = consumers
+        self._stats = stats
+        self._sql_filters = sql_filters
+        self._is_slave = is_slave
+        self.waiters = PullWaiters(self._retry, limit=config.pull_queue_capacity)
+
+    def routes(self) -> list[RawRoute]:
+        return [
+            RawRoute(RequestCode.PULL_MESSAGE, self.pull, fast_port=False),
+            RawRoute(RequestCode.LITE_PULL_MESSAGE, self.lite_pull, fast_port=False),
+        ]
+
+    def lite_pull(self, frame: Frame, connection: Connection) -> bytes | None:
+        """LITE_PULL_MESSAGE (361): a pull that an operator may switch off."""
+        if not self._config.lite_pull_enabled:
+            raise NoPermission(f"the broker[{self._config.public_host}] for lite pull consumer is forbidden")
+        return self.pull(frame, connection)
+
+    def pull(self, frame: Frame, connection: Connection) -> bytes | None:
+        """PULL_MESSAGE (11)."""
+        request = decode_header(PullMessageRequest, frame)
+        topic, group = self._check(request, connection)
+        selection = self._filter(request, group)
+        flags = request.sys_flag
+        if flags & _COMMIT and flags & _SUSPEND:
+            self._offsets.commit(
+                connection.remote_text,
+                request.consumer_group,
+                request.topic,
+                request.queue_id,
+                request.commit_offset,
+            )
+        reset = self._offsets.take_reset(request.consumer_group, request.topic, request.queue_id)
+        if reset is not None:
+            return self._reply_reset(frame, request, topic, group, reset)
+        result = self._read(request, request.queue_offset, selection)
+        code = self._code(request, result)
+        if (
+            code == ResponseCode.PULL_NOT_FOUND
+            and flags & _SUSPEND
+            and self._park(frame, connection, request, selection, result)
+        ):
+            return None
+        return self._reply(frame, request, topic, group, result, code)
+
+    # -- checks ----------------------------------------------------------------------------------------
+
+    def _check(
+        self, request: PullMessageRequest, connection: Connection
+    ) -> tuple[TopicConfig, SubscriptionGroupConfig]:
+        config = self._config
+        if self._is_slave() and not config.slave_read_enabled:
+            raise SystemBusy("[REJECTREQUEST]system busy, start flow control for a while")
+        if not config.readable:
+            raise NoPermission(f"the broker[{config.public_host}] pulling message is forbidden")
+        group = self._groups.find(request.consumer_group)
+        if group is None:
+            raise SubscriptionGroupNotExist(
+                f"subscription group [{request.consumer_group}] does not exist, {_FAQ}"
+            )
+        if not group.consume_enable:
+            raise NoPermission(f"subscription group no permission, {request.consumer_group}")
+        topic = self._topics.configs.get(request.topic)
+        if topic is None:
+            raise TopicNotFound(f"topic[{request.topic}] not exist, apply first please!\n{_FAQ}")
+        if not topic.perm & Perm.READ:
+            raise NoPermission(f"the topic[{request.topic}] pulling message is forbidden")
+        if not 0 <= request.queue_id < topic.read_queue_nums:
+            raise InvalidParameter(
+                f"queueId[{request.queue_id}] is illegal, topic:[{request.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{connection.remote_text}]"
+            )
+        return topic, group
+
+    def _filter(self, request: PullMessageRequest, group: SubscriptionGroupConfig) -> PullFilter:
+        from_request = bool(request.sys_flag & _SUBSCRIPTION)
+        if from_request:
+            subscription = _parsed(request.topic, request.subscription, request.expression_type)
+        else:
+            subscription = self._registered(request, group)
+        if subscription.is_tag_type:
+            return _EVERYTHING if subscription.takes_all else _tag_filter(subscription.code_set)
+        if self._sql_filters is None or not self._config.property_filter_enabled:
+            raise ServerError(
+                "The broker does not support consumer to filter message by " + subscription.expression_type
+            )
+        return self._sql_filters.filter_for(request.consumer_group, subscription, from_request=from_request)
+
+    def _registered(self, request: PullMessageRequest, group: SubscriptionGroupConfig) -> SubscriptionData:
+        members = self._consumers.group(request.consumer_group)
+        if members is None:
+            raise SubscriptionNotExist(f"the consumer's group info not exist\n{_FAQ}")
+        if not group.consume_broadcast_enable and members.message_model == "BROADCASTING":
+            raise NoPermission(
+                f"the consumer group[{request.consumer_group}] can not consume by broadcast way"
+            )
+        if self._groups.read_forbidden(request.consumer_group, request.topic):
+            raise NoPermission(
+                f"the consumer group[{request.consumer_group}] is forbidden for topic[{request.topic}]"
+            )
+        subscription = members.subscriptions.get(request.topic)
+        if subscription is None:
+            raise SubscriptionNotExist(
+                f"the consumer's subscription not exist, group: {request.consumer_group}, "
+                f"topic: {request.topic}\n{_FAQ}"
+            )
+        if subscription.sub_version < request.sub_version:
+            raise SubscriptionNotLatest("the consumer's subscription not latest")
+        return subscription
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def _read(self, request: PullMessageRequest, offset: int, selection: PullFilter) -> ReadResult:
+        return self._store.read(
+            request.topic,
+            request.queue_id,
+            offset,
+            request.max_msg_nums,
+            max_bytes=request.max_msg_bytes,
+            tag_codes=selection.tag_codes,
+            predicate=selection.predicate,
+        )
+
+    def _code(self, request: PullMessageRequest, result: ReadResult) -> int:
+        code = _CODE_OF.get(result.status)
+        if code is None:  # no such queue, or an empty one
+            if request.queue_offset == 0:
+                return ResponseCode.PULL_NOT_FOUND
+            return ResponseCode.PULL_OFFSET_MOVED
+        return code
+
+    def _park(
+        self,
+        frame: Frame,
+        connection: Connection,
+        request: PullMessageRequest,
+        selection: PullFilter,
+        result: ReadResult,
+    ) -> bool:
+        if self._config.long_polling_enabled:
+            wait_ms = min(request.suspend_timeout_millis, _SUSPEND_MS_MAX)
+        else:
+            wait_ms = self._config.short_polling_ms
+        if wait_ms <= 0:
+            return False
+        deadline_s = asyncio.get_running_loop().time() + wait_ms / 1000
+        return self.waiters.park(
+            WaitingPull(frame, connection, request, selection, deadline_s, result.next_offset)
+        )
+
+    def _retry(self, waiting: WaitingPull, expired: bool) -> bool:
+        """Look again for a waiting pull. Never parks it a second time."""
+        request = waiting.request
+        topic = self._topics.configs.get(request.topic)
+        group = self._groups.find(request.consumer_group)
+        if topic is None or group is None:
+            waiting.connection.send(
+                encode_response(
+                    ResponseCode.TOPIC_NOT_EXIST,
+                    waiting.frame.opaque,
+                    None,
+                    b"",
+                    f"topic[{request.topic}] not exist, apply first please!\n{_FAQ}",
+                    waiting.frame.serialize_type,
+                )
+            )
+            return True
+        if not expired:
+            reset = self._offsets.take_reset(request.consumer_group, request.topic, request.queue_id)
+            if reset is not None:
+                waiting.connection.send(self._reply_reset(waiting.frame, request, topic, group, reset))
+                return True
+        offset = request.queue_offset if expired else max(request.queue_offset, waiting.looked_until)
+        result = self._read(request, offset, waiting.filter)
+        code = self._code(request, result)
+        if not expired:
+            if result.status is ReadStatus.NO_MATCHED_MESSAGE:
+                waiting.looked_until = result.next_offset
+                return False
+            if code == ResponseCode.PULL_NOT_FOUND:
+                return False
+        waiting.connection.send(self._reply(waiting.frame, request, topic, group, result, code))
+        return True
+
+    # -- answers ---------------------------------------------------------------------------------------
+
+    def _reply_reset(
+        self,
+        frame: Frame,
+        request: PullMessageRequest,
+        topic: TopicConfig,
+        group: SubscriptionGroupConfig,
+        offset: int,
+    ) -> bytes:
+        store = self._store
+        low = store.min_offset(request.topic, request.queue_id)
+        high = store.max_offset(request.topic, request.queue_id)
+        result = ReadResult(ReadStatus.OFFSET_TOO_SMALL, offset, low, high)
+        return self._encode(
+            frame, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", result, topic, group, _MASTER_ID
+        )
+
+    def _reply(
+        self,
+        frame: Frame,
+        request: PullMessageRequest,
+        topic: TopicConfig,
+        group: SubscriptionGroupConfig,
+        result: ReadResult,
+        code: int,
+    ) -> bytes:
+        suggested = _MASTER_ID
+        if self._config.slave_read_enabled:
+            suggested = group.which_broker_when_consume_slowly if result.from_disk else group.broker_id
+        if self._is_slave():
+            if code == ResponseCode.PULL_OFFSET_MOVED:
+                code = ResponseCode.PULL_RETRY_IMMEDIATELY
+            if not result.from_disk:
+                suggested = _MASTER_ID
+        if result.count:
+            self._stats.get(
+                request.consumer_group, request.topic, request.queue_id, result.count, result.size_bytes
+            )
+        self._offsets.note_pull(request.consumer_group, request.topic, request.queue_id, result.next_offset)
+        return self._encode(frame, code, result.status.value, result, topic, group, suggested)
+
+    @staticmethod
+    def _encode(
+        frame: Frame,
+        code: int,
+        remark: str,
+        result: ReadResult,
+        topic: TopicConfig,
+        group: SubscriptionGroupConfig,
+        suggested: int,
+    ) -> bytes:
+        """One template per header form; the slices are joined behind it, their only copy."""
+        size_bytes = result.size_bytes if result.slices else 0
+        if frame.serialize_type != _ROCKETMQ:
+            header = (
+                '{"code":%d,"extFields":{"suggestWhichBrokerId":"%d","groupSysFlag":"%d","nextBeginOffset":'
+                '"%d","maxOffset":"%d","minOffset":"%d","topicSysFlag":"%d"},"flag":1,"language":"PYTHON",'
+                '"opaque":%d,"remark":"%s","serializeTypeCurrentRPC":"JSON","version":%d}'
+                % (
+                    code,
+                    suggested,
+                    group.group_sys_flag,
+                    result.next_offset,
+                    result.max_offset,
+                    result.min_offset,
+                    topic.topic_sys_flag,
+                    frame.opaque,
+                    remark,
+                    Version.OURS,
+                )
+            ).encode()
+            size = len(header)
+            word = size
+            head = (size + 4 + size_bytes).to_bytes(4, "big") + word.to_bytes(4, "big") + header
+        else:
+            ext = {
+                "suggestWhichBrokerId": str(suggested),
+                "nextBeginOffset": str(result.next_offset),
+                "minOffset": str(result.min_offset),
+                "maxOffset": str(result.max_offset),
+                "topicSysFlag": str(topic.topic_sys_flag),
+                "groupSysFlag": str(group.group_sys_flag),
+            }
+            head = encode_response(code, frame.opaque, ext, b"", remark, _ROCKETMQ)
+            if size_bytes:
+                head = (len(head) - 4 + size_bytes).to_bytes(4, "big") + head[4:]
+        if not size_bytes:
+            return head
+        return b"".join((head, *result.slices))

@@ -1,0 +1,149 @@
+"""Long polling: pulls that found nothing wait here for a message (Apache: PullRequestHoldService).
+
+A pull is woken by the append that brings its queue a message, never by looking again and again. Arrivals of one
+turn of the event loop are collected and served together. Time-outs come from a heap that a periodic tick looks
+at. A pull whose filter matched none of the new messages stays, and remembers how far it has looked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from orbitmq.transport.connection import Connection
+from orbitmq.wire.frame import Frame
+from orbitmq.wire.headers.consume import PullMessageRequest
+
+__all__ = ["PullFilter", "PullWaiters", "WaitingPull"]
+
+logger = logging.getLogger(__name__)
+
+TICK_S: Final = 0.1
+_PURGE_TICKS: Final = 100
+
+
+class PullFilter(msgspec.Struct, frozen=True):
+    """How a subscription selects messages: by tag hash on the queue, then by looking at the record."""
+
+    tag_codes: frozenset[int] | None = None
+    predicate: Callable[[memoryview], bool] | None = None
+
+
+class WaitingPull(msgspec.Struct):
+    """A pull request on hold."""
+
+    frame: Frame
+    connection: Connection
+    request: PullMessageRequest
+    filter: PullFilter
+    deadline_s: float
+    """Loop time at which it is answered whatever happened."""
+    looked_until: int
+    """Queue offset up to which no message matched."""
+    done: bool = False
+
+
+Retry = Callable[[WaitingPull, bool], bool]
+"""Try to answer a waiting pull; the flag says whether its time is over. True when it was answered."""
+
+
+class PullWaiters:
+    """The pulls on hold, by queue."""
+
+    def __init__(self, retry: Retry, *, limit: int = 100_000) -> None:
+        self._retry = retry
+        self._limit = limit
+        self._by_queue: dict[tuple[str, int], list[WaitingPull]] = {}
+        self._deadlines: list[tuple[float, int, WaitingPull]] = []
+        self._sequence = itertools.count()
+        self._arrived: set[tuple[str, int]] = set()
+        self._ticks = 0
+        self.count = 0
+
+    def park(self, waiting: WaitingPull) -> bool:
+        """Hold a pull; False when too many are held already."""
+        if self.count >= self._limit:
+            return False
+        key = (waiting.request.topic, waiting.request.queue_id)
+        self._by_queue.setdefault(key, []).append(waiting)
+        heapq.heappush(self._deadlines, (waiting.deadline_s, next(self._sequence), waiting))
+        self.count += 1
+        return True
+
+    def arrived(self, topic: str, queue_id: int) -> None:
+        """A queue got messages. Wired to the store; called for every bulk append, so it only notes the fact."""
+        key = (topic, queue_id)
+        if key in self._by_queue:
+            if not self._arrived:
+                asyncio.get_running_loop().call_soon(self._wake)
+            self._arrived.add(key)
+
+    def _wake(self) -> None:
+        arrived, self._arrived = self._arrived, set()
+        for key in arrived:
+            waiting = self._by_queue.pop(key, None)
+            if waiting is None:
+                continue
+            kept = [one for one in waiting if not one.done and not self._finish(one, expired=False)]
+            if kept:
+                # A retry may have parked new pulls for this queue meanwhile.
+                self._by_queue.setdefault(key, []).extend(kept)
+
+    def _finish(self, waiting: WaitingPull, *, expired: bool) -> bool:
+        if waiting.connection.closed or self._retry(waiting, expired):
+            waiting.done = True
+            self.count -= 1
+            return True
+        return False
+
+    def tick(self) -> None:
+        """Answer the pulls whose time is over; every ``TICK_S``."""
+        now = asyncio.get_running_loop().time()
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][0] <= now:
+            waiting = heapq.heappop(deadlines)[2]
+            if not waiting.done:
+                self._remove(waiting)
+                self._finish(waiting, expired=True)
+        self._ticks += 1
+        if self._ticks % _PURGE_TICKS == 0:
+            self._purge()
+
+    def _remove(self, waiting: WaitingPull) -> None:
+        key = (waiting.request.topic, waiting.request.queue_id)
+        queue = self._by_queue.get(key)
+        if queue is not None:
+            # By identity: comparing structs would compare whole frames.
+            queue[:] = [one for one in queue if one is not waiting]
+            if not queue:
+                del self._by_queue[key]
+
+    def _purge(self) -> None:
+        """Forget pulls of closed connections, and heap entries of answered ones."""
+        for key, queue in list(self._by_queue.items()):
+            alive = [one for one in queue if not one.connection.closed]
+            for one in queue:
+                if one.connection.closed and not one.done:
+                    one.done = True
+                    self.count -= 1
+            if alive:
+                self._by_queue[key] = alive
+            else:
+                del self._by_queue[key]
+        self._deadlines = [entry for entry in self._deadlines if not entry[2].done]
+        heapq.heapify(self._deadlines)
+
+    def release_all(self) -> None:
+        """Answer every pull now, as if its time were over; before a stop or a change of role."""
+        for queue in list(self._by_queue.values()):
+            for waiting in list(queue):
+                if not waiting.done:
+                    self._finish(waiting, expired=True)
+        self._by_queue.clear()
+        self._deadlines.clear()
