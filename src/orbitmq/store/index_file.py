@@ -1,0 +1,456 @@
+"""One file of the key index, byte-compatible with Apache's (IndexFile, IndexHeader).
+
+::
+
+    header 40: begin time 8, end time 8, begin log offset 8, end log offset 8, used slots 4, entry count 4
+    slots: 4 bytes each, the number of the newest entry in the slot, 0 for none
+    entries: key hash 4, log offset 8, seconds since begin time 4, number of the previous entry in the slot 4
+
+Counting starts at 1, so entry 0 is never used. We keep a mark in its 20 bytes: how many entries were known to be on
+the disk. Apache neither reads nor writes them. After a crash Apache must throw an unfinished file away; we cut it
+back to the mark, which saves reading gigabytes of log again.
+
+Rules a writer keeps:
+
+1. Entries are written with ``pwrite``: a full disk is an ``OSError`` that leaves the file as it was. Only the header
+   and the slots are written through a map, into blocks allocated beforehand. The header counts an entry last.
+2. Log offsets and times of entries never decrease, so a file can be cut by binary search.
+3. The mark is written only after ``sync_data`` has returned for all it claims.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from sys import byteorder
+from threading import Lock
+from typing import Final, NamedTuple, Self, TypeAlias
+from zlib import crc32
+
+from orbitmq.errors import CorruptionError
+from orbitmq.runtime.filesystem import FileSystem
+
+__all__ = ["ENTRY", "HEADER", "IndexEntry", "IndexFile", "IndexMark", "IndexProgress", "IndexPut"]
+
+logger = logging.getLogger(__name__)
+
+HEADER: Final = Struct(">qqqqii")
+SLOT: Final = Struct(">i")
+ENTRY: Final = Struct(">iqii")
+MARK: Final = Struct(">iiqI")
+assert HEADER.size == 40, "persisted: every index file on disk depends on it"
+assert SLOT.size == 4, "persisted"
+assert ENTRY.size == MARK.size == 20, "persisted"
+
+MARK_SEED: Final = crc32(b"orbitmq index mark")
+SECONDS_MAX: Final = 0x7FFFFFFF
+WALK_STEPS_MAX: Final = 1_000_000
+"""A query gives up after this many entries of one slot (about 0.3 s): a popular tag fills one slot with millions."""
+SCAN_BYTES: Final = 20 * 50_000
+"""Entries are read this many bytes at a time when many are needed."""
+
+IndexPut: TypeAlias = tuple[int, int, int]
+"""Key hash (not negative), log offset, store time in ms."""
+
+
+class IndexEntry(NamedTuple):
+    """One stored entry."""
+
+    key_hash: int
+    log_offset: int
+    seconds: int
+    previous: int
+
+
+class IndexMark(NamedTuple):
+    """What was known to be on the disk: entries below this number, their slots, and the time of the last one."""
+
+    end: int
+    used_slots: int
+    end_ms: int
+
+
+class IndexProgress(NamedTuple):
+    """A mark to be, and how often the file had been cut when it was taken: a cut makes it void."""
+
+    mark: IndexMark
+    cuts: int
+
+
+class IndexFile:
+    """A file of fixed size. Opened for writing on the first ``put``; reading needs no open file."""
+
+    def __init__(self, fs: FileSystem, path: str, slot_count: int, entry_count_max: int) -> None:
+        self._fs = fs
+        self.path = path
+        self.slot_count = slot_count
+        self.entry_count_max = entry_count_max
+        self.entries_at = HEADER.size + slot_count * SLOT.size
+        self.size_bytes = self.entries_at + entry_count_max * ENTRY.size
+        self._handle: int | None = None
+        self._map: memoryview | None = None
+        self._mark_lock = Lock()
+        self._cuts = 0
+        self.begin_ms = 0
+        self.end_ms = 0
+        self.begin_log_offset = 0
+        self.end_log_offset = 0
+        self.used_slots = 0
+        self.count = 1
+        """Number of the next entry."""
+
+    # Life.
+    @classmethod
+    def create(
+        cls, fs: FileSystem, path: str, slot_count: int, entry_count_max: int, *, after: Self | None = None
+    ) -> Self:
+        """A new, empty file; it starts where the one ``after`` which it comes ended. Raises ``OSError``."""
+        file = cls(fs, path, slot_count, entry_count_max)
+        if after is not None:
+            file.begin_ms = file.end_ms = after.end_ms
+            file.begin_log_offset = file.end_log_offset = after.end_log_offset
+        try:
+            file._open_for_writing(create=True)
+        except OSError:
+            file.close()
+            fs.remove(path)
+            raise
+        file._write_header()
+        return file
+
+    @classmethod
+    def load(cls, fs: FileSystem, path: str, slot_count: int, entry_count_max: int) -> Self:
+        """An existing file. Raises ``CorruptionError`` when its size or header cannot be right."""
+        file = cls(fs, path, slot_count, entry_count_max)
+        found = fs.stat(path)
+        if found is None or found.size_bytes != file.size_bytes:
+            size = "nothing" if found is None else f"{found.size_bytes} bytes"
+            raise CorruptionError(f"index file {path} has {size}, not {file.size_bytes} bytes")
+        header = file.read(0, HEADER.size)
+        (
+            file.begin_ms,
+            file.end_ms,
+            file.begin_log_offset,
+            file.end_log_offset,
+            file.used_slots,
+            stored_count,
+        ) = HEADER.unpack(header)
+        file.count = stored_count or 1  # Apache leaves 0 in a file without entries
+        if not 1 <= file.count <= entry_count_max or file.end_log_offset < file.begin_log_offset:
+            raise CorruptionError(f"index file {path} has an impossible header {HEADER.unpack(header)}")
+        return file
+
+    def close(self) -> None:
+        """Give up the map and the handle; the file can still be read. Does not sync."""
+        self._map = None
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self._fs.close(handle)
+
+    def remove(self) -> None:
+        """Close and delete the file."""
+        self.close()
+        self._fs.remove(self.path)
+
+    @property
+    def is_full(self) -> bool:
+        return self.count >= self.entry_count_max
+
+    @property
+    def is_empty(self) -> bool:
+        return self.count <= 1
+
+    # Write.
+    def put(self, entries: Sequence[IndexPut], start: int = 0) -> int:
+        """Add ``entries[start:]`` as far as they fit; gives the index of the first one that did not.
+
+        Raises ``OSError`` with the file unchanged.
+        """
+        slot_map = self._map
+        if slot_map is None:
+            slot_map = self._open_for_writing()
+        first = count = self.count
+        end = min(len(entries), start + self.entry_count_max - count)
+        if end <= start:
+            return start
+        # Hot: one round per indexed key. Slots are written at once, before the entries are on the disk; when the disk
+        # refuses those, the slots are set back. Until the header counts an entry nobody follows a slot to it.
+        read_slot, write_slot, pack = SLOT.unpack_from, SLOT.pack_into, ENTRY.pack
+        slot_count = self.slot_count
+        begin_ms, used_slots = self.begin_ms, self.used_slots
+        seconds = last_ms = 0
+        packed: list[bytes] = []
+        add = packed.append
+        for key_hash, log_offset, store_ms in entries if end - start == len(entries) else entries[start:end]:
+            position = 40 + 4 * (key_hash % slot_count)
+            (previous,) = read_slot(slot_map, position)
+            if not 0 < previous < count:
+                previous = 0
+                used_slots += 1
+            write_slot(slot_map, position, count)
+            if store_ms != last_ms:
+                last_ms = store_ms
+                seconds = (store_ms - begin_ms) // 1000 if begin_ms > 0 else 0
+                if not 0 <= seconds <= SECONDS_MAX:
+                    seconds = 0 if seconds < 0 else SECONDS_MAX
+            add(pack(key_hash, log_offset, seconds, previous))
+            if count == 1:
+                begin_ms = store_ms
+                last_ms = 0
+            count += 1
+        try:
+            self._write_at(b"".join(packed), self.entries_at + first * ENTRY.size)
+        except OSError:
+            for undone in reversed(packed):
+                key_hash, _, _, previous = ENTRY.unpack(undone)
+                write_slot(slot_map, 40 + 4 * (key_hash % slot_count), previous)
+            raise
+        if first == 1:
+            _, self.begin_log_offset, self.begin_ms = entries[start]
+        _, self.end_log_offset, self.end_ms = entries[end - 1]
+        self.count = count
+        self.used_slots = used_slots
+        self._write_header()
+        return end
+
+    def cut(self, log_offset: int) -> int:
+        """Drop entries at or beyond a log offset; gives how many there were."""
+        return self._cut_to(self._first_at_or_beyond(log_offset))
+
+    def sync(self, progress: IndexProgress) -> None:
+        """Wait until what ``progress`` says is on the disk, then leave a mark. May run on a worker thread."""
+        # A handle of its own, because the owner may close the file meanwhile.
+        handle = self._fs.open(self.path, write=True)
+        try:
+            self._fs.sync_data(handle)
+            with self._mark_lock:
+                if progress.cuts == self._cuts:
+                    self._write_mark(handle, progress.mark)
+        finally:
+            self._fs.close(handle)
+
+    @property
+    def progress(self) -> IndexProgress:
+        """What a sync that starts now will have put on the disk."""
+        return IndexProgress(IndexMark(self.count, self.used_slots, self.end_ms), self._cuts)
+
+    def mark(self) -> IndexMark | None:
+        """The mark left by the last sync, or None when there is no believable one."""
+        count, used_slots, end_ms, checksum = MARK.unpack(self.read(self.entries_at, MARK.size))
+        if checksum != self._checksum(count, used_slots, end_ms) or not 1 <= count <= self.entry_count_max:
+            return None
+        return IndexMark(count, used_slots, end_ms)
+
+    def restore(self, mark: IndexMark) -> None:
+        """After a crash: go back to what the mark vouches for, and make every slot point there."""
+        slot_map = self._open_for_writing()
+        slots = _decode_slots(slot_map[HEADER.size : self.entries_at])
+        wrong = [at for at, number in enumerate(slots) if not 0 <= number < mark.end]
+        lost: set[int] = set()
+        for slot in wrong:
+            number = self._newest_below(slot, slots[slot], mark.end)
+            if number is None:
+                lost.add(slot)
+            else:
+                SLOT.pack_into(slot_map, HEADER.size + SLOT.size * slot, number)
+        if lost:
+            # The entries that led back are gone. Rare (a power cut, not a killed process), so the slow way will do.
+            newest = dict.fromkeys(lost, 0)
+            for number, entry in self.entries(1, mark.end):
+                if (slot := entry.key_hash % self.slot_count) in newest:
+                    newest[slot] = number
+            for slot, number in newest.items():
+                SLOT.pack_into(slot_map, HEADER.size + SLOT.size * slot, number)
+        self.count, self.used_slots, self.end_ms = mark
+        self.end_log_offset = self.entry(mark.end - 1).log_offset if mark.end > 1 else self.begin_log_offset
+        self._clear_from(mark.end)
+        self._write_header()
+
+    # Read.
+    def entry(self, number: int) -> IndexEntry:
+        """Entry ``number``, whatever is there."""
+        return IndexEntry._make(ENTRY.unpack(self.read(self.entries_at + number * ENTRY.size, ENTRY.size)))
+
+    def entries(self, start: int = 1, end: int | None = None) -> Iterator[tuple[int, IndexEntry]]:
+        """Entries ``start`` up to ``end`` with their numbers; ``end`` is the file's count unless given."""
+        number, end = start, self.count if end is None else end
+        while number < end:
+            size = min(SCAN_BYTES, (end - number) * ENTRY.size)
+            data = self.read(self.entries_at + number * ENTRY.size, size)
+            for values in ENTRY.iter_unpack(data[: len(data) - len(data) % ENTRY.size]):
+                yield number, IndexEntry._make(values)
+                number += 1
+            if len(data) < size:
+                raise CorruptionError(f"index file {self.path} ends at entry {number} of {end}")
+
+    def slots(self) -> array[int]:
+        """All slots."""
+        return _decode_slots(self.read(HEADER.size, self.slot_count * SLOT.size))
+
+    def trailing_count(self, log_offset: int) -> int:
+        """How many of the last entries belong to the record at ``log_offset``."""
+        number = self.count - 1
+        while number >= 1 and self.entry(number).log_offset == log_offset:
+            number -= 1
+        return self.count - 1 - number
+
+    def meets(self, begin_ms: int, end_ms: int) -> bool:
+        """Whether some entry may have been stored within the two times, both inclusive."""
+        return begin_ms <= self.end_ms and end_ms >= self.begin_ms
+
+    def find(self, key_hash: int, count_max: int, begin_ms: int, end_ms: int) -> list[int]:
+        """Log offsets of entries with that hash, newest first, stored within the two times (by the second)."""
+        found: list[int] = []
+        if self.is_empty or count_max <= 0:
+            return found
+        view, temporary = self._map, -1
+        if view is None:
+            temporary = self._fs.open(self.path)
+            view = self._fs.map(temporary, self.size_bytes)
+        try:
+            unpack, entries_at = ENTRY.unpack_from, self.entries_at
+            (number,) = SLOT.unpack_from(view, HEADER.size + SLOT.size * (key_hash % self.slot_count))
+            above = self.count
+            for _ in range(WALK_STEPS_MAX):
+                # Numbers fall strictly along a slot; anything else is the end of it or damage.
+                if not 0 < number < above:
+                    break
+                above = number
+                stored_hash, log_offset, seconds, number = unpack(view, entries_at + 20 * number)
+                stored_ms = self.begin_ms + seconds * 1000
+                if stored_hash == key_hash and begin_ms <= stored_ms <= end_ms:
+                    found.append(log_offset)
+                    if len(found) >= count_max:
+                        break
+                if stored_ms < begin_ms or seconds < 0:
+                    break
+            else:
+                logger.warning("index walk cut short path=%s hash=%d", self.path, key_hash)
+        finally:
+            del view
+            if temporary >= 0:
+                self._fs.close(temporary)
+        return found
+
+    def read(self, position: int, size: int) -> bytes:
+        """Raw bytes of the file; fewer when it is shorter."""
+        if self._handle is not None:
+            return self._fs.pread(self._handle, size, position)
+        handle = self._fs.open(self.path)
+        try:
+            return self._fs.pread(handle, size, position)
+        finally:
+            self._fs.close(handle)
+
+    # Inside.
+    def _open_for_writing(self, *, create: bool = False) -> memoryview:
+        if self._map is None:
+            fs = self._fs
+            if self._handle is None:
+                self._handle = fs.open(self.path, write=True, create=create)
+            if create:
+                fs.truncate(self._handle, self.size_bytes)
+            # A store through the map into a hole of a full disk would be SIGBUS: get the blocks first.
+            fs.allocate(self._handle, 0, self.entries_at + ENTRY.size)
+            self._map = fs.map(self._handle, self.size_bytes, write=True)
+        return self._map
+
+    def _write_header(self) -> None:
+        assert self._map is not None
+        HEADER.pack_into(
+            self._map,
+            0,
+            self.begin_ms,
+            self.end_ms,
+            self.begin_log_offset,
+            self.end_log_offset,
+            self.used_slots,
+            self.count,
+        )
+
+    def _write_at(self, data: bytes, position: int) -> None:
+        assert self._handle is not None
+        written = 0
+        while written < len(data):
+            count = self._fs.pwrite(self._handle, memoryview(data)[written:], position + written)
+            if count <= 0:
+                raise OSError(f"index file {self.path}: the disk took {written} of {len(data)} bytes")
+            written += count
+
+    def _write_mark(self, handle: int, mark: IndexMark) -> None:
+        self._fs.pwrite(handle, MARK.pack(*mark, self._checksum(*mark)), self.entries_at)
+
+    def _clear_from(self, number: int) -> None:
+        """Zero whatever entries lie from ``number`` on, so that nothing stale can be taken for an entry."""
+        assert self._handle is not None
+        position = self.entries_at + number * ENTRY.size
+        while used := len(self.read(position, SCAN_BYTES).rstrip(b"\0")):
+            self._write_at(bytes(used), position)
+            position += used
+
+    @staticmethod
+    def _checksum(count: int, used_slots: int, end_ms: int) -> int:
+        return crc32(b"%d %d %d" % (count, used_slots, end_ms), MARK_SEED)
+
+    def _first_at_or_beyond(self, log_offset: int) -> int:
+        low, high = 1, self.count
+        while low < high:
+            middle = (low + high) // 2
+            if self.entry(middle).log_offset < log_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _cut_to(self, count: int) -> int:
+        cut_count = self.count - count
+        if cut_count <= 0:
+            return 0
+        slot_map = self._open_for_writing()
+        # Oldest cut entry of a slot decides where the slot points: the first one seen per slot, going up.
+        newest: dict[int, int] = {}
+        for _, entry in self.entries(count):
+            newest.setdefault(entry.key_hash % self.slot_count, entry.previous)
+        for slot, number in newest.items():
+            SLOT.pack_into(slot_map, HEADER.size + SLOT.size * slot, number)
+            if number <= 0:
+                self.used_slots -= 1
+        self.count = count
+        if count > 1:
+            last = self.entry(count - 1)
+            self.end_log_offset, self.end_ms = last.log_offset, self.begin_ms + last.seconds * 1000
+        with self._mark_lock:
+            self._cuts += 1
+            if (mark := self.mark()) is not None and mark.end > count:
+                # The old mark vouches for entries that go now. The new one is true already: nothing was added.
+                assert self._handle is not None
+                self._write_mark(self._handle, self.progress.mark)
+        self._clear_from(count)
+        self._write_header()
+        return cut_count
+
+    def _newest_below(self, slot: int, number: int, count: int) -> int | None:
+        """Follow a slot back to its newest entry below ``count``; None when the way is broken."""
+        while number >= count:
+            if number >= self.entry_count_max:
+                return None
+            entry = self.entry(number)
+            if (
+                entry.key_hash % self.slot_count != slot
+                or not 0 <= entry.previous < number
+                or entry.log_offset <= 0
+            ):
+                return None
+            number = entry.previous
+        return number if number >= 0 else None
+
+
+def _decode_slots(data: bytes | memoryview) -> array[int]:
+    slots = array("i")
+    assert slots.itemsize == SLOT.size
+    slots.frombytes(data)
+    if byteorder == "little":
+        slots.byteswap()
+    return slots
