@@ -409,6 +409,11 @@ class BrokerConfig:
         low=1,
         doc="Half message counts are saved this often.",
     )
+    timer_wheel_enabled: bool = option(
+        True,
+        apache="timerWheelEnable",
+        doc="Messages may be delivered at any time, not only after fixed delays.",
+    )
     recall_enabled: bool = option(
         False, apache="recallMessageEnable", reload=True, doc="Timer messages may be recalled."
     )

@@ -25,6 +25,8 @@ __all__ = [
     "PREDEFINED_GROUPS",
     "PRODUCER_GROUP_RESERVED",
     "RETRY_PREFIX",
+    "ROCKSDB_HALF_OP_TOPIC",
+    "ROCKSDB_HALF_TOPIC",
     "SCHEDULE_TOPIC",
     "SELF_TEST_TOPIC",
     "SEND_FORBIDDEN_TOPICS",
@@ -73,6 +75,9 @@ SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 CHECKPOINT_TOPIC: Final = "CHECKPOINT_TOPIC"
+ROCKSDB_HALF_TOPIC: Final = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
+ROCKSDB_HALF_OP_TOPIC: Final = "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
+"""Of 5.5: brokers announce them whether they use them or not."""
 
 SYSTEM_TOPICS: Final = frozenset(
     {
@@ -86,6 +91,8 @@ SYSTEM_TOPICS: Final = frozenset(
         OFFSET_MOVED_TOPIC,
         TRACE_TOPIC,
         CHECKPOINT_TOPIC,
+        ROCKSDB_HALF_TOPIC,
+        ROCKSDB_HALF_OP_TOPIC,
     }
 )
 """The same on every broker; each broker adds its own (cluster name, broker name, reply topic)."""
@@ -98,6 +105,8 @@ SEND_FORBIDDEN_TOPICS: Final = frozenset(
         TRANSACTION_CHECK_MAX_TIME_TOPIC,
         SELF_TEST_TOPIC,
         OFFSET_MOVED_TOPIC,
+        ROCKSDB_HALF_TOPIC,
+        ROCKSDB_HALF_OP_TOPIC,
     }
 )
 

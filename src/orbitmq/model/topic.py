@@ -16,6 +16,7 @@ __all__ = [
     "PERM_READ_WRITE",
     "QUEUE_NUMS_DEFAULT",
     "TOPIC_ATTRIBUTES",
+    "Attribute",
     "TopicConfig",
     "TopicFilterType",
     "alter_attributes",
@@ -117,22 +118,28 @@ def _attributes(text: str) -> dict[str, str]:
         return {}  # Apache drops attributes it cannot read and keeps the topic
 
 
-class _Attribute(msgspec.Struct, frozen=True):
-    changeable: bool
+class Attribute(msgspec.Struct, frozen=True):
+    """What may be said in the attribute of a topic or a group: one of ``values``, else a number, else any text."""
+
+    changeable: bool = True
     values: frozenset[str] = frozenset()
-    """Allowed values; empty for a whole number from -1 up."""
+    low: int | None = None
+    """With ``high``: the bounds of a whole number."""
+    high: int = 2**63 - 1
 
 
 MESSAGE_TYPE_ATTRIBUTE: Final = "message.type"
-TOPIC_ATTRIBUTES: Final[Mapping[str, _Attribute]] = {
-    "queue.type": _Attribute(False, frozenset({"BatchCQ", "SimpleCQ"})),
-    "cleanup.policy": _Attribute(False, frozenset({"DELETE", "COMPACTION"})),
-    MESSAGE_TYPE_ATTRIBUTE: _Attribute(
-        True, frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"})
+TOPIC_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
+    "queue.type": Attribute(False, frozenset({"BatchCQ", "SimpleCQ"})),
+    "cleanup.policy": Attribute(False, frozenset({"DELETE", "COMPACTION"})),
+    MESSAGE_TYPE_ATTRIBUTE: Attribute(
+        True,
+        frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE", "MIXED"}),
     ),
-    "reserve.time": _Attribute(True),
+    "reserve.time": Attribute(low=-1),
+    "lite.topic.expiration": Attribute(low=-1, high=30 * 24 * 60),
 }
-_LONG_MAX: Final = 2**63 - 1
+"""Those of 5.5.0."""
 
 
 def parse_attribute_changes(text: str | None) -> dict[str, str]:
@@ -155,7 +162,7 @@ def alter_attributes(
     changes: Mapping[str, str],
     *,
     create: bool,
-    known: Mapping[str, _Attribute] = TOPIC_ATTRIBUTES,
+    known: Mapping[str, Attribute] = TOPIC_ATTRIBUTES,
 ) -> dict[str, str]:
     """The attributes after the signed changes. Raises ``InvalidParameter`` for a change that is not allowed."""
     result = dict(current)
@@ -180,15 +187,19 @@ def alter_attributes(
     return result
 
 
-def _check_value(name: str, attribute: _Attribute, value: str) -> None:
+def _check_value(name: str, attribute: Attribute, value: str) -> None:
     if attribute.values:
         if value not in attribute.values:
             allowed = ", ".join(sorted(attribute.values))
             raise InvalidParameter(f"attribute {name!r} cannot be {value!r}; allowed: {allowed}")
         return
+    if attribute.low is None:
+        return
     try:
-        in_range = -1 <= int(value) <= _LONG_MAX
+        in_range = attribute.low <= int(value) <= attribute.high
     except ValueError:
         in_range = False
     if not in_range:
-        raise InvalidParameter(f"attribute {name!r} must be a whole number from -1 up, not {value!r}")
+        raise InvalidParameter(
+            f"attribute {name!r} must be a whole number from {attribute.low} to {attribute.high}, not {value!r}"
+        )

@@ -1,0 +1,114 @@
+"""``topics.json`` and ``subscriptionGroup.json``: a table of named configs with a data version.
+
+A broker may hold tens of thousands of configs and rewrites the file at every change, on its event loop. So the text
+of each config is kept as long as the config is the same object, and a rewrite is mostly a join. Members of a config
+that this project does not know are kept beside it and written back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from orbitmq.errors import BodyError
+from orbitmq.model.data_version import DataVersion
+from orbitmq.model.members import to_object, unknown_members
+from orbitmq.runtime.safe_file import SafeFile
+from orbitmq.wire import javajson
+
+__all__ = ["LoadedTable", "TableFile"]
+
+C = TypeVar("C", bound=msgspec.Struct)
+_VERSION_MEMBER: Final = "dataVersion"
+
+
+class LoadedTable(msgspec.Struct, Generic[C]):
+    """What a file held."""
+
+    data_version: DataVersion
+    entries: dict[str, C]
+    others: dict[str, Any]
+    """The other members of the file."""
+
+
+class TableFile(Generic[C]):
+    """Reads and writes one such file."""
+
+    def __init__(self, file: SafeFile, member: str, config_type: type[C]) -> None:
+        self._file = file
+        self._member = member
+        self._config_type = config_type
+        self._unknown: dict[str, dict[str, Any]] = {}
+        self._texts: dict[str, tuple[C, str]] = {}
+
+    def load(self) -> LoadedTable[C] | None:
+        """The content, or None when there is no file. Raises ``CorruptionError``."""
+        loaded = self._file.load(self._parse)
+        if loaded is not None:
+            self._texts.clear()
+        return loaded
+
+    def save(
+        self, data_version: DataVersion, entries: Mapping[str, C], others: Mapping[str, Any] | None = None
+    ) -> None:
+        """Replace the file. Raises ``OSError``."""
+        members = {
+            _VERSION_MEMBER: _indented(data_version, 1),
+            self._member: self._table_text(entries),
+            **{name: _indented(value, 1) for name, value in (others or {}).items()},
+        }
+        lines = ",\n".join(f'\t"{name}":{text}' for name, text in sorted(members.items()))
+        self._file.save(f"{{\n{lines}\n}}".encode())
+
+    def forget(self, name: str) -> None:
+        """Drop what is kept about a config that was deleted."""
+        self._unknown.pop(name, None)
+        self._texts.pop(name, None)
+
+    def _parse(self, content: bytes) -> LoadedTable[C]:
+        raw = javajson.loads(content)
+        if not isinstance(raw, dict):
+            raise BodyError("the file is not a JSON object")
+        table = raw.pop(self._member, None) or {}
+        version = raw.pop(_VERSION_MEMBER, None) or {}
+        entries: dict[str, C] = {}
+        unknown: dict[str, dict[str, Any]] = {}
+        try:
+            data_version = msgspec.convert(version, DataVersion, strict=False)
+            for name, value in table.items():
+                members = {key: item for key, item in value.items() if item is not None}
+                entries[name] = msgspec.convert(members, self._config_type, strict=False)
+                if extra := unknown_members(self._config_type, members):
+                    unknown[name] = extra
+        except (msgspec.ValidationError, AttributeError) as error:
+            raise BodyError(f"member {self._member} cannot be read: {error}") from None
+        self._unknown = unknown
+        return LoadedTable(data_version, entries, raw)
+
+    def _table_text(self, entries: Mapping[str, C]) -> str:
+        if not entries:
+            return "{}"
+        lines = ",\n".join(
+            f"\t\t{_quoted(name)}:{self._text(name, config)}" for name, config in entries.items()
+        )
+        return f"{{\n{lines}\n\t}}"
+
+    def _text(self, name: str, config: C) -> str:
+        known = self._texts.get(name)
+        if known is not None and known[0] is config:
+            return known[1]
+        extra = self._unknown.get(name)
+        text = _indented(config if extra is None else to_object(config, extra), 2)
+        self._texts[name] = (config, text)
+        return text
+
+
+def _indented(value: Any, depth: int) -> str:
+    # Line breaks inside strings are escaped, so every real one is the writer's own.
+    return javajson.encode_pretty(value).decode().replace("\n", "\n" + "\t" * depth)
+
+
+def _quoted(text: str) -> str:
+    return javajson.encode(text).decode()
