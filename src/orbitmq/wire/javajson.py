@@ -20,7 +20,7 @@ import json.encoder
 import math
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import lru_cache
 from typing import Any, Final, TypeVar, get_args, get_origin
@@ -29,7 +29,16 @@ import msgspec
 
 from orbitmq.errors import BodyError
 
-__all__ = ["BODY_BYTES_MAX", "ObjectMap", "decode", "encode", "encode_pretty", "loads", "standardize"]
+__all__ = [
+    "BODY_BYTES_MAX",
+    "ObjectMap",
+    "decode",
+    "encode",
+    "encode_pretty",
+    "encode_standard",
+    "loads",
+    "standardize",
+]
 
 BODY_BYTES_MAX: Final = 16 * 1024 * 1024
 """Longest text that is read; no body of a frame can be longer."""
@@ -68,6 +77,7 @@ _PECULIAR: Final = re.compile(
 )
 
 _decode_any: Final = msgspec.json.Decoder().decode
+_encode_any: Final = msgspec.json.Encoder().encode
 _READ_ERRORS: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 
@@ -109,12 +119,8 @@ def _object_map_types(map_type: Any) -> tuple[Callable[[str], Any], Any]:
 def _decode_custom(wanted: Any, value: Any) -> Any:
     assert get_origin(wanted) is ObjectMap, wanted
     decode_key, plain_type = _object_map_types(wanted)
-    plain = _convert(value, plain_type)
+    plain = msgspec.convert(value, plain_type, strict=False, str_keys=True, dec_hook=_decode_custom)
     return ObjectMap({decode_key(key): item for key, item in plain.items()})
-
-
-def _convert(value: Any, wanted: Any) -> Any:
-    return msgspec.convert(value, wanted, strict=False, str_keys=True, dec_hook=_decode_custom)
 
 
 @lru_cache(maxsize=512)
@@ -129,6 +135,16 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_nulls(item) for item in value]
     return value
+
+
+def _read_any(data: bytes) -> Any:
+    try:
+        return _decode_any(data)
+    except msgspec.DecodeError:
+        standard = standardize(data)
+        if standard is data:
+            raise
+        return _decode_any(standard)
 
 
 def _read(data: bytes, wanted: Any) -> Any:
@@ -148,7 +164,7 @@ def _read(data: bytes, wanted: Any) -> Any:
             failure = error
     if "got `null`" not in str(failure):
         raise failure
-    return _convert(_without_nulls(_decode_any(data)), wanted)
+    return read(_encode_any(_without_nulls(_read_any(data))))
 
 
 def decode(data: bytes, wanted: type[T]) -> T:
@@ -173,6 +189,7 @@ def loads(data: bytes) -> Any:
 
 # Writing.
 _quote: Final = json.encoder.encode_basestring
+_quote_ascii: Final = json.encoder.encode_basestring_ascii
 _EMPTY_FACTORIES: Final = (dict, list, set)
 
 
@@ -204,92 +221,108 @@ def _members(struct_type: type[msgspec.Struct]) -> tuple[_Member, ...]:
     return tuple(sorted(members, key=lambda member: member.text))
 
 
-def _write(value: Any, out: list[str], newline: str) -> None:
-    """``newline`` is empty for the compact form, else a line break and the indentation of ``value``."""
-    if isinstance(value, str):
-        out.append(_quote(value))
-    elif value is None:
-        out.append("null")
-    elif isinstance(value, bool):
-        out.append("true" if value else "false")
-    elif isinstance(value, int):
-        out.append(int.__repr__(value))
-    elif isinstance(value, float):
-        out.append(float.__repr__(value) if math.isfinite(value) else "null")
-    elif isinstance(value, msgspec.Struct):
-        _write_struct(value, out, newline)
-    elif isinstance(value, Mapping):
-        _write_map(value, out, newline)
-    elif isinstance(value, list | tuple | set | frozenset):
-        _write_array(value, out, newline)
-    elif isinstance(value, Enum):
-        _write(value.value, out, newline)
-    elif isinstance(value, msgspec.Raw):
-        out.append(bytes(value).decode())
-    else:
-        raise TypeError(f"{type(value).__name__} has no form in a body")
+class _Writer:
+    """One run of the writer. ``newline`` is empty for the compact form, else a line break and indentation."""
+
+    __slots__ = ("_out", "_standard")
+
+    def __init__(self, *, standard: bool) -> None:
+        self._out: list[str] = []
+        self._standard = standard
+
+    def text(self) -> bytes:
+        # Java's writer gives a question mark for half a surrogate pair, so do we.
+        return "".join(self._out).encode(errors="replace")
+
+    def write(self, value: Any, newline: str) -> None:
+        out = self._out
+        if isinstance(value, str):
+            out.append(_quote_ascii(value) if self._standard else _quote(value))
+        elif value is None:
+            out.append("null")
+        elif isinstance(value, bool):
+            out.append("true" if value else "false")
+        elif isinstance(value, int):
+            out.append(int.__repr__(value))
+        elif isinstance(value, float):
+            out.append(float.__repr__(value) if math.isfinite(value) else "null")
+        elif isinstance(value, msgspec.Struct):
+            self._write_struct(value, newline)
+        elif isinstance(value, Mapping):
+            self._write_map(value, newline)
+        elif isinstance(value, list | tuple | set | frozenset):
+            self._write_array(value, newline)
+        elif isinstance(value, Enum):
+            self.write(value.value, newline)
+        elif isinstance(value, msgspec.Raw):
+            out.append(bytes(value).decode())
+        else:
+            raise TypeError(f"{type(value).__name__} has no form in a body")
+
+    def _write_struct(self, value: msgspec.Struct, newline: str) -> None:
+        out = self._out
+        inner = newline + "\t" if newline else ""
+        separator = "{" + inner
+        for member in _members(type(value)):
+            item = getattr(value, member.attribute)
+            if item is None or item is msgspec.UNSET or item == member.default:
+                continue
+            if member.empty_type is not None and type(item) is member.empty_type and not item:
+                continue
+            out.append(separator)
+            out.append(member.text)
+            self.write(item, inner)
+            separator = "," + inner
+        out.append("{}" if separator[0] == "{" else newline + "}")
+
+    def _write_map(self, value: Mapping[Any, Any], newline: str) -> None:
+        out = self._out
+        if not value:
+            out.append("{}")
+            return
+        inner = newline + "\t" if newline else ""
+        separator = "{" + inner
+        for key, item in value.items():
+            out.append(separator)
+            if self._standard and not isinstance(key, str):
+                # What ``standardize`` would make of the bare form.
+                out.append(_quote_ascii(encode(key).decode()))
+            else:
+                # An object key is written on one line even in the indented form.
+                self.write(key, "")
+            out.append(":")
+            self.write(item, inner)
+            separator = "," + inner
+        out.append(newline + "}")
+
+    def _write_array(self, value: Iterable[Any], newline: str) -> None:
+        out = self._out
+        inner = newline + "\t" if newline else ""
+        separator = "[" + inner
+        for item in value:
+            out.append(separator)
+            self.write(item, inner)
+            separator = "," + inner
+        out.append("[]" if separator[0] == "[" else newline + "]")
 
 
-def _write_struct(value: msgspec.Struct, out: list[str], newline: str) -> None:
-    inner = newline + "\t" if newline else ""
-    separator = "{" + inner
-    for member in _members(type(value)):
-        item = getattr(value, member.attribute)
-        if item is None or item is msgspec.UNSET or item == member.default:
-            continue
-        if member.empty_type is not None and type(item) is member.empty_type and not item:
-            continue
-        out.append(separator)
-        out.append(member.text)
-        _write(item, out, inner)
-        separator = "," + inner
-    out.append("{}" if separator[0] == "{" else newline + "}")
-
-
-def _write_map(value: Mapping[Any, Any], out: list[str], newline: str) -> None:
-    if not value:
-        out.append("{}")
-        return
-    inner = newline + "\t" if newline else ""
-    separator = "{" + inner
-    for key, item in value.items():
-        out.append(separator)
-        # An object key is written on one line even in the indented form.
-        _write(key, out, "")
-        out.append(":")
-        _write(item, out, inner)
-        separator = "," + inner
-    out.append(newline + "}")
-
-
-def _write_array(
-    value: list[Any] | tuple[Any, ...] | set[Any] | frozenset[Any], out: list[str], newline: str
-) -> None:
-    if not value:
-        out.append("[]")
-        return
-    inner = newline + "\t" if newline else ""
-    separator = "[" + inner
-    for item in value:
-        out.append(separator)
-        _write(item, out, inner)
-        separator = "," + inner
-    out.append(newline + "]")
-
-
-def _encode(value: Any, newline: str) -> bytes:
-    out: list[str] = []
+def _encode(value: Any, newline: str, *, standard: bool = False) -> bytes:
+    writer = _Writer(standard=standard)
     try:
-        _write(value, out, newline)
+        writer.write(value, newline)
     except RecursionError:
         raise BodyError("value is nested too deeply to be written") from None
-    # Java's writer gives a question mark for half a surrogate pair, so do we.
-    return "".join(out).encode(errors="replace")
+    return writer.text()
 
 
 def encode(value: Any) -> bytes:
     """The compact form: members in alphabetical order, maps in their own, integer keys bare, no nulls."""
     return _encode(value, "")
+
+
+def encode_standard(value: Any) -> bytes:
+    """As ``encode``, but standard JSON in ASCII: all keys quoted. Some peers ask for it by name."""
+    return _encode(value, "", standard=True)
 
 
 def encode_pretty(value: Any) -> bytes:

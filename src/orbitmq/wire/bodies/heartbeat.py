@@ -1,0 +1,83 @@
+"""What a client tells a broker about itself: HEART_BEAT (34) and CHECK_CLIENT_CONFIG (46).
+
+Answers to Apache's HeartbeatData, ProducerData, ConsumerData, CheckClientRequestBody.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import field
+
+from orbitmq.model.subscription import SubscriptionData
+from orbitmq.wire.bodies.base import Body, always
+from orbitmq.wire.header import Int32
+
+__all__ = [
+    "CheckClientConfig",
+    "ConsumeFromWhere",
+    "ConsumeType",
+    "ConsumerData",
+    "HeartbeatData",
+    "MessageModel",
+    "ProducerData",
+]
+
+
+class ConsumeType(StrEnum):
+    """How a consumer gets its messages."""
+
+    ACTIVELY = "CONSUME_ACTIVELY"
+    PASSIVELY = "CONSUME_PASSIVELY"
+    POP = "CONSUME_POP"
+
+
+class MessageModel(StrEnum):
+    """Whether the members of a group share the messages or each gets all."""
+
+    BROADCASTING = "BROADCASTING"
+    CLUSTERING = "CLUSTERING"
+
+
+class ConsumeFromWhere(StrEnum):
+    """Where a new group starts."""
+
+    LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
+    FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
+    TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+class ProducerData(Body, frozen=True, kw_only=True):
+    group_name: str
+
+
+class ConsumerData(Body, frozen=True, kw_only=True):
+    """The three kinds are plain text: other clients know more names than the enums here."""
+
+    consume_from_where: str | None = None
+    consume_type: str | None = None
+    group_name: str
+    message_model: str | None = None
+    subscription_data_set: list[SubscriptionData] = always(list)
+    unit_mode: bool = always(bool)
+
+
+class HeartbeatData(Body, frozen=True, kw_only=True):
+    """HEART_BEAT (34)."""
+
+    client_id: str = field(name="clientID")
+    consumer_data_set: list[ConsumerData] = always(list)
+    heartbeat_fingerprint: Int32 | None = None
+    """Since 5.1.3: a hash of the subscriptions; 0 is a heartbeat of the first kind."""
+    producer_data_set: list[ProducerData] = always(list)
+    without_sub: bool | None = None
+    """Since 5.1.3: nothing changed, the subscriptions are left out."""
+
+
+class CheckClientConfig(Body, frozen=True, kw_only=True):
+    """CHECK_CLIENT_CONFIG (46)."""
+
+    client_id: str | None = None
+    group: str | None = None
+    namespace: str | None = None
+    subscription_data: SubscriptionData | None = None

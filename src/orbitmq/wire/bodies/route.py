@@ -1,0 +1,70 @@
+"""What the name server tells: routes, clusters, topics, key-value tables (105, 106, 206, 219, 901 and others).
+
+Answers to Apache's TopicRouteData, ClusterInfo, TopicList, KVTable, GetBrokerMemberGroupResponseBody.
+"""
+
+from __future__ import annotations
+
+from orbitmq.model.route import BrokerData, TopicRoute
+from orbitmq.wire import javajson
+from orbitmq.wire.bodies.base import Body, always
+from orbitmq.wire.header import Int64
+
+__all__ = [
+    "BrokerMemberGroup",
+    "ClusterInfo",
+    "KvTable",
+    "MemberGroup",
+    "TopicList",
+    "decode_route",
+    "encode_route",
+]
+
+
+def encode_route(route: TopicRoute, *, standard: bool) -> bytes:
+    """The answer to GET_ROUTEINFO_BY_TOPIC (105).
+
+    ``standard`` quotes the broker ids. It is due to askers of version 4.9.4 up and to those who ask for it by
+    name. The others need the bare form: the Go client takes every quoted id for 0, so that the last slave of a
+    broker would pass for its master.
+    """
+    return javajson.encode_standard(route) if standard else javajson.encode(route)
+
+
+def decode_route(data: bytes) -> TopicRoute:
+    """Read either form. Raises ``BodyError``."""
+    return javajson.decode(data, TopicRoute)
+
+
+class ClusterInfo(Body, frozen=True, kw_only=True):
+    """Answer to GET_BROKER_CLUSTER_INFO (106)."""
+
+    broker_addr_table: dict[str, BrokerData] = always(dict)
+    cluster_addr_table: dict[str, list[str]] = always(dict)
+
+
+class TopicList(Body, frozen=True, kw_only=True):
+    """Answer to 206, 224, 304, 305, 311, 312, 313 and 343."""
+
+    broker_addr: str | None = None
+    topic_list: list[str] = always(list)
+
+
+class KvTable(Body, frozen=True, kw_only=True):
+    """Answer to GET_KVLIST_BY_NAMESPACE (219), GET_BROKER_RUNTIME_INFO (28) and REGISTER_BROKER (103)."""
+
+    table: dict[str, str] = always(dict)
+
+
+class BrokerMemberGroup(Body, frozen=True, kw_only=True):
+    """The replicas of one broker name."""
+
+    broker_addrs: dict[Int64, str] = always(dict)
+    broker_name: str | None = None
+    cluster: str | None = None
+
+
+class MemberGroup(Body, frozen=True, kw_only=True):
+    """Answer to GET_BROKER_MEMBER_GROUP (901)."""
+
+    broker_member_group: BrokerMemberGroup | None = None
