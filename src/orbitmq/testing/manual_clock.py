@@ -1,0 +1,29 @@
+"""A clock that stands still until it is moved."""
+
+from __future__ import annotations
+
+__all__ = ["ManualClock"]
+
+
+class ManualClock:
+    """``runtime.clock.Clock`` for tests: both times move only through ``advance`` (or ``now_ms`` being set back)."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self._now_ms = now_ms
+        self._monotonic = 0.0
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def monotonic(self) -> float:
+        return self._monotonic
+
+    def advance(self, ms: float) -> None:
+        """Let ``ms`` milliseconds pass on both clocks."""
+        assert ms >= 0, "time does not go back; use jump for the wall clock"
+        self._now_ms += int(ms)
+        self._monotonic += ms / 1000
+
+    def jump(self, now_ms: int) -> None:
+        """Set the wall clock alone, forwards or back, as an administrator or NTP does."""
+        self._now_ms = now_ms
