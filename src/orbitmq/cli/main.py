@@ -1,0 +1,64 @@
+"""The ``orbitmq`` command. Subcommands are imported when they are called: ``orbitmq --version`` costs 60 ms."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Final
+
+import click
+
+from orbitmq import __version__
+
+__all__ = ["main"]
+
+_COMMANDS: Final = {
+    "namesrv": ("orbitmq.cli.servers", "namesrv_command", "Run a name server."),
+    "broker": ("orbitmq.cli.broker_server", "broker_command", "Run a broker."),
+    "up": ("orbitmq.cli.up", "up_command", "Run a name server and a broker in one process."),
+    "demo": ("orbitmq.cli.demo", "demo_command", "An end-to-end run that ends by itself."),
+    "admin": ("orbitmq.cli.admin", "admin_commands", "Look at a cluster and change it."),
+    "store": ("orbitmq.cli.store", "store_commands", "Look into the files of a store."),
+    "pipeline": ("orbitmq.cli.pipeline", "pipeline_commands", "Data pipelines on Spark."),
+    "console": ("orbitmq.cli.console", "console_command", "Serve the web console."),
+    "bench": (
+        "orbitmq.cli.bench",
+        "bench_command",
+        "Benchmarks, beside Apache RocketMQ where Java is present.",
+    ),
+}
+"""Name: module, attribute, help line. Only what is installed is offered; see ``_LazyGroup``."""
+
+
+class _LazyGroup(click.Group):
+    """Looks a command up by the spec of its module and imports it on call."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name in _COMMANDS if _is_present(name)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS or not _is_present(cmd_name):
+            return None
+        module, attribute, _ = _COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command), f"{module}:{attribute} is no command"
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # click would import every command for its help line.
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _COMMANDS[name][2]) for name in self.list_commands(ctx)])
+
+
+def _is_present(name: str) -> bool:
+    return importlib.util.find_spec(_COMMANDS[name][0]) is not None
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "--version", prog_name="orbitmq")
+def main() -> None:
+    """orbitmq: Apache RocketMQ, rebuilt in Python."""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""What every server command shares, and ``orbitmq namesrv``.
+
+A server command reads its configuration, starts, prints one ready line, runs until SIGTERM or SIGINT, stops in order
+and leaves with 0. What cannot start leaves with 1 and one line that says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from orbitmq.errors import ConfigError, CorruptionError
+from orbitmq.runtime.logs import LOG_LEVELS, configure_logging
+from orbitmq.runtime.options import Properties, config_from_properties, parse_properties
+from orbitmq.runtime.tasks import TaskOwner
+
+__all__ = ["fail", "logging_options", "namesrv_command", "read_config", "run_server", "set_options"]
+
+logger = logging.getLogger(__name__)
+
+C = TypeVar("C")
+S = TypeVar("S")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def fail(message: str) -> NoReturn:
+    """Leave with 1 and one line on standard error."""
+    click.echo(f"orbitmq: {' '.join(message.split())}", err=True)
+    sys.exit(1)
+
+
+def logging_options(command: F) -> F:
+    """``--log-level`` and ``--log-file`` for a server command."""
+    command = click.option(
+        "--log-level",
+        type=click.Choice(LOG_LEVELS, case_sensitive=False),
+        default="INFO",
+        show_default=True,
+        help="Least important lines to log.",
+    )(command)
+    return click.option(
+        "--log-file",
+        type=click.Path(dir_okay=False),
+        help="Log to this file, which rolls over; else to stderr.",
+    )(command)
+
+
+def set_options(command: F) -> F:
+    """``-c FILE`` and ``--set KEY=VALUE`` for a server command."""
+    command = click.option(
+        "-c",
+        "--config",
+        "config_file",
+        type=click.Path(dir_okay=False),
+        help="Properties file, with Apache's keys.",
+    )(command)
+    return click.option(
+        "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Set one option; wins over the file."
+    )(command)
+
+
+def read_config(
+    config_type: type[C], config_file: str | None, overrides: Sequence[str]
+) -> tuple[C, Properties, list[str]]:
+    """A config, the properties it came from, and the keys nobody knows. Raises ``ConfigError``."""
+    source, values, lines = "defaults", dict[str, str](), dict[str, int]()
+    if config_file is not None:
+        try:
+            text = Path(config_file).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{config_file} cannot be read: {error}") from None
+        properties = parse_properties(text, config_file)
+        source, values, lines = config_file, dict(properties.values), dict(properties.lines)
+    for number, override in enumerate(overrides, 1):
+        key, separator, value = override.partition("=")
+        key = key.strip()
+        if not separator or not key:
+            raise ConfigError(f"--set {override!r} is not of the form KEY=VALUE")
+        # Read on its own first, so that a bad value is not reported as a line of the file.
+        config_from_properties(config_type, Properties("--set", {key: value}, {key: number}))
+        values[key], lines[key] = value, number
+    properties = Properties(source, values, lines)
+    config, unknown = config_from_properties(config_type, properties)
+    return config, properties, unknown
+
+
+def run_server(
+    server: Callable[[], AbstractAsyncContextManager[S]],
+    ready: Callable[[S], str],
+    failed: Callable[[S], Coroutine[Any, Any, BaseException]] | None = None,
+) -> None:
+    """Run a server until a signal; ``ready`` gives the line to print once it serves.
+
+    ``failed`` may wait for the end of a server that can no longer serve; the process then leaves with 1.
+    """
+    if not __debug__:
+        fail("a server does not start under python -O: its assertions guard the data")
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            failure = runner.run(_serve(server, ready, failed))
+    except (ConfigError, CorruptionError, OSError) as error:
+        fail(str(error))
+    if failure is not None:
+        fail(f"stopped: {failure}")
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _serve(
+    server: Callable[[], AbstractAsyncContextManager[S]],
+    ready: Callable[[S], str],
+    failed: Callable[[S], Coroutine[Any, Any, BaseException]] | None,
+) -> BaseException | None:
+    loop = asyncio.get_running_loop()
+    stopped: asyncio.Future[None] = loop.create_future()
+
+    def stop() -> None:
+        if not stopped.done():
+            stopped.set_result(None)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    async with server() as running:
+        # What was imported and built so far lives as long as the process: keep the collector off it.
+        gc.freeze()
+        click.echo(ready(running))
+        sys.stdout.flush()
+        if failed is None:
+            await stopped
+            return None
+        tasks = TaskOwner("process")
+        failure: asyncio.Task[BaseException] = tasks.start(failed(running), "failure-watch")
+        await asyncio.wait((stopped, failure), return_when=asyncio.FIRST_COMPLETED)
+        reason = failure.result() if failure.done() else None
+        await tasks.close()
+        return reason
+
+
+@click.command("namesrv")
+@set_options
+@click.option("--port", type=click.IntRange(0, 65_535), help="Port to listen on (listenPort).")
+@click.option("-p", "--print-config", is_flag=True, help="Print the configuration and end.")
+@click.option("-n", "--namesrv-addr", hidden=True, help="Taken for the sake of Apache's scripts; not used.")
+@logging_options
+def namesrv_command(
+    config_file: str | None,
+    overrides: tuple[str, ...],
+    port: int | None,
+    print_config: bool,
+    namesrv_addr: str | None,
+    log_level: str,
+    log_file: str | None,
+) -> None:
+    """Run a name server until SIGTERM or SIGINT.
+
+    Options have Apache's names (listenPort, kvConfigPath, ...); -p shows all of them.
+    """
+    from orbitmq.namesrv.config import NameServerConfig, render_config
+    from orbitmq.namesrv.server import NameServer
+
+    try:
+        configure_logging(log_level.upper(), log_file)
+        if port is not None:
+            overrides = (*overrides, f"listenPort={port}")
+        if config_file is not None:
+            overrides = (f"configStorePath={config_file}", *overrides)
+        config, properties, unknown = read_config(NameServerConfig, config_file, overrides)
+    except (ConfigError, OSError) as error:
+        fail(str(error))
+    if print_config:
+        click.echo(render_config(config), nl=False)
+        return
+    for key in unknown:
+        logger.warning("unknown option ignored key=%s source=%s", key, properties.source)
+    run_server(
+        lambda: NameServer(config, stored=properties.values),
+        lambda server: f"orbitmq name server ready, address {server.address}",
+    )

@@ -1,0 +1,251 @@
+"""Options of the name server, under Apache's keys (NamesrvConfig, NettyServerConfig, TlsSystemConfig)."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from orbitmq.errors import ConfigError
+from orbitmq.runtime.options import option, options_of, render_value
+from orbitmq.transport.tls import ServerTls, TlsMode, client_context, server_context
+
+__all__ = ["BLACK_LIST", "NameServerConfig", "client_tls", "file_path", "render_config", "server_tls"]
+
+BLACK_LIST: Final = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
+"""Keys that no request may change, whatever the configuration says: they name files of this machine."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NameServerConfig:
+    """Everything a name server can be told."""
+
+    listen_port: int = option(
+        9876, apache="listenPort", low=0, high=65_535, doc="Port to listen on; 0 lets the system choose."
+    )
+    bind_address: str = option(
+        "0.0.0.0", apache="bindAddress", doc="Address to listen on; 0.0.0.0 is every interface."
+    )
+    rocketmq_home: str = option(
+        "",
+        apache="rocketmqHome",
+        doc="Where an Apache installation lies. Nothing is read from it; shown to tools that ask.",
+    )
+    kv_config_path: str = option(
+        "~/namesrv/kvConfig.json",
+        apache="kvConfigPath",
+        doc="File of the key-value configuration. Empty: kept in memory only.",
+    )
+    config_store_path: str = option(
+        "~/namesrv/namesrv.properties",
+        apache="configStorePath",
+        doc="File that changes made by requests are written to; the -c file when one was given. Empty: none.",
+    )
+    config_black_list: str = option(
+        "configBlackList;configStorePath;kvConfigPath",
+        apache="configBlackList",
+        doc="Keys no request may change, separated by semicolons; rocketmqHome always belongs to them.",
+    )
+    order_message_enable: bool = option(
+        False,
+        apache="orderMessageEnable",
+        reload=True,
+        doc="Put the ORDER_TOPIC_CONFIG entry of a topic into its route.",
+    )
+    return_order_topic_config_to_broker: bool = option(
+        True,
+        apache="returnOrderTopicConfigToBroker",
+        reload=True,
+        doc="Answer a registration with the ORDER_TOPIC_CONFIG table.",
+    )
+    cluster_test: bool = option(
+        False,
+        apache="clusterTest",
+        reload=True,
+        doc="Test environment: routes always carry their ORDER_TOPIC_CONFIG entry, and topics unknown here are "
+        "asked for at productNamesrvAddr.",
+    )
+    product_env_name: str = option(
+        "center",
+        apache="productEnvName",
+        doc="Name of the production environment; shown only. Apache looks its name servers up by this name, "
+        "we ask productNamesrvAddr.",
+    )
+    product_namesrv_addr: str = option(
+        "",
+        apache="productNamesrvAddr",
+        doc="With clusterTest: name servers of the production environment, host:port;host:port. Not an Apache key.",
+    )
+    scan_interval_ms: int = option(
+        5_000,
+        apache="scanNotActiveBrokerInterval",
+        low=10,
+        doc="Pause between two looks for brokers that have not been heard of within their timeout.",
+    )
+    broker_timeout_ms: int = option(
+        120_000,
+        apache="brokerChannelExpiredTime",
+        low=100,
+        doc="How long a broker that names no timeout itself may stay silent. Not configurable in Apache.",
+    )
+    unregister_queue_capacity: int = option(
+        3_000,
+        apache="unRegisterBrokerQueueCapacity",
+        low=1,
+        doc="Shown only: a broker is taken out while its request is handled, there is no queue.",
+    )
+    support_acting_master: bool = option(
+        False,
+        apache="supportActingMaster",
+        reload=True,
+        doc="Show clients the surviving slave with the smallest id as master when the group has none.",
+    )
+    enable_all_topic_list: bool = option(
+        True, apache="enableAllTopicList", reload=True, doc="Answer the request for all topics."
+    )
+    enable_topic_list: bool = option(
+        True,
+        apache="enableTopicList",
+        reload=True,
+        doc="Answer requests for the topics of a cluster or unit.",
+    )
+    notify_min_broker_id_changed: bool = option(
+        False,
+        apache="notifyMinBrokerIdChanged",
+        reload=True,
+        doc="Tell the brokers of a group when its smallest live id changes.",
+    )
+    need_wait_for_service: bool = option(
+        False,
+        apache="needWaitForService",
+        reload=True,
+        doc="Refuse route requests during the first waitSecondsForService seconds, until brokers had time to come.",
+    )
+    wait_for_service_s: int = option(
+        45, apache="waitSecondsForService", low=0, reload=True, doc="See needWaitForService."
+    )
+    delete_topic_with_broker_registration: bool = option(
+        False,
+        apache="deleteTopicWithBrokerRegistration",
+        reload=True,
+        doc="A registration that lacks a topic removes it for this broker. Needs "
+        "enableSingleTopicRegister=true on the brokers; never applied to static topics.",
+    )
+    channel_idle_s: int = option(
+        120,
+        apache="serverChannelMaxIdleTimeSeconds",
+        low=1,
+        doc="A connection with neither read nor write for this long is closed.",
+    )
+    connections_max: int = option(
+        16_384, apache="serverConnectionsMax", low=1, doc="Connections served at once. Not an Apache key."
+    )
+    route_cache_bytes: int = option(
+        64 * 1024 * 1024,
+        apache="routeCacheBytes",
+        low=0,
+        doc="Encoded routes kept ready; when more come the store is emptied and fills again. Not an Apache key.",
+    )
+    tls_mode: TlsMode = option(  # noqa: RUF009 - a field declaration, not a shared value
+        TlsMode.PERMISSIVE,
+        apache="tls.server.mode",
+        doc="TLS on the port: disabled, permissive (both) or enforcing.",
+    )
+    tls_certificate: str = option("", apache="tls.server.certPath", doc="PEM file of the server certificate.")
+    tls_key: str = option("", apache="tls.server.keyPath", doc="PEM file of the private key.")
+    tls_key_password: str = option("", apache="tls.server.keyPassword", doc="Password of the private key.")
+    tls_authenticate_clients: bool = option(
+        False,
+        apache="tls.server.authClient",
+        doc="Clients must present a certificate signed by trustCertPath.",
+    )
+    tls_client_authentication: str = option(
+        "none",
+        apache="tls.server.need.client.auth",
+        choices=("none", "optional", "require"),
+        doc="Whether clients are asked for a certificate; require is the same as authClient=true, optional checks it "
+        "when one is given.",
+    )
+    tls_trusted: str = option(
+        "", apache="tls.server.trustCertPath", doc="PEM file with the trusted authorities."
+    )
+
+    tls_to_brokers: bool = option(False, apache="tls.enable", doc="Use TLS for the notices sent to brokers.")
+    tls_client_trusted: str = option(
+        "",
+        apache="tls.client.trustCertPath",
+        doc="PEM file with the authorities broker certificates are checked by.",
+    )
+    tls_client_certificate: str = option(
+        "", apache="tls.client.certPath", doc="PEM file of the certificate shown to brokers."
+    )
+    tls_client_key: str = option("", apache="tls.client.keyPath", doc="PEM file of its private key.")
+    tls_client_key_password: str = option(
+        "", apache="tls.client.keyPassword", doc="Password of that private key."
+    )
+    tls_client_checks_server: bool = option(
+        False, apache="tls.client.authServer", doc="Check broker certificates against trustCertPath."
+    )
+
+    @property
+    def black_list(self) -> frozenset[str]:
+        """Every key no request may change."""
+        return BLACK_LIST | {key for key in self.config_black_list.split(";") if key}
+
+
+def file_path(text: str) -> str | None:
+    """The absolute path an option names, or ``None`` for "no file"."""
+    return str(Path(text).expanduser().absolute()) if text else None
+
+
+def server_tls(config: NameServerConfig) -> ServerTls:
+    """What the port accepts. Raises ``ConfigError`` when the files cannot be used."""
+    if config.tls_mode is TlsMode.DISABLED:
+        return ServerTls(TlsMode.DISABLED)
+    if not config.tls_certificate:
+        if config.tls_mode is TlsMode.ENFORCING:
+            raise ConfigError("tls.server.mode=enforcing needs tls.server.certPath and tls.server.keyPath")
+        return ServerTls(config.tls_mode)
+    required = config.tls_authenticate_clients or config.tls_client_authentication == "require"
+    asked = required or config.tls_client_authentication == "optional"
+    if asked and not config.tls_trusted:
+        raise ConfigError("client certificates are asked for but tls.server.trustCertPath is not set")
+    context = server_context(
+        Path(config.tls_certificate),
+        Path(config.tls_key),
+        password=config.tls_key_password or None,
+        trusted=Path(config.tls_trusted) if asked else None,
+    )
+    if asked and not required:
+        context.verify_mode = ssl.CERT_OPTIONAL
+    return ServerTls(config.tls_mode, context)
+
+
+def client_tls(config: NameServerConfig) -> ssl.SSLContext | None:
+    """What notices to brokers are sent with. Raises ``ConfigError`` when the files cannot be used."""
+    if not config.tls_to_brokers:
+        return None
+    if config.tls_client_checks_server and not config.tls_client_trusted:
+        raise ConfigError("tls.client.authServer=true needs tls.client.trustCertPath")
+    return client_context(
+        trusted=Path(config.tls_client_trusted) if config.tls_client_checks_server else None,
+        certificate=Path(config.tls_client_certificate) if config.tls_client_certificate else None,
+        key=Path(config.tls_client_key) if config.tls_client_key else None,
+        password=config.tls_client_key_password or None,
+    )
+
+
+_SECRET_KEYS: Final = frozenset({"tls.server.keyPassword", "tls.client.keyPassword"})
+
+
+def render_config(config: NameServerConfig) -> str:
+    """The configuration as properties text, sorted by key, as GET_NAMESRV_CONFIG answers it. No secrets."""
+    lines = []
+    for declared in options_of(NameServerConfig):
+        value = getattr(config, declared.name)
+        if declared.key in ("kvConfigPath", "configStorePath"):
+            value = file_path(value)
+        text = "******" if declared.key in _SECRET_KEYS and value else render_value(value)
+        lines.append(f"{declared.key}={text}\n")
+    return "".join(sorted(lines))

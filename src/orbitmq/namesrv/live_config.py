@@ -1,0 +1,107 @@
+"""Configuration that requests may change while the server runs (Apache: Configuration).
+
+Only options declared with ``reload`` change; a key that needs a restart is refused instead of being taken without
+effect. What changes is written to the properties file first, so that a restart with it starts from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping
+
+from orbitmq.errors import ConfigError, NoPermission, ServerError
+from orbitmq.namesrv.config import NameServerConfig
+from orbitmq.runtime.options import Properties, options_of, parse_properties, parse_value, render_value
+from orbitmq.runtime.safe_file import SafeFile
+
+__all__ = ["LiveConfig"]
+
+logger = logging.getLogger(__name__)
+
+
+class LiveConfig:
+    """The configuration in force."""
+
+    def __init__(
+        self,
+        config: NameServerConfig,
+        file: SafeFile | None = None,
+        stored: Mapping[str, str] | None = None,
+        on_change: Callable[[NameServerConfig], None] | None = None,
+    ) -> None:
+        self.current = config
+        self._file = file
+        self._stored = dict(stored or {})
+        self._on_change = on_change
+        self._changing = asyncio.Lock()
+
+    async def update(self, text: str) -> None:
+        """Apply properties text. Raises a ``BrokerError`` and changes nothing if any of it cannot be taken."""
+        changes = parse_properties(text, "request")
+        forbidden = self.current.black_list & changes.values.keys()
+        if forbidden:
+            raise NoPermission(f"cannot be changed by request: {', '.join(sorted(forbidden))}")
+        async with self._changing:
+            config, taken, unknown = _updated(self.current, changes)
+            if unknown:
+                logger.warning("unknown options ignored keys=%s", ",".join(unknown))
+            if not taken:
+                return
+            stored = {**self._stored, **taken}
+            await self._save(stored)
+            self._stored = stored
+            self.current = config
+        logger.info("configuration changed %s", " ".join(f"{key}={value}" for key, value in taken.items()))
+        if self._on_change is not None:
+            self._on_change(config)
+
+    async def _save(self, stored: Mapping[str, str]) -> None:
+        if self._file is None:
+            return
+        try:
+            await asyncio.to_thread(self._file.save, _properties_text(stored))
+        except OSError as error:
+            logger.error("configuration not written path=%s error=%s", self._file.path, error)
+            raise ServerError(f"configuration cannot be written: {error.strerror or error}") from None
+
+
+def _updated(
+    config: NameServerConfig, changes: Properties
+) -> tuple[NameServerConfig, dict[str, str], list[str]]:
+    """The new config, the keys that changed, the keys nobody knows."""
+    by_key = {declared.key: declared for declared in options_of(NameServerConfig)}
+    chosen: dict[str, object] = {}
+    taken: dict[str, str] = {}
+    unknown: list[str] = []
+    for key, text in changes.values.items():
+        declared = by_key.get(key)
+        if declared is None:
+            unknown.append(key)
+            continue
+        try:
+            value = parse_value(declared, text, changes.source)
+        except ConfigError as error:
+            raise ServerError(str(error)) from None
+        if value == getattr(config, declared.name):
+            continue
+        if not declared.reload:
+            raise NoPermission(f"{key} cannot change while the server runs: set it in the file and restart")
+        chosen[declared.name] = value
+        taken[key] = render_value(value)
+    return dataclasses.replace(config, **chosen), taken, unknown  # type: ignore[arg-type]
+
+
+def _properties_text(values: Mapping[str, str]) -> bytes:
+    return "".join(f"{_escape(key, is_key=True)}={_escape(values[key])}\n" for key in sorted(values)).encode()
+
+
+def _escape(text: str, *, is_key: bool = False) -> str:
+    text = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    if is_key:
+        for char in "=: #!":
+            text = text.replace(char, "\\" + char)
+    elif text.startswith(" "):
+        text = "\\" + text
+    return text

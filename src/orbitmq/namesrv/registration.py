@@ -1,0 +1,83 @@
+"""Values that go into the route table and come out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from orbitmq.model.data_version import DataVersion
+from orbitmq.model.topic import TopicConfig
+
+__all__ = ["BrokerKey", "LiveBroker", "MinIdNotice", "Registered", "Registration", "RouteRules"]
+
+
+class BrokerKey(NamedTuple):
+    """One broker process: its address, in its cluster."""
+
+    cluster: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """What a broker says of itself."""
+
+    key: BrokerKey
+    broker_name: str
+    broker_id: int
+    ha_address: str = ""
+    zone_name: str | None = None
+    timeout_ms: int | None = None
+    """How long the broker may stay silent; ``None``: the server's own limit."""
+    enable_acting_master: bool | None = None
+    """``None``: a 4.x broker, which knows nothing of it."""
+    data_version: DataVersion = field(default_factory=DataVersion)
+    topics: Mapping[str, TopicConfig] = field(default_factory=dict)
+    mappings: Mapping[str, Any] = field(default_factory=dict)
+    """Static topics: topic to mapping info, which is passed on to clients as it came."""
+    filter_servers: Sequence[str] | None = None
+    connection: Hashable = None
+    """What the broker speaks over; its loss removes the broker."""
+
+
+@dataclass(slots=True)
+class LiveBroker:
+    """A registered process, as long as it is heard of."""
+
+    broker_name: str
+    broker_id: int
+    last_seen_s: float
+    timeout_s: float
+    data_version: DataVersion
+    ha_address: str
+    connection: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class MinIdNotice:
+    """The smallest live id of a group changed: who is to be told, and what."""
+
+    receivers: tuple[str, ...]
+    min_broker_id: int
+    min_broker_address: str
+    offline_address: str | None = None
+    ha_address: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The answer to a registration; addresses only for a slave whose master lives."""
+
+    master_address: str | None = None
+    ha_address: str | None = None
+    notice: MinIdNotice | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RouteRules:
+    """The part of the configuration the table works by."""
+
+    broker_timeout_ms: int = 120_000
+    support_acting_master: bool = False
+    delete_topic_with_registration: bool = False

@@ -1,0 +1,458 @@
+"""Which brokers live and which topics they hold (Apache: RouteInfoManager). No I/O; the clock is a parameter.
+
+Invariants
+1. A broker name is in ``_brokers`` if and only if at least one address stands behind it, and then in a cluster set.
+2. Every address of every broker name has a live entry, and every live entry an address; they come and go together.
+3. ``_topics_of[name]`` are exactly the topics whose queue table has ``name``; no topic has an empty queue table.
+4. Whatever changes the route of a topic reports the topic to ``on_change`` before the call returns.
+
+Apache breaks the first two in corners (a refused registration leaves an empty broker name behind); we decide first
+and change afterwards. A steady clock is used for liveness, so that a corrected wall clock expires nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from orbitmq.codes import Perm
+from orbitmq.errors import ServerError
+from orbitmq.model.data_version import DataVersion
+from orbitmq.model.route import MASTER_ID, BrokerData, QueueData, TopicRoute
+from orbitmq.model.topic import PERM_READ_WRITE, TopicConfig, is_writable
+from orbitmq.namesrv.registration import (
+    BrokerKey,
+    LiveBroker,
+    MinIdNotice,
+    Registered,
+    Registration,
+    RouteRules,
+)
+from orbitmq.runtime.clock import Clock
+
+__all__ = ["RouteTable", "route_in_zone"]
+
+logger = logging.getLogger(__name__)
+
+_WRITE: Final = int(Perm.WRITE)
+_MEMBER_TOPIC_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
+"""Topics by which the brokers of a group find each other: they must see who really is master."""
+
+
+class RouteTable:
+    """Brokers, topics and the routes that follow from them."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        rules: RouteRules = RouteRules(),  # noqa: B008 - a frozen value
+        on_change: Callable[[Collection[str]], None] = lambda topics: None,
+    ) -> None:
+        self._clock = clock
+        self.rules = rules
+        self._on_change = on_change
+        self._topics: dict[str, dict[str, QueueData]] = {}
+        self._topics_of: dict[str, set[str]] = {}
+        self._brokers: dict[str, BrokerData] = {}
+        self._clusters: dict[str, set[str]] = {}
+        self._live: dict[BrokerKey, LiveBroker] = {}
+        self._keys_of: dict[Hashable, set[BrokerKey]] = {}
+        self._filter_servers: dict[BrokerKey, list[str]] = {}
+        self._mappings: dict[str, dict[str, Any]] = {}
+
+    # -- brokers come -------------------------------------------------------------------------------------
+
+    def register(self, registration: Registration) -> Registered:
+        """Take a broker in or renew it. Raises ``ServerError`` for a lone topic of an unknown broker.
+
+        A broker whose id is held by another address with a newer epoch is not taken in; it is not told either.
+        """
+        name, key, broker_id = registration.broker_name, registration.key, registration.broker_id
+        old = self._brokers.get(name)
+        addresses = {} if old is None else dict(old.broker_addrs)
+        min_id_before = min(addresses, default=MASTER_ID)
+        # A slave that became master comes with its old address and a new id: an address has one id.
+        stale_ids = [
+            other for other, address in addresses.items() if address == key.address and other != broker_id
+        ]
+        for other in stale_ids:
+            del addresses[other]
+        if self._is_outranked(registration, addresses.get(broker_id)):
+            self._drop(key)
+            if old is not None and stale_ids:
+                self._replace_broker(old, addresses)
+            return Registered()
+        if broker_id not in addresses and len(registration.topics) == 1:
+            # A change notice, not a registration: the rest of the topics must be known first.
+            raise ServerError("register broker failed")
+
+        live = self._live.get(key)
+        if live is not None and live.broker_name != name:
+            self.unregister(key, live.broker_name)
+        displaced = addresses.get(broker_id)
+        if displaced is not None and displaced != key.address:
+            for other_key in [
+                k for k, v in self._live.items() if (v.broker_name, k.address) == (name, displaced)
+            ]:
+                self._drop(other_key)
+        is_new = displaced is None
+        addresses[broker_id] = key.address
+        broker = BrokerData(
+            broker_addrs=addresses,
+            broker_name=name,
+            cluster=key.cluster if old is None else old.cluster,
+            enable_acting_master=registration.enable_acting_master is True,
+            zone_name=registration.zone_name if registration.zone_name is not None else msgspec.UNSET,
+        )
+        self._clusters.setdefault(key.cluster, set()).add(name)
+        if broker != old:
+            self._brokers[name] = broker
+            self._on_change(self._topics_of.get(name, ()))
+        self._take_topics(registration, broker, is_new=is_new)
+        self._mark_live(registration)
+        master_address, ha_address = self._master_of(broker, key) if broker_id != MASTER_ID else (None, None)
+        notice = None
+        if broker_id < min_id_before:
+            others = tuple(address for other, address in addresses.items() if other != broker_id)
+            receivers = others or (key.address,)
+            notice = MinIdNotice(receivers, broker_id, key.address, None, registration.ha_address)
+        return Registered(master_address, ha_address, notice)
+
+    def _is_outranked(self, registration: Registration, holder: str | None) -> bool:
+        if holder is None or holder == registration.key.address:
+            return False
+        live = self._live.get(BrokerKey(registration.key.cluster, holder))
+        if live is None or live.data_version.state_version <= registration.data_version.state_version:
+            return False
+        logger.warning(
+            "registration ignored, its id is held under a newer epoch broker=%s id=%d address=%s holder=%s",
+            registration.broker_name,
+            registration.broker_id,
+            registration.key.address,
+            holder,
+        )
+        return True
+
+    def _take_topics(self, registration: Registration, broker: BrokerData, *, is_new: bool) -> None:
+        is_master = registration.broker_id == MASTER_ID
+        is_prime_slave = (
+            not is_master
+            and registration.enable_acting_master is not None
+            and registration.broker_id == min(broker.broker_addrs)
+        )
+        if not (is_master or is_prime_slave):
+            return
+        name = broker.broker_name
+        if self.rules.delete_topic_with_registration and not registration.mappings:
+            for topic in self._topics_of.get(name, set()) - registration.topics.keys():
+                self._remove_queues(topic, (name,))
+        live = self._live.get(registration.key)
+        changed = is_new or live is None or live.data_version != registration.data_version
+        topics: Iterable[str] = registration.topics
+        if not changed:
+            # The usual case, twice a minute from every broker: nothing but topics an operator deleted here.
+            topics = registration.topics.keys() - self._topics_of.get(name, set())
+        read_only = is_prime_slave and broker.enable_acting_master
+        for topic in topics:
+            self._put_queues(topic, _queue_data(name, registration.topics[topic], read_only=read_only))
+        if changed:
+            for topic, mapping in registration.mappings.items():
+                broker_name = mapping.get("bname", name) if isinstance(mapping, dict) else name
+                self._mappings.setdefault(topic, {})[broker_name] = mapping
+            if registration.mappings:
+                self._on_change(registration.mappings.keys())
+
+    def _put_queues(self, topic: str, queues: QueueData) -> None:
+        table = self._topics.get(topic)
+        if table is None:
+            table = self._topics[topic] = {}
+            logger.debug("topic added topic=%s broker=%s", topic, queues.broker_name)
+        old = table.get(queues.broker_name)
+        if old == queues:
+            return
+        if old is not None:
+            logger.info("topic changed topic=%s old=%s new=%s", topic, old, queues)
+        table[queues.broker_name] = queues
+        self._topics_of.setdefault(queues.broker_name, set()).add(topic)
+        self._on_change((topic,))
+
+    def _mark_live(self, registration: Registration) -> None:
+        key = registration.key
+        old = self._live.get(key)
+        if old is None:
+            logger.info(
+                "broker registered cluster=%s broker=%s id=%d address=%s ha=%s",
+                key.cluster,
+                registration.broker_name,
+                registration.broker_id,
+                key.address,
+                registration.ha_address,
+            )
+        elif old.connection != registration.connection:
+            self._forget_connection(old.connection, key)
+        timeout_ms = registration.timeout_ms
+        self._live[key] = LiveBroker(
+            registration.broker_name,
+            registration.broker_id,
+            self._clock.monotonic(),
+            (self.rules.broker_timeout_ms if timeout_ms is None else timeout_ms) / 1000,
+            registration.data_version,
+            registration.ha_address,
+            registration.connection,
+        )
+        self._keys_of.setdefault(registration.connection, set()).add(key)
+        if registration.filter_servers is not None:
+            self._put_filter_servers(key, registration.broker_name, registration.filter_servers)
+
+    def _put_filter_servers(self, key: BrokerKey, broker_name: str, servers: Sequence[str]) -> None:
+        if list(servers) == self._filter_servers.get(key, []):
+            return
+        if servers:
+            self._filter_servers[key] = list(servers)
+        else:
+            del self._filter_servers[key]
+        self._on_change(self._topics_of.get(broker_name, ()))
+
+    def _master_of(self, broker: BrokerData, key: BrokerKey) -> tuple[str | None, str | None]:
+        master = broker.master_address
+        live = None if master is None else self._live.get(BrokerKey(key.cluster, master))
+        return (None, None) if live is None else (master, live.ha_address)
+
+    def heartbeat(self, key: BrokerKey) -> None:
+        """A sign of life; nothing happens for a broker that is not registered."""
+        live = self._live.get(key)
+        if live is not None:
+            live.last_seen_s = self._clock.monotonic()
+
+    def data_version(self, key: BrokerKey) -> DataVersion | None:
+        """The version of a broker's topics as it last registered them."""
+        live = self._live.get(key)
+        return None if live is None else live.data_version
+
+    # -- brokers go ---------------------------------------------------------------------------------------
+
+    def unregister(self, key: BrokerKey, broker_name: str) -> MinIdNotice | None:
+        """Take a broker out, with the topics nobody else holds. Gives a notice when its group must be told."""
+        self._drop(key)
+        broker = self._brokers.get(broker_name)
+        if broker is None or key.address not in broker.broker_addrs.values():
+            return None
+        logger.info("broker removed cluster=%s broker=%s address=%s", key.cluster, broker_name, key.address)
+        addresses = {
+            other: address for other, address in broker.broker_addrs.items() if address != key.address
+        }
+        self._replace_broker(broker, addresses)
+        if not addresses or not broker.enable_acting_master:
+            return None
+        min_id = min(addresses)
+        if min_id > MASTER_ID:
+            # The master is gone: the rest of the group serves what it has and takes nothing new.
+            self._change_perm(broker_name, lambda perm: perm & ~_WRITE)
+        if min_id == min(broker.broker_addrs):
+            return None
+        return MinIdNotice(tuple(addresses.values()), min_id, addresses[min_id], key.address, None)
+
+    def _replace_broker(self, broker: BrokerData, addresses: dict[int, str]) -> None:
+        """Give a broker name other addresses; without any it disappears."""
+        name = broker.broker_name
+        if addresses == broker.broker_addrs:
+            return
+        if addresses:
+            self._brokers[name] = msgspec.structs.replace(broker, broker_addrs=addresses)
+            self._on_change(self._topics_of.get(name, ()))
+            return
+        del self._brokers[name]
+        for cluster in [cluster for cluster, names in self._clusters.items() if name in names]:
+            self._clusters[cluster].discard(name)
+            if not self._clusters[cluster]:
+                del self._clusters[cluster]
+        for topic in list(self._topics_of.get(name, ())):
+            self._remove_queues(topic, (name,))
+
+    def _drop(self, key: BrokerKey) -> None:
+        """Remove a live entry."""
+        self._filter_servers.pop(key, None)
+        live = self._live.pop(key, None)
+        if live is not None:
+            self._forget_connection(live.connection, key)
+
+    def _forget_connection(self, connection: Hashable, key: BrokerKey) -> None:
+        keys = self._keys_of.get(connection)
+        if keys is not None:
+            keys.discard(key)
+            if not keys:
+                del self._keys_of[connection]
+
+    def connection_lost(self, connection: Hashable) -> list[MinIdNotice]:
+        """Take out the brokers that last registered over ``connection``."""
+        return list(self._unregister_all(sorted(self._keys_of.get(connection, ()))))
+
+    def expire(self) -> tuple[list[Hashable], list[MinIdNotice]]:
+        """Take out the brokers not heard of within their timeout; gives their connections, to be closed."""
+        now_s = self._clock.monotonic()
+        expired = [key for key, live in self._live.items() if live.last_seen_s + live.timeout_s < now_s]
+        for key in expired:
+            logger.warning("broker expired cluster=%s address=%s", key.cluster, key.address)
+        connections = [self._live[key].connection for key in expired]
+        return connections, list(self._unregister_all(expired))
+
+    def _unregister_all(self, keys: Sequence[BrokerKey]) -> Iterator[MinIdNotice]:
+        for key in keys:
+            live = self._live[key]
+            notice = self.unregister(key, live.broker_name)
+            if notice is not None:
+                yield notice
+
+    # -- topics -------------------------------------------------------------------------------------------
+
+    def _remove_queues(self, topic: str, broker_names: Iterable[str]) -> None:
+        table = self._topics.get(topic)
+        if table is None:
+            return
+        for name in broker_names:
+            if table.pop(name, None) is None:
+                continue
+            self._topics_of[name].discard(topic)
+            if not self._topics_of[name]:
+                del self._topics_of[name]
+        if not table:
+            del self._topics[topic]
+            logger.debug("topic removed topic=%s", topic)
+        self._on_change((topic,))
+
+    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+        """Forget a topic, in one cluster or altogether, until a broker registers it again."""
+        table = self._topics.get(topic)
+        if table is None:
+            return
+        names = (
+            list(table)
+            if not cluster
+            else [name for name in self._clusters.get(cluster, ()) if name in table]
+        )
+        self._remove_queues(topic, names)
+        if topic not in self._topics:
+            self._mappings.pop(topic, None)
+
+    def add_topic(self, topic: str, queues: Sequence[QueueData]) -> None:
+        """Put queues of a topic in before the brokers register it; nothing happens if one of them is unknown."""
+        unknown = [data.broker_name for data in queues if data.broker_name not in self._brokers]
+        if unknown:
+            logger.warning("topic not added, unknown broker topic=%s broker=%s", topic, unknown[0])
+            return
+        for data in queues:
+            self._put_queues(topic, data)
+
+    def wipe_write_perm(self, broker_name: str) -> int:
+        """Make all topics of a broker name read-only until it registers a change; gives their number."""
+        return self._change_perm(broker_name, lambda perm: perm & ~_WRITE)
+
+    def add_write_perm(self, broker_name: str) -> int:
+        """Make all topics of a broker name readable and writable; gives their number."""
+        return self._change_perm(broker_name, lambda perm: PERM_READ_WRITE)
+
+    def _change_perm(self, broker_name: str, change: Callable[[int], int]) -> int:
+        topics = self._topics_of.get(broker_name, set())
+        for topic in topics:
+            table = self._topics[topic]
+            old = table[broker_name]
+            table[broker_name] = msgspec.structs.replace(old, perm=change(old.perm))
+        self._on_change(topics)
+        return len(topics)
+
+    # -- questions ----------------------------------------------------------------------------------------
+
+    def route(self, topic: str) -> TopicRoute | None:
+        """Where the queues of a topic are; ``None`` when no live broker holds it."""
+        table = self._topics.get(topic)
+        if table is None:
+            return None
+        brokers = [self._brokers[name] for name in table]
+        filters = {
+            address: self._filter_servers[key]
+            for broker in brokers
+            for address in broker.broker_addrs.values()
+            if (key := BrokerKey(broker.cluster or "", address)) in self._filter_servers
+        }
+        if self.rules.support_acting_master and not topic.startswith(_MEMBER_TOPIC_PREFIX):
+            brokers = [_with_acting_master(broker, table[broker.broker_name]) for broker in brokers]
+        return TopicRoute(
+            broker_datas=brokers,
+            filter_server_table=filters,
+            queue_datas=list(table.values()),
+            topic_queue_mapping_by_broker=self._mappings.get(topic, msgspec.UNSET),
+        )
+
+    def brokers(self) -> dict[str, BrokerData]:
+        """Broker data by name."""
+        return dict(self._brokers)
+
+    def clusters(self) -> dict[str, list[str]]:
+        """Broker names by cluster, sorted."""
+        return {cluster: sorted(names) for cluster, names in self._clusters.items()}
+
+    def members(self, broker_name: str) -> dict[int, str]:
+        """Addresses by id behind a broker name; empty when it is unknown."""
+        broker = self._brokers.get(broker_name)
+        return {} if broker is None else broker.broker_addrs
+
+    def topics(self) -> list[str]:
+        """All topics."""
+        return list(self._topics)
+
+    def topics_of_cluster(self, cluster: str) -> list[str]:
+        """Topics that a broker of the cluster holds."""
+        names = self._clusters.get(cluster, set())
+        return [topic for topic, table in self._topics.items() if not names.isdisjoint(table)]
+
+    def topics_with(self, matches: Callable[[int], bool]) -> list[str]:
+        """Topics whose system flag, as the first broker has it, matches."""
+        return [
+            topic
+            for topic, table in self._topics.items()
+            if matches(next(iter(table.values())).topic_sys_flag)
+        ]
+
+
+def _queue_data(broker_name: str, topic: TopicConfig, *, read_only: bool) -> QueueData:
+    return QueueData(
+        broker_name=broker_name,
+        perm=topic.perm & ~_WRITE if read_only else topic.perm,
+        read_queue_nums=topic.read_queue_nums,
+        topic_sys_flag=topic.topic_sys_flag,
+        write_queue_nums=topic.write_queue_nums,
+    )
+
+
+def _with_acting_master(broker: BrokerData, queues: QueueData) -> BrokerData:
+    """A group without master shows its smallest id as master, if it may and takes no writes."""
+    if MASTER_ID in broker.broker_addrs or not broker.enable_acting_master or is_writable(queues.perm):
+        return broker
+    addresses = dict(broker.broker_addrs)
+    acting = addresses.pop(min(addresses))
+    return msgspec.structs.replace(broker, broker_addrs={MASTER_ID: acting, **addresses})
+
+
+def route_in_zone(route: TopicRoute, zone_name: str) -> TopicRoute:
+    """The part of a route in the asker's zone, and groups without a master: better read across zones than not."""
+    zone = zone_name.lower()
+    kept = [
+        broker
+        for broker in route.broker_datas
+        if MASTER_ID not in broker.broker_addrs or (broker.zone_name or "").lower() == zone
+    ]
+    kept_names = {broker.broker_name for broker in kept}
+    kept_addresses = {address for broker in kept for address in broker.broker_addrs.values()}
+    return msgspec.structs.replace(
+        route,
+        broker_datas=kept,
+        queue_datas=[queues for queues in route.queue_datas if queues.broker_name in kept_names],
+        filter_server_table={
+            address: servers
+            for address, servers in route.filter_server_table.items()
+            if address in kept_addresses
+        },
+    )

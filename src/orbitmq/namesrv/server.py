@@ -1,0 +1,188 @@
+"""A name server: the table, its requests and a port (Apache: NamesrvController).
+
+Usable as a library: ``async with NameServer(NameServerConfig(listen_port=0)) as server: server.address``. Name
+servers know nothing of each other; brokers register with all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+
+from orbitmq.codes import RequestCode
+from orbitmq.errors import ConnectionLostError
+from orbitmq.model.route import TopicRoute
+from orbitmq.namesrv.config import NameServerConfig, client_tls, file_path, server_tls
+from orbitmq.namesrv.handlers import NameServerHandlers
+from orbitmq.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
+from orbitmq.namesrv.live_config import LiveConfig
+from orbitmq.namesrv.registration import MinIdNotice, RouteRules
+from orbitmq.namesrv.route_cache import RouteCache
+from orbitmq.namesrv.route_table import RouteTable
+from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
+from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM, FileSystem
+from orbitmq.runtime.safe_file import SafeFile
+from orbitmq.runtime.tasks import TaskOwner, every
+from orbitmq.transport.client import RpcClient
+from orbitmq.transport.connection import Connection
+from orbitmq.transport.router import Router
+from orbitmq.transport.server import Listener, Server, ServerLimits
+from orbitmq.wire.headers.namesrv import NotifyMinBrokerIdChangeRequest
+
+__all__ = ["NameServer"]
+
+logger = logging.getLogger(__name__)
+
+_NOTICE_TIMEOUT_S: Final = 3.0
+
+
+class NameServer:
+    """A running name server. ``start`` and ``stop`` are called once each; ``async with`` does both."""
+
+    def __init__(
+        self,
+        config: NameServerConfig | None = None,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        fs: FileSystem = LOCAL_FILE_SYSTEM,
+        stored: Mapping[str, str] | None = None,
+    ) -> None:
+        """``stored`` is the text of the properties the config came from: changes are written over it."""
+        config = config if config is not None else NameServerConfig()
+        self._live_config = LiveConfig(
+            config, _safe_file(fs, config.config_store_path), stored, self._config_changed
+        )
+        self._kv = KvConfig(_safe_file(fs, config.kv_config_path), self._kv_changed)
+        self.table = RouteTable(clock, _rules(config), lambda topics: self._cache.forget(topics))
+        self._cache = RouteCache(self._route, config.route_cache_bytes)
+        self._client = RpcClient(tls=client_tls(config))
+        handlers = NameServerHandlers(
+            table=self.table,
+            kv=self._kv,
+            config=self._live_config,
+            cache=self._cache,
+            clock=clock,
+            client=self._client,
+            send_notice=self._send_notice,
+        )
+        self._server = Server(
+            [Listener(config.bind_address, config.listen_port, Router(handlers.routes()))],
+            limits=ServerLimits(connections=config.connections_max, idle_s=float(config.channel_idle_s)),
+            tls=server_tls(config),
+            on_close=self._connection_closed,
+        )
+        self._tasks = TaskOwner("namesrv")
+        self._stopping = False
+
+    @property
+    def config(self) -> NameServerConfig:
+        """The configuration in force."""
+        return self._live_config.current
+
+    @property
+    def port(self) -> int:
+        """The bound port, once started."""
+        return self._server.ports[0]
+
+    @property
+    def address(self) -> str:
+        """``host:port`` to give to brokers and clients on this machine."""
+        host = self.config.bind_address
+        return f"{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{self.port}"
+
+    async def start(self) -> None:
+        """Load what is stored and listen. Raises ``OSError`` or ``CorruptionError``; nothing stays open then."""
+        self._kv.load()
+        await self._server.start()
+        self._tasks.start(every(self.config.scan_interval_ms / 1000, self.remove_silent_brokers), "scan")
+        logger.info("name server started address=%s:%d", self.config.bind_address, self.port)
+
+    async def stop(self) -> None:
+        """Close the port and all connections."""
+        self._stopping = True
+        await self._server.stop()
+        await self._tasks.close()
+        await self._client.close()
+        logger.info("name server stopped")
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # -- what changes -------------------------------------------------------------------------------------
+
+    def remove_silent_brokers(self) -> None:
+        """Take out brokers whose time is over; the scan job calls this."""
+        connections, notices = self.table.expire()
+        for connection in connections:
+            if isinstance(connection, Connection):
+                connection.close()
+        for notice in notices:
+            self._send_notice(notice)
+
+    def _connection_closed(self, connection: Connection) -> None:
+        for notice in self.table.connection_lost(connection):
+            self._send_notice(notice)
+
+    def _config_changed(self, config: NameServerConfig) -> None:
+        self.table.rules = _rules(config)
+        self._cache.clear()
+
+    def _kv_changed(self, namespace: str, key: str) -> None:
+        if namespace == ORDER_TOPIC_CONFIG:
+            self._cache.forget((key,))
+
+    def _route(self, topic: str) -> TopicRoute | None:
+        """The route as clients see it, with its fixed order of queues where that is switched on."""
+        route = self.table.route(topic)
+        if route is None or not (self.config.order_message_enable or self.config.cluster_test):
+            return route
+        order = self._kv.value(ORDER_TOPIC_CONFIG, topic)
+        return route if order is None else msgspec.structs.replace(route, order_topic_conf=order)
+
+    # -- notices ------------------------------------------------------------------------------------------
+
+    def _send_notice(self, notice: MinIdNotice) -> None:
+        if self.config.notify_min_broker_id_changed and not self._stopping:
+            self._tasks.start(self._deliver(notice), "notice")
+
+    async def _deliver(self, notice: MinIdNotice) -> None:
+        header = NotifyMinBrokerIdChangeRequest(
+            min_broker_id=notice.min_broker_id,
+            min_broker_addr=notice.min_broker_address,
+            offline_broker_addr=notice.offline_address,
+            ha_broker_addr=notice.ha_address,
+        )
+        logger.info(
+            "smallest broker id changed id=%d address=%s told=%s",
+            notice.min_broker_id,
+            notice.min_broker_address,
+            ",".join(notice.receivers),
+        )
+        for receiver in notice.receivers:
+            try:
+                async with asyncio.timeout(_NOTICE_TIMEOUT_S):
+                    await self._client.notify(receiver, RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, header)
+            except (ConnectionLostError, TimeoutError) as error:
+                logger.warning("notice not delivered receiver=%s error=%s", receiver, error)
+
+
+def _rules(config: NameServerConfig) -> RouteRules:
+    return RouteRules(
+        config.broker_timeout_ms, config.support_acting_master, config.delete_topic_with_broker_registration
+    )
+
+
+def _safe_file(fs: FileSystem, path: str) -> SafeFile | None:
+    absolute = file_path(path)
+    return None if absolute is None else SafeFile(fs, absolute)

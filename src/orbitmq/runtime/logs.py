@@ -1,0 +1,36 @@
+"""Logging set-up of a server process. Called by ``cli`` once; libraries and tests never call it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Final
+
+__all__ = ["LOG_LEVELS", "configure_logging"]
+
+LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+_FORMAT: Final = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
+_FILE_BYTES: Final = 64 * 1024 * 1024
+_FILE_COUNT: Final = 10
+
+
+def configure_logging(level: str = "INFO", file: str | None = None) -> None:
+    """Log to ``file``, which rolls over so that at most 11 x 64 MiB stay, or to standard error.
+
+    Raises ``OSError`` when the file cannot be opened.
+    """
+    handler: logging.Handler
+    if file is None:
+        handler = logging.StreamHandler(sys.stderr)
+    else:
+        # Imported only when asked for: it brings in sockets and queues, a tenth of a server's start time.
+        from logging.handlers import RotatingFileHandler
+
+        handler = RotatingFileHandler(file, maxBytes=_FILE_BYTES, backupCount=_FILE_COUNT, encoding="utf-8")
+    handler.setFormatter(logging.Formatter(_FORMAT))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    # A full disk or a closed pipe must not bring tracebacks of the logging itself over the real ones.
+    logging.raiseExceptions = False
