@@ -119,7 +119,7 @@ def go_driver() -> Path:
     """The Go driver's executable, built on first use."""
 
     def build_into(target: Path) -> None:
-        command = ["go", "build", "-mod=readonly", "-trimpath", "-o", str(target / "driver"), "."]
+        command = ["go", "build", "-mod=readonly", "-buildvcs=false", "-o", str(target / "driver"), "."]
         _run(command, cwd=HERE / "go", timeout_s=FETCH_TIMEOUT_S, attempts=2)
 
     return _make(*_go_product(), build_into) / "driver"

@@ -129,10 +129,11 @@ class Driver:
 
     def submit(self, op: str, /, **fields: Any) -> Future[Any]:
         """Start one operation; its result comes in the future."""
-        request = {name: value for name, value in fields.items() if value is not None}
         future: Future[Any] = Future()
         with self._lock:
-            request |= {"id": next(self._ids), "op": op}
+            # The id stands first, so that a driver can name it even when it cannot read the rest.
+            request: dict[str, Any] = {"id": next(self._ids), "op": op}
+            request |= {name: value for name, value in fields.items() if value is not None}
             self._pending[request["id"]] = future
             stdin = self.child.process.stdin
             assert stdin is not None
@@ -160,19 +161,21 @@ class Driver:
     def _read(self) -> None:
         stdout = self.child.process.stdout
         assert stdout is not None
-        for line in stdout:
-            record = json.loads(line)
-            if "event" not in record:
-                self._settle(record)
-            elif record["event"] == "ready":
-                self._ready.set()
-            else:
-                self.inbox(record["handle"]).put(record)
-        with self._lock:
-            orphans = list(self._pending.values())
-            self._pending.clear()
-        for future in orphans:
-            future.set_exception(StartFailed(f"{self.child.name} ended:\n{self.child.log_tail()}"))
+        try:
+            for line in stdout:
+                record = json.loads(line)
+                if "event" not in record:
+                    self._settle(record)
+                elif record["event"] == "ready":
+                    self._ready.set()
+                else:
+                    self.inbox(record["handle"]).put(record)
+        finally:
+            with self._lock:
+                orphans = list(self._pending.values())
+                self._pending.clear()
+            for future in orphans:
+                future.set_exception(StartFailed(f"{self.child.name} ended:\n{self.child.log_tail()}"))
 
     def _settle(self, record: dict[str, Any]) -> None:
         with self._lock:

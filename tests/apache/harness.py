@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.apache.artifacts import LATEST, LEGACY, VERSIONS, ApacheUnavailable, missing_tools, require
+from tests.apache.benchmark import BENCH_JVM, Benchmark, BenchmarkReport, run_benchmark
 from tests.apache.clients import (
     Admin,
     Clients,
@@ -17,7 +18,7 @@ from tests.apache.clients import (
 )
 from tests.apache.driver import ClientError
 from tests.apache.mqadmin import AdminResult, AdminShell, mqadmin
-from tests.apache.process import HarnessTimeout, StartFailed, free_ports, wait_until
+from tests.apache.process import SMALL_JVM, HarnessTimeout, StartFailed, free_ports, wait_until
 from tests.apache.servers import (
     Addressed,
     ApacheBroker,
@@ -29,8 +30,10 @@ from tests.apache.servers import (
 from tests.apache.values import Check, Delivery, Message, PullResult, Queue, Received, SendResult
 
 __all__ = [
+    "BENCH_JVM",
     "LATEST",
     "LEGACY",
+    "SMALL_JVM",
     "VERSIONS",
     "Addressed",
     "Admin",
@@ -39,6 +42,8 @@ __all__ = [
     "ApacheBroker",
     "ApacheNamesrv",
     "ApacheUnavailable",
+    "Benchmark",
+    "BenchmarkReport",
     "Check",
     "ClientError",
     "Clients",
@@ -65,5 +70,6 @@ __all__ = [
     "mqadmin",
     "remoting_call",
     "require",
+    "run_benchmark",
     "wait_until",
 ]

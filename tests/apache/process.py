@@ -147,6 +147,7 @@ class ChildProcess:
         assert not self.running, f"{self.name} runs already"
         self.workdir.mkdir(parents=True, exist_ok=True)
         environment = dict(os.environ, ROCKETMQ_HOME=str(self.workdir), HOME=str(self.workdir))
+        environment["ROCKETMQ_GO_LOG_LEVEL"] = "warn"
         environment.pop("NAMESRV_ADDR", None)
         with (self.workdir / "stderr.log").open("ab") as errors:
             self._process = subprocess.Popen(
