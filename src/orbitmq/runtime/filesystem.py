@@ -12,6 +12,7 @@ import fcntl
 import mmap
 import os
 import shutil
+import struct
 from typing import NamedTuple, Protocol
 
 __all__ = ["LOCAL_FILE_SYSTEM", "DiskUsage", "FileStat", "FileSystem", "LocalFileSystem"]
@@ -63,7 +64,7 @@ class FileSystem(Protocol):
         """The first ``size`` bytes, shared with every writer. Unmapped when the last slice is gone."""
 
     def lock(self, handle: int, start: int, size: int, /) -> bool:
-        """Take an exclusive POSIX record lock; False when another process has it."""
+        """Take an exclusive POSIX record lock; False when another handle or process has it."""
 
     def unlock(self, handle: int, start: int, size: int, /) -> None: ...
 
@@ -119,7 +120,7 @@ class LocalFileSystem:
 
     def lock(self, handle: int, start: int, size: int, /) -> bool:
         try:
-            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, size, start)
+            _set_lock(handle, fcntl.F_WRLCK, start, size)
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 return False
@@ -127,7 +128,7 @@ class LocalFileSystem:
         return True
 
     def unlock(self, handle: int, start: int, size: int, /) -> None:
-        fcntl.lockf(handle, fcntl.LOCK_UN, size, start)
+        _set_lock(handle, fcntl.F_UNLCK, start, size)
 
     def stat(self, path: str) -> FileStat | None:
         try:
@@ -171,6 +172,12 @@ class LocalFileSystem:
         found = os.statvfs(path)
         total = found.f_blocks * found.f_frsize
         return DiskUsage(total, total - found.f_bfree * found.f_frsize, found.f_bavail * found.f_frsize)
+
+
+def _set_lock(handle: int, kind: int, start: int, size: int) -> None:
+    """Linux' open-file-description lock: it excludes the record locks of other processes (an Apache broker's) like
+    one of them, but also a second handle of this process, and closing another handle does not drop it."""
+    fcntl.fcntl(handle, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, start, size, 0))
 
 
 LOCAL_FILE_SYSTEM = LocalFileSystem()
