@@ -127,6 +127,8 @@ class SendReplies:
         else:
             message_id = b",".join([b"%b%016X" % (prefix, one.log_offset) for one in appended])
         if frame.serialize_type != _ROCKETMQ:
+            if not unique_key.isalnum():  # it comes from the sender and may hold anything
+                unique_key = msgspec.json.encode(unique_key.decode("utf-8", "replace"))[1:-1]
             header = self._json % (code, queue_id, unique_key, message_id, first.queue_offset, frame.opaque)
             size = len(header)
             return b"%b%b%b" % ((size + 4).to_bytes(4, "big"), size.to_bytes(4, "big"), header)
