@@ -8,8 +8,10 @@ would undo it.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -17,8 +19,8 @@ import msgspec
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.model.data_version import DataVersion
 from orbitmq.runtime.clock import Clock
-from orbitmq.runtime.safe_file import SafeFile
-from orbitmq.wire import javajson
+from orbitmq.runtime.safe_file import CONTENT_BYTES_MAX, SafeFile
+from orbitmq.wire import bodies, javajson
 
 __all__ = ["ConsumerOffsets", "OffsetTable"]
 
@@ -26,16 +28,6 @@ logger = logging.getLogger(__name__)
 
 _SEPARATOR: Final = "@"
 OffsetTable = dict[str, dict[int, int]]
-
-
-class _Saved(msgspec.Struct, rename="camel"):
-    """The file, and the body of GET_ALL_CONSUMER_OFFSET."""
-
-    data_version: DataVersion = msgspec.field(default_factory=DataVersion)
-    group_topic_map: dict[str, list[str]] = msgspec.field(default_factory=dict)
-    """Derived from the offsets; written for tools, not read back."""
-    offset_table: OffsetTable = msgspec.field(default_factory=dict)
-    pull_offset_table: OffsetTable = msgspec.field(default_factory=dict)
 
 
 class ConsumerOffsets:
@@ -47,12 +39,13 @@ class ConsumerOffsets:
         self._file = file
         self._commit_count = 0
         self._dirty = False
+        self._saving = threading.Lock()
         self._resets: OffsetTable = {}
         self.committed: OffsetTable = {}
         """``topic@group`` -> queue id -> next offset to consume."""
         self.pulled: OffsetTable = {}
         """``topic@group`` -> queue id -> next offset to pull, as the last pull said."""
-        self.data_version = DataVersion()
+        self.data_version = DataVersion(timestamp_ms=clock.now_ms())
 
     # -- the hot path ----------------------------------------------------------------------------------
 
@@ -204,37 +197,96 @@ class ConsumerOffsets:
 
     def encode(self) -> bytes:
         """Body of GET_ALL_CONSUMER_OFFSET: the compact form of the file."""
-        return javajson.encode(self._saved())
+        return self._text(_COMPACT)
+
+    def content(self) -> bytes:
+        """The file as it would be saved now."""
+        return self._text(_PRETTY)
 
     def load(self) -> None:
         """Read the file, if there is one. Raises ``CorruptionError``."""
-        saved = self._file.load(lambda content: javajson.decode(content, _Saved))
-        if saved is not None:
-            self.committed = saved.offset_table
-            self.pulled = saved.pull_offset_table
+        saved = self._file.load(
+            lambda content: javajson.decode(content, bodies.ConsumerOffsets, bytes_max=CONTENT_BYTES_MAX)
+        )
+        if saved is None:
+            return
+        self.committed = saved.offset_table
+        self.pulled = saved.pull_offset_table or {}
+        if saved.data_version is not None:
             self.data_version = saved.data_version
-        self._dirty = saved is None
 
     def persist(self) -> None:
         """Save if anything changed. Raises ``OSError``; the next call tries again."""
         if self._dirty:
-            self._file.save(self.content())
             self._dirty = False
+            self._save(self.content())
 
-    def content(self) -> bytes:
-        """The file as it would be saved now."""
-        return javajson.encode_pretty(self._saved())
+    async def persist_aside(self) -> None:
+        """As ``persist``, but the disk is waited for on another thread: this runs every few seconds."""
+        if self._dirty:
+            self._dirty = False
+            await asyncio.to_thread(self._save, self.content())
 
-    def _saved(self) -> _Saved:
+    def _save(self, content: bytes) -> None:
+        try:
+            # The last save at stop may come while one of the background is still at work.
+            with self._saving:
+                self._file.save(content)
+        except OSError:
+            self._dirty = True
+            raise
+
+    def _text(self, form: _Form) -> bytes:
         topics: dict[str, list[str]] = {}
         for key in sorted(self.committed):
             topic, group = _split(key)
             if group:
                 topics.setdefault(group, []).append(topic)
-        return _Saved(self.data_version, dict(sorted(topics.items())), self.committed, self.pulled)
+        members = (
+            f'"dataVersion":{form.indented(self.data_version)}',
+            f'"groupTopicMap":{form.indented(dict(sorted(topics.items())))}',
+            f'"offsetTable":{form.table(self.committed)}',
+            f'"pullOffsetTable":{form.table(self.pulled)}',
+        )
+        return form.braces(members, 0).encode()
 
 
+class _Form:
+    """Compact or one member a line. Tables are joined here and not by the general writer: a broker has tens of
+    thousands of offsets and writes them all every 5 s (0.4 us each, the general writer takes 1 us)."""
+
+    def __init__(self, *, pretty: bool) -> None:
+        self._pretty = pretty
+        self._breaks = ["\n" + "\t" * depth if pretty else "" for depth in range(4)]
+
+    def braces(self, members: Sequence[str], depth: int) -> str:
+        if not members:
+            return "{}"
+        inner = self._breaks[depth + 1]
+        return f"{{{inner}{f',{inner}'.join(members)}{self._breaks[depth]}}}"
+
+    def table(self, table: OffsetTable) -> str:
+        return self.braces(
+            [
+                f"{_quote(key)}:{self.braces([f'{queue}:{offset}' for queue, offset in sorted(queues.items())], 2)}"
+                for key, queues in table.items()
+            ],
+            1,
+        )
+
+    def indented(self, value: object) -> str:
+        if not self._pretty:
+            return javajson.encode(value).decode()
+        return javajson.encode_pretty(value).decode().replace("\n", "\n\t")
+
+
+_COMPACT: Final = _Form(pretty=False)
+_PRETTY: Final = _Form(pretty=True)
 _NOTHING: Final[dict[int, int]] = {}
+
+
+def _quote(text: str) -> str:
+    return msgspec.json.encode(text).decode()
 
 
 def _split(key: str) -> tuple[str, str]:

@@ -15,7 +15,7 @@ import msgspec
 from orbitmq.errors import BodyError
 from orbitmq.model.data_version import DataVersion
 from orbitmq.model.members import to_object, unknown_members
-from orbitmq.runtime.safe_file import SafeFile
+from orbitmq.runtime.safe_file import CONTENT_BYTES_MAX, SafeFile
 from orbitmq.wire import javajson
 
 __all__ = ["LoadedTable", "TableFile"]
@@ -68,7 +68,7 @@ class TableFile(Generic[C]):
         self._texts.pop(name, None)
 
     def _parse(self, content: bytes) -> LoadedTable[C]:
-        raw = javajson.loads(content)
+        raw = javajson.loads(content, bytes_max=CONTENT_BYTES_MAX)
         if not isinstance(raw, dict):
             raise BodyError("the file is not a JSON object")
         table = raw.pop(self._member, None) or {}

@@ -167,13 +167,13 @@ def _read(data: bytes, wanted: Any) -> Any:
     return read(_encode_any(_without_nulls(_read_any(data))))
 
 
-def decode(data: bytes, wanted: type[T]) -> T:
+def decode(data: bytes, wanted: type[T], *, bytes_max: int = BODY_BYTES_MAX) -> T:
     """Read ``data`` as ``wanted``: any type msgspec knows, with ``ObjectMap`` anywhere inside.
 
-    Raises ``BodyError``. Unknown members are ignored.
+    Raises ``BodyError``. Unknown members are ignored. ``bytes_max`` is for files, which are no frames.
     """
-    if len(data) > BODY_BYTES_MAX:
-        raise BodyError(f"body of {len(data)} bytes is longer than {BODY_BYTES_MAX}")
+    if len(data) > bytes_max:
+        raise BodyError(f"body of {len(data)} bytes is longer than {bytes_max}")
     try:
         value: T = _read(data, wanted)
     except _READ_ERRORS as error:
@@ -182,9 +182,9 @@ def decode(data: bytes, wanted: type[T]) -> T:
     return value
 
 
-def loads(data: bytes) -> Any:
+def loads(data: bytes, *, bytes_max: int = BODY_BYTES_MAX) -> Any:
     """Plain Python values. The key of an object-keyed map is the text of the object, as it stood."""
-    return decode(data, Any)
+    return decode(data, Any, bytes_max=bytes_max)
 
 
 # Writing.
