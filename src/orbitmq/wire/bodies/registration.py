@@ -55,22 +55,18 @@ def encode_registration(
         return body.encode()
     wrapper = body.topic_config_serialize_wrapper
     topics = wrapper.topic_config_table.values()
-    parts = [encode_body(wrapper.data_version)]
-    raw = bytearray()
-    for part in parts:
-        raw += _LENGTH.pack(len(part)) + part
-    raw += _LENGTH.pack(len(topics))
-    for topic in topics:
-        text = topic.to_text().encode()
-        raw += _LENGTH.pack(len(text)) + text
-    servers = javajson.encode(body.filter_server_list)
-    raw += _LENGTH.pack(len(servers)) + servers
+    raw = [_sized(encode_body(wrapper.data_version)), _LENGTH.pack(len(topics))]
+    raw += (_sized(topic.to_text().encode()) for topic in topics)
+    raw.append(_sized(javajson.encode(body.filter_server_list)))
     if version >= Version.V5_0_0:
-        mappings = list((wrapper.topic_queue_mapping_info_map or {}).values())
-        raw += _LENGTH.pack(len(mappings))
-        for mapping in mappings:
-            raw += _LENGTH.pack(len(bytes(mapping))) + bytes(mapping)
-    return zlib.compress(bytes(raw), _LEVEL)
+        mappings = (wrapper.topic_queue_mapping_info_map or {}).values()
+        raw.append(_LENGTH.pack(len(mappings)))
+        raw += (_sized(bytes(mapping)) for mapping in mappings)
+    return zlib.compress(b"".join(raw), _LEVEL)
+
+
+def _sized(part: bytes) -> bytes:
+    return _LENGTH.pack(len(part)) + part
 
 
 def decode_registration(data: bytes, *, compressed: bool, version: int) -> RegisterBrokerBody:

@@ -1,0 +1,22 @@
+"""Options and settings shared by all tests."""
+
+from __future__ import annotations
+
+import pytest
+
+FUZZ_SECONDS_DEFAULT = 60.0
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--fuzz-seconds",
+        type=float,
+        default=FUZZ_SECONDS_DEFAULT,
+        help="how long the tests marked fuzz run in total; they share it equally",
+    )
+    parser.addoption(
+        "--fuzz-seed",
+        type=int,
+        default=None,
+        help="the seed a failed fuzz test printed; without it every run has its own",
+    )

@@ -1,0 +1,54 @@
+"""The recorded frames, decoded, for the tests of this folder and the fuzz targets."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import msgspec
+from tests.golden import data
+
+from orbitmq.codes import RequestCode
+from orbitmq.wire.frame import Frame, FrameDecoder
+
+
+class RecordedFrame(msgspec.Struct, frozen=True):
+    """One direction of one recorded exchange."""
+
+    name: str
+    """Unique, for the id of a test."""
+    code: RequestCode
+    is_response: bool
+    raw: bytes
+    frame: Frame
+    header: dict[str, Any]
+    """As the recorder decoded it, independently of this project."""
+    body_text: str | None
+
+
+@cache
+def recorded_frames() -> list[RecordedFrame]:
+    """Every request and every answer, in the order of the file."""
+    found = []
+    for number, exchange in enumerate(data.frames()):
+        for side in ("request", "response"):
+            if side not in exchange:
+                continue
+            part = exchange[side]
+            raw = bytes.fromhex(part["hex"])
+            decoder = FrameDecoder()
+            frames = decoder.feed(raw)
+            assert decoder.error is None, decoder.error
+            assert len(frames) == 1
+            found.append(
+                RecordedFrame(
+                    f"{number}-{exchange['name']}-{side}",
+                    RequestCode(exchange["code"]),
+                    side == "response",
+                    raw,
+                    frames[0],
+                    part["header"],
+                    part.get("bodyText"),
+                )
+            )
+    return found
