@@ -23,14 +23,13 @@ from orbitmq.model.subscription import SubscriptionData
 from orbitmq.record.hosts import encode_host
 from orbitmq.runtime.clock import Clock
 from orbitmq.transport.connection import Connection
+from orbitmq.wire.bodies import MessageModel
 from orbitmq.wire.headers import NotifyConsumerIdsChangedRequest
 
 __all__ = ["ClientChannel", "ConsumerGroup", "ConsumerTable", "PeerInfo", "ProducerTable"]
 
 logger = logging.getLogger(__name__)
 
-BROADCASTING: Final = "BROADCASTING"
-CLUSTERING: Final = "CLUSTERING"
 _UNSENT_BYTES_MAX: Final = 1 << 20
 """A channel with more than this waiting is not picked while another one is free."""
 
@@ -61,20 +60,30 @@ class ClientChannel(msgspec.Struct):
 class ConsumerGroup:
     """An online consumer group."""
 
-    __slots__ = ("consume_type", "from_where", "members", "message_model", "name", "subscriptions")
+    __slots__ = (
+        "consume_type",
+        "fingerprint",
+        "from_where",
+        "members",
+        "message_model",
+        "name",
+        "subscriptions",
+    )
 
     def __init__(self, name: str, consume_type: str, message_model: str, from_where: str) -> None:
         self.name = name
         self.consume_type = consume_type
         self.message_model = message_model
         self.from_where = from_where
+        self.fingerprint: int | None = None
+        """Of the last heartbeat (0: one of the first kind); None before the first."""
         self.members: dict[Connection, ClientChannel] = {}
         self.subscriptions: dict[str, SubscriptionData] = {}
         """By topic."""
 
     @property
     def broadcasting(self) -> bool:
-        return self.message_model == BROADCASTING
+        return self.message_model == MessageModel.BROADCASTING
 
     @property
     def client_ids(self) -> list[str]:

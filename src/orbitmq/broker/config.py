@@ -430,9 +430,6 @@ class BrokerConfig:
     )
 
     # Others.
-    strict_locks: bool = option(
-        False, apache="lockInStrictMode", reload=True, doc="Queue locks need a majority of replicas."
-    )
     detail_stats_enabled: bool = option(
         True, apache="enableDetailStat", reload=True, doc="Keep statistics per queue."
     )

@@ -6,6 +6,7 @@ In memory only: after a restart clients lock again, and the 20 s they renew in i
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -14,6 +15,9 @@ from orbitmq.model.route import MessageQueue
 from orbitmq.runtime.clock import Clock
 
 __all__ = ["QueueLocks"]
+
+_LOCKS_MAX: Final = 65_536
+"""Queues one group may hold: more than a broker can have, less than a peer can make up."""
 
 
 class _Lock(msgspec.Struct, gc=False):
@@ -38,6 +42,8 @@ class QueueLocks:
         for queue in queues:
             lock = held.get(queue)
             if lock is None:
+                if len(held) >= _LOCKS_MAX:
+                    break
                 held[queue] = _Lock(client_id, now_ms)
             elif lock.client_id == client_id or lock.renewed_ms < horizon_ms:
                 lock.client_id = client_id

@@ -52,6 +52,8 @@ class TopicTable:
         self.system_topics: frozenset[str] = names.SYSTEM_TOPICS | self.configs.keys()
         """Topics no request may change; those with the system's prefix are not listed."""
         self.data_version = DataVersion(timestamp_ms=clock.now_ms())
+        self.mapping_version = self.data_version
+        """Of the table of static topics, which is always empty here."""
         self.on_change: Callable[[TopicConfig], None] | None = None
         """Told about every topic created or changed; a deleted one leaves with the next registration."""
 
@@ -108,6 +110,7 @@ class TopicTable:
         """A retry or dead letter topic, created when it is missing. ``order`` also corrects a known one."""
         known = self.configs.get(topic)
         if known is None:
+            queue_count = max(0, queue_count)
             return self._put(
                 TopicConfig(
                     topic_name=topic,

@@ -1,0 +1,168 @@
+"""Heartbeats, goodbyes, group members and expression checks: 34, 35, 38, 46.
+
+Answers to Apache's ClientManageProcessor and the member part of ConsumerManageProcessor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from orbitmq.broker.clients import ClientChannel, ConsumerTable, PeerInfo, ProducerTable
+from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.groups import GroupTable
+from orbitmq.broker.topics import TopicTable
+from orbitmq.codes import RequestCode, TopicSysFlag
+from orbitmq.errors import ServerError
+from orbitmq.model.names import retry_topic
+from orbitmq.model.topic import PERM_READ_WRITE
+from orbitmq.runtime.clock import Clock
+from orbitmq.transport.router import Call, Reply, Route
+from orbitmq.wire.bodies import (
+    CheckClientConfig,
+    ConsumerData,
+    ConsumerIdList,
+    ConsumeType,
+    HeartbeatData,
+    MessageModel,
+)
+from orbitmq.wire.headers import (
+    Empty,
+    GetConsumerListByGroupRequest,
+    HeartBeatRequest,
+    HeartBeatResponse,
+    UnregisterClientRequest,
+)
+
+__all__ = ["ClientHandlers"]
+
+_CLIENT_IDS_MAX: Final = 1024
+"""Ids remembered per connection; a real client has one or two."""
+
+
+class ClientHandlers:
+    """What clients tell the broker about themselves."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        clock: Clock,
+        topics: TopicTable,
+        groups: GroupTable,
+        consumers: ConsumerTable,
+        producers: ProducerTable,
+        compile_filter: Callable[[str, str], object] | None = None,
+    ) -> None:
+        """``compile_filter(expression_type, expression)`` raises ``SubscriptionParseFailed``."""
+        self._config = config
+        self._clock = clock
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._producers = producers
+        self._compile_filter = compile_filter
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(RequestCode.HEART_BEAT, self.heart_beat, HeartBeatRequest),
+            Route(RequestCode.UNREGISTER_CLIENT, self.unregister_client, UnregisterClientRequest),
+            Route(RequestCode.GET_CONSUMER_LIST_BY_GROUP, self.consumer_list, GetConsumerListByGroupRequest),
+            Route(RequestCode.CHECK_CLIENT_CONFIG, self.check_client_config, Empty),
+        ]
+
+    def heart_beat(self, call: Call[HeartBeatRequest]) -> Reply:
+        """Register every group the client takes part in.
+
+        Second kind of heartbeat: it has a fingerprint of its subscriptions, and may leave them out once the broker
+        has said that they did not change. IS_SUB_CHANGE = true makes the client send them again.
+        """
+        data = HeartbeatData.decode(call.body)
+        now_ms = self._clock.now_ms()
+        channel = ClientChannel(
+            call.peer, data.client_id, call.frame.language_name, call.frame.version, now_ms
+        )
+        fingerprint = data.heartbeat_fingerprint or 0
+        without_sub = fingerprint != 0 and data.without_sub is True
+        changed = fingerprint == 0
+        for consumer in data.consumer_data_set:
+            changed |= self._register_consumer(consumer, channel, fingerprint, without_sub=without_sub)
+        for producer in data.producer_data_set:
+            if producer.group_name:
+                self._producers.register(producer.group_name, _copy(channel))
+        peer = call.peer.attachment
+        if isinstance(peer, PeerInfo) and len(peer.client_ids) < _CLIENT_IDS_MAX:
+            peer.client_ids.add(data.client_id)
+        return Reply(header=HeartBeatResponse(supports_heart_beat_v2=True, subscription_changed=changed))
+
+    def _register_consumer(
+        self, consumer: ConsumerData, channel: ClientChannel, fingerprint: int, *, without_sub: bool
+    ) -> bool:
+        """Register one group; True when the client must send its subscriptions (again)."""
+        consume_type = consumer.consume_type or ConsumeType.PASSIVELY
+        if self._config.pull_consumers_refused and consume_type == ConsumeType.ACTIVELY:
+            return False
+        group = consumer.group_name
+        group_config = self._groups.find(group)
+        if group_config is None:
+            return False
+        subscriptions = consumer.subscription_data_set
+        ordered = any(self._topics.is_ordered(subscription.topic) for subscription in subscriptions)
+        self._topics.create_in_send_back(
+            retry_topic(group),
+            group_config.retry_queue_nums,
+            PERM_READ_WRITE,
+            int(TopicSysFlag.UNIT_SUB) if consumer.unit_mode else 0,
+            order=None if without_sub else ordered,
+        )
+        self._consumers.register(
+            group,
+            _copy(channel),
+            consume_type=consume_type,
+            message_model=consumer.message_model or MessageModel.CLUSTERING,
+            from_where=consumer.consume_from_where or "",
+            subscriptions=None if without_sub else subscriptions,
+            notify=group_config.notify_consumer_ids_changed_enable,
+        )
+        online = self._consumers.groups[group]
+        before, online.fingerprint = online.fingerprint, fingerprint
+        if before is None:
+            # Nothing is known of this group, as after a restart: a client that left its subscriptions out has
+            # to be asked for them, or its pulls would be refused for ever. Apache relies on the client here.
+            return without_sub
+        return before != fingerprint
+
+    def unregister_client(self, call: Call[UnregisterClientRequest]) -> Reply:
+        header = call.header
+        if header.producer_group is not None:
+            self._producers.unregister(header.producer_group, call.peer)
+        if header.consumer_group is not None:
+            known = self._groups.configs.get(header.consumer_group)
+            notify = known is None or known.notify_consumer_ids_changed_enable
+            self._consumers.unregister(header.consumer_group, call.peer, notify=notify)
+        return Reply()
+
+    def consumer_list(self, call: Call[GetConsumerListByGroupRequest]) -> Reply:
+        group = self._consumers.group(call.header.consumer_group)
+        if group is None:
+            raise ServerError(f"no consumer of group {call.header.consumer_group} is online")
+        return Reply(body=ConsumerIdList(consumer_id_list=group.client_ids).encode())
+
+    def check_client_config(self, call: Call[Empty]) -> Reply:
+        """Whether an expression can be used here, asked before a consumer starts."""
+        subscription = CheckClientConfig.decode(call.body).subscription_data
+        if subscription is None or subscription.is_tag_type:
+            return Reply()
+        if not self._config.property_filter_enabled or self._compile_filter is None:
+            raise ServerError(
+                f"filtering by {subscription.expression_type} is switched off on this broker (enablePropertyFilter)"
+            )
+        self._compile_filter(subscription.expression_type, subscription.sub_string)
+        return Reply()
+
+
+def _copy(channel: ClientChannel) -> ClientChannel:
+    """Each group refreshes its own."""
+    return ClientChannel(
+        channel.connection, channel.client_id, channel.language, channel.version, channel.last_update_ms
+    )

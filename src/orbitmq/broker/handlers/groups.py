@@ -1,0 +1,115 @@
+"""Subscription groups made, changed, deleted and shown: 200, 207, 225, 352, 353.
+
+Answers to Apache's AdminBrokerProcessor, its group part.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from orbitmq.broker.groups import GroupTable
+from orbitmq.broker.offsets import ConsumerOffsets
+from orbitmq.codes import RequestCode
+from orbitmq.errors import InvalidParameter, ServerError, SubscriptionGroupNotExist
+from orbitmq.model.group import SubscriptionGroupConfig
+from orbitmq.model.names import check_group
+from orbitmq.transport.router import Call, Reply, Route
+from orbitmq.wire.bodies import GroupForbidden, SubscriptionGroupList, decode_body, encode_body
+from orbitmq.wire.headers import (
+    DeleteSubscriptiongroupRequest,
+    Empty,
+    GetSubscriptiongroupConfigRequest,
+    UpdateAndGetGroupForbiddenRequest,
+)
+
+__all__ = ["GroupHandlers"]
+
+logger = logging.getLogger(__name__)
+
+_RETRY_QUEUES_MAX: Final = 65_535
+
+
+class GroupHandlers:
+    """Changes of groups by admins."""
+
+    def __init__(
+        self,
+        *,
+        groups: GroupTable,
+        offsets: ConsumerOffsets,
+        on_deleted: Callable[[str], None] | None = None,
+    ) -> None:
+        """``on_deleted`` is told the name of every group that went, for what others keep about it."""
+        self._groups = groups
+        self._offsets = offsets
+        self._on_deleted = on_deleted
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self.update_group, Empty),
+            Route(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, self.update_groups, Empty),
+            Route(RequestCode.DELETE_SUBSCRIPTIONGROUP, self.delete_group, DeleteSubscriptiongroupRequest),
+            Route(
+                RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, self.group_config, GetSubscriptiongroupConfigRequest
+            ),
+            Route(
+                RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, self.forbidden, UpdateAndGetGroupForbiddenRequest
+            ),
+        ]
+
+    def update_group(self, call: Call[Empty]) -> Reply:
+        if call.body:
+            self._apply([decode_body(SubscriptionGroupConfig, call.body)], call.peer.remote_text)
+        return Reply()
+
+    def update_groups(self, call: Call[Empty]) -> Reply:
+        """All or none."""
+        self._apply(SubscriptionGroupList.decode(call.body).group_config_list, call.peer.remote_text)
+        return Reply()
+
+    def _apply(self, configs: Sequence[SubscriptionGroupConfig], caller: str) -> None:
+        for config in configs:
+            check_group(config.group_name)
+            if config.retry_queue_nums > _RETRY_QUEUES_MAX:
+                raise InvalidParameter(
+                    f"retryQueueNums {config.retry_queue_nums} is more than {_RETRY_QUEUES_MAX}"
+                )
+        if not configs:
+            return
+        logger.info("groups changed by request caller=%s groups=%s", caller, [c.group_name for c in configs])
+        try:
+            self._groups.apply(configs)
+        except InvalidParameter as error:
+            # Apache answers bad attributes as an error of its own.
+            raise ServerError(error.remark) from None
+
+    def delete_group(self, call: Call[DeleteSubscriptiongroupRequest]) -> Reply:
+        group = call.header.group_name
+        logger.info(
+            "group deleted by request caller=%s group=%s offsets=%s",
+            call.peer.remote_text,
+            group,
+            call.header.drops_offsets,
+        )
+        self._groups.delete(group)
+        if call.header.drops_offsets:
+            self._offsets.remove_group(group)
+        if self._on_deleted is not None:
+            self._on_deleted(group)
+        return Reply()
+
+    def group_config(self, call: Call[GetSubscriptiongroupConfigRequest]) -> Reply:
+        config = self._groups.find(call.header.group)
+        if config is None:
+            raise SubscriptionGroupNotExist(f"group {call.header.group} does not exist on this broker")
+        return Reply(body=encode_body(config))
+
+    def forbidden(self, call: Call[UpdateAndGetGroupForbiddenRequest]) -> Reply:
+        header = call.header
+        if header.readable is not None:
+            self._groups.forbid_reading(header.group, header.topic, forbidden=not header.readable)
+        readable = not self._groups.forbidden(header.group, header.topic)
+        answer = GroupForbidden(group=header.group, topic=header.topic, readable=readable)
+        return Reply(body=answer.encode())

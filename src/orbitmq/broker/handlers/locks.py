@@ -1,0 +1,43 @@
+"""Queue locks of orderly consumers: 41, 42 (Apache: the lock part of AdminBrokerProcessor)."""
+
+from __future__ import annotations
+
+from orbitmq.broker.queue_locks import QueueLocks
+from orbitmq.codes import RequestCode
+from orbitmq.errors import ServerError
+from orbitmq.transport.router import Call, Reply, Route
+from orbitmq.wire.bodies import LockBatchRequest, LockBatchResponse
+from orbitmq.wire.headers import LockBatchMqRequest, UnlockBatchMqRequest
+
+__all__ = ["LockHandlers"]
+
+
+class LockHandlers:
+    """Lock and unlock queues in batches."""
+
+    def __init__(self, locks: QueueLocks) -> None:
+        self._locks = locks
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(RequestCode.LOCK_BATCH_MQ, self.lock, LockBatchMqRequest),
+            Route(RequestCode.UNLOCK_BATCH_MQ, self.unlock, UnlockBatchMqRequest),
+        ]
+
+    def lock(self, call: Call[LockBatchMqRequest]) -> Reply:
+        group, client_id, request = _read(call.body)
+        held = self._locks.lock(group, client_id, request.mq_set)
+        return Reply(body=LockBatchResponse(lock_ok_mq_set=held).encode())
+
+    def unlock(self, call: Call[UnlockBatchMqRequest]) -> Reply:
+        group, client_id, request = _read(call.body)
+        self._locks.unlock(group, client_id, request.mq_set)
+        return Reply()
+
+
+def _read(body: bytes) -> tuple[str, str, LockBatchRequest]:
+    request = LockBatchRequest.decode(body)
+    if not request.consumer_group or not request.client_id:
+        missing = "clientId" if request.consumer_group else "consumerGroup"
+        raise ServerError(f"the body has no {missing}")
+    return request.consumer_group, request.client_id, request

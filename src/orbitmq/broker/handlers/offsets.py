@@ -1,0 +1,119 @@
+"""Consumer offsets and the bounds of queues: 14, 15, 29, 30, 31, 32.
+
+Answers to Apache's ConsumerManageProcessor and the offset part of AdminBrokerProcessor.
+"""
+
+from __future__ import annotations
+
+from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.groups import GroupTable
+from orbitmq.broker.offsets import ConsumerOffsets
+from orbitmq.broker.topics import TopicTable
+from orbitmq.codes import RequestCode
+from orbitmq.errors import InvalidParameter, QueryNotFound, SubscriptionGroupNotExist, TopicNotFound
+from orbitmq.store.message_store import MessageStore
+from orbitmq.store.types import ReadStatus
+from orbitmq.transport.router import Call, Reply, Route
+from orbitmq.wire.headers import (
+    GetEarliestMsgStoretimeRequest,
+    GetEarliestMsgStoretimeResponse,
+    GetMaxOffsetRequest,
+    GetMinOffsetRequest,
+    OffsetResponse,
+    QueryConsumerOffsetRequest,
+    SearchOffsetByTimestampRequest,
+    UpdateConsumerOffsetRequest,
+)
+
+__all__ = ["OffsetHandlers"]
+
+
+class OffsetHandlers:
+    """Where groups are, and where queues begin and end."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: ConsumerOffsets,
+        store: MessageStore,
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._store = store
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(RequestCode.QUERY_CONSUMER_OFFSET, self.query, QueryConsumerOffsetRequest),
+            Route(RequestCode.UPDATE_CONSUMER_OFFSET, self.update, UpdateConsumerOffsetRequest),
+            Route(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, self.search, SearchOffsetByTimestampRequest),
+            Route(RequestCode.GET_MAX_OFFSET, self.max_offset, GetMaxOffsetRequest),
+            Route(RequestCode.GET_MIN_OFFSET, self.min_offset, GetMinOffsetRequest),
+            Route(RequestCode.GET_EARLIEST_MSG_STORETIME, self.earliest_time, GetEarliestMsgStoretimeRequest),
+        ]
+
+    def query(self, call: Call[QueryConsumerOffsetRequest]) -> Reply:
+        """The committed offset. A new group starts at 0 when nothing of the queue was lost yet; else the client
+        decides by its own consume-from-where."""
+        header = call.header
+        offset = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
+        if offset >= 0:
+            return Reply(header=OffsetResponse(offset=offset))
+        if header.set_zero_if_not_found is not False and self._starts_in_memory(
+            header.topic, header.queue_id
+        ):
+            return Reply(header=OffsetResponse(offset=0))
+        raise QueryNotFound(
+            f"group {header.consumer_group} has no offset for queue {header.queue_id} of topic {header.topic}"
+        )
+
+    def _starts_in_memory(self, topic: str, queue_id: int) -> bool:
+        if self._store.min_offset(topic, queue_id) > 0:
+            return False
+        first = self._store.read(topic, queue_id, 0, 1)
+        return first.status is ReadStatus.FOUND and not first.from_disk
+
+    def update(self, call: Call[UpdateConsumerOffsetRequest]) -> Reply:
+        header = call.header
+        group = header.consumer_group
+        if group not in self._groups.configs:
+            raise SubscriptionGroupNotExist(f"group {group} does not exist on this broker")
+        if header.topic not in self._topics.configs:
+            raise TopicNotFound(f"topic {header.topic} does not exist on this broker")
+        if header.queue_id < 0 or header.commit_offset < 0:
+            raise InvalidParameter(
+                f"queueId {header.queue_id} and commitOffset {header.commit_offset} must not be negative"
+            )
+        if self._config.server_side_reset and self._offsets.reset_pending(
+            group, header.topic, header.queue_id
+        ):
+            return Reply(remark="ignored: the offset was reset and the consumer has not seen it yet")
+        self._offsets.commit(
+            call.peer.remote_text, group, header.topic, header.queue_id, header.commit_offset
+        )
+        return Reply()
+
+    def search(self, call: Call[SearchOffsetByTimestampRequest]) -> Reply:
+        header = call.header
+        offset = self._store.offset_by_time(
+            header.topic, header.queue_id, header.timestamp, upper=header.boundary_type == "UPPER"
+        )
+        return Reply(header=OffsetResponse(offset=max(0, offset)))
+
+    def max_offset(self, call: Call[GetMaxOffsetRequest]) -> Reply:
+        return Reply(
+            header=OffsetResponse(offset=self._store.max_offset(call.header.topic, call.header.queue_id))
+        )
+
+    def min_offset(self, call: Call[GetMinOffsetRequest]) -> Reply:
+        # A queue nobody wrote to starts at 0, like one that is empty.
+        offset = self._store.min_offset(call.header.topic, call.header.queue_id)
+        return Reply(header=OffsetResponse(offset=max(0, offset)))
+
+    def earliest_time(self, call: Call[GetEarliestMsgStoretimeRequest]) -> Reply:
+        timestamp = self._store.earliest_store_time(call.header.topic, call.header.queue_id)
+        return Reply(header=GetEarliestMsgStoretimeResponse(timestamp=timestamp))

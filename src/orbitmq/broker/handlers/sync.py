@@ -1,0 +1,180 @@
+"""Tables other brokers and tools copy: 21, 43, 45, 60, 61, 201, 402, 906, 907.
+
+Answers to Apache's AdminBrokerProcessor, the part a slave and mqadmin ask. Topics and groups come in pages when the
+asker says so: it names the version its pages so far belong to, and starts over when that is no longer ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.groups import GroupTable
+from orbitmq.broker.offsets import ConsumerOffsets
+from orbitmq.broker.topics import TopicTable
+from orbitmq.codes import RequestCode
+from orbitmq.errors import ServerError
+from orbitmq.model.data_version import DataVersion
+from orbitmq.transport.router import Call, Reply, Route
+from orbitmq.wire import bodies, javajson
+from orbitmq.wire.headers import (
+    Empty,
+    ExchangeBrokerHaInfoRequest,
+    ExchangeBrokerHaInfoResponse,
+    GetAllSubscriptiongroupConfigRequest,
+    GetAllSubscriptiongroupConfigResponse,
+    GetAllTopicConfigRequest,
+    GetAllTopicConfigResponse,
+)
+
+__all__ = ["SyncHandlers", "SyncSources", "page"]
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class SyncSources:
+    """What other parts of the broker give for these answers; each default is the answer of an absent part."""
+
+    delay_offsets: Callable[[], bytes] = bodies.DelayOffsets(data_version=DataVersion()).encode
+    """Body of GET_ALL_DELAY_OFFSET."""
+    message_request_modes: Callable[[], bytes] = bodies.MessageRequestModes().encode
+    timer_check_point: Callable[[], bytes] = bodies.TimerCheckPoint().encode
+    timer_metrics: Callable[[], bytes] = bodies.TimerMetrics().encode
+    master_info: Callable[[], ExchangeBrokerHaInfoResponse] | None = None
+    """Addresses and log end of this master; None on a slave."""
+    on_master_info: Callable[[ExchangeBrokerHaInfoRequest], None] | None = None
+    """A slave is told about its master."""
+    ha_status: Callable[[], bodies.HaRuntimeInfo | None] = lambda: None
+
+
+class SyncHandlers:
+    """Whole tables as answers."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: ConsumerOffsets,
+        sources: SyncSources,
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._sources = sources
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(RequestCode.GET_ALL_TOPIC_CONFIG, self.all_topics, GetAllTopicConfigRequest),
+            Route(
+                RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+                self.all_groups,
+                GetAllSubscriptiongroupConfigRequest,
+            ),
+            Route(RequestCode.GET_ALL_CONSUMER_OFFSET, self.all_consumer_offsets, Empty),
+            Route(RequestCode.GET_ALL_DELAY_OFFSET, self.all_delay_offsets, Empty),
+            Route(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, self.message_request_modes, Empty),
+            Route(RequestCode.GET_TIMER_CHECK_POINT, self.timer_check_point, Empty),
+            Route(RequestCode.GET_TIMER_METRICS, self.timer_metrics, Empty),
+            Route(RequestCode.EXCHANGE_BROKER_HA_INFO, self.exchange_ha_info, ExchangeBrokerHaInfoRequest),
+            Route(RequestCode.GET_BROKER_HA_STATUS, self.ha_status, Empty),
+        ]
+
+    def all_topics(self, call: Call[GetAllTopicConfigRequest]) -> Reply:
+        header = call.header
+        topics = self._topics
+        table = topics.configs
+        if self._paged(header.data_version, header.topic_seq, header.max_topic_num):
+            table = page(
+                topics.configs,
+                topics.data_version,
+                asked_version=header.data_version,
+                start=header.topic_seq,
+                count=self._page_count(header.max_topic_num),
+            )
+        body = bodies.TopicConfigWrapper(
+            data_version=topics.data_version,
+            mapping_data_version=topics.mapping_version,
+            topic_config_table=table,
+            topic_queue_mapping_detail_map={},
+            topic_queue_mapping_info_map={},
+        ).encode()
+        return Reply(header=GetAllTopicConfigResponse(total_topic_num=len(topics.configs)), body=body)
+
+    def all_groups(self, call: Call[GetAllSubscriptiongroupConfigRequest]) -> Reply:
+        header = call.header
+        groups = self._groups
+        table = groups.configs
+        forbidden = groups.forbidden_table
+        if self._paged(header.data_version, header.group_seq, header.max_group_num):
+            table = page(
+                groups.configs,
+                groups.data_version,
+                asked_version=header.data_version,
+                start=header.group_seq,
+                count=self._page_count(header.max_group_num),
+            )
+            forbidden = {group: topics for group, topics in forbidden.items() if group in table}
+        body = bodies.SubscriptionGroupWrapper(
+            data_version=groups.data_version, forbidden_table=forbidden, subscription_group_table=table
+        ).encode()
+        return Reply(
+            header=GetAllSubscriptiongroupConfigResponse(total_group_num=len(groups.configs)), body=body
+        )
+
+    def _paged(self, *fields: object) -> bool:
+        """Askers before 5.4 send none of the fields and want everything."""
+        return self._config.split_metadata and any(field is not None for field in fields)
+
+    def _page_count(self, asked: int | None) -> int:
+        limit = self._config.split_metadata_count
+        return limit if asked is None else min(limit, asked)
+
+    def all_consumer_offsets(self, _call: Call[Empty]) -> Reply:
+        return Reply(body=self._offsets.encode())
+
+    def all_delay_offsets(self, _call: Call[Empty]) -> Reply:
+        return Reply(body=self._sources.delay_offsets())
+
+    def message_request_modes(self, _call: Call[Empty]) -> Reply:
+        return Reply(body=self._sources.message_request_modes())
+
+    def timer_check_point(self, _call: Call[Empty]) -> Reply:
+        return Reply(body=self._sources.timer_check_point())
+
+    def timer_metrics(self, _call: Call[Empty]) -> Reply:
+        return Reply(body=self._sources.timer_metrics())
+
+    def exchange_ha_info(self, call: Call[ExchangeBrokerHaInfoRequest]) -> Reply:
+        """Without fields a slave asks the master, with fields the master tells a slave."""
+        if call.header.master_ha_address is not None:
+            if self._sources.on_master_info is not None:
+                self._sources.on_master_info(call.header)
+            return Reply()
+        info = self._sources.master_info() if self._sources.master_info is not None else None
+        return Reply(header=info)
+
+    def ha_status(self, _call: Call[Empty]) -> Reply:
+        status = self._sources.ha_status()
+        if status is None:
+            raise ServerError("this broker does not replicate")
+        return Reply(body=status.encode())
+
+
+def page(
+    table: Mapping[str, V], version: DataVersion, *, asked_version: str | None, start: int | None, count: int
+) -> dict[str, V]:
+    """``count`` entries in the order of their names from ``start`` on; from 0 when the asker's version is not ours.
+
+    Raises ``BodyError`` for a version that cannot be read.
+    """
+    same = bool(asked_version and asked_version.strip()) and (
+        javajson.decode((asked_version or "").encode(), DataVersion) == version
+    )
+    begin = max(0, start or 0) if same else 0
+    return {name: table[name] for name in sorted(table)[begin : begin + max(0, count)]}

@@ -1,0 +1,173 @@
+"""Topics made, changed, deleted and shown: 17, 18, 215, 351 (Apache: the topic part of AdminBrokerProcessor)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.offsets import ConsumerOffsets
+from orbitmq.broker.topics import TopicTable
+from orbitmq.codes import RequestCode
+from orbitmq.errors import InvalidParameter, ServerError, TopicNotFound
+from orbitmq.model.names import check_topic, pop_retry_topic
+from orbitmq.model.topic import (
+    MESSAGE_TYPE_ATTRIBUTE,
+    TopicConfig,
+    TopicFilterType,
+    is_perm_valid,
+    parse_attribute_changes,
+)
+from orbitmq.store.message_store import MessageStore
+from orbitmq.transport.router import Call, Reply, Route
+from orbitmq.wire.bodies import TopicConfigList, encode_body
+from orbitmq.wire.headers import (
+    DeleteTopicInBrokerRequest,
+    GetTopicConfigRequest,
+    UpdateAndCreateTopicListRequest,
+    UpdateAndCreateTopicRequest,
+)
+
+__all__ = ["TopicHandlers"]
+
+logger = logging.getLogger(__name__)
+
+_QUEUES_MAX: Final = 65_535
+"""Apache has no limit; a topic of 2 billion queues would only stop every request that lists them."""
+
+
+class TopicHandlers:
+    """Changes of topics by admins."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        topics: TopicTable,
+        offsets: ConsumerOffsets,
+        store: MessageStore,
+        on_deleted: Callable[[str], None] | None = None,
+    ) -> None:
+        """``on_deleted`` is told the name of every topic that went, for what others keep about it."""
+        self._config = config
+        self._topics = topics
+        self._offsets = offsets
+        self._store = store
+        self._on_deleted = on_deleted
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(RequestCode.UPDATE_AND_CREATE_TOPIC, self.update_topic, UpdateAndCreateTopicRequest),
+            Route(
+                RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, self.update_topics, UpdateAndCreateTopicListRequest
+            ),
+            Route(RequestCode.DELETE_TOPIC_IN_BROKER, self.delete_topic, DeleteTopicInBrokerRequest),
+            Route(RequestCode.GET_TOPIC_CONFIG, self.topic_config, GetTopicConfigRequest),
+        ]
+
+    def update_topic(self, call: Call[UpdateAndCreateTopicRequest]) -> Reply:
+        header = call.header
+        self._check_name(header.topic)
+        try:
+            filter_type = TopicFilterType(header.topic_filter_type or TopicFilterType.SINGLE_TAG)
+        except ValueError:
+            raise ServerError(f"topicFilterType {header.topic_filter_type!r} is unknown") from None
+        config = TopicConfig(
+            topic_name=header.topic,
+            read_queue_nums=header.read_queue_nums,
+            write_queue_nums=header.write_queue_nums,
+            perm=header.perm,
+            topic_filter_type=filter_type,
+            topic_sys_flag=header.topic_sys_flag or 0,
+            order=header.order is True,
+        )
+        try:
+            changes = parse_attribute_changes(header.attributes)
+        except InvalidParameter as error:
+            raise ServerError(error.remark) from None
+        self._apply([(config, changes)], call.peer.remote_text)
+        return Reply()
+
+    def update_topics(self, call: Call[UpdateAndCreateTopicListRequest]) -> Reply:
+        """All or none; in the list the attributes of a topic are the signed changes."""
+        requests = []
+        for config in TopicConfigList.decode(call.body).topic_config_list:
+            self._check_name(config.topic_name)
+            requests.append((config, config.attributes))
+        self._apply(requests, call.peer.remote_text)
+        return Reply()
+
+    def _check_name(self, topic: str) -> None:
+        check_topic(topic)
+        self._refuse_system(topic)
+
+    def _refuse_system(self, topic: str) -> None:
+        if self._config.validate_system_topics and self._topics.is_system(topic):
+            raise InvalidParameter(f"topic {topic} belongs to the system and cannot be changed by request")
+
+    def _apply(self, requests: Sequence[tuple[TopicConfig, Mapping[str, str]]], caller: str) -> None:
+        changed = []
+        for config, changes in requests:
+            _check_numbers(config)
+            if (
+                changes.get(f"+{MESSAGE_TYPE_ATTRIBUTE}") == "MIXED"
+                and not self._config.mixed_message_type_enabled
+            ):
+                raise InvalidParameter("message type MIXED is not allowed here (enableMixedMessageType)")
+            # Compared with the changes in place of the attributes, so that only a request without any is idle.
+            if msgspec.structs.replace(config, attributes=dict(changes)) != self._topics.find(
+                config.topic_name
+            ):
+                changed.append((config, changes))
+        if not changed:
+            return
+        logger.info(
+            "topics changed by request caller=%s topics=%s", caller, [c.topic_name for c, _ in changed]
+        )
+        try:
+            self._topics.apply(changed)
+        except InvalidParameter as error:
+            # Apache answers bad attributes as an error of its own.
+            raise ServerError(error.remark) from None
+
+    def delete_topic(self, call: Call[DeleteTopicInBrokerRequest]) -> Reply:
+        """Drop a topic, its offsets and its queues; the log keeps the messages until they expire."""
+        topic = call.header.topic
+        if not topic.strip():
+            raise InvalidParameter("the topic name is blank")
+        self._refuse_system(topic)
+        doomed = [topic]
+        if self._config.clear_retry_topics:
+            for group in self._offsets.groups_of(topic):
+                for version_2 in (True, False):
+                    retry = pop_retry_topic(topic, group, version_2=version_2)
+                    if self._topics.find(retry) is not None:
+                        doomed.append(retry)
+        logger.info("topics deleted by request caller=%s topics=%s", call.peer.remote_text, doomed)
+        for name in doomed:
+            self._topics.delete(name)
+            self._offsets.remove_topic(name)
+            self._store.delete_topic(name)
+            if self._on_deleted is not None:
+                self._on_deleted(name)
+        return Reply()
+
+    def topic_config(self, call: Call[GetTopicConfigRequest]) -> Reply:
+        config = self._topics.find(call.header.topic)
+        if config is None:
+            raise TopicNotFound(f"topic {call.header.topic} does not exist on this broker")
+        return Reply(body=encode_body(config))
+
+
+def _check_numbers(config: TopicConfig) -> None:
+    for name, count in (
+        ("readQueueNums", config.read_queue_nums),
+        ("writeQueueNums", config.write_queue_nums),
+    ):
+        if not 0 <= count <= _QUEUES_MAX:
+            raise InvalidParameter(f"{name} {count} is not within 0 to {_QUEUES_MAX}")
+    if not is_perm_valid(config.perm):
+        raise InvalidParameter(f"perm {config.perm} is not made of 4 (read), 2 (write) and 1 (inherit)")
