@@ -26,6 +26,7 @@ from orbitmq.record.layout import (
     FIXED_V6,
     FIXED_V6_BORN,
     FIXED_V6_STORE,
+    HOLE_BYTES,
     HOST_V4_BYTES,
     HOST_V6_BYTES,
     LENGTH_16,
@@ -130,8 +131,8 @@ def _topic_field(topic: str) -> bytes:
         data = topic.encode()
     except UnicodeEncodeError:
         raise RecordError(f"topic {topic!r} is not valid text") from None
-    if not data:
-        raise RecordError("the topic is empty")
+    if not data or 0 in data:
+        raise RecordError("the topic is empty" if not data else "the topic contains a zero byte")
     if len(data) <= TOPIC_BYTES_MAX_V1:
         return bytes((len(data),)) + data
     if len(data) <= TOPIC_BYTES_MAX:
@@ -165,7 +166,13 @@ def encode_record(
         topic_size = len(topic)
         body_size = len(body)
         properties_size = len(properties)
-        if len(born_host) != 8 or len(store_host) != 8 or topic_size > 128 or properties_size > 32767:
+        if (
+            len(born_host) != 8
+            or len(store_host) != 8
+            or topic_size > 128
+            or properties_size >= HOLE_BYTES
+            or (properties_size and not properties[-1])
+        ):
             return _encode_uncommon(message, queue_offset, log_offset, store_timestamp_ms, store_host)
         return b"".join(
             (
@@ -214,14 +221,13 @@ def encode_records(
 
 
 def record_size(message: Encodable, store_host: bytes) -> int:
-    """How long ``encode_record`` will make it."""
-    hosts = len(message.born_host) + len(store_host) - 2 * HOST_V4_BYTES
+    """How long ``encode_record`` will make it. Raises as that does for topic and properties."""
     return (
         _FIXED_AND_LENGTH
-        + hosts
+        + (len(message.born_host) + len(store_host) - 2 * HOST_V4_BYTES)
         + len(message.body)
         + len(_topic_field(message.topic))
-        + len(message.properties)
+        + len(_storable(message.properties))
     )
 
 
@@ -235,10 +241,7 @@ def _encode_uncommon(
             sys_flag |= bit
         elif len(host) != HOST_V4_BYTES:
             raise RecordError(f"a host takes {HOST_V4_BYTES} or {HOST_V6_BYTES} bytes, not {len(host)}")
-    if len(message.properties) > PROPERTIES_BYTES_MAX:
-        raise RecordError(
-            f"properties have {len(message.properties)} bytes, at most {PROPERTIES_BYTES_MAX} are allowed"
-        )
+    properties = _storable(message.properties)
     topic = _topic_field(message.topic)
     fixed = _LAYOUTS[sys_flag & _HOSTS_V6].pack(
         record_size(message, store_host),
@@ -257,7 +260,25 @@ def _encode_uncommon(
         message.prepared_offset,
         len(message.body),
     )
-    return b"".join((fixed, message.body, topic, _pack_length(len(message.properties)), message.properties))
+    return b"".join((fixed, message.body, topic, _pack_length(len(properties)), properties))
+
+
+def _storable(properties: bytes) -> bytes:
+    """The property text as it may be stored.
+
+    A scan takes zeroes at the end of a record, or a sector of them inside, for a write that never reached the
+    disk (``scan.py``). So text that ends with a zero gets the terminator 4.9 senders leave out, which changes no
+    property, and a sector of zeroes in a value is refused.
+    """
+    if properties and not properties[-1]:
+        properties += b"\x02"
+    if len(properties) > PROPERTIES_BYTES_MAX:
+        raise RecordError(
+            f"properties have {len(properties)} bytes, at most {PROPERTIES_BYTES_MAX} are allowed"
+        )
+    if len(properties) >= HOLE_BYTES and bytes(HOLE_BYTES) in properties:
+        raise RecordError(f"properties contain {HOLE_BYTES} zero bytes in a row")
+    return properties
 
 
 def _refusal(body: object, error: Exception) -> RecordError:

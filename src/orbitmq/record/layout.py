@@ -27,6 +27,7 @@ __all__ = [
     "FIXED_V6",
     "FIXED_V6_BORN",
     "FIXED_V6_STORE",
+    "HOLE_BYTES",
     "HOST_V4",
     "HOST_V4_BYTES",
     "HOST_V6",
@@ -87,6 +88,9 @@ TOPIC_BYTES_MAX: Final = 255
 """%RETRY% and %DLQ% topics may be this long; they need V2 beyond 127."""
 PROPERTIES_BYTES_MAX: Final = 32767
 BODY_SIZE_MAX: Final = 0x7FFFFFFF - 65536
+
+HOLE_BYTES: Final = 512
+"""A disk sector. That many zeroes in a row inside the properties are a lost write: they are never stored."""
 
 BYTE_AT_END_OF_NAME: Final = 0x01
 BYTE_AT_END_OF_PAIR: Final = 0x02
