@@ -12,6 +12,8 @@ from orbitmq.errors import OrbitError
 
 __all__ = [
     "BadAppend",
+    "BadMessage",
+    "BadQueueName",
     "MessageTooLarge",
     "PropertiesTooLarge",
     "StoreError",
@@ -44,6 +46,18 @@ class MessageTooLarge(StoreError):
 
 class PropertiesTooLarge(StoreError):
     """The property text does not fit its 15-bit length."""
+
+    code = ResponseCode.MESSAGE_ILLEGAL
+
+
+class BadMessage(StoreError):
+    """A field of the message cannot be stored."""
+
+    code = ResponseCode.MESSAGE_ILLEGAL
+
+
+class BadQueueName(StoreError):
+    """No topic or queue can be called that on the disk."""
 
     code = ResponseCode.MESSAGE_ILLEGAL
 

@@ -2,27 +2,59 @@
 
 Synchronous and single-writer: every method is called from one thread, the broker's event loop. Only fsync and
 the creation of the next segment run on the store's own worker thread; what they report arrives through ``post``.
+See README.md in this folder for the order of writes and who owns what.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
 
+from orbitmq.codes import Property
+from orbitmq.errors import CorruptionError, RecordError
+from orbitmq.model.delay_levels import DelayLevels
+from orbitmq.record.codec import encode_record
+from orbitmq.record.hashing import tags_code
+from orbitmq.record.layout import BLANK, BLANK_BYTES, PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX_V1
+from orbitmq.record.properties import find_property
+from orbitmq.record.scan import EndKind, scan
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM, FileSystem
+from orbitmq.runtime.machine import physical_memory_bytes, process_id
 from orbitmq.store.config import StoreConfig
+from orbitmq.store.consume_queue import TAIL_BYTES_MAX, ConsumeQueue
+from orbitmq.store.dispatch import due_or_tag_code
+from orbitmq.store.errors import (
+    BadAppend,
+    BadMessage,
+    MessageTooLarge,
+    PropertiesTooLarge,
+    StoreError,
+    StoreUnavailable,
+)
+from orbitmq.store.flush import Flusher, Post
+from orbitmq.store.index_service import BUILD_COUNT
+from orbitmq.store.layout import UNIT, UNIT_BYTES
+from orbitmq.store.lock_files import AbortFile, StoreLock
+from orbitmq.store.parts import StoreParts
+from orbitmq.store.reader import QueueReader
+from orbitmq.store.recovery import Recovery, RecoveryReport
+from orbitmq.store.retention import Retention
 from orbitmq.store.types import Appended, FlushMode, IndexUpdate, NewMessage, ReadResult
 
 __all__ = ["MessageStore"]
 
-Post = Callable[[Callable[[], None]], object]
+logger = logging.getLogger(__name__)
+
+_TAGS: Final = Property.TAGS.encode()
+_NOT_OPEN: Final = "the store is not open"
+FIRST_CLEAN_S: Final = 60.0
+"""Retention waits this long after a start, as Apache's does."""
 
 
 class MessageStore:
     """One store directory, opened for writing by this process alone."""
-
-    on_arrival: Callable[[str, int], None] | None = None
-    """Called once per touched queue after an append or a replicated append, with (topic, queue id)."""
 
     def __init__(
         self,
@@ -32,41 +64,440 @@ class MessageStore:
         fs: FileSystem = LOCAL_FILE_SYSTEM,
         clock: Clock = SYSTEM_CLOCK,
         post: Post | None = None,
-        memory_bytes: int = 8 << 30,
+        memory_bytes: int | None = None,
     ) -> None:
-        """``post`` runs a function on the caller's thread (``loop.call_soon_threadsafe``). Without it there is
-        no worker thread: ``flush`` is the caller's to call, which is what tools and deterministic tests want."""
-        raise NotImplementedError
+        """``store_host`` is the broker's own address (8 or 20 bytes), written into every record.
+
+        ``post`` runs a function on the caller's thread (``loop.call_soon_threadsafe``). Without it there is no
+        worker thread: ``flush`` is the caller's to call, which is what tools and deterministic tests want.
+        """
+        self.on_arrival: Callable[[str, int], None] | None = None
+        """Called once per touched queue after an append or a replicated append, with (topic, queue id)."""
+        self.config = config
+        self.recovery: RecoveryReport | None = None
+        """What the last ``open`` found and did."""
+        self._fs = fs
+        self._clock = clock
+        self._post = post
+        self._store_host = store_host
+        self._parts = parts = StoreParts.build(fs, config, clock)
+        self._log = parts.log
+        self._queues = parts.queues
+        self._by_key = parts.queues.by_key
+        self._index = parts.index
+        self._pending = parts.index.pending if parts.index is not None else []
+        self._levels = DelayLevels(config.delay_levels)
+        self._now_ms = clock.now_ms
+        self._reader = QueueReader(parts, physical_memory_bytes() if memory_bytes is None else memory_bytes)
+        self._flusher = Flusher(parts, clock, post)
+        self._retention = Retention(config)
+        self._clean_at = 0.0
+        self._lock = StoreLock(fs, config.path("lock"))
+        self._abort = AbortFile(fs, config.path("abort"))
+        self._confirm_offset: int | None = None
+        self._body_max = config.message_bytes_max
+        self._is_open = False
+        self._queue_fault = ""
+        self._refusal = _NOT_OPEN
+        """Why appends are refused now; empty when they are not. The only thing the hot path looks at."""
 
     # Life.
-    def open(self) -> None:
-        """Lock, load and recover. Raises ``StoreLocked``, ``CorruptionError``, ``OSError``."""
-        raise NotImplementedError
+    def open(self) -> RecoveryReport:
+        """Lock, load and recover. Raises ``StoreLocked``, ``CorruptionError``, ``OSError``; then nothing is open."""
+        assert not self._is_open, "the store is open already"
+        parts = self._parts
+        self._fs.make_directories(self.config.root)
+        self._lock.acquire()
+        try:
+            clean = not self._abort.exists
+            parts.log.segments.load()
+            parts.checkpoint.load()
+            parts.deleted.load()
+            self.recovery = Recovery(parts, clean=clean).run()
+            parts.checkpoint.flush()
+            self._abort.create(process_id())
+        except BaseException:
+            self._release()
+            raise
+        self._is_open = True
+        self._refusal = ""
+        self._flusher.start()
+        self._clean_at = self._clock.monotonic() + FIRST_CLEAN_S
+        logger.info(
+            "store open root=%s clean=%s log_start=%d log_end=%d walked_from=%d records=%d dispatched=%d queues=%d",
+            self.config.root,
+            clean,
+            self._log.start,
+            self._log.end,
+            self.recovery.start,
+            self.recovery.record_count,
+            self.recovery.dispatched_count,
+            len(self._queues),
+        )
+        return self.recovery
 
     def close(self) -> None:
-        """Flush everything, write the checkpoint, remove the abort file, unlock. Safe to call twice."""
-        raise NotImplementedError
+        """Flush everything, write the checkpoint, remove the abort file, unlock. Safe to call twice.
+
+        Raises ``OSError`` when the disk refuses; the abort file then stays, and the next start recovers thoroughly.
+        """
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._refusal = _NOT_OPEN
+        try:
+            self._flusher.stop()
+            if not (self._log.failed or self._flusher.failed):
+                self._flusher.flush()
+                if self._index is not None:
+                    self._index.close()
+                self._abort.remove()
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        self._queues.close()
+        self._log.segments.close()
+        self._lock.release()
 
     def tick(self) -> None:
         """Periodic work that is due by the clock: flush, queue tails, checkpoint, retention. Call every ~100 ms."""
-        raise NotImplementedError
+        if not self._is_open:
+            return
+        try:
+            self._flusher.tick()
+            self._queue_fault = ""
+        except OSError as error:
+            self._queue_failed(error)
+        now = self._clock.monotonic()
+        if now >= self._clean_at:
+            self._clean_at = now + self.config.clean_interval_ms / 1000
+            self.clean_expired()
+        self._renew_refusal()
+
+    def _renew_refusal(self) -> None:
+        if not self._is_open:
+            self._refusal = _NOT_OPEN
+        elif self._retention.guard.writes_forbidden:
+            self._refusal = "the disk is too full to take writes"
+        elif self._log.partial_start >= 0:
+            self._refusal = "the log ends inside a replicated record"
+        else:
+            self._refusal = self._log.failed or self._flusher.failed or self._queue_fault
+
+    def _queue_failed(self, error: OSError) -> None:
+        """Units stay in memory until they can be written; meanwhile no more may come."""
+        if not self._queue_fault:
+            logger.error("queue units cannot be written error=%s", error)
+        self._queue_fault = f"queue units cannot be written: {error}"
+        self._renew_refusal()
 
     # Write.
     def append(self, message: NewMessage) -> Appended:
         """Store one message; visible to readers at once. Raises ``StoreError``; then nothing was stored."""
-        raise NotImplementedError
+        # Hot path: written out in full, since each call costs 0.1 us and the whole append should take 4.
+        if self._refusal:
+            raise StoreUnavailable(self._refusal)
+        topic = message.topic
+        queue_id = message.queue_id
+        queue = self._by_key.get((topic, queue_id))
+        if queue is None:
+            queue = self._create_queue(topic, queue_id)
+        if len(message.body) > self._body_max:
+            raise self._too_large(message)
+        log = self._log
+        store_ms = self._now_ms()
+        if store_ms < log.last_store_ms:
+            store_ms = log.last_store_ms
+        sys_flag = message.sys_flag
+        queue_offset = 0 if sys_flag & 4 else queue.max_offset
+        log_offset = log.end
+        try:
+            record = encode_record(message, queue_offset, log_offset, store_ms, self._store_host)
+        except RecordError as error:
+            raise self._illegal(message, error) from error
+        size = len(record)
+        if log_offset + size > log.room_end:
+            self._roll(size)
+            log_offset = log.end
+            record = encode_record(message, queue_offset, log_offset, store_ms, self._store_host)
+        try:
+            log.write(record)
+        except StoreUnavailable:
+            self._renew_refusal()
+            raise
+        log.last_store_ms = store_ms
+        properties = message.properties
+        if not sys_flag & 4:
+            if queue.scheduled:
+                tag_code = due_or_tag_code(properties, store_ms, self._levels)
+            else:
+                tag_code = tags_code(find_property(properties, _TAGS))
+            tail = queue.tail
+            tail += UNIT.pack(log_offset, size, tag_code)
+            queue.max_offset = queue_offset + 1
+            queue.log_end = log_offset + size
+            if len(tail) >= TAIL_BYTES_MAX:
+                self._write_tail(queue)
+        if self._index is not None:
+            pending = self._pending
+            pending.append((topic, properties, sys_flag, log_offset, store_ms))
+            if len(pending) >= BUILD_COUNT:
+                self._index.build()
+        if log_offset > log.prepare_at:
+            self._prepare_segment()
+        if self.on_arrival is not None:
+            self.on_arrival(topic, queue_id)
+        return Appended(log_offset, size, queue_offset, store_ms)
 
     def append_batch(self, messages: Sequence[NewMessage]) -> list[Appended]:
-        """Store all or none, in order, with one write per segment touched."""
-        raise NotImplementedError
+        """Store all or none, in order, with one write. Raises as ``append`` does."""
+        if self._refusal:
+            raise StoreUnavailable(self._refusal)
+        if not messages:
+            return []
+        log = self._log
+        store_ms = self._now_ms()
+        if store_ms < log.last_store_ms:
+            store_ms = log.last_store_ms
+        touched: list[ConsumeQueue] = []
+        try:
+            records, results, noted = self._encode_batch(messages, store_ms, touched)
+            size = log_size(results)
+            if log.end + size > log.room_end:
+                self._undo_units(touched)
+                if size + BLANK_BYTES > self.config.segment_bytes:
+                    return self._append_one_by_one(messages)
+                self._roll(size)
+                records, results, noted = self._encode_batch(messages, store_ms, touched)
+            log.write(b"".join(records))
+        except StoreError:
+            self._undo_units(touched)
+            self._renew_refusal()
+            raise
+        log.last_store_ms = store_ms
+        if self._index is not None:
+            pending = self._pending
+            pending += noted
+            if len(pending) >= BUILD_COUNT:
+                self._index.build()
+        if log.end > log.prepare_at:
+            self._prepare_segment()
+        arrived = dict.fromkeys(touched)
+        for queue in arrived:
+            if len(queue.tail) >= TAIL_BYTES_MAX:
+                self._write_tail(queue)
+        if self.on_arrival is not None:
+            for queue in arrived:
+                self.on_arrival(queue.topic, queue.queue_id)
+        return results
+
+    def _encode_batch(
+        self, messages: Sequence[NewMessage], store_ms: int, touched: list[ConsumeQueue]
+    ) -> tuple[list[bytes], list[Appended], list[tuple[str, bytes, int, int, int]]]:
+        """Records for the end of the log, their units already in the tails; ``touched`` tells what to undo."""
+        # Hot: the loop of every batch. Units go in before the write, which cannot be seen from outside, and are
+        # taken back if the write fails.
+        by_key, pack, host, body_max = self._by_key, UNIT.pack, self._store_host, self._body_max
+        log_offset = self._log.end
+        records: list[bytes] = []
+        results: list[Appended] = []
+        noted: list[tuple[str, bytes, int, int, int]] = []
+        for message in messages:
+            topic = message.topic
+            queue_id = message.queue_id
+            properties = message.properties
+            sys_flag = message.sys_flag
+            queue = by_key.get((topic, queue_id))
+            if queue is None:
+                queue = self._create_queue(topic, queue_id)
+            if len(message.body) > body_max:
+                raise self._too_large(message)
+            queue_offset = 0 if sys_flag & 4 else queue.max_offset
+            try:
+                record = encode_record(message, queue_offset, log_offset, store_ms, host)
+            except RecordError as error:
+                raise self._illegal(message, error) from error
+            size = len(record)
+            records.append(record)
+            if not sys_flag & 4:
+                if queue.scheduled:
+                    tag_code = due_or_tag_code(properties, store_ms, self._levels)
+                else:
+                    tag_code = tags_code(find_property(properties, _TAGS))
+                queue.tail += pack(log_offset, size, tag_code)
+                queue.max_offset = queue_offset + 1
+                queue.log_end = log_offset + size
+                touched.append(queue)
+            noted.append((topic, properties, sys_flag, log_offset, store_ms))
+            results.append(Appended(log_offset, size, queue_offset, store_ms))
+            log_offset += size
+        return records, results, noted
+
+    def _undo_units(self, touched: list[ConsumeQueue]) -> None:
+        for queue in reversed(touched):
+            queue.drop_last()
+        touched.clear()
+
+    def _append_one_by_one(self, messages: Sequence[NewMessage]) -> list[Appended]:
+        """A batch larger than a segment: still all or nothing, by cutting the log back on failure."""
+        start = self._log.end
+        arrival, self.on_arrival = self.on_arrival, None
+        try:
+            results = [self.append(message) for message in messages]
+        except StoreError:
+            self.truncate(start)
+            raise
+        finally:
+            self.on_arrival = arrival
+        if arrival is not None:
+            for topic, queue_id in dict.fromkeys((message.topic, message.queue_id) for message in messages):
+                arrival(topic, queue_id)
+        return results
 
     def append_raw(self, log_offset: int, data: bytes | memoryview) -> None:
-        """Replication: add bytes exactly at the end of the log, then dispatch whole records."""
-        raise NotImplementedError
+        """Replication: add bytes exactly at the end of the log, then dispatch the records that are whole now.
+
+        Raises ``BadAppend`` when they do not continue the log, ``CorruptionError`` when they are no records.
+        """
+        log = self._log
+        if self._refusal and log.partial_start < 0:
+            raise StoreUnavailable(self._refusal)
+        if not log.segments.starts and log_offset % log.segment_bytes == 0:
+            log.move_to(log_offset)
+            log.flushed = log_offset
+            self._flusher.restart_at(log_offset)
+        if log_offset != log.end:
+            raise BadAppend(
+                f"bytes for log offset {log_offset} do not continue the log, which ends at {log.end}"
+            )
+        undispatched = log.end if log.partial_start < 0 else log.partial_start
+        with memoryview(data) as rest:
+            position = 0
+            while position < len(rest):
+                if log.handle < 0:
+                    log.roll()
+                count = min(len(rest) - position, log.segment_start + log.segment_bytes - log.end)
+                log.write(rest[position : position + count])
+                position += count
+                if log.end == log.segment_start + log.segment_bytes:
+                    log.move_to(log.end)
+        self._dispatch_from(undispatched)
+        if log.end > log.prepare_at:
+            self._prepare_segment()
+        self._renew_refusal()
+
+    def _dispatch_from(self, log_offset: int) -> None:
+        """Dispatch replicated records; what is not whole yet stays for the next call."""
+        log = self._log
+        arrived: dict[ConsumeQueue, None] = {}
+        while log_offset < log.end:
+            start = log_offset - log_offset % log.segment_bytes
+            limit = min(log.end - start, log.segment_bytes)
+            view = log.segments.view(start)
+            assert view is not None, start
+            scanned = scan(view, log_offset - start, limit, check_crc=False, log_base=start)
+            for record in scanned:
+                queue = self._parts.dispatcher.dispatch(record)
+                log.last_store_ms = max(log.last_store_ms, record.store_timestamp_ms)
+                if queue is not None:
+                    arrived[queue] = None
+            assert scanned.end is not None
+            log_offset = start + scanned.end.position
+            if scanned.end.kind is EndKind.BLANK and limit == log.segment_bytes:
+                log_offset = start + log.segment_bytes
+            elif scanned.end.kind is not EndKind.LIMIT:
+                head = bytes(view[scanned.end.position : min(scanned.end.position + BLANK_BYTES, limit)])
+                if len(head) == BLANK_BYTES and 0 <= BLANK.unpack(head)[0] <= start + limit - log_offset:
+                    raise CorruptionError(
+                        f"replicated bytes at log offset {log_offset}: {scanned.end.reason}"
+                    )
+                break
+        log.partial_start = log_offset if log_offset < log.end else -1
+        if self.on_arrival is not None:
+            for queue in arrived:
+                self.on_arrival(queue.topic, queue.queue_id)
+
+    def end_replication(self) -> None:
+        """A replica becomes a master: drop the part of a record that never arrived whole."""
+        if self._log.partial_start >= 0:
+            self.truncate(self._log.partial_start)
 
     def truncate(self, log_offset: int) -> None:
-        """Cut the log (and all derived files) back to a record boundary."""
-        raise NotImplementedError
+        """Cut the log and all derived files back to a record boundary. Durable when this returns.
+
+        Cutting to or below the first segment empties the log; the next replicated bytes may start anywhere.
+        """
+        log, parts = self._log, self._parts
+        if log_offset >= log.end:
+            return
+        self._flusher.drain()
+        log_offset = max(log_offset, log.start)
+        # The checkpoint first: it must not claim what is about to go.
+        checkpoint = parts.checkpoint
+        checkpoint.confirm_offset = min(checkpoint.confirm_offset, log_offset)
+        checkpoint.queues_log_offset = min(checkpoint.queues_log_offset, log_offset)
+        checkpoint.flush()
+        while log.segments.starts and log.segments.starts[-1] > log_offset:
+            log.segments.remove(log.segments.starts[-1])
+        log.segments.zero_from(log_offset)
+        log.partial_start = -1
+        log.move_to(log_offset)
+        log.flushed = min(log.flushed, log_offset)
+        self._flusher.cut(log_offset)
+        for queue in self._queues:
+            if queue.log_end > log_offset:
+                queue.truncate(log_offset)
+        if self._index is not None:
+            self._index.truncate(log_offset)
+        parts.deleted.cut(log_offset)
+        self._renew_refusal()
+
+    def reset(self, log_offset: int) -> None:
+        """Throw everything away and start an empty log at a segment boundary (a replica too far behind)."""
+        if log_offset % self._log.segment_bytes:
+            raise BadAppend(f"{log_offset} is not the start of a segment")
+        log = self._log
+        self.truncate(log.start)
+        for start in list(log.segments.starts):
+            log.segments.remove(start)
+        self._queues.clear()
+        if self._index is not None:
+            self._index.destroy()
+        log.move_to(log_offset)
+        log.flushed = log_offset
+        self._flusher.restart_at(log_offset)
+
+    # Inside of the append path: what is rare.
+    def _create_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        if not self.config.long_topic_allowed and len(topic.encode("utf-8", "replace")) > TOPIC_BYTES_MAX_V1:
+            raise MessageTooLarge(f"the topic has more than {TOPIC_BYTES_MAX_V1} bytes")
+        return self._queues.create(topic, queue_id)
+
+    def _too_large(self, message: NewMessage) -> MessageTooLarge:
+        return MessageTooLarge(
+            f"the message body has {len(message.body)} bytes, at most {self._body_max} are allowed"
+        )
+
+    def _illegal(self, message: NewMessage, error: RecordError) -> StoreError:
+        if len(message.properties) > PROPERTIES_BYTES_MAX:
+            return PropertiesTooLarge(str(error))
+        return BadMessage(str(error))
+
+    def _roll(self, size: int) -> None:
+        if size + BLANK_BYTES > self.config.segment_bytes:
+            raise MessageTooLarge(f"a record of {size} bytes does not fit a log segment")
+        self._log.roll()
+
+    def _write_tail(self, queue: ConsumeQueue) -> None:
+        try:
+            queue.write_tail()
+        except OSError as error:
+            self._queue_failed(error)
+
+    def _prepare_segment(self) -> None:
+        self._log.prepare_at = 1 << 62
+        self._flusher.make_segment(self._log.segment_start + self._log.segment_bytes)
 
     # Read.
     def read(
@@ -80,101 +511,243 @@ class MessageStore:
         tag_codes: frozenset[int] | None = None,
         predicate: Callable[[memoryview], bool] | None = None,
     ) -> ReadResult:
-        """Records of a queue from ``offset``, whole and in order. Never raises for any offset."""
-        raise NotImplementedError
+        """Records of a queue from ``offset``, whole and in order. Never raises for any offset.
+
+        ``tag_codes`` lets through units with one of these codes; ``predicate`` then sees the record itself.
+        """
+        return self._reader.read(
+            topic,
+            queue_id,
+            offset,
+            max_count,
+            max_bytes=max_bytes,
+            tag_codes=tag_codes,
+            predicate=predicate,
+            log_limit=self._log.end if self._confirm_offset is None else self._confirm_offset,
+        )
 
     def record_at(self, log_offset: int, size: int | None = None) -> memoryview | None:
         """One whole record, or None when none starts there."""
-        raise NotImplementedError
+        return self._log.record(log_offset, size)
 
     def log_range(self, log_offset: int, max_bytes: int) -> memoryview:
         """Raw log bytes from an offset, within one segment; empty at the end of the log. Zero copy."""
-        raise NotImplementedError
+        log = self._log
+        room = log.segment_bytes - log_offset % log.segment_bytes
+        found = log.slice(log_offset, max(0, min(max_bytes, room, log.end - log_offset)))
+        return memoryview(b"") if found is None else found
 
     def scan(self, start: int, end: int | None = None) -> Iterator[memoryview]:
-        """Every message record from a record boundary on, in log order."""
-        raise NotImplementedError
+        """Every message record from a record boundary on, in log order. Raises ``CorruptionError``."""
+        log = self._log
+        until = log.end if end is None else min(end, log.end)
+        while start < until:
+            segment_start = start - start % log.segment_bytes
+            view = log.segments.view(segment_start)
+            if view is None:
+                raise CorruptionError(f"log offset {start} is not in the log")
+            limit = min(log.end - segment_start, log.segment_bytes)
+            scanned = scan(view, start - segment_start, limit, check_crc=False, log_base=segment_start)
+            for record in scanned:
+                if record.log_offset >= until:
+                    return
+                yield view[record.position : record.position + record.size]
+            assert scanned.end is not None
+            start = segment_start + scanned.end.position
+            if scanned.end.kind is EndKind.BLANK:
+                start = segment_start + log.segment_bytes
+            elif scanned.end.kind is not EndKind.LIMIT:
+                skipped = next((stop for begin, stop in log.damaged if begin <= start < stop), None)
+                if skipped is None:
+                    if start >= log.whole_end(log.end):
+                        return
+                    raise CorruptionError(f"log offset {start}: {scanned.end.reason or 'zeros'}")
+                start = skipped
 
     def query(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> tuple[list[memoryview], IndexUpdate]:
         """Records whose key hash matches, oldest first, and how far the index has got."""
-        raise NotImplementedError
+        if self._index is None:
+            return [], IndexUpdate(0, 0)
+        count = min(max_count, self.config.query_count_max)
+        found = self._index.query(topic, key, begin_ms, end_ms, count)
+        records = [record for log_offset in found if (record := self._log.record(log_offset)) is not None]
+        return records, self._index.last_update
 
     # Facts.
     def min_offset(self, topic: str, queue_id: int) -> int:
         """First queue offset still readable; -1 when there is no such queue."""
-        raise NotImplementedError
+        queue = self._by_key.get((topic, queue_id))
+        return -1 if queue is None else queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Next queue offset to be assigned; 0 when there is no such queue."""
-        raise NotImplementedError
+        queue = self._by_key.get((topic, queue_id))
+        return 0 if queue is None else queue.max_offset
 
     def earliest_store_time(self, topic: str, queue_id: int) -> int:
         """Store time of the first readable message; -1 when there is none."""
-        raise NotImplementedError
+        queue = self._by_key.get((topic, queue_id))
+        return -1 if queue is None else self._reader.store_time(queue, queue.min_offset)
+
+    def earliest_log_time(self) -> int:
+        """Store time of the first record of the log; -1 when it is empty."""
+        return self._log.store_time(self._log.start)
 
     def store_time_at(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """Store time of a message; -1 when it is not there."""
-        raise NotImplementedError
+        queue = self._by_key.get((topic, queue_id))
+        return -1 if queue is None else self._reader.store_time(queue, queue_offset)
+
+    def log_offset_at(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """Log offset of a message; -1 when it is not there."""
+        queue = self._by_key.get((topic, queue_id))
+        if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
+            return -1
+        unit = queue.unit(queue_offset)
+        return -1 if unit is None else unit[0]
+
+    def units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[tuple[int, int, int]]:
+        """(log offset, record size, tag code) of messages, for tools and the schedule service."""
+        queue = self._by_key.get((topic, queue_id))
+        if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
+            return []
+        data = queue.units(queue_offset, min(count, queue.max_offset - queue_offset))
+        return list(UNIT.iter_unpack(data[: len(data) // UNIT_BYTES * UNIT_BYTES]))
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
         """Queue offset of the first message stored at or after a time (``upper``: the last one at or before)."""
-        raise NotImplementedError
+        queue = self._by_key.get((topic, queue_id))
+        return 0 if queue is None else self._reader.offset_by_time(queue, timestamp_ms, upper=upper)
 
     def topics(self) -> list[str]:
-        raise NotImplementedError
+        """Topics that have (or had) messages, sorted."""
+        return self._queues.topics()
 
     def queues(self, topic: str) -> list[int]:
         """Queue ids of a topic that have (or had) messages, sorted."""
-        raise NotImplementedError
+        return self._queues.ids(topic)
 
     @property
     def min_log_offset(self) -> int:
-        raise NotImplementedError
+        """The first log offset there is."""
+        return self._log.start
 
     @property
     def max_log_offset(self) -> int:
-        raise NotImplementedError
+        """The end of the log."""
+        return self._log.end
 
     @property
     def flushed_offset(self) -> int:
         """The log is on the disk up to here."""
-        raise NotImplementedError
+        return self._log.flushed
 
     @property
     def confirm_offset(self) -> int:
-        """Up to here the log may be read by consumers; replication may hold it back. Settable."""
-        raise NotImplementedError
+        """Consumers may read up to here. The end of the log unless replication holds it back by setting it."""
+        return self._log.end if self._confirm_offset is None else self._confirm_offset
+
+    @confirm_offset.setter
+    def confirm_offset(self, value: int | None) -> None:
+        self._confirm_offset = value
+
+    @property
+    def corrects_offsets(self) -> bool:
+        """Whether a read outside a queue answers with the right offset; a slave answers with the one asked for."""
+        return self._reader.corrects_offsets
+
+    @corrects_offsets.setter
+    def corrects_offsets(self, value: bool) -> None:
+        self._reader.corrects_offsets = value
 
     @property
     def flush_mode(self) -> FlushMode:
-        raise NotImplementedError
+        return self.config.flush_mode
 
     @property
     def writable(self) -> bool:
         """False when appends would be refused now (see ``unwritable_reason``)."""
-        raise NotImplementedError
+        return not self._refusal
 
     @property
     def unwritable_reason(self) -> str:
-        raise NotImplementedError
+        """Why appends are refused now; empty when they are not."""
+        return self._refusal
+
+    @property
+    def index_last_update(self) -> IndexUpdate:
+        """How far the key index has got."""
+        return IndexUpdate(0, 0) if self._index is None else self._index.last_update
 
     # Flush.
     def when_flushed(self, log_end: int, callback: Callable[[bool], None]) -> None:
         """Call back, through ``post``, once the log is on disk up to ``log_end``: True; False after the time-out
         or a failed flush. Called at once, inline, when it is on disk already."""
-        raise NotImplementedError
+        self._flusher.when_flushed(log_end, callback)
 
     def flush(self) -> None:
-        """Put everything on disk now, on this thread."""
-        raise NotImplementedError
+        """Put everything on disk now, on this thread. Raises ``OSError``."""
+        self._flusher.flush()
+        self._renew_refusal()
 
     # Upkeep.
     def delete_topic(self, topic: str) -> int:
         """Drop the queues of a topic; gives how many. The log keeps its records until they expire."""
-        raise NotImplementedError
+        if not self._queues.ids(topic):
+            return 0
+        # Noted first: a crash between the two then finishes the deletion instead of bringing the topic back.
+        self._parts.deleted.add(topic, self._log.end)
+        return self._queues.delete_topic(topic)
+
+    def keep_topics(self, topics: Iterable[str]) -> list[str]:
+        """Drop the queues of every other topic (Apache: cleanUnusedTopic); gives their names."""
+        kept = frozenset(topics)
+        dropped = [topic for topic in self._queues.topics() if topic not in kept]
+        for topic in dropped:
+            self.delete_topic(topic)
+        return dropped
 
     def clean_expired(self, now_ms: int | None = None, *, force: bool = False) -> int:
-        """Run retention now; gives the number of log segments removed."""
-        raise NotImplementedError
+        """Run retention now; gives the number of log segments removed. ``force``: whatever the hour."""
+        if force:
+            self._retention.trigger()
+        segments = self._log.segments
+        log_used = [self._used(directory) for directory in self.config.log_directories]
+        chosen = self._retention.decide(
+            segments.infos(),
+            self._now_ms() if now_ms is None else now_ms,
+            log_used,
+            self._used(self.config.root),
+        )
+        removed = 0
+        for info in chosen:
+            if info.start + info.size_bytes > self._log.flushed:
+                break
+            logger.info("log segment expired path=%s", info.path)
+            segments.remove(info.start)
+            removed += 1
+        if removed:
+            start = self._log.start
+            for queue in self._queues:
+                queue.expire(start)
+            if self._index is not None:
+                self._index.expire(start)
+            self._parts.deleted.expire(start)
+        self._renew_refusal()
+        return removed
+
+    def _used(self, path: str) -> float:
+        """The used part of a disk as Apache counts it; -1 when it cannot be found out."""
+        try:
+            usage = self._fs.disk_usage(path)
+        except OSError:
+            return -1.0
+        whole = usage.used_bytes + usage.available_bytes
+        return usage.used_bytes / whole if whole > 0 else -1.0
+
+
+def log_size(results: list[Appended]) -> int:
+    """Bytes of a batch."""
+    return results[-1].log_offset + results[-1].size - results[0].log_offset

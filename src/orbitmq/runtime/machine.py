@@ -1,0 +1,20 @@
+"""Facts of the machine and the process. ``os.*`` stays in this package."""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["physical_memory_bytes", "process_id"]
+
+
+def process_id() -> int:
+    """The id of this process."""
+    return os.getpid()
+
+
+def physical_memory_bytes() -> int:
+    """Memory of the machine; 8 GiB where it cannot be found out."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return 8 << 30

@@ -1,0 +1,55 @@
+"""What one store consists of, handed to those who work on several parts at once (recovery, flush)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orbitmq.model.delay_levels import DelayLevels
+from orbitmq.runtime.clock import Clock
+from orbitmq.runtime.filesystem import FileSystem
+from orbitmq.store.checkpoint import Checkpoint
+from orbitmq.store.commit_log import CommitLog
+from orbitmq.store.config import StoreConfig
+from orbitmq.store.dispatch import Dispatcher
+from orbitmq.store.index_service import IndexService
+from orbitmq.store.queue_table import DeletedTopics, QueueTable
+from orbitmq.store.segment import SegmentList
+
+__all__ = ["StoreParts"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreParts:
+    """The pieces of an open store, each owned by the store."""
+
+    fs: FileSystem
+    config: StoreConfig
+    log: CommitLog
+    queues: QueueTable
+    index: IndexService | None
+    checkpoint: Checkpoint
+    deleted: DeletedTopics
+    dispatcher: Dispatcher
+
+    @classmethod
+    def build(cls, fs: FileSystem, config: StoreConfig, clock: Clock) -> StoreParts:
+        """Fresh parts that know their files but have read none of them."""
+        segments = SegmentList(
+            fs,
+            config.log_directories,
+            config.segment_bytes,
+            maps_max=config.mapped_segments_max,
+            warm_up=config.warm_up_enabled,
+        )
+        queues = QueueTable(fs, config)
+        index = IndexService(fs, config.path("index"), config, clock=clock) if config.index_enabled else None
+        return cls(
+            fs=fs,
+            config=config,
+            log=CommitLog(fs, segments),
+            queues=queues,
+            index=index,
+            checkpoint=Checkpoint(fs, config.path("checkpoint")),
+            deleted=DeletedTopics(fs, config.path("deletedTopics.json")),
+            dispatcher=Dispatcher(queues, index, DelayLevels(config.delay_levels)),
+        )

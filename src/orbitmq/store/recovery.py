@@ -1,0 +1,418 @@
+"""Opening a store after any kind of stop (Apache: ``CommitLog.recoverNormally`` and ``recoverAbnormally``).
+
+Theory of operation
+1. A segment is chosen before which log, queues and index are known to agree: after a clean stop the newest one the
+   queues reach, after a crash the newest one the checkpoint vouches for.
+2. Queues are taken back to that segment (in memory), the log is walked record by record from there, and every record
+   is dispatched again where its unit is missing.
+3. The walk ends at the first place that holds no whole record. Segments are preallocated, so the bytes there cannot
+   tell a torn write from rot; the checkpoint can. What it says was flushed had been on the disk whole: a hole before
+   that point is a ``CorruptionError`` naming the offset, and only an explicit option walks on behind the damage.
+   A hole behind that point is the torn tail of a crash and is cut off.
+4. Behind the end everything is made zero: log, queue files, index. A later crash must not find an old life there.
+
+The numbers of a queue are dense, and this store's writer notes every deleted topic. So a number that jumps is
+damage too: bytes of a record's head, which no checksum of the format covers.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Final
+
+from orbitmq.codes import Property
+from orbitmq.errors import CorruptionError
+from orbitmq.record.hashing import tags_code
+from orbitmq.record.layout import BLANK, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from orbitmq.record.properties import find_property
+from orbitmq.record.scan import EndKind, Scan, ScannedRecord, scan
+from orbitmq.store.consume_queue import TAIL_BYTES_MAX, ConsumeQueue
+from orbitmq.store.errors import StoreError
+from orbitmq.store.index_service import BUILD_COUNT
+from orbitmq.store.layout import UNIT
+from orbitmq.store.parts import StoreParts
+
+__all__ = ["Recovery", "RecoveryReport"]
+
+logger = logging.getLogger(__name__)
+
+CHUNK_BYTES: Final = 8 << 20
+"""The log is read in pieces of this size: fast, and an unreadable sector is an ``OSError``, not a signal."""
+RECORD_EXTRA_BYTES: Final = 128 << 10
+"""What a record may have beyond its body: 32 KiB of properties, a topic, the head."""
+SAMPLE_BYTES: Final = 64 << 10
+EVERYTHING: Final = 1 << 62
+_TAGS: Final = Property.TAGS.encode()
+_MAGICS: Final = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK))
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What opening a store did."""
+
+    clean: bool
+    start: int = 0
+    """Log offset the walk began at."""
+    end: int = 0
+    record_count: int = 0
+    dispatched_count: int = 0
+    cut_reason: str = ""
+    """Why the log was cut at ``end``; empty when only zeros follow."""
+    damaged: list[tuple[int, int]] = field(default_factory=list)
+    rebuilt_queues: list[tuple[str, int]] = field(default_factory=list)
+
+
+class Recovery:
+    """One run over one store. Leaves log, queues and index in agreement, or raises and cuts nothing."""
+
+    def __init__(self, parts: StoreParts, *, clean: bool) -> None:
+        self._parts = parts
+        self._log = parts.log
+        self._segments = parts.log.segments
+        self._config = parts.config
+        self._clean = clean
+        self._report = RecoveryReport(clean)
+        self._known: dict[tuple[bytes, int], ConsumeQueue] = {}
+        self._broken: set[ConsumeQueue] = set()
+        """Queues that lost units in front of the walk; rebuilt from the whole log afterwards."""
+        self._claimed_end = 0
+        self._strict = False
+        self._walk_start = 0
+        self._last_store_ms = 0
+        self._chunk_bytes = max(CHUNK_BYTES, parts.config.message_bytes_max + RECORD_EXTRA_BYTES)
+
+    def run(self) -> RecoveryReport:
+        """Recover. Raises ``CorruptionError`` or ``OSError``."""
+        parts, report, checkpoint = self._parts, self._report, self._parts.checkpoint
+        cleared = parts.queues.load()
+        for queue in parts.queues:
+            queue.rewind(EVERYTHING)
+        self._claimed_end = checkpoint.confirm_offset
+        if self._clean:
+            self._claimed_end = max(self._claimed_end, parts.queues.log_end())
+        self._strict = checkpoint.confirm_offset > 0 and not self._config.recover_past_corruption
+        if parts.index is not None:
+            parts.index.load(clean=self._clean, trusted_ms=checkpoint.index_ms)
+        self._drop_deleted_topics()
+
+        report.start = self._walk_start = self._choose_start()
+        if report.start > self._log.start:
+            self._broken.update(cleared)
+        if not self._clean:
+            for queue in parts.queues:
+                queue.rewind(report.start)
+        self._catch_up_index(report.start)
+        report.end = self._walk(report.start, EVERYTHING)
+        self._rebuild_broken()
+        self._finish()
+        return report
+
+    # Where to begin.
+    def _choose_start(self) -> int:
+        """The newest segment in front of which nothing needs to be looked at."""
+        starts = self._segments.starts
+        checkpoint = self._parts.checkpoint
+        by_offset = self._clean or checkpoint.queues_log_offset > 0
+        reached = self._parts.queues.log_end() if self._clean else checkpoint.queues_log_offset
+        safe_ms = checkpoint.index_safe_ms if self._config.index_safe else checkpoint.safe_ms
+        for start in reversed(starts):
+            first = self._record_at(start)
+            if first is None:
+                continue
+            if start <= reached if by_offset else 0 < first.store_timestamp_ms <= safe_ms:
+                return start
+        return starts[0] if starts else 0
+
+    def _drop_deleted_topics(self) -> None:
+        """Finish deletions that a crash interrupted: noted, but the files still there."""
+        queues = self._parts.queues
+        for topic, log_end in self._parts.deleted.log_ends.items():
+            ids = queues.ids(topic)
+            if ids and all(queues.create(topic, queue_id).log_end <= log_end for queue_id in ids):
+                queues.delete_topic(topic)
+
+    def _catch_up_index(self, until: int) -> None:
+        """Feed the index what lies between its own end and the walk. It must get records in log order."""
+        index, log = self._parts.index, self._log
+        if index is None or index.rebuild_from >= until:
+            return
+        offset = max(index.rebuild_from, log.start)
+        if self._record_at(offset) is None:
+            offset -= offset % log.segment_bytes
+        while offset < until:
+            segment_end = offset - offset % log.segment_bytes + log.segment_bytes
+            if self._has_keys(offset):
+                self._feed_segment(offset, segment_end)
+            offset = segment_end
+        index.build()
+
+    def _has_keys(self, log_offset: int) -> bool:
+        """Whether any of the next few records would be indexed; most stores without an index never had one."""
+        return any(
+            b"UNIQ_KEY\x01" in record.properties or b"KEYS\x01" in record.properties
+            for record in self._scan(log_offset, SAMPLE_BYTES)[0]
+        )
+
+    def _feed_segment(self, offset: int, segment_end: int) -> None:
+        while offset < segment_end:
+            scanned, size = self._scan(offset, self._chunk_bytes)
+            for record in scanned:
+                self._parts.dispatcher.feed_index(record.topic.decode("utf-8", "replace"), record)
+            assert scanned.end is not None
+            offset += scanned.end.position
+            if scanned.end.position == 0 or size == 0 or scanned.end.kind is EndKind.BLANK:
+                return
+
+    # The walk.
+    def _walk(self, offset: int, until: int, only: set[ConsumeQueue] | None = None) -> int:
+        """Take in every record from ``offset`` on (for ``only`` these queues); gives where the log ends."""
+        segment_bytes = self._log.segment_bytes
+        while offset < until:
+            segment_end = offset - offset % segment_bytes + segment_bytes
+            if segment_end - segment_bytes not in self._segments:
+                reason, is_empty = "the log has no segment here", True
+            else:
+                scanned, size = self._scan(offset, self._chunk_bytes)
+                refused = self._take(scanned, only)
+                if refused is not None:
+                    offset, reason = refused
+                    is_empty = False
+                else:
+                    end = scanned.end
+                    assert end is not None
+                    chunk_end = offset + size
+                    offset += end.position
+                    if end.kind is EndKind.BLANK:
+                        offset = segment_end
+                        continue
+                    if offset == segment_end or (end.position and chunk_end < segment_end):
+                        continue  # the end of the chunk cut a record: read on from it
+                    reason, is_empty = end.reason, end.kind is EndKind.ZEROES
+            following = self._judge(offset, reason, is_empty=is_empty)
+            if following is None:
+                return offset
+            offset = following
+        return until
+
+    def _take(self, scanned: Scan, only: set[ConsumeQueue] | None) -> tuple[int, str] | None:
+        """Dispatch the records of one chunk; gives offset and reason of the first that cannot be right."""
+        # Hot: three million rounds per GiB of small messages, so ConsumeQueue.append is inlined.
+        known, pack = self._known, UNIT.pack
+        deleted_ends = {topic.encode(): end for topic, end in self._parts.deleted.log_ends.items()}
+        index = self._parts.index if only is None else None
+        pending = index.pending if index is not None else []
+        index_from = index.rebuild_from if index is not None else EVERYTHING
+        records = units = 0
+        store_ms = self._last_store_ms
+        refused: tuple[int, str] | None = None
+        for record in scanned:
+            _, size, _, _, queue_id, queue_offset, log_offset, sys_flag, store_ms, _, _, topic, properties = (
+                record
+            )
+            records += 1
+            queue = known.get((topic, queue_id))
+            if queue is None:
+                queue = self._learn(topic, queue_id)
+                if queue is None:
+                    refused = log_offset, f"topic {topic!r} or queue id {queue_id} is impossible"
+                    break
+            if log_offset >= index_from:
+                pending.append((queue.topic, properties, sys_flag, log_offset, store_ms))
+                if len(pending) >= BUILD_COUNT:
+                    index.build()  # type: ignore[union-attr]  # index_from is beyond any offset without an index
+            if sys_flag & 4 or log_offset < queue.log_end:
+                continue  # prepared and rolled back messages (0x4, 0xC) are in no queue; others may be there already
+            if only is not None and queue not in only:
+                continue
+            if deleted_ends and log_offset < deleted_ends.get(topic, 0):
+                continue
+            if queue_offset != queue.max_offset:
+                reason = self._settle(queue, queue_offset, log_offset)
+                if reason:
+                    refused = log_offset, reason
+                    break
+                if queue in self._broken:
+                    continue
+            tag_code = (
+                tags_code(find_property(properties, _TAGS))
+                if not queue.scheduled
+                else self._parts.dispatcher.tag_code(queue, record)
+            )
+            tail = queue.tail
+            tail += pack(log_offset, size, tag_code)
+            queue.max_offset = queue_offset + 1
+            queue.log_end = log_offset + size
+            units += 1
+            if len(tail) >= TAIL_BYTES_MAX:
+                queue.write_tail()
+        self._last_store_ms = store_ms
+        if only is None:
+            self._report.record_count += records
+        self._report.dispatched_count += units
+        return refused
+
+    def _learn(self, topic: bytes, queue_id: int) -> ConsumeQueue | None:
+        """The queue of a record met for the first time; None when no queue can have that name."""
+        try:
+            queue = self._parts.queues.create(topic.decode(), queue_id)
+        except (UnicodeDecodeError, StoreError):
+            return None
+        self._known[topic, queue_id] = queue
+        return queue
+
+    def _settle(self, queue: ConsumeQueue, queue_offset: int, log_offset: int) -> str:
+        """A record's number is not the next of its queue: find the cause, or give it as the reason to stop."""
+        if queue in self._broken:
+            return ""
+        met_before = queue.log_end > self._walk_start
+        if self._walk_start > self._log.start and not met_before and queue_offset > queue.max_offset:
+            # Units in front of the walk are missing. The whole log will tell.
+            self._broken.add(queue)
+            return ""
+        if self._strict and queue.max_offset == 0 and self._walk_start == 0:
+            return f"queue offset {queue_offset} where 0 was expected"
+        return self._parts.dispatcher.settle(queue, queue_offset, log_offset, strict=self._strict)
+
+    def _rebuild_broken(self) -> None:
+        broken, self._broken = self._broken, set()
+        if not broken:
+            return
+        for queue in broken:
+            logger.warning("consume queue is rebuilt topic=%s queue_id=%d", queue.topic, queue.queue_id)
+            queue.clear()
+            self._report.rebuilt_queues.append((queue.topic, queue.queue_id))
+        last_store_ms = self._last_store_ms
+        self._walk_start = self._log.start
+        self._walk(self._log.start, self._report.end, only=broken)
+        self._last_store_ms = last_store_ms
+
+    # Damage.
+    def _judge(self, offset: int, reason: str, *, is_empty: bool) -> int | None:
+        """No record starts at ``offset``. None: the log ends here. An offset: walk on there, behind the damage.
+
+        Raises ``CorruptionError`` when records had been flushed here and the configuration does not skip damage.
+        """
+        checkpoint = self._parts.checkpoint
+        # Apache's checkpoint has no offset, only the store time of the last record it flushed.
+        by_time = checkpoint.confirm_offset == 0 and not self._clean
+        if offset >= self._claimed_end and not (by_time and self._last_store_ms < checkpoint.log_ms):
+            if not is_empty:
+                self._report.cut_reason = reason or "no whole record"
+                logger.warning("torn end of the log is cut log_offset=%d reason=%s", offset, reason)
+            return None
+        reason = reason or "zeros"
+        known_end = str(self._claimed_end) if not by_time else f"store time {checkpoint.log_ms}"
+        if not self._config.recover_past_corruption:
+            raise CorruptionError(
+                f"the log is damaged at offset {offset} ({reason}) although it was flushed up to {known_end}; "
+                "restore the store from a replica or a backup, or start with recoverPastCorruption=true to "
+                "serve what can still be read"
+            )
+        following = self._find_record(offset)
+        logger.error(
+            "damaged log range skipped from=%d to=%s reason=%s",
+            offset,
+            following or "the end of the log",
+            reason,
+        )
+        self._report.damaged.append((offset, following or self._segments.end))
+        if following is None:
+            self._report.cut_reason = reason
+        return following
+
+    def _find_record(self, offset: int) -> int | None:
+        """The next place behind ``offset`` where a whole record (or an end-of-segment marker) lies."""
+        segment_bytes = self._log.segment_bytes
+        segment_end = offset - offset % segment_bytes + segment_bytes
+        candidate = offset + 1
+        while candidate < segment_end and segment_end - segment_bytes in self._segments:
+            position = candidate % segment_bytes
+            count = min(CHUNK_BYTES, segment_bytes - position)
+            data = self._parts.fs.pread(self._segments.handle(candidate - position), count, position)
+            found = [at for magic in _MAGICS if (at := data.find(magic, 4)) >= 0]
+            if not found:
+                candidate += max(1, len(data) - 7)
+                if candidate >= segment_end - 8:
+                    break
+                continue
+            candidate += min(found) - 4
+            if self._is_start(candidate, segment_end):
+                return candidate
+            candidate += 1
+        start = segment_end
+        while start in self._segments:
+            if self._record_at(start) is not None:
+                return start
+            start += segment_bytes
+        return None
+
+    def _is_start(self, offset: int, segment_end: int) -> bool:
+        position = offset % self._log.segment_bytes
+        head = self._parts.fs.pread(self._segments.handle(offset - position), BLANK.size, position)
+        size, magic = BLANK.unpack(head)
+        if magic == MAGIC_BLANK:
+            return bool(size == segment_end - offset)
+        return 0 < size <= segment_end - offset and self._record_at(offset, size) is not None
+
+    def _record_at(self, log_offset: int, size: int = SAMPLE_BYTES) -> ScannedRecord | None:
+        if log_offset - log_offset % self._log.segment_bytes not in self._segments:
+            return None
+        record = next(iter(self._scan(log_offset, size)[0]), None)
+        if record is None and size < self._chunk_bytes:
+            record = next(iter(self._scan(log_offset, self._chunk_bytes)[0]), None)
+        return record
+
+    def _scan(self, log_offset: int, size: int) -> tuple[Scan, int]:
+        """Records from an offset on, and how many bytes of its segment were read for them."""
+        position = log_offset % self._log.segment_bytes
+        count = min(size, self._log.segment_bytes - position)
+        data = self._parts.fs.pread(self._segments.handle(log_offset - position), count, position)
+        check = self._config.check_crc_on_recover
+        return scan(data, 0, len(data), check_crc=check, log_base=log_offset), len(data)
+
+    # The end.
+    def _finish(self) -> None:
+        """Cut everything to the end of the log and make that durable enough to append."""
+        parts, report, log = self._parts, self._report, self._log
+        end = report.end
+        segments = self._segments
+        while segments.starts and segments.starts[-1] > end:
+            segments.remove(segments.starts[-1])
+        if end - end % log.segment_bytes in segments and (report.cut_reason or not self._clean):
+            segments.zero_from(end)
+        log.damaged = [(start, min(stop, end)) for start, stop in report.damaged if start < end]
+        log.last_store_ms = self._last_store_ms
+        log.move_to(end)
+        if not segments.starts:
+            parts.queues.clear()
+            if parts.index is not None:
+                parts.index.destroy()
+        if not self._clean:
+            # A killed process leaves its log in the page cache only; what is called flushed must be.
+            log.sync(report.start, end)
+        log.flushed = end
+        self._finish_derived(end)
+        checkpoint = parts.checkpoint
+        checkpoint.confirm_offset = end
+        checkpoint.log_ms = self._last_store_ms or checkpoint.log_ms
+        checkpoint.queues_log_offset = min(
+            checkpoint.queues_log_offset, report.start if not self._clean else end
+        )
+
+    def _finish_derived(self, end: int) -> None:
+        parts = self._parts
+        for queue in parts.queues:
+            if queue.log_end > end:
+                queue.truncate(end)
+        parts.queues.write_tails()
+        for queue in parts.queues:
+            if not self._clean:
+                queue.cut_files()
+            queue.correct_min(self._log.start)
+        if parts.index is not None:
+            parts.index.build()
+            if parts.index.rebuild_from >= end:
+                parts.index.truncate(end)
+        parts.deleted.expire(self._log.start)
+        parts.deleted.cut(end)

@@ -1,0 +1,181 @@
+"""The log's files: a run of segments of one size, each named by its first log offset (Apache: ``MappedFileQueue``).
+
+Written with ``pwrite``, never through a map, because a full disk then is an error and not a signal. Read through
+read-only maps, which Linux keeps coherent with ``pwrite``. A map is dropped, never closed: slices handed out keep it
+alive until the last of them is gone, so a segment may be removed while its bytes are still being sent.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from orbitmq.errors import CorruptionError
+from orbitmq.runtime.filesystem import FileSystem
+from orbitmq.store.layout import file_name, offset_of_name
+from orbitmq.store.types import SegmentInfo
+
+__all__ = ["SegmentList"]
+
+logger = logging.getLogger(__name__)
+
+
+class SegmentList:
+    """Segments in order and without gaps. Knows files and maps, not where the log ends."""
+
+    def __init__(
+        self, fs: FileSystem, directories: Sequence[str], segment_bytes: int, *, maps_max: int, warm_up: bool
+    ) -> None:
+        self._fs = fs
+        self._directories = list(directories)
+        self.segment_bytes = segment_bytes
+        self._warm_up = warm_up
+        self._maps_max = maps_max
+        self.starts: list[int] = []
+        self._paths: dict[int, str] = {}
+        self._handles: dict[int, int] = {}
+        self._maps: OrderedDict[int, memoryview] = OrderedDict()
+
+    def load(self) -> None:
+        """Find the files. Raises ``CorruptionError`` for a wrong length or a missing segment in the middle."""
+        fs, size = self._fs, self.segment_bytes
+        found: dict[int, str] = {}
+        for directory in self._directories:
+            fs.make_directories(directory)
+            for name in fs.names(directory):
+                path = posixpath.join(directory, name)
+                start = offset_of_name(name)
+                if start is None:
+                    logger.warning("foreign file in the log directory left alone path=%s", path)
+                    continue
+                stat = fs.stat(path)
+                if stat is not None and not stat.is_directory:
+                    found[start] = path
+        starts = sorted(found)
+        while starts and self._is_unfinished(found[starts[-1]]):
+            # Created by a process that died before it gave the file its size.
+            logger.warning("unfinished segment removed path=%s", found[starts[-1]])
+            fs.remove(found.pop(starts.pop()))
+        for index, start in enumerate(starts):
+            stat = fs.stat(found[start])
+            if stat is None or stat.size_bytes != size or start % size:
+                raise CorruptionError(
+                    f"log segment {found[start]} has {stat.size_bytes if stat else 0} bytes, {size} expected; "
+                    "open the store with the mappedFileSizeCommitLog it was written with"
+                )
+            if index and start != starts[index - 1] + size:
+                raise CorruptionError(
+                    f"the log segment at offset {starts[index - 1] + size} is missing; restore it, or move the "
+                    f"segments before it away to open what follows from {start}"
+                )
+        self.starts = starts
+        self._paths = found
+
+    def _is_unfinished(self, path: str) -> bool:
+        """Whether a last file never got its size; a length between is the wrong configuration, not a crash."""
+        stat = self._fs.stat(path)
+        return stat is not None and stat.size_bytes == 0
+
+    @property
+    def end(self) -> int:
+        """The log offset behind the last segment; 0 without any."""
+        return self.starts[-1] + self.segment_bytes if self.starts else 0
+
+    def __contains__(self, start: object) -> bool:
+        return start in self._paths
+
+    def infos(self) -> list[SegmentInfo]:
+        """The segments as retention sees them."""
+        infos: list[SegmentInfo] = []
+        for start in self.starts:
+            stat = self._fs.stat(self._paths[start])
+            modified_ms = stat.modified_ms if stat is not None else 0
+            infos.append(SegmentInfo(start, self.segment_bytes, self._paths[start], modified_ms))
+        return infos
+
+    def handle(self, start: int) -> int:
+        """A descriptor to write or sync the segment that starts there; owned by this list."""
+        handle = self._handles.get(start)
+        if handle is None:
+            handle = self._handles[start] = self._fs.open(self._paths[start], write=True)
+        return handle
+
+    def view(self, start: int) -> memoryview | None:
+        """The whole segment, mapped read-only; None when there is no such segment."""
+        view = self._maps.get(start)
+        if view is not None:
+            self._maps.move_to_end(start)
+            return view
+        path = self._paths.get(start)
+        if path is None:
+            return None
+        handle = self._fs.open(path)
+        try:
+            view = self._fs.map(handle, self.segment_bytes)
+        finally:
+            self._fs.close(handle)
+        self._maps[start] = view
+        if len(self._maps) > self._maps_max:
+            self._maps.popitem(last=False)
+        return view
+
+    def path_for(self, start: int) -> str:
+        """Where the segment of that offset lies or will lie; several directories are used in turn."""
+        known = self._paths.get(start)
+        if known is not None:
+            return known
+        directory = self._directories[start // self.segment_bytes % len(self._directories)]
+        return posixpath.join(directory, file_name(start))
+
+    def make_file(self, start: int) -> None:
+        """Create the file of a coming segment, zeros at full size. Any thread; harmless when it exists already."""
+        fs, path = self._fs, self.path_for(start)
+        handle = fs.open(path, write=True, create=True)
+        try:
+            if fs.file_size(handle) != self.segment_bytes:
+                fs.truncate(handle, self.segment_bytes)
+            if self._warm_up:
+                fs.allocate(handle, 0, self.segment_bytes)
+            fs.sync_data(handle)
+        finally:
+            fs.close(handle)
+        fs.sync_directory(posixpath.dirname(path))
+
+    def add(self, start: int) -> None:
+        """Take the next segment into the list; its file must exist."""
+        assert not self.starts or start == self.end, (start, self.end)
+        self._paths[start] = self.path_for(start)
+        self.starts.append(start)
+
+    def remove(self, start: int) -> None:
+        """Remove the first or the last segment and its file."""
+        assert start in (self.starts[0], self.starts[-1]), (start, self.starts)
+        self.starts.remove(start)
+        self._maps.pop(start, None)
+        handle = self._handles.pop(start, None)
+        if handle is not None:
+            self._fs.close(handle)
+        self._fs.remove(self._paths.pop(start))
+
+    def zero_from(self, log_offset: int) -> None:
+        """Make the rest of a segment zero, durably, so that no bytes of an earlier life follow the log's end."""
+        start = log_offset - log_offset % self.segment_bytes
+        self._maps.pop(start, None)
+        handle = self.handle(start)
+        self._fs.truncate(handle, log_offset - start)
+        self._fs.truncate(handle, self.segment_bytes)
+        self._fs.sync_data(handle)
+
+    def release_handles(self, before: int) -> None:
+        """Close descriptors of segments that are no longer written."""
+        for start in [start for start in self._handles if start < before]:
+            self._fs.close(self._handles.pop(start))
+
+    def close(self) -> None:
+        """Close descriptors and forget maps; slices that are still out stay readable."""
+        self._maps.clear()
+        for handle in self._handles.values():
+            self._fs.close(handle)
+        self._handles.clear()
