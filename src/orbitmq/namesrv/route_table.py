@@ -1,8 +1,8 @@
 """Which brokers live and which topics they hold (Apache: RouteInfoManager). No I/O; the clock is a parameter.
 
 Invariants
-1. A broker name is in ``_brokers`` if and only if at least one address stands behind it, and then in a cluster set.
-2. Every address of every broker name has a live entry, and every live entry an address; they come and go together.
+1. A broker name is in ``_brokers`` if and only if at least one address stands behind it.
+2. Every address of every broker name has one live entry, and every live entry an address; they come and go together.
 3. ``_topics_of[name]`` are exactly the topics whose queue table has ``name``; no topic has an empty queue table.
 4. Whatever changes the route of a topic reports the topic to ``on_change`` before the call returns.
 
@@ -57,7 +57,6 @@ class RouteTable:
         self._topics: dict[str, dict[str, QueueData]] = {}
         self._topics_of: dict[str, set[str]] = {}
         self._brokers: dict[str, BrokerData] = {}
-        self._clusters: dict[str, set[str]] = {}
         self._live: dict[BrokerKey, LiveBroker] = {}
         self._keys_of: dict[Hashable, set[BrokerKey]] = {}
         self._filter_servers: dict[BrokerKey, list[str]] = {}
@@ -75,56 +74,51 @@ class RouteTable:
         addresses = {} if old is None else dict(old.broker_addrs)
         min_id_before = min(addresses, default=MASTER_ID)
         # A slave that became master comes with its old address and a new id: an address has one id.
-        stale_ids = [
-            other for other, address in addresses.items() if address == key.address and other != broker_id
-        ]
-        for other in stale_ids:
-            del addresses[other]
-        if self._is_outranked(registration, addresses.get(broker_id)):
-            self._drop(key)
-            if old is not None and stale_ids:
-                self._replace_broker(old, addresses)
-            return Registered()
-        if broker_id not in addresses and len(registration.topics) == 1:
+        for stale_id in [i for i, address in addresses.items() if address == key.address and i != broker_id]:
+            del addresses[stale_id]
+        holder = addresses.get(broker_id)
+        live = self._live.get(key)
+        if self._is_outranked(registration, holder):
+            return Registered(notice=None if live is None else self.unregister(key, live.broker_name))
+        if holder is None and len(registration.topics) == 1:
             # A change notice, not a registration: the rest of the topics must be known first.
             raise ServerError("register broker failed")
 
-        live = self._live.get(key)
         if live is not None and live.broker_name != name:
             self.unregister(key, live.broker_name)
-        displaced = addresses.get(broker_id)
-        if displaced is not None and displaced != key.address:
-            for other_key in [
-                k for k, v in self._live.items() if (v.broker_name, k.address) == (name, displaced)
-            ]:
-                self._drop(other_key)
-        is_new = displaced is None
+        members = [other for other, entry in self._live.items() if entry.broker_name == name and other != key]
+        for member in members:
+            if member.address in (key.address, holder):
+                self._drop(member)
+        stays = old is not None and any(
+            member.cluster == old.cluster for member in members if member in self._live
+        )
         addresses[broker_id] = key.address
         broker = BrokerData(
             broker_addrs=addresses,
             broker_name=name,
-            cluster=key.cluster if old is None else old.cluster,
+            cluster=old.cluster if old is not None and stays else key.cluster,
             enable_acting_master=registration.enable_acting_master is True,
             zone_name=registration.zone_name if registration.zone_name is not None else msgspec.UNSET,
         )
-        self._clusters.setdefault(key.cluster, set()).add(name)
         if broker != old:
             self._brokers[name] = broker
             self._on_change(self._topics_of.get(name, ()))
-        self._take_topics(registration, broker, is_new=is_new)
+        self._take_topics(registration, broker, is_new=holder is None)
         self._mark_live(registration)
-        master_address, ha_address = self._master_of(broker, key) if broker_id != MASTER_ID else (None, None)
+        master_address, ha_address = self._master_of(broker) if broker_id != MASTER_ID else (None, None)
         notice = None
         if broker_id < min_id_before:
             others = tuple(address for other, address in addresses.items() if other != broker_id)
-            receivers = others or (key.address,)
-            notice = MinIdNotice(receivers, broker_id, key.address, None, registration.ha_address)
+            notice = MinIdNotice(
+                others or (key.address,), broker_id, key.address, None, registration.ha_address
+            )
         return Registered(master_address, ha_address, notice)
 
     def _is_outranked(self, registration: Registration, holder: str | None) -> bool:
         if holder is None or holder == registration.key.address:
             return False
-        live = self._live.get(BrokerKey(registration.key.cluster, holder))
+        live = self._live_at(registration.broker_name, holder)
         if live is None or live.data_version.state_version <= registration.data_version.state_version:
             return False
         logger.warning(
@@ -216,9 +210,15 @@ class RouteTable:
             del self._filter_servers[key]
         self._on_change(self._topics_of.get(broker_name, ()))
 
-    def _master_of(self, broker: BrokerData, key: BrokerKey) -> tuple[str | None, str | None]:
+    def _live_at(self, broker_name: str, address: str) -> LiveBroker | None:
+        for key, live in self._live.items():
+            if key.address == address and live.broker_name == broker_name:
+                return live
+        return None
+
+    def _master_of(self, broker: BrokerData) -> tuple[str | None, str | None]:
         master = broker.master_address
-        live = None if master is None else self._live.get(BrokerKey(key.cluster, master))
+        live = None if master is None else self._live_at(broker.broker_name, master)
         return (None, None) if live is None else (master, live.ha_address)
 
     def heartbeat(self, key: BrokerKey) -> None:
@@ -236,10 +236,11 @@ class RouteTable:
 
     def unregister(self, key: BrokerKey, broker_name: str) -> MinIdNotice | None:
         """Take a broker out, with the topics nobody else holds. Gives a notice when its group must be told."""
-        self._drop(key)
-        broker = self._brokers.get(broker_name)
-        if broker is None or key.address not in broker.broker_addrs.values():
+        live = self._live.get(key)
+        if live is None or live.broker_name != broker_name:
             return None
+        self._drop(key)
+        broker = self._brokers[broker_name]
         logger.info("broker removed cluster=%s broker=%s address=%s", key.cluster, broker_name, key.address)
         addresses = {
             other: address for other, address in broker.broker_addrs.items() if address != key.address
@@ -258,26 +259,19 @@ class RouteTable:
     def _replace_broker(self, broker: BrokerData, addresses: dict[int, str]) -> None:
         """Give a broker name other addresses; without any it disappears."""
         name = broker.broker_name
-        if addresses == broker.broker_addrs:
-            return
         if addresses:
             self._brokers[name] = msgspec.structs.replace(broker, broker_addrs=addresses)
             self._on_change(self._topics_of.get(name, ()))
             return
         del self._brokers[name]
-        for cluster in [cluster for cluster, names in self._clusters.items() if name in names]:
-            self._clusters[cluster].discard(name)
-            if not self._clusters[cluster]:
-                del self._clusters[cluster]
         for topic in list(self._topics_of.get(name, ())):
             self._remove_queues(topic, (name,))
 
     def _drop(self, key: BrokerKey) -> None:
         """Remove a live entry."""
-        self._filter_servers.pop(key, None)
-        live = self._live.pop(key, None)
-        if live is not None:
-            self._forget_connection(live.connection, key)
+        live = self._live.pop(key)
+        self._forget_connection(live.connection, key)
+        self._put_filter_servers(key, live.broker_name, ())
 
     def _forget_connection(self, connection: Hashable, key: BrokerKey) -> None:
         keys = self._keys_of.get(connection)
@@ -328,11 +322,8 @@ class RouteTable:
         table = self._topics.get(topic)
         if table is None:
             return
-        names = (
-            list(table)
-            if not cluster
-            else [name for name in self._clusters.get(cluster, ()) if name in table]
-        )
+        held_in = self._names_in(cluster) if cluster else table.keys()
+        names = [name for name in table if name in held_in]
         self._remove_queues(topic, names)
         if topic not in self._topics:
             self._mappings.pop(topic, None)
@@ -392,7 +383,13 @@ class RouteTable:
 
     def clusters(self) -> dict[str, list[str]]:
         """Broker names by cluster, sorted."""
-        return {cluster: sorted(names) for cluster, names in self._clusters.items()}
+        return {
+            cluster: sorted(self._names_in(cluster))
+            for cluster in dict.fromkeys(key.cluster for key in self._live)
+        }
+
+    def _names_in(self, cluster: str) -> set[str]:
+        return {live.broker_name for key, live in self._live.items() if key.cluster == cluster}
 
     def members(self, broker_name: str) -> dict[int, str]:
         """Addresses by id behind a broker name; empty when it is unknown."""
@@ -405,7 +402,7 @@ class RouteTable:
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
         """Topics that a broker of the cluster holds."""
-        names = self._clusters.get(cluster, set())
+        names = self._names_in(cluster)
         return [topic for topic, table in self._topics.items() if not names.isdisjoint(table)]
 
     def topics_with(self, matches: Callable[[int], bool]) -> list[str]:
