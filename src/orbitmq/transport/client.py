@@ -29,7 +29,7 @@ _NO_ROUTES: Final = Router(())
 def split_address(address: str) -> tuple[str, int]:
     """``host:port`` in its two parts; IPv6 hosts may stand in brackets."""
     host, _, port = address.strip().rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
         raise ConnectionLostError(f"not an address of the form host:port: {address!r}")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
@@ -57,8 +57,9 @@ class RpcClient:
         self._on_close = on_close
         self._tasks = TaskOwner("rpc-client")
         self._open: dict[str, Connection] = {}
-        self._opening: dict[str, asyncio.Future[Connection]] = {}
+        self._opening: dict[str, asyncio.Task[Connection | str]] = {}
         self._sweeping = False
+        self._all_closed = asyncio.Event()
         self._closed = False
 
     async def connection(self, address: str) -> Connection:
@@ -70,20 +71,32 @@ class RpcClient:
             raise ConnectionLostError("the client is closed")
         opening = self._opening.get(address)
         if opening is None:
+            split_address(address)
             opening = self._tasks.start(self._connect(address), f"connect-{address}")
             self._opening[address] = opening
             opening.add_done_callback(lambda done: self._opening.pop(address, None))
-        # Shielded: a caller that gives up must not cancel the attempt others wait for.
-        return await asyncio.shield(opening)
+        try:
+            # Shielded: a caller that gives up must not cancel the attempt others wait for.
+            opened = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            if opening.cancelled():  # only ``close`` does that
+                raise ConnectionLostError("the client is closed") from None
+            raise
+        if isinstance(opened, str):
+            raise ConnectionLostError(opened)
+        return opened
 
-    async def _connect(self, address: str) -> Connection:
+    async def _connect(self, address: str) -> Connection | str:
+        """A connection, or why there is none: every caller that waits raises an error of its own."""
         host, port = split_address(address)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 _, connection = await loop.create_connection(self._new_connection, host, port)
-        except (OSError, TimeoutError) as error:
-            raise ConnectionLostError(f"cannot connect to {address}: {str(error) or 'timed out'}") from error
+        except (OSError, TimeoutError, ValueError) as error:  # ValueError: a host name no resolver can take
+            return f"cannot connect to {address}: {str(error) or 'timed out'}"
+        if connection.closed:
+            return f"cannot connect to {address}: closed by the peer at once"
         self._open[address] = connection
         if not self._sweeping:
             self._sweeping = True
@@ -107,12 +120,14 @@ class RpcClient:
                 del self._open[address]
         if self._on_close is not None:
             self._on_close(connection)
+        if self._closed and not self._open:
+            self._all_closed.set()
 
     def _close_idle(self) -> None:
         horizon = asyncio.get_running_loop().time() - self._idle_s
         for connection in list(self._open.values()):
             if connection.last_active < horizon:
-                connection.close()
+                connection.abort()
 
     async def call(
         self,
@@ -154,10 +169,19 @@ class RpcClient:
         if connection is not None:
             connection.close()
 
-    async def close(self) -> None:
-        """Close all connections; calls that wait end with ``ConnectionLostError``."""
+    async def close(self, wait_s: float = 1.0) -> None:
+        """Close all connections; calls that wait end with ``ConnectionLostError``. What does not close within
+        ``wait_s`` is cut."""
         self._closed = True
         for connection in list(self._open.values()):
             connection.close()
+        if self._open:
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._all_closed.wait()
+            except TimeoutError:
+                for connection in list(self._open.values()):
+                    connection.abort()
         await self._tasks.close()
+        # One turn of the loop lets the aborted transports report their end.
         await asyncio.sleep(0)

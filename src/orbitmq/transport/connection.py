@@ -3,11 +3,14 @@
 Invariants
 1. All requests of one socket read are dispatched, then ``Router.after_read`` runs, then everything they
    answered leaves in one write.
-2. A peer that does not read stops being served: above ``write_pause_bytes`` unsent bytes the connection stops
-   reading and keeps the rest of its requests in order; above ``write_limit_bytes`` it is closed. So
-   memory per connection is bounded by the limit plus one answer, plus one read of requests.
+2. A peer that does not read stops being served: above ``write_pause_bytes`` unsent bytes its requests are kept
+   in order instead, and above ``backlog_bytes`` of them the connection stops reading; above
+   ``write_limit_bytes`` unsent bytes it is closed. So memory per connection is bounded by the write limit
+   plus one answer, plus the backlog and one read of requests. Answers to our own calls are read even
+   then: two ends that both stop reading because the other one does would wait for each other forever.
 3. A broken frame closes the connection after the whole frames before it were served, with one log line.
 4. Every outstanding call ends exactly once: answer, time-out, or ``ConnectionLostError``.
+5. ``close`` lets running ``async`` handlers and unsent bytes finish, for ``close_wait_s`` at most.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 _RESPONSE: Final = 1
 _NO_ROUTES: Final = Router(())
+_FRAME_OVERHEAD_BYTES: Final = 256
+"""Rough cost of a decoded frame beside its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +48,14 @@ class ConnectionLimits:
     frame_bytes: int = FRAME_BYTES_MAX
     write_pause_bytes: int = 1024 * 1024
     write_limit_bytes: int = 64 * 1024 * 1024
+    backlog_bytes: int = 256 * 1024
+    """Requests kept while the peer does not read its answers."""
     calls: int = 65_535
     """Calls of ours that may wait for an answer."""
     slow_requests: int = 1_000
     """Requests of the peer that may be in ``async`` handlers at once."""
+    close_wait_s: float = 10.0
+    """How long a closing connection waits for handlers and for the peer to take the last bytes."""
 
 
 class Connection(asyncio.Protocol):
@@ -54,7 +63,9 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_backlog",
+        "_backlog_bytes",
         "_calls",
+        "_close_timer",
         "_collecting",
         "_decoder",
         "_limits",
@@ -107,10 +118,13 @@ class Connection(asyncio.Protocol):
         self._collecting = False
         self._write_paused = False
         self._backlog: deque[Frame] = deque()
+        self._backlog_bytes = 0
+        self._close_timer: asyncio.TimerHandle | None = None
         self._calls: dict[int, tuple[asyncio.Future[Frame], asyncio.TimerHandle]] = {}
         self._opaque = 0
         self._slow_count = 0
         self.closed = False
+        """No new calls: closed by either side, or about to be."""
         self.remote: tuple[str, int] = ("0.0.0.0", 0)
         self.remote_text = ""
         self.last_active = self._loop.time()
@@ -142,8 +156,8 @@ class Connection(asyncio.Protocol):
             data = self._decrypt(data)
         frames = self._decoder.feed(data)
         if frames:
-            if self._backlog:
-                self._backlog.extend(frames)
+            if self._write_paused or self._backlog:
+                self._keep(frames)
             else:
                 self._serve(frames)
         if self._decoder.error is not None and not self._backlog:
@@ -151,8 +165,6 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._write_paused = True
-        if self._transport is not None:
-            self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         self._write_paused = False
@@ -163,11 +175,9 @@ class Connection(asyncio.Protocol):
         self.closed = True
         self._backlog.clear()
         self._out.clear()
-        calls, self._calls = self._calls, {}
-        for future, timer in calls.values():
-            timer.cancel()
-            if not future.done():
-                future.set_exception(ConnectionLostError(f"connection to {self.remote_text} closed"))
+        if self._close_timer is not None:
+            self._close_timer.cancel()
+        self._fail_calls()
         if self._on_close is not None:
             self._on_close(self)
 
@@ -188,7 +198,7 @@ class Connection(asyncio.Protocol):
                 if self._out_bytes >= pause_bytes:
                     self._flush()
                     if self._write_paused:
-                        self._backlog.extend(frames[index + 1 :])
+                        self._keep(frames[index + 1 :])
                         break
         after_read = self._router.after_read
         if after_read is not None:
@@ -196,12 +206,24 @@ class Connection(asyncio.Protocol):
         self._collecting = False
         self._flush()
 
+    def _keep(self, frames: list[Frame]) -> None:
+        """Hold requests back until the peer reads its answers. Answers to our calls are never held."""
+        for frame in frames:
+            if frame.flag & _RESPONSE:
+                self._complete(frame)
+            else:
+                self._backlog.append(frame)
+                self._backlog_bytes += len(frame.body) + len(frame.ext_raw) + _FRAME_OVERHEAD_BYTES
+        if self._backlog_bytes >= self._limits.backlog_bytes and self._transport is not None:
+            self._transport.pause_reading()
+
     def _serve_backlog(self) -> None:
         if self.closed or self._is_write_paused() or self._transport is None:
             return
         if self._backlog:
             frames = list(self._backlog)
             self._backlog.clear()
+            self._backlog_bytes = 0
             self._serve(frames)
         if self._backlog or self._is_write_paused():
             return  # resume_writing comes back here.
@@ -221,13 +243,15 @@ class Connection(asyncio.Protocol):
                     close()
             remark = f"[OVERLOAD]{self._slow_count} requests of this connection are already running"
             return refuse(frame, ResponseCode.SYSTEM_BUSY, remark)
-        self._slow_count += 1
         task = self._tasks.start(finish_slow_request(frame, self, answer), f"request-{frame.code}")
+        self._slow_count += 1
         task.add_done_callback(self._slow_request_ended)
         return None
 
     def _slow_request_ended(self, _task: asyncio.Task[Any]) -> None:
         self._slow_count -= 1
+        if self.closed and self._slow_count == 0 and self._transport is not None:
+            self._transport.close()
 
     # -- writing ---------------------------------------------------------------------------------------
 
@@ -246,19 +270,24 @@ class Connection(asyncio.Protocol):
         out.clear()
         self._out_bytes = 0
         transport = self._transport
-        if self.closed or transport is None:
+        # A closing transport may still take bytes, but asyncio complains of some and uvloop raises.
+        if transport is None or transport.is_closing():
             return
         if self._tls is not None:
             data = self._tls.encrypt(data)
+            if self._tls.held_bytes:
+                self._check_unsent()
+                return
         self.last_active = self._loop.time()
         transport.write(data)
         if self._write_paused:
-            unsent = transport.get_write_buffer_size()
-            if unsent > self._limits.write_limit_bytes:
-                logger.warning(
-                    "peer does not read, closing peer=%s unsent_bytes=%d", self.remote_text, unsent
-                )
-                self.abort()
+            self._check_unsent()
+
+    def _check_unsent(self) -> None:
+        unsent = self.unsent_bytes
+        if unsent > self._limits.write_limit_bytes:
+            logger.warning("peer does not read, closing peer=%s unsent_bytes=%d", self.remote_text, unsent)
+            self.abort()
 
     def _is_write_paused(self) -> bool:
         return self._write_paused
@@ -266,7 +295,11 @@ class Connection(asyncio.Protocol):
     @property
     def unsent_bytes(self) -> int:
         """Bytes that wait for the peer to read."""
-        return 0 if self._transport is None or self.closed else self._transport.get_write_buffer_size()
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return 0
+        held = 0 if self._tls is None else self._tls.held_bytes
+        return transport.get_write_buffer_size() + held
 
     # -- calls of ours ---------------------------------------------------------------------------------
 
@@ -289,10 +322,10 @@ class Connection(asyncio.Protocol):
             future.set_exception(RequestTimeoutError(f"{len(self._calls)} calls wait for {self.remote_text}"))
             return future
         opaque = self._next_opaque()
+        request = encode_request(code, opaque, _fields(header, ext), body, self.serialize_type)
         timer = self._loop.call_later(timeout_s, self._time_out, opaque, timeout_s)
         self._calls[opaque] = (future, timer)
-        fields = _fields(header, ext)
-        self.send(encode_request(code, opaque, fields, body, self.serialize_type))
+        self.send(request)
         return future
 
     def notify(
@@ -329,21 +362,43 @@ class Connection(asyncio.Protocol):
                 RequestTimeoutError(f"no answer from {self.remote_text} within {timeout_s:g} s")
             )
 
+    def _fail_calls(self) -> None:
+        calls, self._calls = self._calls, {}
+        for future, timer in calls.values():
+            timer.cancel()
+            if not future.done():
+                future.set_exception(ConnectionLostError(f"connection to {self.remote_text} closed"))
+
     # -- ending ----------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Send what is queued, then close."""
-        if self._transport is not None and not self.closed:
-            self._transport.close()
+        """Serve no more, let running handlers answer and queued bytes leave, then close."""
+        self._close(wait_for_handlers=True)
+
+    def _close(self, *, wait_for_handlers: bool) -> None:
+        transport = self._transport
+        if transport is None or self.closed:
+            return
+        self.closed = True
+        self._fail_calls()
+        wait = wait_for_handlers and self._slow_count > 0
+        if wait or transport.get_write_buffer_size():
+            self._close_timer = self._loop.call_later(self._limits.close_wait_s, self.abort)
+        if wait:
+            transport.pause_reading()
+        else:
+            transport.close()
 
     def abort(self) -> None:
         """Close at once; queued bytes are lost."""
-        if self._transport is not None and not self.closed:
+        self.closed = True
+        if self._transport is not None:
             self._transport.abort()
 
-    def _break(self, reason: str) -> None:
-        logger.warning("closing connection peer=%s reason=%s", self.remote_text, reason)
-        self.close()
+    def _break(self, reason: str, *, wait_for_handlers: bool = True) -> None:
+        if not self.closed:
+            logger.warning("closing connection peer=%s reason=%s", self.remote_text, reason)
+            self._close(wait_for_handlers=wait_for_handlers)
 
     # -- TLS -------------------------------------------------------------------------------------------
 
@@ -369,10 +424,13 @@ class Connection(asyncio.Protocol):
         try:
             plain, answer = self._tls.receive(data)
         except ssl.SSLError as error:
-            self._break(f"TLS failed: {error.reason}")
+            self._transport.write(self._tls.pending())  # The alert tells the peer what is wrong.
+            self._break(f"TLS failed: {error.reason}", wait_for_handlers=False)
             return b""
         if answer:
             self._transport.write(answer)
+            if self._write_paused:
+                self._check_unsent()
         return plain
 
 

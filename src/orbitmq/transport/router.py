@@ -8,6 +8,7 @@ raw routes) and keeps the connection. All routes are given at start; there is no
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import FrameFlag, RequestCode, ResponseCode
 from orbitmq.errors import BrokerError, RemoteProtocolError
 from orbitmq.wire.frame import Frame, encode_response
 from orbitmq.wire.header import Header, decode_header, encode_ext
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["PARKED", "Answer", "Call", "Parked", "RawRoute", "Reply", "Route", "Router", "encode_reply"]
 
 logger = logging.getLogger(__name__)
+
+_ONEWAY: Final = int(FrameFlag.ONEWAY)
 
 H = TypeVar("H", bound=Header)
 
@@ -123,6 +126,8 @@ class Router:
 
     def __post_init__(self) -> None:
         self.routes = tuple(self.routes)
+        if self.after_read is not None:
+            self.after_read = _guarded(self.after_read)
         for route in self.routes:
             if route.code in self._handlers or route.code in self.unsupported:
                 raise ValueError(f"request code {route.code} is routed twice")
@@ -135,7 +140,8 @@ class Router:
         handler = self._handlers.get(frame.code)
         try:
             if handler is not None:
-                return handler(frame, connection)
+                answer = handler(frame, connection)
+                return None if frame.flag & _ONEWAY else answer
             return refuse(frame, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, self._unknown(frame.code))
         except BrokerError as error:
             return refuse(frame, error.response_code, error.remark)
@@ -149,11 +155,23 @@ class Router:
         return f" request type {code} not supported: {reason}"
 
 
+def _guarded(work: Callable[[], None]) -> Callable[[], None]:
+    def run() -> None:
+        try:
+            work()
+        except Exception:  # a bug here must not leave the connection half way through a read
+            logger.exception("work after a read failed work=%s", getattr(work, "__qualname__", work))
+
+    return run
+
+
 def refuse(frame: Frame, code: int, remark: str) -> bytes | None:
     """An error answer, or nothing for a oneway request."""
     if frame.is_oneway:
         return None
-    return encode_response(code, frame.opaque, None, b"", remark, frame.serialize_type)
+    # A remark may quote a file name or a peer; what is no UTF-8 must not make the refusal fail as well.
+    safe = remark.encode(errors="replace").decode()
+    return encode_response(code, frame.opaque, None, b"", safe, frame.serialize_type)
 
 
 def _internal_error(frame: Frame, connection: Connection, error: Exception) -> bytes | None:
@@ -171,7 +189,7 @@ def _typed(header_type: type[Header], handler: Handler) -> RawHandler:
     def run(frame: Frame, connection: Connection) -> bytes | None:
         result = handler(Call(decode_header(header_type, frame), frame, connection))
         if isinstance(result, Reply):
-            return None if frame.is_oneway else encode_reply(frame, result)
+            return encode_reply(frame, result)
         if result is PARKED:
             return None
         assert inspect.isawaitable(result), f"handler of code {frame.code} returned {result!r}"
@@ -189,6 +207,13 @@ async def finish_slow_request(frame: Frame, connection: Connection, answer: Awai
             return
         assert isinstance(result, Reply), f"handler of code {frame.code} returned {result!r}"
         encoded = encode_reply(frame, result)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        encoded = refuse(
+            frame, ResponseCode.SYSTEM_ERROR, "internal error: what the request waits for was cancelled"
+        )
     except BrokerError as error:
         encoded = refuse(frame, error.response_code, error.remark)
     except RemoteProtocolError as error:

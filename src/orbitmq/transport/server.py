@@ -77,12 +77,19 @@ class Server:
         try:
             for listener in self._listeners:
                 bound = listener.bound or bind_port(listener.host, listener.port)
-                server = await loop.create_server(
-                    functools.partial(self._connection, listener.router), sock=bound, backlog=_BACKLOG
-                )
+                try:
+                    server = await loop.create_server(
+                        functools.partial(self._connection, listener.router), sock=bound, backlog=_BACKLOG
+                    )
+                except OSError:
+                    bound.close()
+                    raise
                 self._sockets.append(server)
                 self.ports.append(server.sockets[0].getsockname()[1])
         except OSError:
+            for listener in self._listeners[len(self._sockets) :]:
+                if listener.bound is not None:
+                    listener.bound.close()
             await self.stop(0.0)
             raise
         period_s = min(10.0, max(0.05, self._limits.idle_s / 4))
@@ -122,7 +129,7 @@ class Server:
         for connection in list(self.connections):
             if connection.last_active < horizon:
                 logger.info("closing idle connection peer=%s", connection.remote_text)
-                connection.abort() if connection.unsent_bytes else connection.close()
+                connection.abort()
 
     async def stop_accepting(self) -> None:
         """Close the listening ports; open connections go on."""

@@ -83,6 +83,8 @@ class TlsFilter:
         self._session = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side)
         self._waiting: list[bytes] = []
         self._ready = False
+        self.held_bytes = 0
+        """Plain bytes that wait for the end of the handshake."""
 
     def start(self) -> bytes:
         """Bytes to send first (a client's hello)."""
@@ -105,10 +107,15 @@ class TlsFilter:
                 pass  # The peer closed its side; the socket's own end follows.
         return b"".join(plain), self._outgoing.read()
 
+    def pending(self) -> bytes:
+        """Bytes still to send after ``receive`` raised: the alert."""
+        return self._outgoing.read()
+
     def encrypt(self, data: bytes) -> bytes:
         """Bytes to send for ``data``; held back until the handshake is over."""
         if not self._ready:
             self._waiting.append(data)
+            self.held_bytes += len(data)
             return b""
         self._session.write(data)
         return self._outgoing.read()
@@ -122,3 +129,4 @@ class TlsFilter:
         for data in self._waiting:
             self._session.write(data)
         self._waiting.clear()
+        self.held_bytes = 0

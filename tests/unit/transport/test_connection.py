@@ -1,0 +1,376 @@
+"""One connection over a scripted transport: what is written when, and what a connection keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+import pytest
+from tests.unit.transport.loops import on_both_loops
+
+from orbitmq.codes import ResponseCode
+from orbitmq.errors import ConnectionLostError, RequestTimeoutError
+from orbitmq.runtime.tasks import TaskOwner
+from orbitmq.transport.connection import Connection, ConnectionLimits
+from orbitmq.transport.router import Call, RawRoute, Reply, Route, Router
+from orbitmq.wire.frame import Frame, FrameDecoder, encode_request, encode_response
+
+
+class ScriptedTransport:
+    """Takes writes; the test decides when the peer reads them."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+        self.protocol: Connection | None = None
+        self.high = 1 << 30
+        self.unread_bytes = 0
+        self.reading = True
+        self.closing = False
+        self.peer_reads = True
+
+    def get_extra_info(self, name: str) -> Any:
+        return ("10.0.0.1", 4000) if name == "peername" else None
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        self.high = high
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread_bytes
+
+    def write(self, data: bytes) -> None:
+        assert not self.closing, "uvloop raises here"
+        self.writes.append(data)
+        if not self.peer_reads:
+            paused = self.unread_bytes > self.high
+            self.unread_bytes += len(data)
+            if not paused and self.unread_bytes > self.high and self.protocol is not None:
+                self.protocol.pause_writing()
+
+    def peer_reads_everything(self) -> None:
+        self.unread_bytes = 0
+        assert self.protocol is not None
+        self.protocol.resume_writing()
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def is_reading(self) -> bool:
+        return self.reading
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        if not self.closing:
+            self.closing = True
+            if not self.unread_bytes:
+                self._report_end()
+
+    def abort(self) -> None:
+        self.closing = True
+        self._report_end()
+
+    def _report_end(self) -> None:
+        if self.protocol is not None:
+            asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
+            self.protocol = None
+
+
+NO_ROUTES = Router(())
+
+
+def connected(
+    router: Router = NO_ROUTES, limits: ConnectionLimits = ConnectionLimits()
+) -> tuple[Connection, ScriptedTransport]:
+    connection = Connection(tasks=TaskOwner("test"), router=router, limits=limits)
+    transport = ScriptedTransport()
+    transport.protocol = connection
+    connection.connection_made(cast(asyncio.Transport, transport))
+    return connection, transport
+
+
+def frames_of(writes: list[bytes]) -> list[Frame]:
+    return FrameDecoder().feed(b"".join(writes))
+
+
+def requests(count: int, code: int = 10) -> bytes:
+    return b"".join(encode_request(code, opaque) for opaque in range(1, count + 1))
+
+
+def answering(size_bytes: int) -> RawRoute:
+    return RawRoute(10, lambda frame, peer: encode_response(0, frame.opaque, None, b"x" * size_bytes))
+
+
+async def turn() -> None:
+    """Let the loop run what is ready."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+@on_both_loops
+async def test_all_answers_of_one_read_leave_in_one_write() -> None:
+    connection, transport = connected(Router([answering(10)]))
+    connection.data_received(requests(20))
+    assert len(transport.writes) == 1
+    assert [frame.opaque for frame in frames_of(transport.writes)] == list(range(1, 21))
+
+
+@on_both_loops
+async def test_after_read_runs_once_per_read_before_the_write() -> None:
+    waiting: list[Frame] = []
+    peers: list[Connection] = []
+
+    def handler(frame: Frame, peer: Connection) -> bytes | None:
+        waiting.append(frame)
+        peers.append(peer)
+        return None
+
+    def finish() -> None:
+        for frame in waiting:
+            peers[0].send(encode_response(0, frame.opaque))
+        waiting.clear()
+
+    connection, transport = connected(Router([RawRoute(10, handler)], after_read=finish))
+    connection.data_received(requests(5))
+    assert len(transport.writes) == 1
+    assert len(frames_of(transport.writes)) == 5
+
+
+@on_both_loops
+async def test_after_read_that_fails_leaves_the_connection_working(caplog: pytest.LogCaptureFixture) -> None:
+    def fails() -> None:
+        raise ValueError("bug")
+
+    connection, transport = connected(Router([answering(1)], after_read=fails))
+    connection.data_received(requests(1))
+    connection.data_received(requests(1))
+    assert len(frames_of(transport.writes)) == 2
+    assert [record.levelno for record in caplog.records] == [logging.ERROR, logging.ERROR]
+
+
+@on_both_loops
+async def test_requests_of_a_peer_that_does_not_read_wait_in_order_and_then_reading_stops() -> None:
+    served: list[int] = []
+
+    def handler(frame: Frame, peer: Connection) -> bytes:
+        served.append(frame.opaque)
+        return encode_response(0, frame.opaque, None, b"x" * 1000)
+
+    limits = ConnectionLimits(write_pause_bytes=5_000, backlog_bytes=10_000)
+    connection, transport = connected(Router([RawRoute(10, handler)]), limits)
+    transport.peer_reads = False
+    connection.data_received(requests(30))
+    served_before_pause = len(served)
+    assert served_before_pause < 12
+    assert transport.is_reading(), "18 small requests are within the backlog"
+    connection.data_received(requests(60)[len(requests(30)) :])
+    assert not transport.is_reading()
+    assert len(served) == served_before_pause
+    assert connection.unsent_bytes < 2 * 5_000 + 1_100
+
+    transport.peer_reads = True
+    transport.peer_reads_everything()
+    await turn()
+    assert served == list(range(1, 61))
+    assert [frame.opaque for frame in frames_of(transport.writes)] == served
+    assert transport.is_reading()
+
+
+@on_both_loops
+async def test_answers_to_our_calls_are_read_while_the_peer_does_not_read() -> None:
+    connection, transport = connected(limits=ConnectionLimits(write_pause_bytes=1_000))
+    transport.peer_reads = False
+    futures = [connection.call(10, None, b"x" * 2_000, timeout_s=5) for _ in range(3)]
+    assert transport.is_reading()
+    connection.data_received(b"".join(encode_response(0, opaque) for opaque in (1, 2, 3)))
+    assert [future.result().opaque for future in futures] == [1, 2, 3]
+
+
+@on_both_loops
+async def test_unsent_bytes_over_the_limit_cut_the_connection_with_one_log_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    limits = ConnectionLimits(write_pause_bytes=1_000, write_limit_bytes=10_000)
+    connection, transport = connected(limits=limits)
+    transport.peer_reads = False
+    for _ in range(20):
+        connection.notify(40, body=b"x" * 1_000)
+    assert connection.closed
+    assert transport.unread_bytes < 10_000 + 2_000
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "peer does not read" in record.getMessage()
+
+
+@on_both_loops
+async def test_broken_frame_closes_after_the_whole_frames_before_it_were_served(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    connection, transport = connected(Router([answering(1)]))
+    connection.data_received(requests(3) + b"\xff\xff\xff\xff" + requests(3))
+    connection.data_received(b"more")
+    assert len(frames_of(transport.writes)) == 3
+    assert transport.is_closing()
+    assert len(caplog.records) == 1
+
+
+@on_both_loops
+async def test_broken_frame_behind_kept_requests_closes_when_they_were_served(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    connection, transport = connected(Router([answering(1_000)]), ConnectionLimits(write_pause_bytes=2_000))
+    transport.peer_reads = False
+    connection.data_received(requests(20) + b"\xff\xff\xff\xff")
+    assert not transport.is_closing()
+    transport.peer_reads = True
+    transport.peer_reads_everything()
+    await turn()
+    assert len(frames_of(transport.writes)) == 20
+    assert transport.is_closing()
+    assert len(caplog.records) == 1
+
+
+@on_both_loops
+async def test_more_slow_requests_than_allowed_are_refused_as_busy() -> None:
+    gate = asyncio.Event()
+
+    async def handler(call: Call[Any]) -> Reply:
+        await gate.wait()
+        return Reply()
+
+    connection, transport = connected(Router([Route(10, handler)]), ConnectionLimits(slow_requests=2))
+    connection.data_received(requests(3))
+    (refused,) = frames_of(transport.writes)
+    assert (refused.opaque, refused.code) == (3, ResponseCode.SYSTEM_BUSY)
+    gate.set()
+    await turn()
+    assert sorted(frame.opaque for frame in frames_of(transport.writes)) == [1, 2, 3]
+    transport.writes.clear()
+    connection.data_received(requests(2))
+    await turn()
+    assert [frame.code for frame in frames_of(transport.writes)] == [0, 0]
+
+
+@on_both_loops
+async def test_slow_request_that_waits_for_something_cancelled_is_answered() -> None:
+    inner: list[asyncio.Future[None]] = []
+
+    async def handler(call: Call[Any]) -> Reply:
+        inner.append(asyncio.get_running_loop().create_future())
+        await inner[0]
+        return Reply()
+
+    connection, transport = connected(Router([Route(10, handler)]))
+    connection.data_received(requests(1))
+    await turn()
+    inner[0].cancel()
+    await turn()
+    (answer,) = frames_of(transport.writes)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+
+
+@on_both_loops
+async def test_close_waits_for_running_handlers_and_then_closes() -> None:
+    gate = asyncio.Event()
+
+    async def handler(call: Call[Any]) -> Reply:
+        await gate.wait()
+        return Reply(remark="in time")
+
+    connection, transport = connected(Router([Route(10, handler)]))
+    connection.data_received(requests(1))
+    connection.close()
+    await turn()
+    assert not transport.is_closing()
+    assert not transport.is_reading()
+    gate.set()
+    await turn()
+    assert [frame.remark for frame in frames_of(transport.writes)] == ["in time"]
+    assert transport.is_closing()
+
+
+@on_both_loops
+async def test_close_that_takes_too_long_is_cut() -> None:
+    connection, transport = connected(limits=ConnectionLimits(close_wait_s=0.01))
+    transport.peer_reads = False
+    connection.notify(40, body=b"x")
+    ended = asyncio.Event()
+    connection._on_close = lambda _: ended.set()
+    connection.close()
+    assert transport.protocol is not None
+    await ended.wait()
+    assert transport.protocol is None
+
+
+@on_both_loops
+async def test_send_after_close_is_dropped_without_noise(caplog: pytest.LogCaptureFixture) -> None:
+    connection, transport = connected()
+    connection.close()
+    for _ in range(10):
+        connection.notify(40)
+    await turn()
+    connection.notify(40)
+    assert transport.writes == []
+    assert caplog.records == []
+
+
+async def ends_as_lost(call: Coroutine[Any, Any, Frame] | asyncio.Future[Frame]) -> None:
+    with pytest.raises(ConnectionLostError):
+        await call
+
+
+@on_both_loops
+async def test_calls_end_at_once_when_the_connection_closes_or_is_lost() -> None:
+    for end in cast(list[Callable[[Connection], None]], [Connection.close, Connection.abort]):
+        connection, _ = connected()
+        waiting = [connection.call(10, timeout_s=60) for _ in range(3)]
+        end(connection)
+        await turn()
+        assert all(future.done() for future in waiting)
+        for future in waiting:
+            await ends_as_lost(future)
+        await ends_as_lost(connection.call(10, timeout_s=60))
+
+
+@on_both_loops
+async def test_calls_over_the_limit_are_refused() -> None:
+    connection, _ = connected(limits=ConnectionLimits(calls=2))
+    waiting = [connection.call(10, timeout_s=60) for _ in range(2)]
+    with pytest.raises(RequestTimeoutError, match="2 calls wait"):
+        await connection.call(10, timeout_s=60)
+    connection.abort()
+    await turn()
+    for future in waiting:
+        await ends_as_lost(future)
+
+
+@on_both_loops
+async def test_opaque_numbers_wrap_and_step_over_those_in_use() -> None:
+    connection, transport = connected()
+    first = connection.call(10, timeout_s=60)
+    connection._opaque = 0x7FFFFFFF
+    second, third = connection.call(10, timeout_s=60), connection.call(10, timeout_s=60)
+    assert [frame.opaque for frame in frames_of(transport.writes)] == [1, 0, 2]
+    connection.data_received(b"".join(encode_response(0, opaque) for opaque in (2, 0, 1)))
+    assert [future.result().opaque for future in (first, second, third)] == [1, 0, 2]
+
+
+@on_both_loops
+async def test_call_that_cannot_be_encoded_leaves_nothing_waiting() -> None:
+    connection, transport = connected()
+    with pytest.raises(UnicodeEncodeError):
+        connection.call(10, ext={"topic": "\udcff"}, timeout_s=60)
+    assert transport.writes == []
+    assert connection._calls == {}
+
+
+@on_both_loops
+async def test_answer_nobody_waits_for_is_ignored() -> None:
+    connection, transport = connected()
+    connection.data_received(encode_response(0, 77))
+    assert not transport.is_closing()

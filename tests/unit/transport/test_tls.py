@@ -1,0 +1,93 @@
+"""The TLS filter: two ends joined in memory, no socket."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+from tests.unit.transport.certificates import Certificates, make_certificates
+
+from orbitmq.errors import ConfigError
+from orbitmq.transport.tls import TLS_RECORD_START, TlsFilter, client_context, server_context
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("tls"))
+
+
+def two_ends(certificates: Certificates, *, client_trusts: Path | None = None) -> tuple[TlsFilter, TlsFilter]:
+    server = TlsFilter(server_context(certificates.server, certificates.server_key), server_side=True)
+    client = TlsFilter(client_context(trusted=client_trusts), server_side=False)
+    return client, server
+
+
+def shake_hands(client: TlsFilter, server: TlsFilter) -> tuple[bytes, bytes]:
+    """Carry bytes to and fro until both are silent; gives the plain bytes each end read."""
+    read_by_client = read_by_server = b""
+    to_server = client.start()
+    assert to_server[0] == TLS_RECORD_START
+    while to_server:
+        plain, to_client = server.receive(to_server)
+        read_by_server += plain
+        plain, to_server = client.receive(to_client)
+        read_by_client += plain
+    return read_by_client, read_by_server
+
+
+@pytest.mark.parametrize("size", [1, 16_384, 16_385, 3_000_000])
+def test_bytes_cross_both_ways_whatever_their_size(certificates: Certificates, size: int) -> None:
+    client, server = two_ends(certificates, client_trusts=certificates.authority)
+    shake_hands(client, server)
+    data = bytes(range(256)) * (size // 256 + 1)
+    assert server.receive(client.encrypt(data))[0] == data
+    assert client.receive(server.encrypt(data))[0] == data
+
+
+def test_bytes_sent_before_the_handshake_are_held_and_follow_it_in_order(certificates: Certificates) -> None:
+    client, server = two_ends(certificates)
+    assert client.encrypt(b"first ") == b""
+    assert client.encrypt(b"second") == b""
+    assert client.held_bytes == 12
+    _, read_by_server = shake_hands(client, server)
+    assert read_by_server == b"first second"
+    assert client.held_bytes == 0
+
+
+def test_bytes_arrive_however_the_records_are_cut(certificates: Certificates) -> None:
+    client, server = two_ends(certificates)
+    shake_hands(client, server)
+    records = client.encrypt(b"a" * 1000) + client.encrypt(b"b" * 1000)
+    plain = b"".join(server.receive(bytes([byte]))[0] for byte in records)
+    assert plain == b"a" * 1000 + b"b" * 1000
+
+
+def test_client_that_does_not_trust_the_server_raises_and_has_an_alert_to_send(
+    certificates: Certificates,
+) -> None:
+    client, server = two_ends(certificates, client_trusts=certificates.stranger)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        client.receive(server.receive(client.start())[1])
+    assert client.pending()
+
+
+def test_garbage_instead_of_a_handshake_raises(certificates: Certificates) -> None:
+    _, server = two_ends(certificates)
+    with pytest.raises(ssl.SSLError):
+        server.receive(bytes([TLS_RECORD_START]) + b"\x03\x01" + b"\xff" * 100)
+
+
+def test_server_context_from_missing_or_wrong_files_names_them(certificates: Certificates) -> None:
+    missing = certificates.server.with_name("missing.pem")
+    with pytest.raises(ConfigError, match=r"missing\.pem"):
+        server_context(missing, certificates.server_key)
+    with pytest.raises(ConfigError, match=r"server\.pem"):
+        server_context(certificates.server, certificates.client_key)
+
+
+def test_client_context_from_missing_files_is_a_config_error(certificates: Certificates) -> None:
+    with pytest.raises(ConfigError):
+        client_context(trusted=certificates.server.with_name("missing.pem"))
+    with pytest.raises(ConfigError):
+        client_context(certificate=certificates.client, key=certificates.server_key)
