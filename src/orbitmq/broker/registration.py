@@ -1,36 +1,321 @@
-"""Telling the name servers who we are and what topics we have (Apache: BrokerOuterAPI, registerBrokerAll)."""
+"""Telling the name servers who we are and what topics we have (Apache: BrokerOuterAPI, registerBrokerAll).
+
+Theory of operation
+1. Every name server has a link with a task of its own, so one that is dead or slow delays nobody else.
+2. A link registers the whole table at start, after 10 s and then every period; a changed topic is sent at once,
+   alone. Changes made in the same turn of the loop leave together.
+3. What failed is not queued: after a failure, and when its connection is lost, a link registers the whole table again
+   soon, with growing pauses up to the period. So a name server that comes back knows us within a second or two,
+   where Apache lets clients wait for the next period.
+4. An answer may name our master (we are a slave) and lists the topics that are ordered.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import functools
+import logging
+import ssl
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
 
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.topics import TopicTable
+from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.errors import OrbitError, error_for_code
+from orbitmq.model.data_version import DataVersion
+from orbitmq.model.route import QueueData, TopicRoute
 from orbitmq.model.topic import TopicConfig
+from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.transport.client import RpcClient
+from orbitmq.transport.connection import Connection
+from orbitmq.transport.router import Router
+from orbitmq.wire import bodies
+from orbitmq.wire.frame import Frame
+from orbitmq.wire.header import Header, decode_header
+from orbitmq.wire.headers import (
+    QueryDataVersionRequest,
+    QueryDataVersionResponse,
+    RegisterBrokerRequest,
+    RegisterBrokerResponse,
+    RegisterTopicInNamesrvRequest,
+    UnregisterBrokerRequest,
+)
 
 __all__ = ["Registration"]
+
+logger = logging.getLogger(__name__)
+N = TypeVar("N", QueryDataVersionRequest, UnregisterBrokerRequest)
+
+_SECOND_S: Final = 10.0
+"""The second registration comes this long after the first."""
+_RETRY_S: Final = 1.0
+_SHORT_TIMEOUT_S: Final = 3.0
+_HEARTBEAT_S: Final = 1.0
+_CRC_MASK: Final = 0x7FFFFFFF
+
+
+class _Link:
+    """What there is to do for one name server."""
+
+    __slots__ = ("address", "attempted", "connection", "due", "failures", "forced", "topics", "wake")
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.topics: dict[str, TopicConfig] = {}
+        """Changed and not yet sent."""
+        self.due = 0.0
+        """When, on the loop's clock, to register everything."""
+        self.forced = True
+        """Do so even if the name server would say that nothing changed."""
+        self.failures = 0
+        """In a row."""
+        self.connection: Connection | None = None
+        self.wake = asyncio.Event()
+        self.attempted = asyncio.Event()
+        """Set once the first registration has ended, well or not."""
 
 
 class Registration:
     """Keeps this broker registered with every name server."""
 
-    def __init__(self, config: BrokerConfig, topics: TopicTable, rpc: RpcClient) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: TopicTable,
+        *,
+        router: Router | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """``router`` serves what name servers ask over these connections (NOTIFY_MIN_BROKER_ID_CHANGE)."""
+        self._config = config
+        self._topics = topics
+        self._rpc = RpcClient(router=router or Router(()), tls=tls, on_close=self._connection_closed)
+        self._tasks = TaskOwner("registration")
+        self._links: list[_Link] = []
+        self._address = ""
+        self._ha_address = ""
+        self._encoded: tuple[object, list[bytes]] | None = None
+        self._stopping = False
         self.on_master: Callable[[str, str], None] | None = None
-        """A slave is told its master's address and HA address, each time an answer carries them."""
+        """A slave is told its master's address and replication address, each time an answer carries them."""
 
-    async def start(self, address: str, ha_address: str) -> None:
-        """Register with all name servers, then keep doing it in the background."""
-        raise NotImplementedError
+    async def start(self, address: str, ha_address: str, *, wait_s: float = _SHORT_TIMEOUT_S) -> None:
+        """Register with all name servers and keep doing it. Returns when each was tried, at the latest after
+        ``wait_s``: a name server that is down must not keep the broker from serving."""
+        self._address = address
+        self._ha_address = ha_address
+        self._links = [_Link(name_server) for name_server in self._config.name_server_list]
+        for link in self._links:
+            self._tasks.start(self._run(link), f"link-{link.address}")
+            if self._config.acting_master_enabled:
+                beat = functools.partial(self._heartbeat, link)
+                self._tasks.start(every(_HEARTBEAT_S, beat), f"heartbeat-{link.address}")
+        try:
+            async with asyncio.timeout(wait_s):
+                for link in self._links:
+                    await link.attempted.wait()
+        except TimeoutError:
+            logger.warning("not every name server answered yet waited_s=%g", wait_s)
 
     def topic_changed(self, topic: TopicConfig) -> None:
         """Register one topic at once, in the background; the hook for ``TopicTable.on_change``."""
-        raise NotImplementedError
+        for link in self._links:
+            link.topics[topic.topic_name] = topic
+            link.wake.set()
 
     def refresh(self) -> None:
-        """Register everything again now, in the background."""
-        raise NotImplementedError
+        """Register everything again now, in the background. After a change of the broker's permission the table
+        needs a new version as well (``TopicTable.touch``), or name servers keep what they have."""
+        for link in self._links:
+            link.forced = True
+            link.due = 0.0
+            link.wake.set()
 
-    async def stop(self) -> None:
-        """Unregister from all name servers, within a bound."""
-        raise NotImplementedError
+    async def stop(self, *, wait_s: float = _SHORT_TIMEOUT_S) -> None:
+        """Unregister from all name servers at once, within ``wait_s``, and close."""
+        self._stopping = True
+        await self._tasks.close()
+        await asyncio.gather(*(self._unregister(link, wait_s) for link in self._links))
+        self._links = []
+        await self._rpc.close()
+
+    # -- one link --------------------------------------------------------------------------------------
+
+    async def _run(self, link: _Link) -> None:
+        loop = asyncio.get_running_loop()
+        first = True
+        while True:
+            if loop.time() >= link.due:
+                done = await self._register_all(link)
+                link.due = loop.time() + self._pause_s(link, first=first, done=done)
+                link.attempted.set()
+                first = False
+            elif link.topics and not await self._register_changes(link):
+                link.due = min(link.due, loop.time() + self._pause_s(link, first=False, done=False))
+            try:
+                async with asyncio.timeout_at(link.due):
+                    await link.wake.wait()
+            except TimeoutError:
+                pass
+            link.wake.clear()
+
+    def _pause_s(self, link: _Link, *, first: bool, done: bool) -> float:
+        if done:
+            return _SECOND_S if first else self._config.register_period_s
+        pause_s: float = _RETRY_S * 2 ** min(link.failures - 1, 10)
+        return min(self._config.register_period_s, pause_s)
+
+    async def _register_all(self, link: _Link) -> bool:
+        """Bring a name server up to date; False when that failed."""
+        link.topics.clear()
+        forced, link.forced = link.forced, False
+        try:
+            if forced or self._config.register_always or await self._outdated(link):
+                for body in self._table_bodies():
+                    await self._send_registration(link, body)
+        except OrbitError as error:
+            link.forced = link.forced or forced
+            self._failed(link, error)
+            return False
+        self._succeeded(link)
+        return True
+
+    async def _register_changes(self, link: _Link) -> bool:
+        topics = [self._topics.seen_outside(topic) for topic in link.topics.values()]
+        link.topics.clear()
+        try:
+            if self._config.register_single_topic:
+                for topic in topics:
+                    await self._register_single(link, topic)
+            else:
+                await self._send_registration(link, self._body(topics))
+        except OrbitError as error:
+            self._failed(link, error)
+            return False
+        self._succeeded(link)
+        return True
+
+    def _succeeded(self, link: _Link) -> None:
+        if link.failures or not link.attempted.is_set():
+            logger.info("registered name_server=%s address=%s", link.address, self._address)
+        link.failures = 0
+
+    def _failed(self, link: _Link, error: OrbitError) -> None:
+        link.failures += 1
+        # Once per outage: a name server may be down for days.
+        level = logging.WARNING if link.failures == 1 else logging.DEBUG
+        logger.log(level, "registration failed name_server=%s error=%s", link.address, error)
+
+    def _connection_closed(self, connection: Connection) -> None:
+        for link in self._links:
+            if link.connection is connection and not self._stopping:
+                link.connection = None
+                # It forgot us, or died: register again when it is back.
+                link.due = min(link.due, asyncio.get_running_loop().time() + _RETRY_S)
+                link.wake.set()
+
+    # -- requests --------------------------------------------------------------------------------------
+
+    async def _call(self, link: _Link, code: int, header: Header, body: bytes, timeout_s: float) -> Frame:
+        answer = await self._rpc.call(link.address, code, header, body, timeout_s=timeout_s)
+        link.connection = await self._rpc.connection(link.address)
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_for_code(answer.code, answer.remark)
+        return answer
+
+    async def _send_registration(self, link: _Link, body: bytes) -> None:
+        config = self._config
+        header = RegisterBrokerRequest(
+            broker_name=config.broker_name,
+            broker_addr=self._address,
+            cluster_name=config.cluster_name,
+            broker_id=config.broker_id,
+            ha_server_addr=self._ha_address,
+            enable_acting_master=config.acting_master_enabled,
+            heartbeat_timeout_millis=config.not_active_timeout_ms if config.acting_master_enabled else None,
+            compressed=config.register_compressed,
+            body_crc32=zlib.crc32(body) & _CRC_MASK,
+        )
+        timeout_s = config.register_timeout_ms / 1000
+        answer = await self._call(link, RequestCode.REGISTER_BROKER, header, body, timeout_s)
+        learnt = decode_header(RegisterBrokerResponse, answer)
+        if learnt.master_addr and config.is_slave and self.on_master is not None:
+            self.on_master(learnt.master_addr, learnt.ha_server_addr or "")
+        if answer.body:
+            self._topics.mark_ordered(bodies.KvTable.decode(answer.body).table)
+
+    async def _register_single(self, link: _Link, topic: TopicConfig) -> None:
+        queues = QueueData(
+            broker_name=self._config.broker_name,
+            perm=topic.perm,
+            read_queue_nums=topic.read_queue_nums,
+            write_queue_nums=topic.write_queue_nums,
+            topic_sys_flag=topic.topic_sys_flag,
+        )
+        header = RegisterTopicInNamesrvRequest(topic=topic.topic_name)
+        body = bodies.encode_route(TopicRoute(queue_datas=[queues]), standard=True)
+        await self._call(link, RequestCode.REGISTER_TOPIC_IN_NAMESRV, header, body, _SHORT_TIMEOUT_S)
+
+    async def _outdated(self, link: _Link) -> bool:
+        """Whether the name server has another version of our table; asking also tells it that we live."""
+        body = bodies.encode_body(self._topics.data_version)
+        timeout_s = self._config.register_timeout_ms / 1000
+        header = self._identity(QueryDataVersionRequest)
+        answer = await self._call(link, RequestCode.QUERY_DATA_VERSION, header, body, timeout_s)
+        if decode_header(QueryDataVersionResponse, answer).changed or not answer.body:
+            return True
+        return bodies.decode_body(DataVersion, answer.body) != self._topics.data_version
+
+    def _heartbeat(self, link: _Link) -> None:
+        if link.connection is not None and not link.connection.closed:
+            link.connection.notify(
+                RequestCode.QUERY_DATA_VERSION,
+                self._identity(QueryDataVersionRequest),
+                bodies.encode_body(self._topics.data_version),
+            )
+
+    async def _unregister(self, link: _Link, wait_s: float) -> None:
+        header = self._identity(UnregisterBrokerRequest)
+        try:
+            await self._call(link, RequestCode.UNREGISTER_BROKER, header, b"", wait_s)
+        except OrbitError as error:
+            logger.warning("not unregistered name_server=%s error=%s", link.address, error)
+        else:
+            logger.info("unregistered name_server=%s", link.address)
+
+    def _identity(self, header_type: type[N]) -> N:
+        return header_type(
+            broker_name=self._config.broker_name,
+            broker_addr=self._address,
+            cluster_name=self._config.cluster_name,
+            broker_id=self._config.broker_id,
+        )
+
+    # -- bodies ----------------------------------------------------------------------------------------
+
+    def _table_bodies(self) -> list[bytes]:
+        """The whole table, encoded once for all links and as long as nothing changes."""
+        config = self._config
+        split_count = config.split_registration_count if config.split_registration else 0
+        key = (self._topics.data_version, config.permission, config.register_compressed, split_count)
+        if self._encoded is None or self._encoded[0] != key:
+            topics = [self._topics.seen_outside(topic) for topic in self._topics.configs.values()]
+            count = split_count or max(1, len(topics))
+            chunks = [topics[start : start + count] for start in range(0, len(topics), count)]
+            self._encoded = (key, [self._body(chunk) for chunk in chunks])
+        return self._encoded[1]
+
+    def _body(self, topics: Iterable[TopicConfig]) -> bytes:
+        wrapper = bodies.TopicConfigWrapper(
+            data_version=self._topics.data_version,
+            mapping_data_version=self._topics.mapping_version,
+            topic_config_table={topic.topic_name: topic for topic in topics},
+            topic_queue_mapping_detail_map={},
+            topic_queue_mapping_info_map={},
+        )
+        return bodies.encode_registration(
+            bodies.RegisterBrokerBody(topic_config_serialize_wrapper=wrapper),
+            compressed=self._config.register_compressed,
+        )

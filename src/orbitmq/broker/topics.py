@@ -155,6 +155,11 @@ class TopicTable:
         self._save()
         return True
 
+    def touch(self) -> None:
+        """A new version of the same table: name servers look at a table again only when its version is new."""
+        self._bump()
+        self._save()
+
     def mark_ordered(self, topics: Iterable[str]) -> None:
         """Set the order flag of topics a name server lists as ordered; unknown ones are ignored."""
         unordered = [
