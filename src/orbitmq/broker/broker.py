@@ -28,13 +28,13 @@ from orbitmq.broker.handlers.locks import LockHandlers
 from orbitmq.broker.handlers.offsets import OffsetHandlers
 from orbitmq.broker.handlers.pull import PullHandlers
 from orbitmq.broker.handlers.send import SendHandlers
-from orbitmq.broker.handlers.sync import SyncHandlers
+from orbitmq.broker.handlers.sync import SyncHandlers, SyncSources
 from orbitmq.broker.handlers.topics import TopicHandlers
 from orbitmq.broker.offsets import ConsumerOffsets
 from orbitmq.broker.pull_waiters import TICK_S
 from orbitmq.broker.queue_locks import QueueLocks
 from orbitmq.broker.registration import Registration
-from orbitmq.broker.stats import BrokerStats
+from orbitmq.broker.stats import SAMPLE_S, BrokerStats
 from orbitmq.broker.topics import TopicTable
 from orbitmq.record.hosts import encode_host
 from orbitmq.record.ids import UniqueKeys
@@ -45,7 +45,6 @@ from orbitmq.runtime.safe_file import SafeFile
 from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.store.config import StoreConfig
 from orbitmq.store.message_store import MessageStore
-from orbitmq.transport.client import RpcClient
 from orbitmq.transport.connection import Connection
 from orbitmq.transport.ports import bind_port, bind_port_and_fast_port
 from orbitmq.transport.router import RawRoute, Route, Router
@@ -75,7 +74,7 @@ class Broker:
         self._fs = fs
         self._tls = tls
         self._tasks = TaskOwner("broker", on_failure=self._job_died)
-        self._failed: asyncio.Future[None] | None = None
+        self._failed: asyncio.Future[BaseException] | None = None
         self._started = False
 
     async def start(self) -> None:
@@ -106,7 +105,7 @@ class Broker:
         self.address = f"{host}:{config.listen_port}"
         self.ha_address = f"{config.ha_public_host or host}:{config.ha_listen_port}"
         store_host = encode_host(socket.gethostbyname(host), config.listen_port)
-        self.stats = BrokerStats()
+        self.stats = BrokerStats(config.cluster_name, self._clock.now_ms())
         self._load_metadata()
         self.store = MessageStore(
             self.store_config,
@@ -118,7 +117,6 @@ class Broker:
         )
         # Recovery of a large store takes seconds; nobody is served yet, so blocking the loop harms no one.
         self.store.open()
-        self._rpc = RpcClient()
         self.gate = AckGate(self.store)
         routes = self._build_handlers(store_host)
         main = Router(routes, after_read=self._send.finish_read)
@@ -137,7 +135,7 @@ class Broker:
         )
         await self._server.start()
         self._start_jobs()
-        self.registration = Registration(config, self.topics, self._rpc)
+        self.registration = Registration(config, self.topics)
         self.topics.on_change = self.registration.topic_changed
         await self.registration.start(self.address, self.ha_address)
         self._started = True
@@ -195,12 +193,37 @@ class Broker:
         )
         self.store.on_arrival = self._pull.waiters.arrived
         handlers = (
-            ClientHandlers(config, self.groups, self.topics, self.producers, self.consumers),
-            OffsetHandlers(config, self.store, self.topics, self.groups, self.offsets),
+            ClientHandlers(
+                config=config,
+                clock=self._clock,
+                topics=self.topics,
+                groups=self.groups,
+                consumers=self.consumers,
+                producers=self.producers,
+            ),
+            OffsetHandlers(
+                config=config,
+                topics=self.topics,
+                groups=self.groups,
+                offsets=self.offsets,
+                store=self.store,
+            ),
             LockHandlers(self.locks),
-            TopicHandlers(config, self.topics, self.offsets, self.store),
-            GroupHandlers(config, self.groups, self.offsets),
-            SyncHandlers(config, self.topics, self.groups, self.offsets),
+            TopicHandlers(
+                config=config,
+                topics=self.topics,
+                offsets=self.offsets,
+                store=self.store,
+                on_deleted=self.stats.forget_topic,
+            ),
+            GroupHandlers(groups=self.groups, offsets=self.offsets, on_deleted=self.stats.forget_group),
+            SyncHandlers(
+                config=config,
+                topics=self.topics,
+                groups=self.groups,
+                offsets=self.offsets,
+                sources=SyncSources(),
+            ),
         )
         routes: list[Route | RawRoute] = [*self._send.routes(), *self._pull.routes()]
         for handler in handlers:
@@ -215,6 +238,7 @@ class Broker:
             every(self.config.offset_flush_interval_ms / 1000, self.offsets.persist, first_s=10.0), "offsets"
         )
         start(every(10.0, self._expire_clients), "client-expiry")
+        start(every(SAMPLE_S, lambda: self.stats.sample(self._clock.now_ms())), "stats")
 
     def _expire_clients(self) -> None:
         self.producers.expire()
@@ -235,12 +259,12 @@ class Broker:
     def _job_died(self, error: BaseException) -> None:
         """A background job must never end: its death takes the broker down, with the reason."""
         if self._failed is not None and not self._failed.done():
-            self._failed.set_exception(error)
+            self._failed.set_result(error)
 
-    async def wait_failed(self) -> None:
-        """Wait until the broker cannot go on; raises what killed it."""
+    async def failure(self) -> BaseException:
+        """Wait until the broker cannot go on; gives what killed it."""
         assert self._failed is not None
-        await asyncio.shield(self._failed)
+        return await asyncio.shield(self._failed)
 
     async def stop(self) -> None:
         """Stop in order; about a second when nothing hangs, ten at the most."""
@@ -253,7 +277,6 @@ class Broker:
         self._send.finish_read()
         await self._server.stop(wait_s=3.0)
         await self._tasks.close()
-        await self._rpc.close()
         for table in (self.topics, self.groups, self.offsets):
             table.persist()
         self.store.close()

@@ -52,6 +52,12 @@ _SUSPEND_MS_MAX: Final = 3_600_000
 _EVERYTHING: Final = PullFilter()
 _MASTER_ID: Final = 0
 
+_JSON_REPLY: Final = (
+    b'{"code":%d,"extFields":{"suggestWhichBrokerId":"%d","groupSysFlag":"%d","nextBeginOffset":"%d",'
+    b'"maxOffset":"%d","minOffset":"%d","topicSysFlag":"%d"},"flag":1,"language":"PYTHON","opaque":%d,'
+    b'"remark":"%b","serializeTypeCurrentRPC":"JSON","version":' + str(Version.OURS).encode() + b"}"
+)
+
 _CODE_OF: Final = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
     ReadStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -197,7 +203,7 @@ class PullHandlers:
             raise NoPermission(
                 f"the consumer group[{request.consumer_group}] can not consume by broadcast way"
             )
-        if self._groups.read_forbidden(request.consumer_group, request.topic):
+        if self._groups.forbidden(request.consumer_group, request.topic):
             raise NoPermission(
                 f"the consumer group[{request.consumer_group}] is forbidden for topic[{request.topic}]"
             )
@@ -340,26 +346,19 @@ class PullHandlers:
         """One template per header form; the slices are joined behind it, their only copy."""
         size_bytes = result.size_bytes if result.slices else 0
         if frame.serialize_type != _ROCKETMQ:
-            header = (
-                '{"code":%d,"extFields":{"suggestWhichBrokerId":"%d","groupSysFlag":"%d","nextBeginOffset":'
-                '"%d","maxOffset":"%d","minOffset":"%d","topicSysFlag":"%d"},"flag":1,"language":"PYTHON",'
-                '"opaque":%d,"remark":"%s","serializeTypeCurrentRPC":"JSON","version":%d}'
-                % (
-                    code,
-                    suggested,
-                    group.group_sys_flag,
-                    result.next_offset,
-                    result.max_offset,
-                    result.min_offset,
-                    topic.topic_sys_flag,
-                    frame.opaque,
-                    remark,
-                    Version.OURS,
-                )
-            ).encode()
+            header = _JSON_REPLY % (
+                code,
+                suggested,
+                group.group_sys_flag,
+                result.next_offset,
+                result.max_offset,
+                result.min_offset,
+                topic.topic_sys_flag,
+                frame.opaque,
+                remark.encode(),
+            )
             size = len(header)
-            word = size
-            head = (size + 4 + size_bytes).to_bytes(4, "big") + word.to_bytes(4, "big") + header
+            head = (size + 4 + size_bytes).to_bytes(4, "big") + size.to_bytes(4, "big") + header
         else:
             ext = {
                 "suggestWhichBrokerId": str(suggested),
