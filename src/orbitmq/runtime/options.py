@@ -182,8 +182,9 @@ def parse_value(declared: Option, text: str, where: str) -> Any:
             value = text
     except (ValueError, KeyError):
         raise ConfigError(f"{where}: {declared.key}={text!r} is not {_accepted(declared, kind)}") from None
-    too_low = declared.low is not None and value < declared.low
-    too_high = declared.high is not None and value > declared.high
+    # Written this way round because "not a number" is neither below nor above any bound.
+    too_low = declared.low is not None and not value >= declared.low
+    too_high = declared.high is not None and not value <= declared.high
     if too_low or too_high or (declared.choices and value not in declared.choices):
         raise ConfigError(f"{where}: {declared.key}={text!r} is not {_accepted(declared, kind)}")
     return value

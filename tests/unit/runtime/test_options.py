@@ -1,0 +1,146 @@
+"""Options: one declaration parses, bounds and documents a value; Apache's ``.conf`` files are read as they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orbitmq.errors import ConfigError
+from orbitmq.runtime.options import (
+    config_from_properties,
+    option,
+    options_of,
+    parse_properties,
+    render_value,
+)
+
+
+class Flush(StrEnum):
+    SYNC = "SYNC_FLUSH"
+    ASYNC = "ASYNC_FLUSH"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    port: int = option(9876, apache="listenPort", low=0, high=65535, doc="Port.")
+    interval_ms: int = option(500, apache="flushIntervalCommitLog", low=1, reload=True, doc="Interval.")
+    ratio: float = option(0.75, apache="ratio", low=0, high=1, doc="Ratio.")
+    enabled: bool = option(True, apache="enabled", doc="Switch.")
+    flush: Flush = option(Flush.ASYNC, apache="flushDiskType", doc="Mode.")  # noqa: RUF009 - gives a field
+    level: str = option("a", apache="level", choices=("a", "b"), doc="Level.")
+    home: Path | None = option(None, apache="home", doc="Folder.")  # noqa: RUF009 - gives a field
+    limit: int | None = option(None, apache="limit", high=10, doc="Limit.")
+    name: str = option("", apache="brokerName", doc="Name.")
+    not_an_option: int = 3
+
+
+def read(text: str) -> tuple[Config, list[str]]:
+    return config_from_properties(Config, parse_properties(text, "broker.conf"))
+
+
+def test_empty_text_gives_the_defaults() -> None:
+    assert read("") == (Config(), [])
+
+
+def test_every_type_is_read() -> None:
+    config, unknown = read(
+        "listenPort = 10911\nratio=0.5\nenabled=FALSE\nflushDiskType=SYNC_FLUSH\nlevel=b\nhome=data/store\n"
+        "limit: 7\nbrokerName broker-a\n"
+    )
+    assert config == Config(
+        port=10911,
+        ratio=0.5,
+        enabled=False,
+        flush=Flush.SYNC,
+        level="b",
+        home=Path("data/store"),
+        limit=7,
+        name="broker-a",
+    )
+    assert unknown == []
+
+
+def test_unknown_keys_are_given_back_in_order_and_do_no_harm() -> None:
+    config, unknown = read("useEpollNativeSelector=true\nlistenPort=1\nzzz=\n")
+    assert config.port == 1
+    assert unknown == ["useEpollNativeSelector", "zzz"]
+
+
+@pytest.mark.parametrize(
+    ("line", "accepted"),
+    [
+        ("listenPort=many", "a whole number from 0 to 65535"),
+        ("listenPort=65536", "a whole number from 0 to 65535"),
+        ("listenPort=", "a whole number from 0 to 65535"),
+        ("flushIntervalCommitLog=0", "a whole number of at least 1"),
+        ("limit=11", "a whole number of at most 10"),
+        ("ratio=2", "a number from 0 to 1"),
+        ("ratio=nan", "a number from 0 to 1"),
+        ("enabled=yes", "true or false"),
+        ("flushDiskType=SOMETIMES", "one of SYNC_FLUSH, ASYNC_FLUSH"),
+        ("level=c", "one of a, b"),
+    ],
+)
+def test_bad_value_names_file_line_key_value_and_what_is_accepted(line: str, accepted: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(f"# a comment\n\n{line}\n")
+    key, _, value = line.partition("=")
+    assert str(caught.value) == f"broker.conf:3: {key}={value!r} is not {accepted}"
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("a=1\nb:2\nc 3\nd\t=\t4", {"a": "1", "b": "2", "c": "3", "d": "4"}),
+        ("# no\n! no\n   # no\na=1 # yes", {"a": "1 # yes"}),
+        ("a=one\\\n   two\\\n   three\nb=2", {"a": "onetwothree", "b": "2"}),
+        ("a=one\\", {"a": "one"}),
+        ("a=back\\\\slash\\\\\nb=2", {"a": "back\\slash\\", "b": "2"}),
+        ("a\\=b=c\\:d", {"a=b": "c:d"}),
+        ("a=\\u00e4\\t\\n\\q\\u12", {"a": "ä\t\nqu12"}),
+        ("a=1\r\nb=2\r\n", {"a": "1", "b": "2"}),
+        ("a\nb=", {"a": "", "b": ""}),
+        ("a=1\na=2", {"a": "2"}),
+        ("namesrvAddr=h1:1;h2:2", {"namesrvAddr": "h1:1;h2:2"}),
+    ],
+)
+def test_properties_text_is_read_as_java_reads_it(text: str, values: dict[str, str]) -> None:
+    assert parse_properties(text, "x").values == values
+
+
+def test_line_of_a_continued_value_is_where_it_starts() -> None:
+    properties = parse_properties("a=1\n\nb=one\\\ntwo\nc=3", "x")
+    assert properties.lines == {"a": 1, "b": 3, "c": 5}
+
+
+def test_declared_options_say_all_about_themselves() -> None:
+    by_name = {declared.name: declared for declared in options_of(Config)}
+    assert "not_an_option" not in by_name
+    assert len(by_name) == 9
+    interval = by_name["interval_ms"]
+    assert (interval.key, interval.default, interval.low, interval.reload, interval.doc) == (
+        "flushIntervalCommitLog",
+        500,
+        1,
+        True,
+        "Interval.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, ""),
+        (True, "true"),
+        (False, "false"),
+        (5, "5"),
+        (Flush.SYNC, "SYNC_FLUSH"),
+        (Path("a/b"), "a/b"),
+    ],
+)
+def test_values_are_printed_as_apache_prints_them(value: Any, text: str) -> None:
+    assert render_value(value) == text
