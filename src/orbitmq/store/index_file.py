@@ -48,6 +48,8 @@ MARK_SEED: Final = crc32(b"orbitmq index mark")
 SECONDS_MAX: Final = 0x7FFFFFFF
 WALK_STEPS_MAX: Final = 1_000_000
 """A query gives up after this many entries of one slot (about 0.3 s): a popular tag fills one slot with millions."""
+SECTOR_BYTES: Final = 512
+"""What a disk writes whole or not at all."""
 SCAN_BYTES: Final = 20 * 50_000
 """Entries are read this many bytes at a time when many are needed."""
 
@@ -257,9 +259,10 @@ class IndexFile:
                 SLOT.pack_into(slot_map, HEADER.size + SLOT.size * slot, number)
         if lost:
             # The entries that led back are gone. Rare (a power cut, not a killed process), so the slow way will do.
-            newest = dict.fromkeys(lost, 0)
-            for number, entry in self.entries(1, mark.end):
-                if (slot := entry.key_hash % self.slot_count) in newest:
+            newest, slot_count = dict.fromkeys(lost, 0), self.slot_count
+            for number, values in enumerate(self._raw_entries(1, mark.end), 1):
+                slot = values[0] % slot_count
+                if slot in newest:
                     newest[slot] = number
             for slot, number in newest.items():
                 SLOT.pack_into(slot_map, HEADER.size + SLOT.size * slot, number)
@@ -275,15 +278,8 @@ class IndexFile:
 
     def entries(self, start: int = 1, end: int | None = None) -> Iterator[tuple[int, IndexEntry]]:
         """Entries ``start`` up to ``end`` with their numbers; ``end`` is the file's count unless given."""
-        number, end = start, self.count if end is None else end
-        while number < end:
-            size = min(SCAN_BYTES, (end - number) * ENTRY.size)
-            data = self.read(self.entries_at + number * ENTRY.size, size)
-            for values in ENTRY.iter_unpack(data[: len(data) - len(data) % ENTRY.size]):
-                yield number, IndexEntry._make(values)
-                number += 1
-            if len(data) < size:
-                raise CorruptionError(f"index file {self.path} ends at entry {number} of {end}")
+        found = self._raw_entries(start, self.count if end is None else end)
+        return ((number, IndexEntry._make(values)) for number, values in enumerate(found, start))
 
     def slots(self) -> array[int]:
         """All slots."""
@@ -345,6 +341,15 @@ class IndexFile:
             self._fs.close(handle)
 
     # Inside.
+    def _raw_entries(self, number: int, end: int) -> Iterator[tuple[int, ...]]:
+        while number < end:
+            size = min(SCAN_BYTES, (end - number) * ENTRY.size)
+            data = self.read(self.entries_at + number * ENTRY.size, size)
+            if len(data) < size:
+                raise CorruptionError(f"index file {self.path} ends within entries {number} to {end}")
+            yield from ENTRY.iter_unpack(data)
+            number += size // ENTRY.size
+
     def _open_for_writing(self, *, create: bool = False) -> memoryview:
         if self._map is None:
             fs = self._fs
@@ -443,8 +448,14 @@ class IndexFile:
                 or entry.log_offset <= 0
             ):
                 return None
+            if 0 in (entry.key_hash, entry.previous) and self._spans_sectors(number):
+                return None  # half of it may have been lost
             number = entry.previous
         return number if number >= 0 else None
+
+    def _spans_sectors(self, number: int) -> bool:
+        first = self.entries_at + number * ENTRY.size
+        return first // SECTOR_BYTES != (first + ENTRY.size - 1) // SECTOR_BYTES
 
 
 def _decode_slots(data: bytes | memoryview) -> array[int]:
