@@ -81,10 +81,18 @@ _encode_any: Final = msgspec.json.Encoder().encode
 _READ_ERRORS: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 
+def _quote_object(text: bytes) -> bytes:
+    try:
+        return _encode_any(text.decode())
+    except UnicodeDecodeError as error:
+        raise BodyError(f"body has a key that is not UTF-8: {error}") from None
+
+
 def standardize(data: bytes) -> bytes:
     """``data`` with bare integer keys quoted and object keys turned into strings of their own text.
 
     Returns ``data`` itself when there is nothing to turn. Text that is broken in another way stays broken.
+    Raises ``BodyError`` for too many such keys, or one that is not UTF-8.
     """
     pieces: list[bytes] = []
     position = 0
@@ -98,7 +106,7 @@ def standardize(data: bytes) -> bytes:
         pieces.append(data[position:end])
         whole, before, integer = found.groups()
         if whole is not None:
-            pieces.append(msgspec.json.encode(whole.decode()))
+            pieces.append(_quote_object(whole))
         else:
             pieces.append(b'%b"%b"' % (before, integer))
         position = found.end()

@@ -146,8 +146,9 @@ def _learn(raw: bytes, fields: SendFields) -> None:
     end = start + (raw[start - 2] << 8 | raw[start - 1])
     if raw[start:end] != fields.properties or not _has_keys(raw[:at], b"abcd"):
         return
-    # The tail must hold j to n only: a field of the head in it would be lost.
-    if not _has_keys(raw[end:], b"jklmn"):
+    # The tail must hold j to n only: a field of the head in it would be lost. It must not be empty: that would also
+    # match a header that was cut inside its properties.
+    if end >= len(raw) or not _has_keys(raw[end:], b"jklmn"):
         return
     if len(_heads) >= _MEMO_ENTRIES:
         _heads.clear()

@@ -281,6 +281,7 @@ def test_registration_cut_before_it_was_compressed_raises_body_error(cut: int) -
         decode_registration(raw, compressed=True, version=Version.V5_5_0)
 
 
+@pytest.mark.slow
 def test_registration_that_inflates_without_end_is_refused() -> None:
     bomb = zlib.compress(bytes(65 * 1024 * 1024), 9)
     assert len(bomb) < 100_000

@@ -112,3 +112,12 @@ def test_memo_is_bounded() -> None:
     for number in range(send_fields._MEMO_ENTRIES + 10):
         read_send_v2(frame_of(FIELDS | {"b": f"topic{number}"}))
     assert len(send_fields._heads) <= send_fields._MEMO_ENTRIES
+
+
+def test_header_cut_inside_its_properties_is_refused_whatever_was_learned() -> None:
+    whole = {key: value for key, value in FIELDS.items() if key <= "i"}
+    raw = encode_binary_ext(whole)
+    read_send_v2(Frame(310, 1, serialize_type=SerializeType.ROCKETMQ, ext_raw=raw))
+    for cut in range(1, len(whole["i"])):
+        with pytest.raises(HeaderFieldError):
+            read_send_v2(Frame(310, 1, serialize_type=SerializeType.ROCKETMQ, ext_raw=raw[:-cut]))
