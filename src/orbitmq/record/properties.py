@@ -47,18 +47,18 @@ def find_property(raw: bytes, name: bytes) -> bytes | None:
     except KeyError:
         needle = PAIR_END + name + NAME_END
     at = raw.rfind(needle)
-    if at < 0:
-        if not raw.startswith(needle[1:]):
-            return None
-        start = len(needle) - 1
-    else:
+    while at >= 0:
         start = at + len(needle)
-    end = raw.find(b"\x02", start)
-    value = raw[start:end] if end >= 0 else raw[start:]
-    if value:
-        return value
-    # Rare: the last pair of this name is empty, so an earlier one counts.
-    return find_property(raw[:at], name) if at >= 0 else None
+        end = raw.find(b"\x02", start)
+        value = raw[start:end] if end >= 0 else raw[start:]
+        if value:
+            return value
+        # Rare: this pair is empty, so an earlier one of the name counts.
+        at = raw.rfind(needle, 0, at)
+    if raw.startswith(needle[1:]):
+        end = raw.find(b"\x02")
+        return raw[len(needle) - 1 : end if end >= 0 else len(raw)] or None
+    return None
 
 
 def decode_properties(raw: bytes) -> dict[str, str]:
@@ -101,13 +101,15 @@ def terminated(raw: bytes) -> bytes:
 def remove_property(raw: bytes, name: bytes) -> bytes:
     """The text without any pair of that name; the same object when there is none."""
     needle = _NEEDLES.get(name) or PAIR_END + name + NAME_END
-    while (at := raw.rfind(needle)) >= 0:
-        end = raw.find(b"\x02", at + len(needle))
-        raw = raw[: at + 1] + raw[end + 1 :] if end >= 0 else raw[: at + 1]
-    if raw.startswith(needle[1:]):
-        end = raw.find(b"\x02")
-        return raw[end + 1 :] if end >= 0 else b""
-    return raw
+    at = raw.find(needle)
+    if raw.startswith(needle[1:]) or (at >= 0 and raw.find(needle, at + 1) >= 0):
+        # At the start, or several times: rare enough to take the text apart, which is linear whatever it holds.
+        start = needle[1:]
+        return PAIR_END.join([pair for pair in raw.split(PAIR_END) if not pair.startswith(start)])
+    if at < 0:
+        return raw
+    end = raw.find(b"\x02", at + 1)
+    return raw[: at + 1] + raw[end + 1 :] if end >= 0 else raw[: at + 1]
 
 
 def set_property(raw: bytes, name: bytes, value: bytes) -> bytes:
