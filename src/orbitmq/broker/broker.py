@@ -119,7 +119,7 @@ class Broker:
         self.store.open()
         self.gate = AckGate(self.store)
         routes = self._build_handlers(store_host)
-        main = Router(routes, after_read=self._send.finish_read)
+        self.main_router = Router(routes, after_read=self._send.finish_read)
         fast = Router(
             [route for route in routes if route.fast_port],
             after_read=self._send.finish_read,
@@ -127,7 +127,7 @@ class Broker:
         self._server = Server(
             [
                 Listener(config.bind_host, 0, router, bound)
-                for router, bound in zip((main, fast), sockets, strict=False)
+                for router, bound in zip((self.main_router, fast), sockets, strict=False)
             ],
             tls=self._tls,
             on_open=self._opened,

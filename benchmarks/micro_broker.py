@@ -1,0 +1,171 @@
+"""CPU of the broker's send and pull paths without a network: frames in, replies out, real store on disk.
+
+    python -m benchmarks.micro_broker [--profile]
+
+Prints microseconds of process CPU per message. What is left out is the kernel's share of the sockets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import cProfile
+import pstats
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+from orbitmq.broker.broker import Broker
+from orbitmq.broker.config import BrokerConfig
+from orbitmq.codes import SerializeType
+from orbitmq.record.batch import encode_batch
+from orbitmq.runtime.tasks import TaskOwner
+from orbitmq.store.config import StoreConfig
+from orbitmq.transport.connection import Connection
+from orbitmq.wire.frame import encode_request
+
+BODY = b"x" * 128
+TOPIC = "BenchmarkTest"
+PIPELINE = 64
+BATCH = 32
+
+
+class _Sink:
+    """A transport that swallows what is written."""
+
+    def __init__(self) -> None:
+        self.written_bytes = 0
+
+    def write(self, data: bytes) -> None:
+        self.written_bytes += len(data)
+
+    def get_extra_info(self, name: str) -> Any:
+        return ("127.0.0.1", 50000) if name == "peername" else None
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        pass
+
+
+def _send_fields(number: int, *, batch: bool) -> dict[str, str]:
+    return {
+        "a": "benchmark_producer",
+        "b": TOPIC,
+        "c": "TBW102",
+        "d": "4",
+        "e": str(number % 8),
+        "f": "0",
+        "g": "1794773001075",
+        "h": "0",
+        "i": f"UNIQ_KEY\x017F0000014676C0DEE0B0{number:012X}\x02WAIT\x01true\x02",
+        "j": "0",
+        "k": "false",
+        "m": "true" if batch else "false",
+        "n": "broker-a",
+    }
+
+
+def send_chunks(form: SerializeType) -> list[bytes]:
+    """Socket reads of 64 pipelined single sends."""
+    return [
+        b"".join(
+            encode_request(310, i, _send_fields(c * PIPELINE + i, batch=False), BODY, form)
+            for i in range(PIPELINE)
+        )
+        for c in range(16)
+    ]
+
+
+def batch_chunks(form: SerializeType) -> list[bytes]:
+    """Socket reads of one batch of 32."""
+    chunks = []
+    for c in range(64):
+        body = encode_batch(
+            (0, BODY, f"UNIQ_KEY\x017F0000014676C0DEE0B0{c * BATCH + i:012X}\x02WAIT\x01true\x02".encode())
+            for i in range(BATCH)
+        )
+        chunks.append(encode_request(320, c, _send_fields(c, batch=True), body, form))
+    return chunks
+
+
+def pull_chunks(form: SerializeType, limit: int) -> list[bytes]:
+    """Socket reads of one pull of 32 from each of 8 queues, walking on."""
+    chunks = []
+    for offset in range(0, limit, 32):
+        for queue_id in range(8):
+            fields = {
+                "consumerGroup": "benchmark_consumer",
+                "topic": TOPIC,
+                "queueId": str(queue_id),
+                "queueOffset": str(offset),
+                "maxMsgNums": "32",
+                "sysFlag": "4",
+                "commitOffset": "0",
+                "suspendTimeoutMillis": "15000",
+                "subscription": "*",
+                "subVersion": "0",
+                "expressionType": "TAG",
+                "maxMsgBytes": "262144",
+            }
+            chunks.append(encode_request(11, 1, fields, b"", form))
+    return chunks
+
+
+def _measure(
+    name: str, feed: Callable[[bytes], None], chunks: list[bytes], per_chunk: int, rounds: int
+) -> float:
+    for chunk in chunks[: max(1, len(chunks) // 4)]:
+        feed(chunk)
+    started = time.process_time()
+    for _ in range(rounds):
+        for chunk in chunks:
+            feed(chunk)
+    return (time.process_time() - started) / (rounds * len(chunks) * per_chunk) * 1e6
+
+
+async def measure() -> dict[str, float]:
+    """Microseconds of CPU per message, by path."""
+    results: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as directory:
+        config = BrokerConfig(listen_port=0, bind_host="127.0.0.1", public_host="127.0.0.1")
+        async with Broker(config, StoreConfig(root=directory)) as broker:
+            router = broker.main_router
+            tasks = TaskOwner("bench")
+            connection = Connection(tasks=tasks, router=router)
+            connection.connection_made(_Sink())  # type: ignore[arg-type]  # as much of a transport as is used
+            feed = connection.data_received
+            for form in SerializeType:
+                results[f"send {form.name}"] = _measure("send", feed, send_chunks(form), PIPELINE, 40)
+                results[f"batch {form.name}"] = _measure("batch", feed, batch_chunks(form), BATCH, 20)
+            limit = min(broker.store.max_offset(TOPIC, queue) for queue in range(8)) - 32
+            for form in SerializeType:
+                chunks = pull_chunks(form, min(limit, 3200))
+                results[f"pull {form.name}"] = _measure("pull", feed, chunks, 32, 5)
+            await tasks.close()
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--profile", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.profile:
+        profile = cProfile.Profile()
+        profile.runcall(asyncio.run, measure())
+        pstats.Stats(profile).sort_stats("tottime").print_stats(40)
+        return
+    for name, us in asyncio.run(measure()).items():
+        print(f"{name:20} {us:6.2f} us/message")
+
+
+if __name__ == "__main__":
+    main()
