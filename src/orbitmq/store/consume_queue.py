@@ -15,6 +15,7 @@ from __future__ import annotations
 import posixpath
 from collections import OrderedDict
 
+from orbitmq.record.layout import TOPIC_BYTES_MAX_V1
 from orbitmq.runtime.filesystem import FileSystem
 from orbitmq.store.layout import (
     BLANK_UNIT_SIZE,
@@ -80,6 +81,8 @@ class ConsumeQueue:
         "_file_units",
         "_fs",
         "_handles",
+        "_path_number",
+        "_path_text",
         "first_file",
         "log_end",
         "max_offset",
@@ -89,6 +92,7 @@ class ConsumeQueue:
         "tail",
         "tail_start",
         "topic",
+        "topic_field",
         "unsynced",
     )
 
@@ -99,9 +103,14 @@ class ConsumeQueue:
         self._handles = handles
         self._directory = directory
         self._file_units = file_units
+        self._path_number = -1
+        self._path_text = ""
         self.topic = topic
         self.queue_id = queue_id
         self.scheduled = topic == SCHEDULE_TOPIC
+        name = topic.encode()
+        self.topic_field = bytes((len(name),)) + name if len(name) <= TOPIC_BYTES_MAX_V1 else b""
+        """Size and name as every record of the queue holds them; empty where the long form is needed."""
         self.unsynced: set[int] = set()
         self._empty_at(0)
 
@@ -318,4 +327,10 @@ class ConsumeQueue:
         return paths
 
     def _path(self, number: int) -> str:
-        return posixpath.join(self._directory, file_name(number * self._file_units * UNIT_BYTES))
+        # One file is read and written again and again; making its path costs as much as reading from it.
+        if self._path_number != number:
+            self._path_text = posixpath.join(
+                self._directory, file_name(number * self._file_units * UNIT_BYTES)
+            )
+            self._path_number = number
+        return self._path_text

@@ -12,29 +12,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from orbitmq.codes import Property
-from orbitmq.errors import CorruptionError, RecordError
-from orbitmq.model.delay_levels import DelayLevels
-from orbitmq.record.codec import encode_record
-from orbitmq.record.hashing import tags_code
-from orbitmq.record.layout import BLANK, BLANK_BYTES, PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX_V1
-from orbitmq.record.properties import find_property
+from orbitmq.errors import CorruptionError
+from orbitmq.record.layout import BLANK, BLANK_BYTES
 from orbitmq.record.scan import EndKind, scan
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM, FileSystem
 from orbitmq.runtime.machine import physical_memory_bytes, process_id
+from orbitmq.store.appender import Appender
 from orbitmq.store.config import StoreConfig
-from orbitmq.store.consume_queue import TAIL_BYTES_MAX, ConsumeQueue
-from orbitmq.store.dispatch import due_or_tag_code
+from orbitmq.store.consume_queue import ConsumeQueue
 from orbitmq.store.errors import (
     BadAppend,
-    BadMessage,
-    MessageTooLarge,
-    PropertiesTooLarge,
-    StoreError,
     StoreUnavailable,
 )
 from orbitmq.store.flush import Flusher, Post
-from orbitmq.store.index_service import BUILD_COUNT
 from orbitmq.store.layout import UNIT, UNIT_BYTES
 from orbitmq.store.lock_files import AbortFile, StoreLock
 from orbitmq.store.parts import StoreParts
@@ -71,22 +62,17 @@ class MessageStore:
         ``post`` runs a function on the caller's thread (``loop.call_soon_threadsafe``). Without it there is no
         worker thread: ``flush`` is the caller's to call, which is what tools and deterministic tests want.
         """
-        self.on_arrival: Callable[[str, int], None] | None = None
-        """Called once per touched queue after an append or a replicated append, with (topic, queue id)."""
         self.config = config
         self.recovery: RecoveryReport | None = None
         """What the last ``open`` found and did."""
         self._fs = fs
         self._clock = clock
         self._post = post
-        self._store_host = store_host
         self._parts = parts = StoreParts.build(fs, config, clock)
         self._log = parts.log
         self._queues = parts.queues
         self._by_key = parts.queues.by_key
         self._index = parts.index
-        self._pending = parts.index.pending if parts.index is not None else []
-        self._levels = DelayLevels(config.delay_levels)
         self._now_ms = clock.now_ms
         self._reader = QueueReader(parts, physical_memory_bytes() if memory_bytes is None else memory_bytes)
         self._flusher = Flusher(parts, clock, post)
@@ -95,11 +81,31 @@ class MessageStore:
         self._lock = StoreLock(fs, config.path("lock"))
         self._abort = AbortFile(fs, config.path("abort"))
         self._confirm_offset: int | None = None
-        self._body_max = config.message_bytes_max
         self._is_open = False
         self._queue_fault = ""
-        self._refusal = _NOT_OPEN
-        """Why appends are refused now; empty when they are not. The only thing the hot path looks at."""
+        self._appender = Appender(
+            parts,
+            clock,
+            store_host,
+            prepare_segment=self._prepare_segment,
+            write_failed=self._write_failed,
+            cut_back=self.truncate,
+        )
+        self._appender.refusal = _NOT_OPEN
+        # The appender's own methods, because a call through one of this class would cost 0.1 us a message.
+        self.append: Callable[[NewMessage], Appended] = self._appender.append
+        """Store one message; visible to readers at once. Raises ``StoreError``; then nothing was stored."""
+        self.append_batch: Callable[[Sequence[NewMessage]], list[Appended]] = self._appender.append_batch
+        """Store all or none, in order, with one write. Raises as ``append`` does."""
+
+    @property
+    def on_arrival(self) -> Callable[[str, int], None] | None:
+        """Called once per touched queue after an append or a replicated append, with (topic, queue id)."""
+        return self._appender.on_arrival
+
+    @on_arrival.setter
+    def on_arrival(self, value: Callable[[str, int], None] | None) -> None:
+        self._appender.on_arrival = value
 
     # Life.
     def open(self) -> RecoveryReport:
@@ -120,7 +126,7 @@ class MessageStore:
             self._release()
             raise
         self._is_open = True
-        self._refusal = ""
+        self._appender.refusal = ""
         self._flusher.start()
         self._clean_at = self._clock.monotonic() + FIRST_CLEAN_S
         logger.info(
@@ -144,7 +150,7 @@ class MessageStore:
         if not self._is_open:
             return
         self._is_open = False
-        self._refusal = _NOT_OPEN
+        self._appender.refusal = _NOT_OPEN
         try:
             self._flusher.stop()
             if not (self._log.failed or self._flusher.failed):
@@ -168,7 +174,7 @@ class MessageStore:
             self._flusher.tick()
             self._queue_fault = ""
         except OSError as error:
-            self._queue_failed(error)
+            self._write_failed(error)
         now = self._clock.monotonic()
         if now >= self._clean_at:
             self._clean_at = now + self.config.clean_interval_ms / 1000
@@ -177,192 +183,32 @@ class MessageStore:
 
     def _renew_refusal(self) -> None:
         if not self._is_open:
-            self._refusal = _NOT_OPEN
+            self._appender.refusal = _NOT_OPEN
         elif self._retention.guard.writes_forbidden:
-            self._refusal = "the disk is too full to take writes"
+            self._appender.refusal = "the disk is too full to take writes"
         elif self._log.partial_start >= 0:
-            self._refusal = "the log ends inside a replicated record"
+            self._appender.refusal = "the log ends inside a replicated record"
         else:
-            self._refusal = self._log.failed or self._flusher.failed or self._queue_fault
+            self._appender.refusal = self._log.failed or self._flusher.failed or self._queue_fault
 
-    def _queue_failed(self, error: OSError) -> None:
-        """Units stay in memory until they can be written; meanwhile no more may come."""
-        if not self._queue_fault:
-            logger.error("queue units cannot be written error=%s", error)
-        self._queue_fault = f"queue units cannot be written: {error}"
+    def _write_failed(self, error: OSError | None) -> None:
+        """After a refused write. ``error``: queue units stay in memory until they can be written, and no more may
+        come meanwhile."""
+        if error is not None:
+            if not self._queue_fault:
+                logger.error("queue units cannot be written error=%s", error)
+            self._queue_fault = f"queue units cannot be written: {error}"
         self._renew_refusal()
 
-    # Write.
-    def append(self, message: NewMessage) -> Appended:
-        """Store one message; visible to readers at once. Raises ``StoreError``; then nothing was stored."""
-        # Hot path: written out in full, since each call costs 0.1 us and the whole append should take 4.
-        if self._refusal:
-            raise StoreUnavailable(self._refusal)
-        topic = message.topic
-        queue_id = message.queue_id
-        queue = self._by_key.get((topic, queue_id))
-        if queue is None:
-            queue = self._create_queue(topic, queue_id)
-        if len(message.body) > self._body_max:
-            raise self._too_large(message)
-        log = self._log
-        store_ms = self._now_ms()
-        if store_ms < log.last_store_ms:
-            store_ms = log.last_store_ms
-        sys_flag = message.sys_flag
-        queue_offset = 0 if sys_flag & 4 else queue.max_offset
-        log_offset = log.end
-        try:
-            record = encode_record(message, queue_offset, log_offset, store_ms, self._store_host)
-        except RecordError as error:
-            raise self._illegal(message, error) from error
-        size = len(record)
-        if log_offset + size > log.room_end:
-            self._roll(size)
-            log_offset = log.end
-            record = encode_record(message, queue_offset, log_offset, store_ms, self._store_host)
-        try:
-            log.write(record)
-        except StoreUnavailable:
-            self._renew_refusal()
-            raise
-        log.last_store_ms = store_ms
-        properties = message.properties
-        if not sys_flag & 4:
-            if queue.scheduled:
-                tag_code = due_or_tag_code(properties, store_ms, self._levels)
-            else:
-                tag_code = tags_code(find_property(properties, _TAGS))
-            tail = queue.tail
-            tail += UNIT.pack(log_offset, size, tag_code)
-            queue.max_offset = queue_offset + 1
-            queue.log_end = log_offset + size
-            if len(tail) >= TAIL_BYTES_MAX:
-                self._write_tail(queue)
-        if self._index is not None:
-            pending = self._pending
-            pending.append((topic, properties, sys_flag, log_offset, store_ms))
-            if len(pending) >= BUILD_COUNT:
-                self._index.build()
-        if log_offset > log.prepare_at:
-            self._prepare_segment()
-        if self.on_arrival is not None:
-            self.on_arrival(topic, queue_id)
-        return Appended(log_offset, size, queue_offset, store_ms)
-
-    def append_batch(self, messages: Sequence[NewMessage]) -> list[Appended]:
-        """Store all or none, in order, with one write. Raises as ``append`` does."""
-        if self._refusal:
-            raise StoreUnavailable(self._refusal)
-        if not messages:
-            return []
-        log = self._log
-        store_ms = self._now_ms()
-        if store_ms < log.last_store_ms:
-            store_ms = log.last_store_ms
-        touched: list[ConsumeQueue] = []
-        try:
-            records, results, noted = self._encode_batch(messages, store_ms, touched)
-            size = log_size(results)
-            if log.end + size > log.room_end:
-                self._undo_units(touched)
-                if size + BLANK_BYTES > self.config.segment_bytes:
-                    return self._append_one_by_one(messages)
-                self._roll(size)
-                records, results, noted = self._encode_batch(messages, store_ms, touched)
-            log.write(b"".join(records))
-        except StoreError:
-            self._undo_units(touched)
-            self._renew_refusal()
-            raise
-        log.last_store_ms = store_ms
-        if self._index is not None:
-            pending = self._pending
-            pending += noted
-            if len(pending) >= BUILD_COUNT:
-                self._index.build()
-        if log.end > log.prepare_at:
-            self._prepare_segment()
-        arrived = dict.fromkeys(touched)
-        for queue in arrived:
-            if len(queue.tail) >= TAIL_BYTES_MAX:
-                self._write_tail(queue)
-        if self.on_arrival is not None:
-            for queue in arrived:
-                self.on_arrival(queue.topic, queue.queue_id)
-        return results
-
-    def _encode_batch(
-        self, messages: Sequence[NewMessage], store_ms: int, touched: list[ConsumeQueue]
-    ) -> tuple[list[bytes], list[Appended], list[tuple[str, bytes, int, int, int]]]:
-        """Records for the end of the log, their units already in the tails; ``touched`` tells what to undo."""
-        # Hot: the loop of every batch. Units go in before the write, which cannot be seen from outside, and are
-        # taken back if the write fails.
-        by_key, pack, host, body_max = self._by_key, UNIT.pack, self._store_host, self._body_max
-        log_offset = self._log.end
-        records: list[bytes] = []
-        results: list[Appended] = []
-        noted: list[tuple[str, bytes, int, int, int]] = []
-        for message in messages:
-            topic = message.topic
-            queue_id = message.queue_id
-            properties = message.properties
-            sys_flag = message.sys_flag
-            queue = by_key.get((topic, queue_id))
-            if queue is None:
-                queue = self._create_queue(topic, queue_id)
-            if len(message.body) > body_max:
-                raise self._too_large(message)
-            queue_offset = 0 if sys_flag & 4 else queue.max_offset
-            try:
-                record = encode_record(message, queue_offset, log_offset, store_ms, host)
-            except RecordError as error:
-                raise self._illegal(message, error) from error
-            size = len(record)
-            records.append(record)
-            if not sys_flag & 4:
-                if queue.scheduled:
-                    tag_code = due_or_tag_code(properties, store_ms, self._levels)
-                else:
-                    tag_code = tags_code(find_property(properties, _TAGS))
-                queue.tail += pack(log_offset, size, tag_code)
-                queue.max_offset = queue_offset + 1
-                queue.log_end = log_offset + size
-                touched.append(queue)
-            noted.append((topic, properties, sys_flag, log_offset, store_ms))
-            results.append(Appended(log_offset, size, queue_offset, store_ms))
-            log_offset += size
-        return records, results, noted
-
-    def _undo_units(self, touched: list[ConsumeQueue]) -> None:
-        for queue in reversed(touched):
-            queue.drop_last()
-        touched.clear()
-
-    def _append_one_by_one(self, messages: Sequence[NewMessage]) -> list[Appended]:
-        """A batch larger than a segment: still all or nothing, by cutting the log back on failure."""
-        start = self._log.end
-        arrival, self.on_arrival = self.on_arrival, None
-        try:
-            results = [self.append(message) for message in messages]
-        except StoreError:
-            self.truncate(start)
-            raise
-        finally:
-            self.on_arrival = arrival
-        if arrival is not None:
-            for topic, queue_id in dict.fromkeys((message.topic, message.queue_id) for message in messages):
-                arrival(topic, queue_id)
-        return results
-
+    # Write: `append` and `append_batch` are set in __init__.
     def append_raw(self, log_offset: int, data: bytes | memoryview) -> None:
         """Replication: add bytes exactly at the end of the log, then dispatch the records that are whole now.
 
         Raises ``BadAppend`` when they do not continue the log, ``CorruptionError`` when they are no records.
         """
         log = self._log
-        if self._refusal and log.partial_start < 0:
-            raise StoreUnavailable(self._refusal)
+        if self._appender.refusal and log.partial_start < 0:
+            raise StoreUnavailable(self._appender.refusal)
         if not log.segments.starts and log_offset % log.segment_bytes == 0:
             log.move_to(log_offset)
             log.flushed = log_offset
@@ -467,33 +313,6 @@ class MessageStore:
         log.move_to(log_offset)
         log.flushed = log_offset
         self._flusher.restart_at(log_offset)
-
-    # Inside of the append path: what is rare.
-    def _create_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        if not self.config.long_topic_allowed and len(topic.encode("utf-8", "replace")) > TOPIC_BYTES_MAX_V1:
-            raise MessageTooLarge(f"the topic has more than {TOPIC_BYTES_MAX_V1} bytes")
-        return self._queues.create(topic, queue_id)
-
-    def _too_large(self, message: NewMessage) -> MessageTooLarge:
-        return MessageTooLarge(
-            f"the message body has {len(message.body)} bytes, at most {self._body_max} are allowed"
-        )
-
-    def _illegal(self, message: NewMessage, error: RecordError) -> StoreError:
-        if len(message.properties) > PROPERTIES_BYTES_MAX:
-            return PropertiesTooLarge(str(error))
-        return BadMessage(str(error))
-
-    def _roll(self, size: int) -> None:
-        if size + BLANK_BYTES > self.config.segment_bytes:
-            raise MessageTooLarge(f"a record of {size} bytes does not fit a log segment")
-        self._log.roll()
-
-    def _write_tail(self, queue: ConsumeQueue) -> None:
-        try:
-            queue.write_tail()
-        except OSError as error:
-            self._queue_failed(error)
 
     def _prepare_segment(self) -> None:
         self._log.prepare_at = 1 << 62
@@ -669,12 +488,12 @@ class MessageStore:
     @property
     def writable(self) -> bool:
         """False when appends would be refused now (see ``unwritable_reason``)."""
-        return not self._refusal
+        return not self._appender.refusal
 
     @property
     def unwritable_reason(self) -> str:
         """Why appends are refused now; empty when they are not."""
-        return self._refusal
+        return self._appender.refusal
 
     @property
     def index_last_update(self) -> IndexUpdate:

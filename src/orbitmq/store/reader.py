@@ -7,6 +7,7 @@ neighbours in the log become one slice, so that a batch usually goes out with ve
 from __future__ import annotations
 
 from collections.abc import Callable
+from struct import Struct
 from typing import Final
 
 from orbitmq.store.commit_log import CommitLog
@@ -20,6 +21,8 @@ __all__ = ["QueueReader"]
 READ_BYTES_MIN: Final = 100
 READ_BYTES_MAX: Final = 128 << 20
 """Apache's bounds of the size a reader may ask for."""
+
+LOG_OFFSET: Final = Struct(">q")
 
 TagCodes = frozenset[int] | None
 Predicate = Callable[[memoryview], bool] | None
@@ -56,37 +59,73 @@ class QueueReader:
         if not low <= offset < high:
             return self._outside(offset, low, high)
         config = self._config
-        limit = READ_BYTES_MAX if max_bytes is None else min(max(max_bytes, READ_BYTES_MIN), READ_BYTES_MAX)
-        window = max(config.filter_window_bytes // UNIT_BYTES, max_count)
-        batch = _Batch(self._log, log_limit, self._log.end - self._memory_bytes)
-        if tag_codes is None and predicate is None:
-            # Nothing is filtered out: no more units are needed than messages are asked for.
-            window = min(window, max_count, config.memory_transfer_count_max)
-        batch.limits = (
-            max_count,
-            limit,
-            config.memory_transfer_count_max,
-            config.memory_transfer_bytes_max,
-            config.disk_transfer_count_max,
-            config.disk_transfer_bytes_max,
+        log = self._log
+        memory_start = log.end - self._memory_bytes
+        bytes_max = (
+            READ_BYTES_MAX if max_bytes is None else min(max(max_bytes, READ_BYTES_MIN), READ_BYTES_MAX)
         )
-        units = queue.units(offset, max(1, min(window, high - offset)))
+        if tag_codes is None and predicate is None:
+            # Nothing is filtered out: no more units are needed than messages may be given.
+            count_max = max(1, min(max_count, config.memory_transfer_count_max, high - offset))
+            units = queue.units(offset, count_max)
+            if not units:
+                return ReadResult(ReadStatus.OFFSET_FOUND_NULL, queue.next_file_offset(offset), low, high)
+            if LOG_OFFSET.unpack_from(units)[0] >= memory_start:
+                limit = min(bytes_max, config.memory_transfer_bytes_max)
+            else:
+                units = units[: max(1, config.disk_transfer_count_max) * UNIT_BYTES]
+                limit = min(bytes_max, config.disk_transfer_bytes_max)
+            slices: list[memoryview] = []
+            looked, count, size = collect(log, units, limit, log_limit, slices)
+            # As in Apache, how far the reader lags is measured at the last record looked at.
+            lags = looked > 0 and LOG_OFFSET.unpack_from(units, (looked - 1) * UNIT_BYTES)[0] < memory_start
+            status = ReadStatus.FOUND if count else _nothing(looked)
+            return ReadResult(status, offset + looked, low, high, slices, count, size, lags)
+        window = max(config.filter_window_bytes // UNIT_BYTES, max_count, 1)
+        units = queue.units(offset, min(window, high - offset))
         if not units:
             return ReadResult(ReadStatus.OFFSET_FOUND_NULL, queue.next_file_offset(offset), low, high)
-        if tag_codes is None and predicate is None:
-            looked = batch.fill(units)
-        else:
-            looked = batch.fill_filtered(units, tag_codes, predicate)
-        return ReadResult(
-            batch.status,
-            offset + looked,
-            low,
-            high,
-            batch.slices,
-            batch.count,
-            batch.size_bytes,
-            batch.last_log_offset < batch.memory_start,
-        )
+        result = ReadResult(ReadStatus.NO_MATCHED_MESSAGE, offset, low, high)
+        self._filter(units, result, (tag_codes, predicate), (max_count, bytes_max, log_limit, memory_start))
+        return result
+
+    def _filter(
+        self,
+        units: bytes,
+        result: ReadResult,
+        matching: tuple[TagCodes, Predicate],
+        limits: tuple[int, int, int, int],
+    ) -> None:
+        """Take the records a filter lets through."""
+        log, config = self._log, self._config
+        tag_codes, predicate = matching
+        max_count, max_bytes, log_limit, memory_start = limits
+        in_memory = min(max_count, config.memory_transfer_count_max), config.memory_transfer_bytes_max
+        on_disk = min(max_count, config.disk_transfer_count_max), config.disk_transfer_bytes_max
+        for log_offset, size, tag_code in UNIT.iter_unpack(units):
+            if result.count:
+                count_max, bytes_max = in_memory if log_offset >= memory_start else on_disk
+                if result.count >= count_max or result.size_bytes + size > min(bytes_max, max_bytes):
+                    break
+            if log_limit < log_offset + size <= log.end:
+                break  # not confirmed yet
+            result.next_offset += 1
+            result.from_disk = log_offset < memory_start
+            if tag_codes is not None and tag_code not in tag_codes:
+                continue
+            record = log.slice(log_offset, size) if size > 0 and not log.in_damage(log_offset) else None
+            if record is None:
+                if not result.count:
+                    result.status = ReadStatus.MESSAGE_WAS_REMOVING
+                continue
+            if predicate is not None and not predicate(record):
+                if not result.count:
+                    result.status = ReadStatus.NO_MATCHED_MESSAGE
+                continue
+            result.slices.append(record)
+            result.count += 1
+            result.size_bytes += size
+            result.status = ReadStatus.FOUND
 
     def _outside(self, offset: int, low: int, high: int) -> ReadResult:
         if high == 0:
@@ -122,118 +161,59 @@ class QueueReader:
         return low
 
 
-class _Batch:
-    """A result being filled."""
+def _nothing(looked: int) -> ReadStatus:
+    """Units were there but no record: removed, or not confirmed yet."""
+    return ReadStatus.MESSAGE_WAS_REMOVING if looked else ReadStatus.NO_MATCHED_MESSAGE
 
-    __slots__ = (
-        "_log",
-        "_log_limit",
-        "count",
-        "last_log_offset",
-        "limits",
-        "memory_start",
-        "size_bytes",
-        "slices",
-        "status",
-    )
 
-    def __init__(self, log: CommitLog, log_limit: int, memory_start: int) -> None:
-        self._log = log
-        self._log_limit = log_limit
-        self.memory_start = memory_start
-        """Records before this log offset count as being on the disk only."""
-        self.limits = (0, 0, 0, 0, 0, 0)
-        self.slices: list[memoryview] = []
-        self.count = 0
-        self.size_bytes = 0
-        self.last_log_offset = 1 << 62
-        self.status = ReadStatus.NO_MATCHED_MESSAGE
+def collect(
+    log: CommitLog, units: bytes, bytes_max: int, log_limit: int, slices: list[memoryview]
+) -> tuple[int, int, int]:
+    """Add the records of ``units`` to ``slices`` until ``bytes_max``, the first one in any case.
 
-    def fill(self, units: bytes) -> int:
-        """Take records without a filter; gives how many units were looked at."""
-        # Hot: two million messages a second. A run of neighbours costs one slice; limits are compared in place.
-        log, log_limit, memory_start = self._log, self._log_limit, self.memory_start
-        segment_bytes, damaged = log.segment_bytes, log.damaged
-        max_count, max_bytes, memory_count, memory_bytes, disk_count, disk_bytes = self.limits
-        memory_count = min(memory_count, max_count)
-        memory_bytes = min(memory_bytes, max_bytes)
-        disk_count = min(disk_count, max_count)
-        disk_bytes = min(disk_bytes, max_bytes)
-        slices, view = self.slices, None
-        looked = count = total = 0
-        segment_start = segment_end = run_start = run_end = -1
-        for log_offset, size, _ in UNIT.iter_unpack(units):
-            if count:
-                if log_offset >= memory_start:
-                    if count >= memory_count or total + size > memory_bytes:
-                        break
-                elif count >= disk_count or total + size > disk_bytes:
-                    break
-            end = log_offset + size
-            if end > log_limit or size <= 0:
-                if size <= 0 or end > log.end:
-                    looked += 1
-                    self.status = ReadStatus.MESSAGE_WAS_REMOVING if not count else self.status
-                    continue
-                break  # not confirmed yet
-            if log_offset != run_end or end > segment_end:
-                if run_end > run_start:
-                    slices.append(view[run_start - segment_start : run_end - segment_start])  # type: ignore[index]
-                run_start = run_end = -1
-                if not segment_start <= log_offset < segment_end:
-                    segment_start = log_offset - log_offset % segment_bytes
-                    segment_end = segment_start + segment_bytes
-                    view = log.segments.view(segment_start) if log_offset >= 0 else None
-                if view is None or end > segment_end or (damaged and log.in_damage(log_offset)):
-                    segment_start = segment_end = -1
-                    looked += 1
-                    self.status = ReadStatus.MESSAGE_WAS_REMOVING if not count else self.status
-                    continue
-                run_start = log_offset
+    Gives the units looked at, the records taken and their bytes. Records that are gone or damaged are passed over;
+    one at or behind ``log_limit`` ends the batch.
+    """
+    # Hot: two million messages a second. A run of neighbours costs one slice, and a record in the segment at hand
+    # costs two comparisons.
+    view: memoryview | None = None
+    looked = count = total = 0
+    start = stop = run_start = run_end = 0
+    for log_offset, size, _ in UNIT.iter_unpack(units):
+        end = log_offset + size
+        total += size
+        if total > bytes_max and count:
+            total -= size
+            break
+        if log_offset == run_end and end <= stop:
             run_end = end
-            looked += 1
-            count += 1
-            total += size
-            self.last_log_offset = log_offset
-        if run_end > run_start:
-            slices.append(view[run_start - segment_start : run_end - segment_start])  # type: ignore[index]
-        if count:
-            self.status = ReadStatus.FOUND
-        self.count, self.size_bytes = count, total
-        return looked
-
-    def fill_filtered(self, units: bytes, tag_codes: TagCodes, predicate: Predicate) -> int:
-        """Take the records a filter lets through; gives how many units were looked at."""
-        log = self._log
-        looked = 0
-        for log_offset, size, tag_code in UNIT.iter_unpack(units):
-            if self.count and self._is_full(log_offset, size):
+        elif start <= log_offset and end <= stop and view is not None and size > 0:
+            slices.append(view[run_start - start : run_end - start])
+            run_start, run_end = log_offset, end
+        else:
+            if view is not None:
+                slices.append(view[run_start - start : run_end - start])
+                view, stop = None, 0
+            if log_limit < end <= log.end:
+                total -= size
                 break
-            if log_offset + size > self._log_limit and log_offset + size <= log.end:
-                break  # not confirmed yet
             looked += 1
-            self.last_log_offset = log_offset
-            if tag_codes is not None and tag_code not in tag_codes:
+            if size <= 0 or log_offset < 0 or end > log.end or (log.damaged and log.in_damage(log_offset)):
+                total -= size
                 continue
-            record = log.slice(log_offset, size) if size > 0 and not log.in_damage(log_offset) else None
-            if record is None:
-                if not self.count:
-                    self.status = ReadStatus.MESSAGE_WAS_REMOVING
+            start = log_offset - log_offset % log.segment_bytes
+            view = log.segments.view(start)
+            if view is None or end > start + log.segment_bytes:
+                view = None
+                total -= size
                 continue
-            if predicate is not None and not predicate(record):
-                if not self.count:
-                    self.status = ReadStatus.NO_MATCHED_MESSAGE
-                continue
-            self.slices.append(record)
-            self.count += 1
-            self.size_bytes += size
-            self.status = ReadStatus.FOUND
-        return looked
-
-    def _is_full(self, log_offset: int, size: int) -> bool:
-        max_count, max_bytes, memory_count, memory_bytes, disk_count, disk_bytes = self.limits
-        if log_offset < self.memory_start:
-            memory_count, memory_bytes = disk_count, disk_bytes
-        return self.count >= min(max_count, memory_count) or self.size_bytes + size > min(
-            max_bytes, memory_bytes
-        )
+            # With damage about every record goes this way, to be checked on its own.
+            stop = min(start + log.segment_bytes, log_limit) if not log.damaged else 0
+            run_start, run_end = log_offset, end
+            count += 1
+            continue
+        looked += 1
+        count += 1
+    if view is not None:
+        slices.append(view[run_start - start : run_end - start])
+    return looked, count, total
