@@ -59,7 +59,8 @@ class RouteTable:
         self._brokers: dict[str, BrokerData] = {}
         self._live: dict[BrokerKey, LiveBroker] = {}
         self._keys_of: dict[Hashable, set[BrokerKey]] = {}
-        self._filter_servers: dict[BrokerKey, list[str]] = {}
+        self._filter_servers: dict[tuple[str, str], list[str]] = {}
+        """By broker name and address."""
         self._mappings: dict[str, dict[str, Any]] = {}
 
     # -- brokers come -------------------------------------------------------------------------------------
@@ -199,9 +200,10 @@ class RouteTable:
         )
         self._keys_of.setdefault(registration.connection, set()).add(key)
         if registration.filter_servers is not None:
-            self._put_filter_servers(key, registration.broker_name, registration.filter_servers)
+            self._put_filter_servers(registration.broker_name, key.address, registration.filter_servers)
 
-    def _put_filter_servers(self, key: BrokerKey, broker_name: str, servers: Sequence[str]) -> None:
+    def _put_filter_servers(self, broker_name: str, address: str, servers: Sequence[str]) -> None:
+        key = (broker_name, address)
         if list(servers) == self._filter_servers.get(key, []):
             return
         if servers:
@@ -271,7 +273,7 @@ class RouteTable:
         """Remove a live entry."""
         live = self._live.pop(key)
         self._forget_connection(live.connection, key)
-        self._put_filter_servers(key, live.broker_name, ())
+        self._put_filter_servers(live.broker_name, key.address, ())
 
     def _forget_connection(self, connection: Hashable, key: BrokerKey) -> None:
         keys = self._keys_of.get(connection)
@@ -366,7 +368,7 @@ class RouteTable:
             address: self._filter_servers[key]
             for broker in brokers
             for address in broker.broker_addrs.values()
-            if (key := BrokerKey(broker.cluster or "", address)) in self._filter_servers
+            if (key := (broker.broker_name, address)) in self._filter_servers
         }
         if self.rules.support_acting_master and not topic.startswith(_MEMBER_TOPIC_PREFIX):
             brokers = [_with_acting_master(broker, table[broker.broker_name]) for broker in brokers]

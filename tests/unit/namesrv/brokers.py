@@ -84,4 +84,4 @@ def check_invariants(table: RouteTable) -> None:
         assert queues.keys() <= table._topics_of.keys()
     by_connection = {(entry.connection, broker_key) for broker_key, entry in table._live.items()}
     assert by_connection == {(c, k) for c, keys in table._keys_of.items() for k in keys}
-    assert table._filter_servers.keys() <= table._live.keys()
+    assert table._filter_servers.keys() <= set(live)
