@@ -74,6 +74,8 @@ _MIDDLE: Final = re.compile(
 )
 _QUEUE_KEY: Final = b"\x00\x01e\x00\x00\x00"
 _MEMO_ENTRIES: Final = 4096
+_MEMO_KEY_BYTES: Final = 1024
+"""Longer heads and tails are no ordinary producer's; remembering them would only cost memory."""
 _heads: dict[bytes, _Head] = {}
 _tails: dict[bytes, _Tail] = {}
 
@@ -149,6 +151,8 @@ def _learn(raw: bytes, fields: SendFields) -> None:
     # The tail must hold j to n only: a field of the head in it would be lost. It must not be empty: that would also
     # match a header that was cut inside its properties.
     if end >= len(raw) or not _has_keys(raw[end:], b"jklmn"):
+        return
+    if at > _MEMO_KEY_BYTES or len(raw) - end > _MEMO_KEY_BYTES:
         return
     if len(_heads) >= _MEMO_ENTRIES:
         _heads.clear()
