@@ -177,8 +177,8 @@ def namesrv_command(
         configure_logging(log_level.upper(), log_file)
         if port is not None:
             overrides = (*overrides, f"listenPort={port}")
-        if config_file is not None:
-            overrides = (f"configStorePath={config_file}", *overrides)
+        if config_file is not None and not any(text.startswith("configStorePath=") for text in overrides):
+            overrides = (*overrides, f"configStorePath={config_file}")
         config, properties, unknown = read_config(NameServerConfig, config_file, overrides)
     except (ConfigError, OSError) as error:
         fail(str(error))
