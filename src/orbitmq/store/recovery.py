@@ -19,17 +19,26 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from struct import Struct
 from typing import Final
+from zlib import crc32
 
 from orbitmq.codes import Property
 from orbitmq.errors import CorruptionError
 from orbitmq.record.hashing import tags_code
-from orbitmq.record.layout import BLANK, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from orbitmq.record.layout import (
+    BLANK,
+    CRC_MASK,
+    FIXED_V4,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+)
 from orbitmq.record.properties import find_property
-from orbitmq.record.scan import EndKind, Scan, ScannedRecord, scan
+from orbitmq.record.scan import EndKind, Scan, ScanEnd, ScannedRecord, scan
 from orbitmq.store.consume_queue import TAIL_BYTES_MAX, ConsumeQueue
 from orbitmq.store.errors import StoreError
-from orbitmq.store.index_service import BUILD_COUNT
 from orbitmq.store.layout import UNIT
 from orbitmq.store.parts import StoreParts
 
@@ -44,6 +53,10 @@ RECORD_EXTRA_BYTES: Final = 128 << 10
 SAMPLE_BYTES: Final = 64 << 10
 EVERYTHING: Final = 1 << 62
 _TAGS: Final = Property.TAGS.encode()
+_HEAD: Final = Struct(">iIIi4xqqi16xq20xi")
+"""What the walk needs of a record's fixed part: size, magic, CRC, queue id, queue offset, log offset, sys flag, store
+time, body size."""
+assert _HEAD.size == FIXED_V4.size
 _MAGICS: Final = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK))
 
 
@@ -79,6 +92,11 @@ class Recovery:
         self._claimed_end = 0
         self._strict = False
         self._walk_start = 0
+        self._only: set[ConsumeQueue] | None = None
+        """While queues are rebuilt: these, and nothing else."""
+        self._refused = ""
+        """Why the record at hand cannot be right."""
+        self._deleted_ends: dict[bytes, int] = {}
         self._last_store_ms = 0
         self._chunk_bytes = max(CHUNK_BYTES, parts.config.message_bytes_max + RECORD_EXTRA_BYTES)
 
@@ -128,6 +146,7 @@ class Recovery:
         """Finish deletions that a crash interrupted: noted, but the files still there."""
         queues = self._parts.queues
         for topic, log_end in self._parts.deleted.log_ends.items():
+            self._deleted_ends[topic.encode()] = log_end
             ids = queues.ids(topic)
             if ids and all(queues.create(topic, queue_id).log_end <= log_end for queue_id in ids):
                 queues.delete_topic(topic)
@@ -151,106 +170,161 @@ class Recovery:
         """Whether any of the next few records would be indexed; most stores without an index never had one."""
         return any(
             b"UNIQ_KEY\x01" in record.properties or b"KEYS\x01" in record.properties
-            for record in self._scan(log_offset, SAMPLE_BYTES)[0]
+            for record in self._scan(log_offset, SAMPLE_BYTES)
         )
 
     def _feed_segment(self, offset: int, segment_end: int) -> None:
         while offset < segment_end:
-            scanned, size = self._scan(offset, self._chunk_bytes)
+            scanned = self._scan(offset, self._chunk_bytes)
             for record in scanned:
                 self._parts.dispatcher.feed_index(record.topic.decode("utf-8", "replace"), record)
             assert scanned.end is not None
             offset += scanned.end.position
-            if scanned.end.position == 0 or size == 0 or scanned.end.kind is EndKind.BLANK:
+            if scanned.end.position == 0 or scanned.end.kind is EndKind.BLANK:
                 return
 
     # The walk.
     def _walk(self, offset: int, until: int, only: set[ConsumeQueue] | None = None) -> int:
         """Take in every record from ``offset`` on (for ``only`` these queues); gives where the log ends."""
         segment_bytes = self._log.segment_bytes
+        self._only = only
         while offset < until:
             segment_end = offset - offset % segment_bytes + segment_bytes
             if segment_end - segment_bytes not in self._segments:
                 reason, is_empty = "the log has no segment here", True
             else:
-                scanned, size = self._scan(offset, self._chunk_bytes)
-                refused = self._take(scanned, only)
-                if refused is not None:
-                    offset, reason = refused
-                    is_empty = False
-                else:
-                    end = scanned.end
-                    assert end is not None
-                    chunk_end = offset + size
-                    offset += end.position
-                    if end.kind is EndKind.BLANK:
-                        offset = segment_end
-                        continue
-                    if offset == segment_end or (end.position and chunk_end < segment_end):
-                        continue  # the end of the chunk cut a record: read on from it
-                    reason, is_empty = end.reason, end.kind is EndKind.ZEROES
+                data = self._read(offset, self._chunk_bytes)
+                end = self._take(data, offset)
+                chunk_end = offset + len(data)
+                offset += end.position
+                if end.kind is EndKind.BLANK:
+                    offset = segment_end
+                    continue
+                if offset == segment_end or (end.position and chunk_end < segment_end and not self._refused):
+                    continue  # the end of the chunk cut a record: read on from it
+                reason, is_empty = end.reason, end.kind is EndKind.ZEROES
             following = self._judge(offset, reason, is_empty=is_empty)
             if following is None:
                 return offset
             offset = following
         return until
 
-    def _take(self, scanned: Scan, only: set[ConsumeQueue] | None) -> tuple[int, str] | None:
-        """Dispatch the records of one chunk; gives offset and reason of the first that cannot be right."""
-        # Hot: three million rounds per GiB of small messages, so ConsumeQueue.append is inlined.
-        known, pack = self._known, UNIT.pack
-        deleted_ends = {topic.encode(): end for topic, end in self._parts.deleted.log_ends.items()}
-        index = self._parts.index if only is None else None
-        pending = index.pending if index is not None else []
+    def _take(self, data: bytes, base: int) -> ScanEnd:
+        """Dispatch the records of a chunk that starts at log offset ``base``; tells where and why it ends."""
+        self._refused = ""
+        position = 0
+        while True:
+            position = self._take_common(data, position, base)
+            if self._parts.index is not None and self._only is None:
+                self._parts.index.build()
+            if self._refused:
+                return ScanEnd(EndKind.BAD, position, self._refused)
+            # Something else than the common record: an IPv6 host, a long topic, or no record at all.
+            scanned = scan(
+                data, position, len(data), check_crc=self._config.check_crc_on_recover, log_base=base
+            )
+            for record in scanned:
+                if _is_common(record):
+                    break
+                self._report.record_count += self._only is None
+                self._last_store_ms = record.store_timestamp_ms
+                self._refused = self._place(record)
+                if self._refused:
+                    return ScanEnd(EndKind.BAD, record.position, self._refused)
+                position = record.position + record.size
+            else:
+                assert scanned.end is not None
+                return scanned.end
+
+    def _take_common(self, data: bytes, position: int, base: int) -> int:
+        """Dispatch records as long as they are whole, V1 and IPv4; gives the position of the first that is not.
+
+        The same checks as ``record.scan``, and ``ConsumeQueue.append``, written out: three million rounds per GiB
+        of small messages. Going through the generator costs 0.8 us more for each.
+        """
+        known, unpack, pack, limit = self._known, _HEAD.unpack_from, UNIT.pack, len(data)
+        check_crc, broken, uncommon = self._config.check_crc_on_recover, self._broken, self._only is not None
+        uncommon = uncommon or bool(self._deleted_ends)
+        index = self._parts.index if self._only is None else None
         index_from = index.rebuild_from if index is not None else EVERYTHING
-        records = units = 0
-        store_ms = self._last_store_ms
-        refused: tuple[int, str] | None = None
-        for record in scanned:
-            _, size, _, _, queue_id, queue_offset, log_offset, sys_flag, store_ms, _, _, topic, properties = (
-                record
+        feed = index.pending.append if index is not None else _ignore
+        last_start, records, units, store_ms = limit - RECORD_BYTES_MIN, 0, 0, self._last_store_ms
+        while position <= last_start:
+            size, magic, crc, queue_id, queue_offset, log_offset, sys_flag, stored_ms, body_size = unpack(
+                data, position
             )
+            end, body_end = position + size, position + 88 + body_size
+            if magic != MAGIC_V1 or sys_flag & 0x30 or body_size < 0 or body_end + 3 > end or end > limit:
+                break
+            topic_end = body_end + 1 + data[body_end]
+            if (
+                topic_end + 2 > end
+                or data[topic_end] << 8 | data[topic_end + 1] != end - topic_end - 2
+                or log_offset != base + position
+                or (check_crc and crc32(data[position + 88 : body_end]) & CRC_MASK != crc)
+            ):
+                break
+            queue = known.get((data[body_end + 1 : topic_end], queue_id))
+            if log_offset >= index_from and queue is not None:
+                feed((queue.topic, data[topic_end + 2 : end], sys_flag, log_offset, stored_ms))
+            if queue is None or uncommon or queue.scheduled:
+                # Not hot: the first record of a queue, a rebuild, delayed messages.
+                record = next(iter(scan(data, position, end, check_crc=False, log_base=base)))
+                self._refused = self._place(record)
+            elif log_offset >= queue.log_end and not sys_flag & 4:
+                # Prepared and rolled back messages (0x4, 0xC) are in no queue; others may be there already.
+                if queue_offset != queue.max_offset:
+                    self._refused = self._settle(queue, queue_offset, log_offset)
+                if not self._refused and queue not in broken:
+                    properties = data[topic_end + 2 : end]
+                    at = properties.rfind(b"\x02TAGS\x01") + 6
+                    if at >= 6 and (tag_end := properties.find(b"\x02", at)) > at:
+                        tag_code = tags_code(properties[at:tag_end])
+                    else:
+                        tag_code = tags_code(find_property(properties, _TAGS))
+                    queue.tail += pack(log_offset, size, tag_code)
+                    queue.max_offset = queue_offset + 1
+                    queue.log_end = log_offset + size
+                    units += 1
+                    if len(queue.tail) >= TAIL_BYTES_MAX:
+                        queue.write_tail()
+            if self._refused:
+                break
             records += 1
-            queue = known.get((topic, queue_id))
-            if queue is None:
-                queue = self._learn(topic, queue_id)
-                if queue is None:
-                    refused = log_offset, f"topic {topic!r} or queue id {queue_id} is impossible"
-                    break
-            if log_offset >= index_from:
-                pending.append((queue.topic, properties, sys_flag, log_offset, store_ms))
-                if len(pending) >= BUILD_COUNT:
-                    index.build()  # type: ignore[union-attr]  # index_from is beyond any offset without an index
-            if sys_flag & 4 or log_offset < queue.log_end:
-                continue  # prepared and rolled back messages (0x4, 0xC) are in no queue; others may be there already
-            if only is not None and queue not in only:
-                continue
-            if deleted_ends and log_offset < deleted_ends.get(topic, 0):
-                continue
-            if queue_offset != queue.max_offset:
-                reason = self._settle(queue, queue_offset, log_offset)
-                if reason:
-                    refused = log_offset, reason
-                    break
-                if queue in self._broken:
-                    continue
-            tag_code = (
-                tags_code(find_property(properties, _TAGS))
-                if not queue.scheduled
-                else self._parts.dispatcher.tag_code(queue, record)
-            )
-            tail = queue.tail
-            tail += pack(log_offset, size, tag_code)
-            queue.max_offset = queue_offset + 1
-            queue.log_end = log_offset + size
-            units += 1
-            if len(tail) >= TAIL_BYTES_MAX:
-                queue.write_tail()
+            store_ms = stored_ms
+            position = end
         self._last_store_ms = store_ms
-        if only is None:
-            self._report.record_count += records
+        self._report.record_count += 0 if self._only is not None else records
         self._report.dispatched_count += units
-        return refused
+        return position
+
+    def _place(self, record: ScannedRecord) -> str:
+        """Dispatch one record the slow way; gives the reason if it cannot be right."""
+        queue = self._known.get((record.topic, record.queue_id))
+        only, index = self._only, self._parts.index
+        if queue is None or not _is_common(record):
+            # The common loop has fed the index for a queue it knows.
+            queue = queue or self._learn(record.topic, record.queue_id)
+            if queue is None:
+                return f"topic {record.topic!r} or queue id {record.queue_id} is impossible"
+            if only is None and index is not None and record.log_offset >= index.rebuild_from:
+                self._parts.dispatcher.feed_index(queue.topic, record)
+        if (
+            record.sys_flag & 4
+            or record.log_offset < queue.log_end
+            or (only is not None and queue not in only)
+        ):
+            return ""
+        if record.log_offset < self._deleted_ends.get(record.topic, 0):
+            return ""
+        if record.queue_offset != queue.max_offset:
+            reason = self._settle(queue, record.queue_offset, record.log_offset)
+            if reason:
+                return reason
+        if queue not in self._broken:
+            queue.append(record.log_offset, record.size, self._parts.dispatcher.tag_code(queue, record))
+            self._report.dispatched_count += 1
+        return ""
 
     def _learn(self, topic: bytes, queue_id: int) -> ConsumeQueue | None:
         """The queue of a record met for the first time; None when no queue can have that name."""
@@ -358,18 +432,22 @@ class Recovery:
     def _record_at(self, log_offset: int, size: int = SAMPLE_BYTES) -> ScannedRecord | None:
         if log_offset - log_offset % self._log.segment_bytes not in self._segments:
             return None
-        record = next(iter(self._scan(log_offset, size)[0]), None)
+        record = next(iter(self._scan(log_offset, size)), None)
         if record is None and size < self._chunk_bytes:
-            record = next(iter(self._scan(log_offset, self._chunk_bytes)[0]), None)
+            record = next(iter(self._scan(log_offset, self._chunk_bytes)), None)
         return record
 
-    def _scan(self, log_offset: int, size: int) -> tuple[Scan, int]:
-        """Records from an offset on, and how many bytes of its segment were read for them."""
+    def _read(self, log_offset: int, size: int) -> bytes:
+        """Bytes of one segment from an offset on."""
         position = log_offset % self._log.segment_bytes
         count = min(size, self._log.segment_bytes - position)
-        data = self._parts.fs.pread(self._segments.handle(log_offset - position), count, position)
+        return self._parts.fs.pread(self._segments.handle(log_offset - position), count, position)
+
+    def _scan(self, log_offset: int, size: int) -> Scan:
+        """Records from an offset on, as far as so many bytes of its segment hold them."""
+        data = self._read(log_offset, size)
         check = self._config.check_crc_on_recover
-        return scan(data, 0, len(data), check_crc=check, log_base=log_offset), len(data)
+        return scan(data, 0, len(data), check_crc=check, log_base=log_offset)
 
     # The end.
     def _finish(self) -> None:
@@ -416,3 +494,12 @@ class Recovery:
                 parts.index.truncate(end)
         parts.deleted.expire(self._log.start)
         parts.deleted.cut(end)
+
+
+def _is_common(record: ScannedRecord) -> bool:
+    """Whether the fast loop takes such a record: V1, both hosts IPv4."""
+    return record.magic == MAGIC_V1 and not record.sys_flag & 0x30
+
+
+def _ignore(_: object) -> None:
+    """Stands in for the index where there is none."""
