@@ -57,6 +57,9 @@ class FileSystem(Protocol):
 
     def file_size(self, handle: int, /) -> int: ...
 
+    def next_data(self, handle: int, offset: int, /) -> int | None:
+        """The first position from ``offset`` on that is not in a hole; None when only holes follow."""
+
     def sync_data(self, handle: int, /) -> None:
         """Return once the content and the size are on the disk (``fdatasync``). Called from worker threads."""
 
@@ -113,6 +116,14 @@ class LocalFileSystem:
 
     def file_size(self, handle: int, /) -> int:
         return os.fstat(handle).st_size
+
+    def next_data(self, handle: int, offset: int, /) -> int | None:
+        try:
+            return os.lseek(handle, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            raise
 
     def map(self, handle: int, size: int, *, write: bool = False) -> memoryview:
         access = mmap.ACCESS_WRITE if write else mmap.ACCESS_READ

@@ -7,10 +7,12 @@ alive until the last of them is gone, so a segment may be removed while its byte
 
 from __future__ import annotations
 
+import errno
 import logging
 import posixpath
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Final
 
 from orbitmq.errors import CorruptionError
 from orbitmq.runtime.filesystem import FileSystem
@@ -20,6 +22,8 @@ from orbitmq.store.types import SegmentInfo
 __all__ = ["SegmentList"]
 
 logger = logging.getLogger(__name__)
+
+ZERO_CHUNK_BYTES: Final = 1 << 20
 
 
 class SegmentList:
@@ -161,12 +165,25 @@ class SegmentList:
 
     def zero_from(self, log_offset: int) -> None:
         """Make the rest of a segment zero, durably, so that no bytes of an earlier life follow the log's end."""
+        # Overwritten, not cut off and extended: a crash between the two would leave a file of the wrong length, and
+        # a reader of a slice that is still out would get a signal.
         start = log_offset - log_offset % self.segment_bytes
-        self._maps.pop(start, None)
-        handle = self.handle(start)
-        self._fs.truncate(handle, log_offset - start)
-        self._fs.truncate(handle, self.segment_bytes)
-        self._fs.sync_data(handle)
+        handle, fs = self.handle(start), self._fs
+        position = fs.next_data(handle, log_offset - start)
+        while position is not None and position < self.segment_bytes:
+            size = min(ZERO_CHUNK_BYTES, self.segment_bytes - position)
+            if fs.pread(handle, size, position).strip(b"\0"):
+                self._zero(handle, position, size)
+            position = fs.next_data(handle, position + size)
+        fs.sync_data(handle)
+
+    def _zero(self, handle: int, position: int, size: int) -> None:
+        end = position + size
+        while position < end:
+            count = self._fs.pwrite(handle, bytes(end - position), position)
+            if count <= 0:
+                raise OSError(errno.EIO, "the disk takes no more bytes")
+            position += count
 
     def release_handles(self, before: int) -> None:
         """Close descriptors of segments that are no longer written."""

@@ -255,6 +255,11 @@ class FaultyFileSystem:
     def file_size(self, handle: int, /) -> int:
         return len(self._opened(handle).file.cached)
 
+    def next_data(self, handle: int, offset: int, /) -> int | None:
+        file = self._opened(handle).file
+        pages = [page for page in file.blocks if (page + 1) * PAGE > offset]
+        return max(offset, min(pages) * PAGE) if pages else None
+
     def sync_data(self, handle: int, /) -> None:
         opened = self._opened(handle)
         self._changing("sync", opened.path)
