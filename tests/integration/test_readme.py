@@ -1,0 +1,74 @@
+"""The examples of the README run as they stand, against servers started by the commands it names."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import selectors
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README_BROKER = "127.0.0.1:10911"
+READY_S = 20.0
+
+
+@contextlib.contextmanager
+def server(*arguments: str) -> Iterator[str]:
+    """A server of the ``orbitmq`` command; gives the address of its ready line."""
+    command = [sys.executable, "-m", "orbitmq.cli.main", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            assert selector.select(READY_S), "no ready line in time"
+        line = os.read(process.stdout.fileno(), 4096).decode()
+        found = re.search(r"ready.*address (\S+)", line)
+        assert found, f"{line!r}, errors:\n{(process.stderr.read() if process.stderr else b'').decode()}"
+        yield found.group(1)
+        process.terminate()
+        _, errors = process.communicate(timeout=20)
+        assert process.returncode == 0, errors.decode()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def examples() -> list[str]:
+    return re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
+
+
+def output_of(example: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", example], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.slow
+def test_examples_of_the_readme_produce_and_consume_the_same_messages(tmp_path: Path) -> None:
+    produce, consume = examples()
+    with (
+        server("namesrv", "--port", "0", "--set", f"kvConfigPath={tmp_path / 'kv.json'}") as name_server,
+        server(
+            "broker",
+            *("-n", f"127.0.0.1:{name_server.rpartition(':')[2]}"),
+            *("--set", "listenPort=0", "--set", "brokerIP1=127.0.0.1"),
+            *("--set", f"storePathRootDir={tmp_path / 'store'}"),
+        ) as broker,
+    ):
+        sent = output_of(produce.replace(README_BROKER, broker))
+        assert sorted(sent) == sorted(["sent 0 0 None"] * 4 + ["sent 0 1 None"] * 4)
+        got = output_of(consume.replace(README_BROKER, broker))
+        assert got == [
+            f"got {queue} {turn} order-{queue + 4 * turn} 10 EUR" for queue in range(4) for turn in (0, 1)
+        ]
