@@ -30,6 +30,7 @@ from orbitmq.record.layout import (
     BLANK,
     CRC_MASK,
     FIXED_V4,
+    HOLE_BYTES,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
@@ -39,7 +40,7 @@ from orbitmq.record.properties import find_property
 from orbitmq.record.scan import EndKind, Scan, ScanEnd, ScannedRecord, scan
 from orbitmq.store.consume_queue import TAIL_BYTES_MAX, ConsumeQueue
 from orbitmq.store.errors import StoreError
-from orbitmq.store.layout import UNIT
+from orbitmq.store.layout import PAGE_BYTES, UNIT
 from orbitmq.store.parts import StoreParts
 
 __all__ = ["Recovery", "RecoveryReport"]
@@ -57,6 +58,7 @@ _HEAD: Final = Struct(">iIIi4xqqi16xq20xi")
 """What the walk needs of a record's fixed part: size, magic, CRC, queue id, queue offset, log offset, sys flag, store
 time, body size."""
 assert _HEAD.size == FIXED_V4.size
+_TORN_PROPERTIES: Final = "the properties end in zeros"
 _MAGICS: Final = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK))
 
 
@@ -90,6 +92,9 @@ class Recovery:
         self._broken: set[ConsumeQueue] = set()
         """Queues that lost units in front of the walk; rebuilt from the whole log afterwards."""
         self._claimed_end = 0
+        """Before this offset every record had been on the disk whole."""
+        self._by_time = False
+        """Apache's checkpoint has no such offset, only the store time of the last record it flushed."""
         self._strict = False
         self._walk_start = 0
         self._only: set[ConsumeQueue] | None = None
@@ -107,6 +112,7 @@ class Recovery:
         for queue in parts.queues:
             queue.rewind(EVERYTHING)
         self._claimed_end = checkpoint.confirm_offset
+        self._by_time = checkpoint.confirm_offset == 0 and not self._clean
         if self._clean:
             self._claimed_end = max(self._claimed_end, parts.queues.log_end())
         self._strict = checkpoint.confirm_offset > 0 and not self._config.recover_past_corruption
@@ -219,16 +225,18 @@ class Recovery:
                 self._parts.index.build()
             if self._refused:
                 return ScanEnd(EndKind.BAD, position, self._refused)
-            # Something else than the common record: an IPv6 host, a long topic, or no record at all.
+            # Something else than the common record: an IPv6 host, a long topic, zeroes that may be a lost sector, or
+            # no record at all.
             scanned = scan(
                 data, position, len(data), check_crc=self._config.check_crc_on_recover, log_base=base
             )
+            unusual = position
             for record in scanned:
-                if _is_common(record):
+                if record.position > unusual and _is_common(record):
                     break
                 self._report.record_count += self._only is None
                 self._last_store_ms = record.store_timestamp_ms
-                self._refused = self._place(record)
+                self._refused = self._place(record, fed=False)
                 if self._refused:
                     return ScanEnd(EndKind.BAD, record.position, self._refused)
                 position = record.position + record.size
@@ -248,6 +256,7 @@ class Recovery:
         index = self._parts.index if self._only is None else None
         index_from = index.rebuild_from if index is not None else EVERYTHING
         feed = index.pending.append if index is not None else _ignore
+        claimed_end = self._claimed_end
         last_start, records, units, store_ms = limit - RECORD_BYTES_MIN, 0, 0, self._last_store_ms
         while position <= last_start:
             size, magic, crc, queue_id, queue_offset, log_offset, sys_flag, stored_ms, body_size = unpack(
@@ -259,10 +268,15 @@ class Recovery:
             topic_end = body_end + 1 + data[body_end]
             if (
                 topic_end + 2 > end
+                or not data[end - 1]
+                or end - topic_end >= HOLE_BYTES
                 or data[topic_end] << 8 | data[topic_end + 1] != end - topic_end - 2
                 or log_offset != base + position
                 or (check_crc and crc32(data[position + 88 : body_end]) & CRC_MASK != crc)
             ):
+                break
+            if log_offset >= claimed_end and self._is_torn(data, topic_end + 2, end, base, stored_ms):
+                self._refused = _TORN_PROPERTIES
                 break
             queue = known.get((data[body_end + 1 : topic_end], queue_id))
             if log_offset >= index_from and queue is not None:
@@ -270,7 +284,7 @@ class Recovery:
             if queue is None or uncommon or queue.scheduled:
                 # Not hot: the first record of a queue, a rebuild, delayed messages.
                 record = next(iter(scan(data, position, end, check_crc=False, log_base=base)))
-                self._refused = self._place(record)
+                self._refused = self._place(record, fed=queue is not None)
             elif log_offset >= queue.log_end and not sys_flag & 4:
                 # Prepared and rolled back messages (0x4, 0xC) are in no queue; others may be there already.
                 if queue_offset != queue.max_offset:
@@ -298,17 +312,16 @@ class Recovery:
         self._report.dispatched_count += units
         return position
 
-    def _place(self, record: ScannedRecord) -> str:
-        """Dispatch one record the slow way; gives the reason if it cannot be right."""
+    def _place(self, record: ScannedRecord, *, fed: bool) -> str:
+        """Dispatch one record the slow way (``fed``: the index has it); gives the reason if it cannot be right."""
         queue = self._known.get((record.topic, record.queue_id))
         only, index = self._only, self._parts.index
-        if queue is None or not _is_common(record):
-            # The common loop has fed the index for a queue it knows.
-            queue = queue or self._learn(record.topic, record.queue_id)
+        if queue is None:
+            queue = self._learn(record.topic, record.queue_id)
             if queue is None:
                 return f"topic {record.topic!r} or queue id {record.queue_id} is impossible"
-            if only is None and index is not None and record.log_offset >= index.rebuild_from:
-                self._parts.dispatcher.feed_index(queue.topic, record)
+        if not fed and only is None and index is not None and record.log_offset >= index.rebuild_from:
+            self._parts.dispatcher.feed_index(queue.topic, record)
         if (
             record.sys_flag & 4
             or record.log_offset < queue.log_end
@@ -325,6 +338,22 @@ class Recovery:
             queue.append(record.log_offset, record.size, self._parts.dispatcher.tag_code(queue, record))
             self._report.dispatched_count += 1
         return ""
+
+    def _is_torn(self, data: bytes, start: int, end: int, base: int, store_ms: int) -> bool:
+        """Whether properties that were not flushed end in zeros, or lack a whole page: no checksum covers them.
+
+        Text never ends in a zero byte; zeros inside a value are left alone unless a page of the file begins there.
+        """
+        if start == end or (self._by_time and store_ms <= self._parts.checkpoint.log_ms):
+            return False
+        if data[end - 1] == 0:
+            return True
+        page = start + -(base + start) % PAGE_BYTES
+        while page < end:
+            if not any(data[page : min(page + PAGE_BYTES, end)]):
+                return True
+            page += PAGE_BYTES
+        return False
 
     def _learn(self, topic: bytes, queue_id: int) -> ConsumeQueue | None:
         """The queue of a record met for the first time; None when no queue can have that name."""
@@ -367,9 +396,7 @@ class Recovery:
 
         Raises ``CorruptionError`` when records had been flushed here and the configuration does not skip damage.
         """
-        checkpoint = self._parts.checkpoint
-        # Apache's checkpoint has no offset, only the store time of the last record it flushed.
-        by_time = checkpoint.confirm_offset == 0 and not self._clean
+        checkpoint, by_time = self._parts.checkpoint, self._by_time
         if offset >= self._claimed_end and not (by_time and self._last_store_ms < checkpoint.log_ms):
             if not is_empty:
                 self._report.cut_reason = reason or "no whole record"
