@@ -120,10 +120,8 @@ class Appender:
                 log_offset = log.end
                 record = encode_record(message, queue_offset, log_offset, store_ms, self._host)
             log.write(record)
-        except RecordError as error:
-            raise self._illegal(message, error) from error
-        except TypeError as error:
-            raise BadMessage(f"the message cannot be stored: {error}") from error
+        except (RecordError, TypeError) as error:
+            raise self._illegal([message], error) from error
         except StoreUnavailable:
             self._write_failed(None)
             raise
@@ -181,6 +179,9 @@ class Appender:
                 chunks, results, noted = self._encode(messages, store_ms, touched)
                 data = b"".join(chunks)
             log.write(data)
+        except (RecordError, TypeError, struct_error) as error:
+            self._undo(touched)
+            raise self._illegal(messages, error) from error
         except StoreError as error:
             self._undo(touched)
             if isinstance(error, StoreUnavailable):
@@ -207,75 +208,68 @@ class Appender:
         self, messages: Sequence[NewMessage], store_ms: int, touched: list[ConsumeQueue]
     ) -> tuple[list[bytes], list[Appended], list[Noted]]:
         """Bytes for the end of the log, their units already in the tails; ``touched`` tells what to undo."""
-        by_key, pack_unit, host, host_is_v4 = self._by_key, UNIT.pack, self._host, self._host_is_v4
-        pack_fixed, body_max = FIXED_V4.pack, self.message_bytes_max
-        log_offset = self._log.end
+        by_key, host, host_is_v4 = self._by_key, self._host, self._host_is_v4
+        body_max = self.message_bytes_max
+        pack_unit, pack_fixed, log_offset = UNIT.pack, FIXED_V4.pack, self._log.end
         chunks: list[bytes] = []
         results: list[Appended] = []
         noted: list[Noted] = []
-        message = messages[0]
-        try:
-            for message in messages:
-                topic, queue_id, body, properties, born_ms, born_host, flag, sys_flag, times, prepared = (
-                    astuple(message)
+        for message in messages:
+            topic, queue_id, body, properties, born_ms, born_host, flag, sys_flag, times, prepared = astuple(
+                message
+            )
+            queue = by_key.get((topic, queue_id))
+            if queue is None:
+                queue = self._create_queue(topic, queue_id)
+            queue_offset = 0 if sys_flag & 4 else queue.max_offset
+            body_size, properties_size, topic_field = len(body), len(properties), queue.topic_field
+            if body_size > body_max:
+                raise self._too_large(message)
+            if host_is_v4 and len(born_host) == 8 and topic_field and properties_size < 1024:
+                size = _FIXED_BYTES + body_size + len(topic_field) + properties_size
+                chunks += (
+                    pack_fixed(
+                        size,
+                        MAGIC_V1,
+                        crc32(body) & CRC_MASK,
+                        queue_id,
+                        flag,
+                        queue_offset,
+                        log_offset,
+                        sys_flag & _NO_HOSTS_V6,
+                        born_ms,
+                        born_host,
+                        store_ms,
+                        host,
+                        times,
+                        prepared,
+                        body_size,
+                    ),
+                    body,
+                    topic_field,
+                    _LENGTHS[properties_size],
+                    properties,
                 )
-                queue = by_key.get((topic, queue_id))
-                if queue is None:
-                    queue = self._create_queue(topic, queue_id)
-                queue_offset = 0 if sys_flag & 4 else queue.max_offset
-                body_size, properties_size = len(body), len(properties)
-                if body_size > body_max:
-                    raise self._too_large(message)
-                topic_field = queue.topic_field
-                if host_is_v4 and len(born_host) == 8 and topic_field and properties_size < 1024:
-                    size = _FIXED_BYTES + body_size + len(topic_field) + properties_size
-                    chunks += (
-                        pack_fixed(
-                            size,
-                            MAGIC_V1,
-                            crc32(body) & CRC_MASK,
-                            queue_id,
-                            flag,
-                            queue_offset,
-                            log_offset,
-                            sys_flag & _NO_HOSTS_V6,
-                            born_ms,
-                            born_host,
-                            store_ms,
-                            host,
-                            times,
-                            prepared,
-                            body_size,
-                        ),
-                        body,
-                        topic_field,
-                        _LENGTHS[properties_size],
-                        properties,
-                    )
+            else:
+                record = encode_record(message, queue_offset, log_offset, store_ms, host)
+                size = len(record)
+                chunks.append(record)
+            if not sys_flag & 4:
+                if queue.scheduled:
+                    tag_code = due_or_tag_code(properties, store_ms, self._levels)
                 else:
-                    record = encode_record(message, queue_offset, log_offset, store_ms, host)
-                    size = len(record)
-                    chunks.append(record)
-                if not sys_flag & 4:
-                    if queue.scheduled:
-                        tag_code = due_or_tag_code(properties, store_ms, self._levels)
+                    at = properties.rfind(_TAG_NEEDLE) + _TAG_NEEDLE_BYTES
+                    if at >= _TAG_NEEDLE_BYTES and (end := properties.find(b"\x02", at)) > at:
+                        tag_code = tags_code(properties[at:end])
                     else:
-                        at = properties.rfind(_TAG_NEEDLE) + _TAG_NEEDLE_BYTES
-                        if at >= _TAG_NEEDLE_BYTES and (end := properties.find(b"\x02", at)) > at:
-                            tag_code = tags_code(properties[at:end])
-                        else:
-                            tag_code = tags_code(find_property(properties, _TAGS))
-                    queue.tail += pack_unit(log_offset, size, tag_code)
-                    queue.max_offset = queue_offset + 1
-                    queue.log_end = log_offset + size
-                    touched.append(queue)
-                noted.append((topic, properties, sys_flag, log_offset, store_ms))
-                results.append(Appended(log_offset, size, queue_offset, store_ms))
-                log_offset += size
-        except RecordError as error:
-            raise self._illegal(message, error) from error
-        except (TypeError, struct_error) as error:
-            raise BadMessage(f"the message cannot be stored: {error}") from error
+                        tag_code = tags_code(find_property(properties, _TAGS))
+                queue.tail += pack_unit(log_offset, size, tag_code)
+                queue.max_offset = queue_offset + 1
+                queue.log_end = log_offset + size
+                touched.append(queue)
+            noted.append((topic, properties, sys_flag, log_offset, store_ms))
+            results.append(Appended(log_offset, size, queue_offset, store_ms))
+            log_offset += size
         return chunks, results, noted
 
     # What is rare.
@@ -310,10 +304,10 @@ class Appender:
             f"the message body has {len(message.body)} bytes, at most {self.message_bytes_max} are allowed"
         )
 
-    def _illegal(self, message: NewMessage, error: RecordError) -> StoreError:
-        if len(message.properties) > PROPERTIES_BYTES_MAX:
+    def _illegal(self, messages: Sequence[NewMessage], error: Exception) -> StoreError:
+        if any(len(message.properties) > PROPERTIES_BYTES_MAX for message in messages):
             return PropertiesTooLarge(str(error))
-        return BadMessage(str(error))
+        return BadMessage(f"the message cannot be stored: {error}")
 
     def _roll(self, size: int) -> None:
         if size + BLANK_BYTES > self._config.segment_bytes:

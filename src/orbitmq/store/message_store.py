@@ -27,6 +27,7 @@ from orbitmq.store.errors import (
 )
 from orbitmq.store.flush import Flusher, Post
 from orbitmq.store.layout import UNIT, UNIT_BYTES
+from orbitmq.store.index_feed import IndexFeeder
 from orbitmq.store.lock_files import AbortFile, StoreLock
 from orbitmq.store.parts import StoreParts
 from orbitmq.store.reader import QueueReader
@@ -73,6 +74,7 @@ class MessageStore:
         self._queues = parts.queues
         self._by_key = parts.queues.by_key
         self._index = parts.index
+        self._index_feeder = IndexFeeder(parts.log, parts.index) if parts.index is not None else None
         self._now_ms = clock.now_ms
         self._reader = QueueReader(parts, physical_memory_bytes() if memory_bytes is None else memory_bytes)
         self._flusher = Flusher(parts, clock, post)
@@ -80,7 +82,6 @@ class MessageStore:
         self._clean_at = 0.0
         self._lock = StoreLock(fs, config.path("lock"))
         self._abort = AbortFile(fs, config.path("abort"))
-        self._confirm_offset: int | None = None
         self._is_open = False
         self._queue_fault = ""
         self._appender = Appender(
@@ -175,6 +176,8 @@ class MessageStore:
             self._queue_fault = ""
         except OSError as error:
             self._write_failed(error)
+        if self._index_feeder is not None:
+            self._index_feeder.step()
         now = self._clock.monotonic()
         if now >= self._clean_at:
             self._clean_at = now + self.config.clean_interval_ms / 1000
@@ -342,7 +345,6 @@ class MessageStore:
             max_bytes=max_bytes,
             tag_codes=tag_codes,
             predicate=predicate,
-            log_limit=self._log.end if self._confirm_offset is None else self._confirm_offset,
         )
 
     def record_at(self, log_offset: int, size: int | None = None) -> memoryview | None:
@@ -466,11 +468,12 @@ class MessageStore:
     @property
     def confirm_offset(self) -> int:
         """Consumers may read up to here. The end of the log unless replication holds it back by setting it."""
-        return self._log.end if self._confirm_offset is None else self._confirm_offset
+        held_back = self._reader.confirm_offset
+        return self._log.end if held_back is None else held_back
 
     @confirm_offset.setter
     def confirm_offset(self, value: int | None) -> None:
-        self._confirm_offset = value
+        self._reader.confirm_offset = value
 
     @property
     def corrects_offsets(self) -> bool:

@@ -34,10 +34,12 @@ class QueueReader:
     def __init__(self, parts: StoreParts, memory_bytes: int) -> None:
         self._log = parts.log
         self._by_key = parts.queues.by_key
-        self._config = parts.config
-        self._memory_bytes = memory_bytes * parts.config.memory_ratio_percent // 100
+        self._parts = parts
+        self._machine_bytes = memory_bytes
         self.corrects_offsets = True
         """False on a slave: a consumer there keeps its offset whatever it asked for."""
+        self.confirm_offset: int | None = None
+        """Records that end behind this are not given yet; None: all are."""
 
     def read(
         self,
@@ -49,18 +51,18 @@ class QueueReader:
         max_bytes: int | None,
         tag_codes: TagCodes,
         predicate: Predicate,
-        log_limit: int,
     ) -> ReadResult:
-        """See ``MessageStore.read``; records at or behind ``log_limit`` are not given."""
+        """See ``MessageStore.read``."""
         queue = self._by_key.get((topic, queue_id))
         if queue is None:
             return ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, self._corrected(offset, 0), 0, 0)
         low, high = queue.min_offset, queue.max_offset
         if not low <= offset < high:
             return self._outside(offset, low, high)
-        config = self._config
+        config = self._parts.config
         log = self._log
-        memory_start = log.end - self._memory_bytes
+        log_limit = log.end if self.confirm_offset is None else self.confirm_offset
+        memory_start = log.end - self._machine_bytes * config.memory_ratio_percent // 100
         bytes_max = (
             READ_BYTES_MAX if max_bytes is None else min(max(max_bytes, READ_BYTES_MIN), READ_BYTES_MAX)
         )
@@ -97,7 +99,7 @@ class QueueReader:
         limits: tuple[int, int, int, int],
     ) -> None:
         """Take the records a filter lets through."""
-        log, config = self._log, self._config
+        log, config = self._log, self._parts.config
         tag_codes, predicate = matching
         max_count, max_bytes, log_limit, memory_start = limits
         in_memory = min(max_count, config.memory_transfer_count_max), config.memory_transfer_bytes_max
@@ -137,7 +139,7 @@ class QueueReader:
         return ReadResult(ReadStatus.OFFSET_OVERFLOW_BADLY, self._corrected(offset, high), low, high)
 
     def _corrected(self, asked: int, right: int) -> int:
-        return right if self.corrects_offsets or self._config.check_offset_on_slave else asked
+        return right if self.corrects_offsets or self._parts.config.check_offset_on_slave else asked
 
     def store_time(self, queue: ConsumeQueue, queue_offset: int) -> int:
         """Store time of a message; -1 when it is not there."""
