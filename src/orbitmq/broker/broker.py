@@ -28,14 +28,18 @@ from orbitmq.broker.handlers.locks import LockHandlers
 from orbitmq.broker.handlers.offsets import OffsetHandlers
 from orbitmq.broker.handlers.pull import PullHandlers
 from orbitmq.broker.handlers.send import SendHandlers
+from orbitmq.broker.handlers.send_back import SendBackHandlers
 from orbitmq.broker.handlers.sync import SyncHandlers, SyncSources
 from orbitmq.broker.handlers.topics import TopicHandlers
+from orbitmq.broker.intake import Intake
 from orbitmq.broker.offsets import ConsumerOffsets
 from orbitmq.broker.pull_waiters import TICK_S
 from orbitmq.broker.queue_locks import QueueLocks
 from orbitmq.broker.registration import Registration
+from orbitmq.broker.schedule import Schedule
 from orbitmq.broker.stats import SAMPLE_S, BrokerStats
 from orbitmq.broker.topics import TopicTable
+from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.record.hosts import encode_host
 from orbitmq.record.ids import UniqueKeys
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock, month_of
@@ -118,6 +122,17 @@ class Broker:
         # Recovery of a large store takes seconds; nobody is served yet, so blocking the loop harms no one.
         self.store.open()
         self.gate = AckGate(self.store)
+        levels = DelayLevels(self.store_config.delay_levels)
+        self.schedule = Schedule(
+            config=config,
+            store=self.store,
+            levels=levels,
+            stats=self.stats,
+            file=self._metadata_file("delayOffset.json"),
+            clock=self._clock,
+        )
+        self.schedule.load()
+        self.intake = Intake(self.store, levels)
         routes = self._build_handlers(store_host)
         self.main_router = Router(routes, after_read=self._send.finish_read)
         fast = Router(
@@ -143,13 +158,12 @@ class Broker:
             "broker started name=%s id=%d address=%s", config.broker_name, config.broker_id, self.address
         )
 
+    def _metadata_file(self, name: str) -> SafeFile:
+        return SafeFile(self._fs, posixpath.join(self.store_config.root, "config", name))
+
     def _load_metadata(self) -> None:
         config = self.config
-        directory = posixpath.join(self.store_config.root, "config")
-
-        def file(name: str) -> SafeFile:
-            return SafeFile(self._fs, posixpath.join(directory, name))
-
+        file = self._metadata_file
         self.topics = TopicTable(config, self._clock, file("topics.json"))
         self.groups = GroupTable(config, self._clock, file("subscriptionGroup.json"))
         self.offsets = ConsumerOffsets(config, self._clock, file("consumerOffset.json"))
@@ -179,6 +193,7 @@ class Broker:
             store_host=store_host,
             clock=self._clock,
             unique_keys=unique_keys,
+            rewrites=self.intake,
             is_slave=lambda: config.is_slave,
         )
         self._pull = PullHandlers(
@@ -191,7 +206,7 @@ class Broker:
             stats=self.stats,
             is_slave=lambda: config.is_slave,
         )
-        self.store.on_arrival = self._pull.waiters.arrived
+        self.store.on_arrival = self._arrived
         handlers = (
             ClientHandlers(
                 config=config,
@@ -209,6 +224,14 @@ class Broker:
                 store=self.store,
             ),
             LockHandlers(self.locks),
+            SendBackHandlers(
+                config=config,
+                store=self.store,
+                topics=self.topics,
+                groups=self.groups,
+                intake=self.intake,
+                stats=self.stats,
+            ),
             TopicHandlers(
                 config=config,
                 topics=self.topics,
@@ -222,7 +245,7 @@ class Broker:
                 topics=self.topics,
                 groups=self.groups,
                 offsets=self.offsets,
-                sources=SyncSources(),
+                sources=SyncSources(delay_offsets=self.schedule.encode),
             ),
         )
         routes: list[Route | RawRoute] = [*self._send.routes(), *self._pull.routes()]
@@ -230,7 +253,13 @@ class Broker:
             routes += handler.routes()
         return routes
 
+    def _arrived(self, topic: str, queue_id: int) -> None:
+        self._pull.waiters.arrived(topic, queue_id)
+        self.schedule.arrived(topic, queue_id)
+
     def _start_jobs(self) -> None:
+        if not self.config.is_slave:
+            self.schedule.start()
         start = self._tasks.start
         start(every(TICK_S, self.store.tick), "store")
         start(every(TICK_S, self._pull.waiters.tick), "pull-waiters")
@@ -276,6 +305,7 @@ class Broker:
         self._pull.waiters.release_all()
         self._send.finish_read()
         await self._server.stop(wait_s=3.0)
+        await self.schedule.stop()
         await self._tasks.close()
         for table in (self.topics, self.groups, self.offsets):
             table.persist()

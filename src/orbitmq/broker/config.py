@@ -377,6 +377,9 @@ class BrokerConfig:
     )
 
     # Delay and transactions.
+    delay_offset_flush_interval_ms: int = option(
+        10 * _SECOND, apache="flushDelayOffsetInterval", low=10, doc="Time between saves of delay cursors."
+    )
     delay_offset_version_step: int = option(
         200,
         apache="delayOffsetUpdateVersionStep",
