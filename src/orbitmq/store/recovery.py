@@ -40,7 +40,7 @@ from orbitmq.record.properties import find_property
 from orbitmq.record.scan import EndKind, Scan, ScanEnd, ScannedRecord, scan
 from orbitmq.store.consume_queue import TAIL_BYTES_MAX, ConsumeQueue
 from orbitmq.store.errors import StoreError
-from orbitmq.store.layout import PAGE_BYTES, UNIT
+from orbitmq.store.layout import UNIT
 from orbitmq.store.parts import StoreParts
 
 __all__ = ["Recovery", "RecoveryReport"]
@@ -58,7 +58,7 @@ _HEAD: Final = Struct(">iIIi4xqqi16xq20xi")
 """What the walk needs of a record's fixed part: size, magic, CRC, queue id, queue offset, log offset, sys flag, store
 time, body size."""
 assert _HEAD.size == FIXED_V4.size
-_TORN_PROPERTIES: Final = "the properties end in zeros"
+_HOLE: Final = bytes(HOLE_BYTES)
 _MAGICS: Final = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK))
 
 
@@ -256,7 +256,6 @@ class Recovery:
         index = self._parts.index if self._only is None else None
         index_from = index.rebuild_from if index is not None else EVERYTHING
         feed = index.pending.append if index is not None else _ignore
-        claimed_end = self._claimed_end
         last_start, records, units, store_ms = limit - RECORD_BYTES_MIN, 0, 0, self._last_store_ms
         while position <= last_start:
             size, magic, crc, queue_id, queue_offset, log_offset, sys_flag, stored_ms, body_size = unpack(
@@ -269,14 +268,11 @@ class Recovery:
             if (
                 topic_end + 2 > end
                 or not data[end - 1]
-                or end - topic_end >= HOLE_BYTES
+                or (end - topic_end >= HOLE_BYTES and _HOLE in data[topic_end:end])
                 or data[topic_end] << 8 | data[topic_end + 1] != end - topic_end - 2
                 or log_offset != base + position
                 or (check_crc and crc32(data[position + 88 : body_end]) & CRC_MASK != crc)
             ):
-                break
-            if log_offset >= claimed_end and self._is_torn(data, topic_end + 2, end, base, stored_ms):
-                self._refused = _TORN_PROPERTIES
                 break
             queue = known.get((data[body_end + 1 : topic_end], queue_id))
             if log_offset >= index_from and queue is not None:
@@ -338,22 +334,6 @@ class Recovery:
             queue.append(record.log_offset, record.size, self._parts.dispatcher.tag_code(queue, record))
             self._report.dispatched_count += 1
         return ""
-
-    def _is_torn(self, data: bytes, start: int, end: int, base: int, store_ms: int) -> bool:
-        """Whether properties that were not flushed end in zeros, or lack a whole page: no checksum covers them.
-
-        Text never ends in a zero byte; zeros inside a value are left alone unless a page of the file begins there.
-        """
-        if start == end or (self._by_time and store_ms <= self._parts.checkpoint.log_ms):
-            return False
-        if data[end - 1] == 0:
-            return True
-        page = start + -(base + start) % PAGE_BYTES
-        while page < end:
-            if not any(data[page : min(page + PAGE_BYTES, end)]):
-                return True
-            page += PAGE_BYTES
-        return False
 
     def _learn(self, topic: bytes, queue_id: int) -> ConsumeQueue | None:
         """The queue of a record met for the first time; None when no queue can have that name."""
