@@ -59,7 +59,7 @@ _CRC_MASK: Final = 0x7FFFFFFF
 class _Link:
     """What there is to do for one name server."""
 
-    __slots__ = ("address", "attempted", "connection", "due", "failures", "forced", "topics", "wake")
+    __slots__ = ("address", "asked", "attempted", "connection", "due", "failures", "forced", "topics", "wake")
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -67,6 +67,8 @@ class _Link:
         """Changed and not yet sent."""
         self.due = 0.0
         """When, on the loop's clock, to register everything."""
+        self.asked = False
+        """Register everything now, whenever it is due."""
         self.forced = True
         """Do so even if the name server would say that nothing changed."""
         self.failures = 0
@@ -130,7 +132,7 @@ class Registration:
         needs a new version as well (``TopicTable.touch``), or name servers keep what they have."""
         for link in self._links:
             link.forced = True
-            link.due = 0.0
+            link.asked = True
             link.wake.set()
 
     async def stop(self, *, wait_s: float = _SHORT_TIMEOUT_S) -> None:
@@ -147,7 +149,8 @@ class Registration:
         loop = asyncio.get_running_loop()
         first = True
         while True:
-            if loop.time() >= link.due:
+            if link.asked or loop.time() >= link.due:
+                link.asked = False
                 done = await self._register_all(link)
                 link.due = loop.time() + self._pause_s(link, first=first, done=done)
                 link.attempted.set()
