@@ -37,8 +37,8 @@ NAME_DIGITS: Final = 17
 class IndexService:
     """Owned by the store's thread; only the function ``sync_job`` gives may run on another.
 
-    A full disk never reaches the caller: the index pauses, drops what waits and asks to be fed again from
-    ``rebuild_from`` after ``resume``.
+    A full disk never reaches the caller: the index pauses and drops what waits, until ``IndexFeeder`` has fed it
+    again from ``rebuild_from`` on.
     """
 
     def __init__(
@@ -115,6 +115,14 @@ class IndexService:
         self.pending.clear()
         if self.paused:
             return
+        self._build(batch)
+
+    def catch_up(self, records: Sequence[Pending]) -> bool:
+        """While paused: take records from the log again, in order; False when the disk still refuses."""
+        assert self.paused, "appends feed an index that is not paused"
+        return not records or self._build(records)
+
+    def _build(self, batch: Sequence[Pending]) -> bool:
         if batch[0][3] <= self.rebuild_from:
             entries = self._entries_not_yet_there(batch)
         else:
@@ -122,11 +130,14 @@ class IndexService:
         try:
             self._store(entries)
         except OSError as error:
+            if not self.paused:
+                logger.error("index paused error=%s rebuild_from=%d", error, self.rebuild_from)
             self.paused = True
-            logger.error("index paused error=%s rebuild_from=%d", error, self.rebuild_from)
+            return False
+        return True
 
     def resume(self) -> None:
-        """Take entries again. The caller then feeds every record from ``rebuild_from`` on."""
+        """Take appended records again: everything before them has been fed by ``catch_up``, or comes now."""
         self.paused = False
         self.pending.clear()
 

@@ -26,8 +26,8 @@ from orbitmq.store.errors import (
     StoreUnavailable,
 )
 from orbitmq.store.flush import Flusher, Post
-from orbitmq.store.layout import UNIT, UNIT_BYTES
 from orbitmq.store.index_feed import IndexFeeder
+from orbitmq.store.layout import UNIT, UNIT_BYTES
 from orbitmq.store.lock_files import AbortFile, StoreLock
 from orbitmq.store.parts import StoreParts
 from orbitmq.store.reader import QueueReader

@@ -96,6 +96,11 @@ class FaultyFileSystem:
         """When set, every ``sync_data`` fails with it and gives up what was not durable yet."""
 
     # Faults.
+    @property
+    def write_count(self) -> int:
+        """How many writes, allocations and new files there were."""
+        return self._write_count
+
     def fail_writes(self, after: int = 0, error: int = errno.ENOSPC) -> None:
         """After that many more writes (or allocations, or new files) every further one fails, until ``heal``."""
         self._fail_at = self._write_count + after
