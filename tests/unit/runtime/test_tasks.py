@@ -51,8 +51,7 @@ async def test_death_of_a_task_is_reported_once_with_its_name(caplog: pytest.Log
     async def work() -> None:
         raise ValueError("broken")
 
-    owner.start(work(), "work")
-    await asyncio.sleep(0.001)
+    await asyncio.wait([owner.start(work(), "work")])
     (record,) = caplog.records
     assert (record.levelno, record.getMessage()) == (logging.ERROR, "task died name=owner.work")
     assert [str(failure) for failure in failures] == ["broken"]
