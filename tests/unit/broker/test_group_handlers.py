@@ -91,7 +91,6 @@ def test_an_unknown_group_is_created_on_sight_or_missing(world: World) -> None:
         ({"groupName": "g", "retryQueueNums": 1 << 20}, 29),
         ({"groupName": "g", "attributes": {"+no.such": "1"}}, 1),
         ({"groupName": "g", "retryMaxTimes": "many"}, 1),
-        ({}, 1),
     ],
 )
 def test_bad_groups_are_refused(world: World, members: dict[str, Any], code: int) -> None:
@@ -100,6 +99,13 @@ def test_bad_groups_are_refused(world: World, members: dict[str, Any], code: int
         assert answer.code == code
         assert answer.remark
     assert world.groups.configs == before
+
+
+def test_a_group_without_a_name_is_refused_by_name(world: World) -> None:
+    answer = world.update(retryMaxTimes=3)
+    assert answer.code == 29
+    assert "name" in (answer.remark or "")
+    assert world.update_list({"retryMaxTimes": 3}).code == 1
 
 
 def test_a_list_is_taken_whole(world: World) -> None:

@@ -105,7 +105,13 @@ def test_commits_for_what_does_not_exist_are_refused(world: World) -> None:
     assert world.commit(5, topic="U").code == 17
     for answer in (world.commit(-1), world.commit(1, queue_id=-1)):
         assert answer.code == 29
-        assert "negative" in (answer.remark or "")
+        assert "must be 0 or more" in (answer.remark or "")
+    for missing in ("queueId", "commitOffset"):
+        fields = {"consumerGroup": "g", "topic": "T", "queueId": "0", "commitOffset": "1"}
+        del fields[missing]
+        answer = world.asker.ask_raw(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+        assert answer.code == 29
+        assert missing in (answer.remark or "")
     assert world.offsets.committed == {}
 
 
@@ -156,7 +162,7 @@ def test_search_by_time(world: World) -> None:
     ("code", "field"),
     [
         (RequestCode.QUERY_CONSUMER_OFFSET, "consumerGroup"),
-        (RequestCode.UPDATE_CONSUMER_OFFSET, "commitOffset"),
+        (RequestCode.UPDATE_CONSUMER_OFFSET, "topic"),
         (RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, "timestamp"),
         (RequestCode.GET_MAX_OFFSET, "queueId"),
     ],

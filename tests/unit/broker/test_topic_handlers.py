@@ -126,6 +126,7 @@ def test_attributes_are_kept_unless_changed(world: World) -> None:
         ({"attributes": "+no.such=1"}, 1),
         ({"attributes": "-message.type"}, 1),
         ({"topic_filter_type": "ODD"}, 1),
+        ({"topic_filter_type": None}, 1),
     ],
 )
 def test_what_apache_refuses_is_refused(world: World, changes: dict[str, Any], code: int) -> None:

@@ -9,6 +9,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import msgspec
+
 from orbitmq.broker.groups import GroupTable
 from orbitmq.broker.offsets import ConsumerOffsets
 from orbitmq.codes import RequestCode
@@ -29,6 +31,12 @@ __all__ = ["GroupHandlers"]
 logger = logging.getLogger(__name__)
 
 _RETRY_QUEUES_MAX: Final = 65_535
+
+
+class _GroupName(msgspec.Struct, rename="camel"):
+    """Read first: a group without a name is a bad name, not a bad body."""
+
+    group_name: str | None = None
 
 
 class GroupHandlers:
@@ -61,6 +69,8 @@ class GroupHandlers:
 
     def update_group(self, call: Call[Empty]) -> Reply:
         if call.body:
+            if not decode_body(_GroupName, call.body).group_name:
+                raise InvalidParameter("the group name is blank")
             self._apply([decode_body(SubscriptionGroupConfig, call.body)], call.peer.remote_text)
         return Reply()
 

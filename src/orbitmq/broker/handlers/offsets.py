@@ -14,6 +14,7 @@ from orbitmq.errors import InvalidParameter, QueryNotFound, SubscriptionGroupNot
 from orbitmq.store.message_store import MessageStore
 from orbitmq.store.types import ReadStatus
 from orbitmq.transport.router import Call, Reply, Route
+from orbitmq.wire.header import Int32, Int64
 from orbitmq.wire.headers import (
     GetEarliestMsgStoretimeRequest,
     GetEarliestMsgStoretimeResponse,
@@ -22,10 +23,19 @@ from orbitmq.wire.headers import (
     OffsetResponse,
     QueryConsumerOffsetRequest,
     SearchOffsetByTimestampRequest,
-    UpdateConsumerOffsetRequest,
+    TopicRpcRequest,
 )
 
 __all__ = ["OffsetHandlers"]
+
+
+class _UpdateRequest(TopicRpcRequest, kw_only=True):
+    """UPDATE_CONSUMER_OFFSET (15) as it is served: the numbers may be missing, which has a code of its own."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32 | None = None
+    commit_offset: Int64 | None = None
 
 
 class OffsetHandlers:
@@ -49,7 +59,7 @@ class OffsetHandlers:
     def routes(self) -> list[Route]:
         return [
             Route(RequestCode.QUERY_CONSUMER_OFFSET, self.query, QueryConsumerOffsetRequest),
-            Route(RequestCode.UPDATE_CONSUMER_OFFSET, self.update, UpdateConsumerOffsetRequest),
+            Route(RequestCode.UPDATE_CONSUMER_OFFSET, self.update, _UpdateRequest),
             Route(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, self.search, SearchOffsetByTimestampRequest),
             Route(RequestCode.GET_MAX_OFFSET, self.max_offset, GetMaxOffsetRequest),
             Route(RequestCode.GET_MIN_OFFSET, self.min_offset, GetMinOffsetRequest),
@@ -77,24 +87,18 @@ class OffsetHandlers:
         first = self._store.read(topic, queue_id, 0, 1)
         return first.status is ReadStatus.FOUND and not first.from_disk
 
-    def update(self, call: Call[UpdateConsumerOffsetRequest]) -> Reply:
+    def update(self, call: Call[_UpdateRequest]) -> Reply:
         header = call.header
         group = header.consumer_group
         if group not in self._groups.configs:
             raise SubscriptionGroupNotExist(f"group {group} does not exist on this broker")
         if header.topic not in self._topics.configs:
             raise TopicNotFound(f"topic {header.topic} does not exist on this broker")
-        if header.queue_id < 0 or header.commit_offset < 0:
-            raise InvalidParameter(
-                f"queueId {header.queue_id} and commitOffset {header.commit_offset} must not be negative"
-            )
-        if self._config.server_side_reset and self._offsets.reset_pending(
-            group, header.topic, header.queue_id
-        ):
+        queue_id = _not_negative("queueId", header.queue_id)
+        offset = _not_negative("commitOffset", header.commit_offset)
+        if self._config.server_side_reset and self._offsets.reset_pending(group, header.topic, queue_id):
             return Reply(remark="ignored: the offset was reset and the consumer has not seen it yet")
-        self._offsets.commit(
-            call.peer.remote_text, group, header.topic, header.queue_id, header.commit_offset
-        )
+        self._offsets.commit(call.peer.remote_text, group, header.topic, queue_id, offset)
         return Reply()
 
     def search(self, call: Call[SearchOffsetByTimestampRequest]) -> Reply:
@@ -117,3 +121,9 @@ class OffsetHandlers:
     def earliest_time(self, call: Call[GetEarliestMsgStoretimeRequest]) -> Reply:
         timestamp = self._store.earliest_store_time(call.header.topic, call.header.queue_id)
         return Reply(header=GetEarliestMsgStoretimeResponse(timestamp=timestamp))
+
+
+def _not_negative(name: str, value: int | None) -> int:
+    if value is None or value < 0:
+        raise InvalidParameter(f"{name} is {'missing' if value is None else value}; it must be 0 or more")
+    return value

@@ -15,7 +15,7 @@ from orbitmq.broker.groups import GroupTable
 from orbitmq.broker.offsets import ConsumerOffsets
 from orbitmq.broker.topics import TopicTable
 from orbitmq.codes import RequestCode
-from orbitmq.errors import ServerError
+from orbitmq.errors import BodyError, ServerError
 from orbitmq.model.data_version import DataVersion
 from orbitmq.transport.router import Call, Reply, Route
 from orbitmq.wire import bodies, javajson
@@ -169,12 +169,14 @@ class SyncHandlers:
 def page(
     table: Mapping[str, V], version: DataVersion, *, asked_version: str | None, start: int | None, count: int
 ) -> dict[str, V]:
-    """``count`` entries in the order of their names from ``start`` on; from 0 when the asker's version is not ours.
-
-    Raises ``BodyError`` for a version that cannot be read.
-    """
-    same = bool(asked_version and asked_version.strip()) and (
-        javajson.decode((asked_version or "").encode(), DataVersion) == version
-    )
-    begin = max(0, start or 0) if same else 0
+    """``count`` entries in the order of their names from ``start`` on; from 0 when the asker's version is not ours,
+    or not readable."""
+    begin = max(0, start or 0) if _version(asked_version) == version else 0
     return {name: table[name] for name in sorted(table)[begin : begin + max(0, count)]}
+
+
+def _version(text: str | None) -> DataVersion | None:
+    try:
+        return javajson.decode(text.encode(), DataVersion) if text else None
+    except (BodyError, UnicodeEncodeError):
+        return None

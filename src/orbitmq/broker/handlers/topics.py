@@ -72,9 +72,10 @@ class TopicHandlers:
         header = call.header
         self._check_name(header.topic)
         try:
-            filter_type = TopicFilterType(header.topic_filter_type or TopicFilterType.SINGLE_TAG)
+            filter_type = TopicFilterType(header.topic_filter_type or "")
         except ValueError:
-            raise ServerError(f"topicFilterType {header.topic_filter_type!r} is unknown") from None
+            kinds = " or ".join(TopicFilterType)
+            raise ServerError(f"topicFilterType is {header.topic_filter_type!r}, not {kinds}") from None
         config = TopicConfig(
             topic_name=header.topic,
             read_queue_nums=header.read_queue_nums,
