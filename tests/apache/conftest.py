@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.apache.artifacts import ApacheUnavailable, missing_tools, prepare
 from tests.apache.fixtures import *  # noqa: F403
+from tests.apache.ours_fixtures import *  # noqa: F403
 
 HERE = Path(__file__).parent
 
