@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-__all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock", "month_of"]
+__all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock", "day_end_ms", "month_of"]
 
 
 class Clock(Protocol):
@@ -38,3 +38,9 @@ def month_of(now_ms: int) -> tuple[int, int]:
     start = time.mktime((local.tm_year, local.tm_mon, 1, 0, 0, 0, 0, 0, -1))
     end = time.mktime((*following, 1, 0, 0, 0, 0, 0, -1))
     return int(start * 1000), int(end * 1000)
+
+
+def day_end_ms(now_ms: int) -> int:
+    """The local midnight that ends the day a time lies in."""
+    local = time.localtime(now_ms / 1000)
+    return int(time.mktime((local.tm_year, local.tm_mon, local.tm_mday + 1, 0, 0, 0, 0, 0, -1)) * 1000)
