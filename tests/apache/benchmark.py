@@ -34,7 +34,8 @@ RATES: Final[dict[Kind, str]] = {
     "batch-producer": "Send MPS",
     "consumer": "Consume TPS",
 }
-LINE: Final = re.compile(r"^Current Time: [^|]*\|(?P<figures>.*)$", re.MULTILINE)
+# With a message quantity the producer also prints a last line over the whole run.
+LINE: Final = re.compile(r"^(?:Current Time:|\[Complete\] Send Total:)[^|]*\|(?P<figures>.*)$", re.MULTILINE)
 INTERVAL_MS: Final = 1_000
 
 
@@ -112,7 +113,8 @@ def run_benchmark(
     """Run until it has printed `report_count` reports (about 10 s and one more a report), then end it.
 
     `args` are the program's own: `-w 64` threads, `-s 1024` body bytes, `-b 32` messages a batch, `-y true` async
-    sends, `-g group` of the consumer, `-q 1000` stop after so many messages, and the rest that `-h` prints.
+    sends, `-g group` of the consumer, and the rest that `-h` prints. A producer with `-q 1000` ends by itself
+    after that many messages and reports once.
     """
     with Benchmark(kind, namesrv, topic=topic, args=args, version=version, jvm_args=jvm_args) as running:
         return running.wait_reports(report_count, timeout_s=timeout_s)

@@ -452,8 +452,26 @@ class Admin(Client):
 class Clients(Driver):
     """What both languages offer."""
 
-    def producer(self, group: str, namesrv: Addressed | str, **options: Any) -> Producer:
-        return Producer(self, {"group": group, "namesrv": address_of(namesrv), "options": options})
+    def producer(
+        self,
+        group: str,
+        namesrv: Addressed | str,
+        *,
+        transactional: bool = False,
+        checks: Sequence[str] = (),
+        **extra: Any,
+    ) -> Producer:
+        """`checks`: how a transactional producer answers checks of messages it has no script for. Extra keywords
+        that are no option: accessKey, secretKey, trace, traceTopic."""
+        request, options = _split(extra)
+        request |= {
+            "group": group,
+            "namesrv": address_of(namesrv),
+            "transactional": transactional,
+            "checks": list(checks),
+            "options": options,
+        }
+        return Producer(self, request)
 
     def push_consumer(
         self,
@@ -523,27 +541,6 @@ class JavaClients(Clients):
 
         self.version = version
         super().__init__(f"java-{version}", command, workdir)
-
-    def producer(
-        self,
-        group: str,
-        namesrv: Addressed | str,
-        *,
-        transactional: bool = False,
-        checks: Sequence[str] = (),
-        **extra: Any,
-    ) -> Producer:
-        """`checks`: how a transactional producer answers checks of messages it has no script for. Extra keywords
-        that are no option: accessKey, secretKey, trace, traceTopic."""
-        request, options = _split(extra)
-        request |= {
-            "group": group,
-            "namesrv": address_of(namesrv),
-            "transactional": transactional,
-            "checks": list(checks),
-            "options": options,
-        }
-        return Producer(self, request)
 
     def lite_pull_consumer(
         self,

@@ -13,7 +13,7 @@ import pytest
 from tests.apache.artifacts import LATEST, LEGACY, prepare, require
 from tests.apache.clients import Clients, GoClients, JavaClients
 from tests.apache.mqadmin import AdminShell
-from tests.apache.servers import ApacheBroker, ApacheNamesrv, create_topic
+from tests.apache.servers import ApacheBroker, ApacheNamesrv, create_group, create_topic
 
 __all__ = [
     "ApacheCluster",
@@ -45,6 +45,10 @@ class ApacheCluster:
     def create_topic(self, topic: str, *, queue_count: int = 4) -> str:
         create_topic(self.namesrv, self.broker, topic, queue_count=queue_count)
         return topic
+
+    def create_group(self, group: str) -> str:
+        create_group(self.namesrv, self.broker, group)
+        return group
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ from tests.apache.servers import (
     ApacheBroker,
     ApacheNamesrv,
     cluster_info,
+    create_group,
     create_topic,
     remoting_call,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "Sql",
     "StartFailed",
     "cluster_info",
+    "create_group",
     "create_topic",
     "free_ports",
     "missing_tools",

@@ -21,6 +21,7 @@ __all__ = [
     "ApacheNamesrv",
     "address_of",
     "cluster_info",
+    "create_group",
     "create_topic",
     "remoting_call",
 ]
@@ -42,12 +43,13 @@ def remoting_call(
     fields: Mapping[str, str] | None = None,
     body: bytes = b"",
     *,
+    version: int = VERSION_CODE,
     timeout_s: float = 3.0,
 ) -> tuple[int, dict[str, str], bytes]:
     """One request over a connection of its own: (response code, fields, body). Independent of the code under
-    test on purpose. Raises OSError when nobody answers."""
+    test on purpose. `version` is the client release it claims. Raises OSError when nobody answers."""
     host, _, port = address.rpartition(":")
-    header = {"code": code, "language": LANGUAGE, "version": VERSION_CODE, "opaque": next(_opaque), "flag": 0}
+    header = {"code": code, "language": LANGUAGE, "version": version, "opaque": next(_opaque), "flag": 0}
     encoded = json.dumps(header | {"extFields": dict(fields or {})}).encode()
     frame = struct.pack(">ii", 4 + len(encoded) + len(body), len(encoded)) + encoded + body
     with socket.create_connection((host, int(port)), timeout_s) as connection:
@@ -122,7 +124,7 @@ class ApacheNamesrv(ApacheServer):
         self.port = port or free_ports()[0]
         self.address = f"127.0.0.1:{self.port}"
         self._jvm_args = jvm_args
-        self._properties = properties
+        self._properties = server_properties(properties)
         self._conf = {
             "listenPort": self.port,
             "bindAddress": "127.0.0.1",
@@ -171,7 +173,7 @@ class ApacheBroker(ApacheServer):
         # The broker also listens on port - 2, and for its slaves on a port of their own.
         port, _, ha_port = free_ports(-2, 1)
         self._jvm_args = jvm_args
-        self._properties = {"rocketmq.broker.diskSpaceWarningLevelRatio": "0.99", **(properties or {})}
+        self._properties = server_properties(properties)
         self.conf: dict[str, str | int | bool] = {
             "brokerClusterName": "DefaultCluster",
             "brokerName": "broker-a",
@@ -187,6 +189,10 @@ class ApacheBroker(ApacheServer):
             "mappedFileSizeCommitLog": 64 * 1024 * 1024,
             "maxHashSlotNum": 50_000,
             "maxIndexNum": 200_000,
+            # 5.5.0 spins on one core from its start until the first of these intervals is over (default 10 s).
+            "transactionMetricFlushInterval": 500,
+            # An idle 5.5.0 broker spends a fifth of a core on this at the default of one second.
+            "timerFlushIntervalMs": 5_000,
             **conf,
         }
         self.port = int(self.conf["listenPort"])
@@ -253,8 +259,24 @@ def create_topic(
     wait_until(routed, timeout_s=timeout_s, what=f"a route of {topic}")
 
 
+def create_group(namesrv: Addressed | str, broker: Addressed | str, group: str) -> None:
+    """Create the retry topic of a consumer group ahead of its first member. Without it a Java consumer learns of
+    that topic only at its next route and rebalance rounds, and a first retry comes up to 50 s late."""
+    create_topic(namesrv, broker, f"%RETRY%{group}", queue_count=1)
+
+
 def address_of(server: Addressed | str) -> str:
     return server if isinstance(server, str) else server.address
+
+
+def server_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
+    """System properties of a server, the caller's last. Unless those speak of TLS it is off: a server in the
+    default mode makes itself a certificate at each start, which takes up to ten seconds of CPU."""
+    given = dict(properties or {})
+    settings = {"rocketmq.broker.diskSpaceWarningLevelRatio": "0.99"}
+    if not any(name.startswith("tls.") for name in given):
+        settings["tls.server.mode"] = "disabled"
+    return settings | given
 
 
 def accepts(address: str) -> bool:

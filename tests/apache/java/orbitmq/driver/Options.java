@@ -1,11 +1,12 @@
 package orbitmq.driver;
 
 import com.alibaba.fastjson.JSONObject;
-import com.alibaba.fastjson.util.TypeUtils;
 import com.alibaba.fastjson.parser.ParserConfig;
+import com.alibaba.fastjson.util.TypeUtils;
 import java.lang.reflect.Constructor;
 import java.lang.reflect.Method;
 import java.util.Map;
+import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.remoting.RPCHook;
 
 /** Client settings by their bean names, so one source serves every client version. */
@@ -20,11 +21,17 @@ final class Options {
             set(client, "namesrvAddr", namesrv);
         }
         JSONObject options = request.getJSONObject("options");
-        if (options == null) {
-            return;
+        if (options != null) {
+            for (Map.Entry<String, Object> option : options.entrySet()) {
+                set(client, option.getKey(), option.getValue());
+            }
         }
-        for (Map.Entry<String, Object> option : options.entrySet()) {
-            set(client, option.getKey(), option.getValue());
+        // The client names itself apart from others in the process, but not when broadcasting: then two of them
+        // would share one connection, and refuse to share a group.
+        ClientConfig config = (ClientConfig) client;
+        boolean broadcasting = options != null && "BROADCASTING".equals(options.get("messageModel"));
+        if (broadcasting && "DEFAULT".equals(config.getInstanceName())) {
+            config.setInstanceName(request.getString("handle"));
         }
     }
 
