@@ -127,9 +127,13 @@ def test_totals_of_the_broker_outlive_a_deleted_topic() -> None:
     stats.forget_topic("T")
     assert (stats.put_count, stats.put_bytes, stats.get_count) == (5, 50, 3)
     assert (stats.user_put_count, stats.user_get_count) == (5, 3)
+    stats.sample(T0 + 10_000)
+    assert stats.put_rates(T0 + 20_000).ten_s == 0.0, (
+        "what was counted before the deletion is not counted again"
+    )
     assert stats.windows("TOPIC_PUT_NUMS", "T") is None
     stats.put("T", 0, 1, 10)
-    stats.sample(T0 + 10_000)
+    stats.sample(T0 + 20_000)
     windows = stats.windows("TOPIC_PUT_NUMS", "T")
     assert windows is not None
     assert windows.minute.sum == 1, "a topic of the same name starts anew"
