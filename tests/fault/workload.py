@@ -63,6 +63,10 @@ class History:
     """Numbers of the append that a crash interrupted: it may have happened or not."""
 
     @property
+    def log_end(self) -> int:
+        return max((done.log_offset + done.size for _, done in self.appended), default=0)
+
+    @property
     def safe_count(self) -> int:
         """All messages up to the last safe one are safe: the log is one file after the other."""
         return max((i + 1 for i, (number, _) in enumerate(self.appended) if number in self.safe), default=0)

@@ -119,8 +119,9 @@ class Checkpoint:
 
 
 def believable(page: bytes) -> tuple[int, ...]:
-    """The six values of a checkpoint page; zero for each one that cannot be."""
-    if len(page) < LONGS.size:
+    """The six values of a checkpoint page; zero for each one that cannot be, and for all where the page holds
+    something that neither we nor Apache write."""
+    if len(page) < LONGS.size or page[LONGS.size : COPY_AT].strip(b"\0"):
         return (0,) * 6
     values: tuple[int, ...] = LONGS.unpack_from(page)
     if len(page) >= COPY_AT + COPY.size:

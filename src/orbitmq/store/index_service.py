@@ -82,6 +82,27 @@ class IndexService:
         full = [file.end_ms for file in self._files if file.is_full]
         self.synced_ms = full[-1] if full else 0
 
+    def drop_behind_gap(self, log_start: int, next_keyed: Callable[[int, bool], int | None]) -> None:
+        """Remove the files behind the first missing one; they come back when the log is fed again.
+
+        ``next_keyed`` gives the log offset of the first record with keys at (True) or behind (False) the record at an
+        offset, None when it cannot tell.
+        """
+        for position, file in enumerate(self._files):
+            begin, inclusive = log_start, True
+            if position:
+                begin, inclusive = max(log_start, self._files[position - 1].end_log_offset), False
+            if begin >= file.begin_log_offset:
+                continue
+            expected = next_keyed(begin, inclusive)
+            if expected is not None and expected < file.begin_log_offset:
+                for gone in self._files[position:]:
+                    logger.warning("index file removed, one before it is missing path=%s", gone.path)
+                    gone.remove()
+                del self._files[position:]
+                break
+        self.synced_ms = max((file.end_ms for file in self._files if file.is_full), default=0)
+
     def close(self) -> None:
         """Build and sync what waits, then close all files."""
         self.flush()
@@ -227,6 +248,8 @@ class IndexService:
             file = IndexFile.load(self._fs, path, self._slot_count, self._entry_count_max)
             if self._files and file.end_log_offset < self._files[-1].end_log_offset:
                 return "it does not continue the file before it"
+            if self._files and not self._files[-1].is_full:
+                return "the file before it is not full"
             if not clean and not (file.is_full and file.end_ms <= trusted_ms):
                 mark = file.mark()
                 if mark is None:
