@@ -151,6 +151,23 @@ async def test_compressed_registration_is_read() -> None:
         assert sorted(server.table.topics()) == ["X", "Y"]
 
 
+def test_registration_of_a_broker_before_3_0_11_is_a_bare_topic_table() -> None:
+    async def scenario() -> None:
+        async with NameServer(config()) as server, await RawPeer.connect(server._server) as broker:
+            table = TopicConfigWrapper(topic_config_table={name: topic_config(name) for name in ("T", "U")})
+            fields = {"brokerName": "a", "brokerAddr": "x:1", "clusterName": "C", "brokerId": "0"}
+            await broker.send(encode_request(code.REGISTER_BROKER, 1, fields, table.encode(), version=36))
+            assert (await broker.frame()).code == ResponseCode.SUCCESS
+            assert server.table.topics() == ["T", "U"]
+            # No body at all is a broker without topics.
+            fields |= {"brokerName": "b", "brokerAddr": "y:1"}
+            await broker.send(encode_request(code.REGISTER_BROKER, 2, fields))
+            assert (await broker.frame()).code == ResponseCode.SUCCESS
+            assert server.table.clusters() == {"C": ["a", "b"]}
+
+    run("uvloop", scenario)
+
+
 @on_both_loops
 async def test_registrations_that_are_refused() -> None:
     async with NameServer(config()) as server, peer_of(server) as broker:
