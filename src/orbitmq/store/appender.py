@@ -79,7 +79,8 @@ class Appender:
         """Why appends are refused now; empty when they are not. The only thing the hot path looks at."""
         self.on_arrival: Callable[[str, int], None] | None = None
         self.message_bytes_max = parts.config.message_bytes_max
-        self._config = parts.config
+        self._segment_bytes = parts.config.segment_bytes
+        self._long_topic_allowed = parts.config.long_topic_allowed
         self._log = parts.log
         self._queues = parts.queues
         self._by_key = parts.queues.by_key
@@ -144,7 +145,7 @@ class Appender:
             queue.max_offset = queue_offset + 1
             queue.log_end = log_offset + size
             if len(tail) >= TAIL_BYTES_MAX:
-                self._write_tail(queue)
+                self.write_tail(queue)
         if self._index is not None:
             pending = self._pending
             pending.append((topic, properties, sys_flag, log_offset, store_ms))
@@ -173,7 +174,7 @@ class Appender:
             if log.end + len(data) > log.room_end:
                 # Everything moves to the next segment, as Apache does with a batch that does not fit.
                 self._undo(touched)
-                if len(data) + BLANK_BYTES > self._config.segment_bytes:
+                if len(data) + BLANK_BYTES > self._segment_bytes:
                     return self._append_one_by_one(messages)
                 self._roll(len(data))
                 chunks, results, noted = self._encode(messages, store_ms, touched)
@@ -198,7 +199,7 @@ class Appender:
         arrived = dict.fromkeys(touched)
         for queue in arrived:
             if len(queue.tail) >= TAIL_BYTES_MAX:
-                self._write_tail(queue)
+                self.write_tail(queue)
         if self.on_arrival is not None:
             for queue in arrived:
                 self.on_arrival(queue.topic, queue.queue_id)
@@ -285,7 +286,8 @@ class Appender:
         try:
             results = [self.append(message) for message in messages]
         except StoreError:
-            self._cut_back(start)
+            if self._log.end > start:
+                self._cut_back(start)
             raise
         finally:
             self.on_arrival = arrival
@@ -295,7 +297,7 @@ class Appender:
         return results
 
     def _create_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        if not self._config.long_topic_allowed and len(topic.encode("utf-8", "replace")) > TOPIC_BYTES_MAX_V1:
+        if not self._long_topic_allowed and len(topic.encode("utf-8", "replace")) > TOPIC_BYTES_MAX_V1:
             raise MessageTooLarge(f"the topic has more than {TOPIC_BYTES_MAX_V1} bytes")
         return self._queues.create(topic, queue_id)
 
@@ -310,11 +312,12 @@ class Appender:
         return BadMessage(f"the message cannot be stored: {error}")
 
     def _roll(self, size: int) -> None:
-        if size + BLANK_BYTES > self._config.segment_bytes:
+        if size + BLANK_BYTES > self._segment_bytes:
             raise MessageTooLarge(f"a record of {size} bytes does not fit a log segment")
         self._log.roll()
 
-    def _write_tail(self, queue: ConsumeQueue) -> None:
+    def write_tail(self, queue: ConsumeQueue) -> None:
+        """Put a tail into its file; a refusal stops further appends until it can be written."""
         try:
             queue.write_tail()
         except OSError as error:

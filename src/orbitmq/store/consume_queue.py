@@ -25,6 +25,7 @@ from orbitmq.store.layout import (
     file_name,
     offset_of_name,
 )
+from orbitmq.store.segment import zero_range
 
 __all__ = ["TAIL_BYTES_MAX", "ConsumeQueue", "HandleCache"]
 
@@ -197,18 +198,16 @@ class ConsumeQueue:
                 self.unsynced.discard(number)
             elif number == last:
                 handle = self._handles.open(path)
-                self._fs.truncate(handle, index * UNIT_BYTES)
-                self._fs.truncate(handle, file_bytes)
+                # Overwritten, not cut off and extended: a crash between the two would cost the whole queue.
+                zero_range(self._fs, handle, index * UNIT_BYTES, file_bytes)
                 self.unsynced.add(number)
 
     # Append.
     def append(self, log_offset: int, size: int, tag_code: int) -> None:
-        """Add the unit of the next message. The store's own append does the same inline."""
+        """Add the unit of the next message; the caller writes a tail that has got long."""
         self.tail += UNIT.pack(log_offset, size, tag_code)
         self.max_offset += 1
         self.log_end = log_offset + size
-        if len(self.tail) >= TAIL_BYTES_MAX:
-            self.write_tail()
 
     def drop_last(self) -> None:
         """Take back the unit appended last, before anything of it was written."""
@@ -249,8 +248,8 @@ class ConsumeQueue:
             self.write_tail()
 
     def truncate(self, log_offset: int) -> None:
-        """Drop units whose records start at or behind ``log_offset``."""
-        self._end_at(self.count_below(log_offset))
+        """Drop units whose records start at or behind ``log_offset``, in memory and on the disk."""
+        self.rewind(log_offset)
         self.cut_files()
 
     # Read.

@@ -24,6 +24,7 @@ from threading import Event, Thread
 from typing import Final
 
 from orbitmq.runtime.clock import Clock
+from orbitmq.store.consume_queue import ConsumeQueue
 from orbitmq.store.layout import PAGE_BYTES
 from orbitmq.store.parts import StoreParts
 
@@ -35,6 +36,8 @@ Post = Callable[[Callable[[], None]], object]
 CHECKPOINT_INTERVAL_S: Final = 1.0
 FILES_PER_STEP: Final = 16
 """Queue files synced before the log gets its turn again."""
+TAIL_TIME_S: Final = 0.005
+"""The store's thread writes queue tails for this long at a time."""
 STOP_WAIT_S: Final = 30.0
 DRAIN_STEP_S: Final = 0.002
 
@@ -135,6 +138,8 @@ class Flusher:
         """How far the worker got; it never touches a segment before this."""
         self._epoch = 0
         """Counts cuts of the log: what the worker reports of before a cut is void."""
+        self._tails: list[ConsumeQueue] = []
+        """Queues whose tails are due to be written."""
         self._queues_done = 0
         self._queues_busy = False
         self._queue_claims_frozen = False
@@ -236,13 +241,24 @@ class Flusher:
             self._queues_at = now
             if self._parts.index is not None:
                 self._parts.index.build()
-            self._parts.queues.write_tails()
+            self._tails = [queue for queue in self._parts.queues if queue.tail]
+        self._write_some_tails(now)
         if now - self._queues_thorough_at >= config.queue_flush_thorough_interval_ms / 1000:
             self._queues_thorough_at = now
             self._flush_queues()
         if now - self._checkpoint_at >= CHECKPOINT_INTERVAL_S:
             self._checkpoint_at = now
             self._run(self._write_checkpoint())
+
+    def _write_some_tails(self, now: float) -> None:
+        """Write tails for a few milliseconds; thousands of queues take several rounds."""
+        tails = self._tails
+        while tails:
+            # Taken off only once written: a refused one is tried again in the next round.
+            tails[-1].write_tail()
+            tails.pop()
+            if self._clock.monotonic() - now > TAIL_TIME_S:
+                return
 
     def _time_out(self, now: float) -> None:
         late = [waiter for waiter in self._waiters if waiter[2] <= now]
@@ -369,6 +385,20 @@ class Flusher:
     def make_segment(self, start: int) -> None:
         """Have the file of a coming segment made, off the hot path."""
         self._run(self._segment_steps(start))
+
+    def remove_files(self, paths: list[str]) -> None:
+        """Remove files that nothing refers to any more, oldest first, off the hot path."""
+        self._run(self._removal_steps(paths))
+
+    def _removal_steps(self, paths: list[str]) -> Iterator[None]:
+        for path in paths:
+            try:
+                self._parts.fs.remove(path)
+            except OSError as error:
+                # The order matters: a later segment must not go before an earlier one. A restart tries again.
+                logger.warning("file not removed path=%s error=%s", path, error)
+                return
+            yield
 
     def _segment_steps(self, start: int) -> Iterator[None]:
         try:

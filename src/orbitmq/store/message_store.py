@@ -20,7 +20,7 @@ from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM, FileSystem
 from orbitmq.runtime.machine import physical_memory_bytes, process_id
 from orbitmq.store.appender import Appender
 from orbitmq.store.config import StoreConfig
-from orbitmq.store.consume_queue import ConsumeQueue
+from orbitmq.store.consume_queue import TAIL_BYTES_MAX, ConsumeQueue
 from orbitmq.store.errors import (
     BadAppend,
     StoreUnavailable,
@@ -127,7 +127,9 @@ class MessageStore:
             self._release()
             raise
         self._is_open = True
-        self._appender.refusal = ""
+        if self.recovery.queue_fault:
+            self._queue_fault = f"queue units cannot be written: {self.recovery.queue_fault}"
+        self._renew_refusal()
         self._flusher.start()
         self._clean_at = self._clock.monotonic() + FIRST_CLEAN_S
         logger.info(
@@ -156,13 +158,13 @@ class MessageStore:
             self._flusher.stop()
             if not (self._log.failed or self._flusher.failed):
                 self._flusher.flush()
-                if self._index is not None:
-                    self._index.close()
                 self._abort.remove()
         finally:
             self._release()
 
     def _release(self) -> None:
+        for file in self._index.files if self._index is not None else ():
+            file.close()
         self._queues.close()
         self._log.segments.close()
         self._lock.release()
@@ -173,7 +175,9 @@ class MessageStore:
             return
         try:
             self._flusher.tick()
-            self._queue_fault = ""
+            if self._queue_fault:
+                self._queues.write_tails()
+                self._queue_fault = ""
         except OSError as error:
             self._write_failed(error)
         if self._index_feeder is not None:
@@ -251,6 +255,8 @@ class MessageStore:
                 log.last_store_ms = max(log.last_store_ms, record.store_timestamp_ms)
                 if queue is not None:
                     arrived[queue] = None
+                    if len(queue.tail) >= TAIL_BYTES_MAX:
+                        self._appender.write_tail(queue)
             assert scanned.end is not None
             log_offset = start + scanned.end.position
             if scanned.end.kind is EndKind.BLANK and limit == log.segment_bytes:
@@ -275,32 +281,41 @@ class MessageStore:
     def truncate(self, log_offset: int) -> None:
         """Cut the log and all derived files back to a record boundary. Durable when this returns.
 
-        Cutting to or below the first segment empties the log; the next replicated bytes may start anywhere.
+        Raises ``StoreUnavailable`` when the disk refuses; the store then takes no more writes.
         """
         log, parts = self._log, self._parts
         if log_offset >= log.end:
             return
         self._flusher.drain()
         log_offset = max(log_offset, log.start)
-        # The checkpoint first: it must not claim what is about to go.
-        checkpoint = parts.checkpoint
-        checkpoint.confirm_offset = min(checkpoint.confirm_offset, log_offset)
-        checkpoint.queues_log_offset = min(checkpoint.queues_log_offset, log_offset)
-        checkpoint.flush()
-        while log.segments.starts and log.segments.starts[-1] > log_offset:
-            log.segments.remove(log.segments.starts[-1])
-        log.segments.zero_from(log_offset)
-        log.partial_start = -1
-        log.move_to(log_offset)
-        log.flushed = min(log.flushed, log_offset)
-        self._flusher.cut(log_offset)
-        for queue in self._queues:
-            if queue.log_end > log_offset:
-                queue.truncate(log_offset)
-        if self._index is not None:
-            self._index.truncate(log_offset)
-        parts.deleted.cut(log_offset)
-        self._renew_refusal()
+        cut_queues = [queue for queue in self._queues if queue.log_end > log_offset]
+        try:
+            # The checkpoint first: it must not claim what is about to go.
+            checkpoint = parts.checkpoint
+            checkpoint.confirm_offset = min(checkpoint.confirm_offset, log_offset)
+            checkpoint.queues_log_offset = min(checkpoint.queues_log_offset, log_offset)
+            checkpoint.flush()
+            # Then memory, as a whole, and the disk.
+            log.partial_start = -1
+            log.move_to(log_offset)
+            log.flushed = min(log.flushed, log_offset)
+            self._flusher.cut(log_offset)
+            for queue in cut_queues:
+                queue.rewind(log_offset)
+            while log.segments.starts and log.segments.starts[-1] > log_offset:
+                log.segments.remove(log.segments.starts[-1])
+            log.segments.zero_from(log_offset)
+            for queue in cut_queues:
+                queue.cut_files()
+            if self._index is not None:
+                self._index.truncate(log_offset)
+            parts.deleted.cut(log_offset)
+        except OSError as error:
+            # Bytes of the cut part may still be on the disk; nothing may be written over the border.
+            log.failed = f"the log could not be cut at {log_offset}: {error}"
+            raise StoreUnavailable(log.failed) from error
+        finally:
+            self._renew_refusal()
 
     def reset(self, log_offset: int) -> None:
         """Throw everything away and start an empty log at a segment boundary (a replica too far behind)."""
@@ -515,6 +530,15 @@ class MessageStore:
         self._renew_refusal()
 
     # Upkeep.
+    def reconfigure(self, config: StoreConfig) -> None:
+        """Take over changed reloadable options; the others keep what the store was opened with until a restart.
+
+        Raises ``ConfigError`` and changes nothing.
+        """
+        self._retention.reconfigure(config)
+        self.config = self._parts.config = config
+        self._appender.message_bytes_max = config.message_bytes_max
+
     def delete_topic(self, topic: str) -> int:
         """Drop the queues of a topic; gives how many. The log keeps its records until they expire."""
         if not self._queues.ids(topic):
@@ -543,14 +567,14 @@ class MessageStore:
             log_used,
             self._used(self.config.root),
         )
-        removed = 0
+        removed: list[str] = []
         for info in chosen:
             if info.start + info.size_bytes > self._log.flushed:
                 break
             logger.info("log segment expired path=%s", info.path)
-            segments.remove(info.start)
-            removed += 1
+            removed.append(segments.detach(info.start))
         if removed:
+            self._flusher.remove_files(removed)
             start = self._log.start
             for queue in self._queues:
                 queue.expire(start)
@@ -558,7 +582,7 @@ class MessageStore:
                 self._index.expire(start)
             self._parts.deleted.expire(start)
         self._renew_refusal()
-        return removed
+        return len(removed)
 
     def _used(self, path: str) -> float:
         """The used part of a disk as Apache counts it; -1 when it cannot be found out."""

@@ -18,12 +18,13 @@ from orbitmq.store.segment import SegmentList
 __all__ = ["StoreParts"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StoreParts:
     """The pieces of an open store, each owned by the store."""
 
     fs: FileSystem
     config: StoreConfig
+    """Replaced as a whole when a reloadable option changes, so it is asked for where it is used."""
     log: CommitLog
     queues: QueueTable
     index: IndexService | None

@@ -52,6 +52,8 @@ CHUNK_BYTES: Final = 8 << 20
 RECORD_EXTRA_BYTES: Final = 128 << 10
 """What a record may have beyond its body: 32 KiB of properties, a topic, the head."""
 SAMPLE_BYTES: Final = 64 << 10
+TAILS_BYTES_MAX: Final = 64 << 20
+"""Queue units kept in memory when the disk is full; beyond that the store does not open."""
 EVERYTHING: Final = 1 << 62
 _TAGS: Final = Property.TAGS.encode()
 _HEAD: Final = Struct(">iIIi4xqqi16xq20xi")
@@ -76,6 +78,8 @@ class RecoveryReport:
     """Why the log was cut at ``end``; empty when only zeros follow."""
     damaged: list[tuple[int, int]] = field(default_factory=list)
     rebuilt_queues: list[tuple[str, int]] = field(default_factory=list)
+    queue_fault: str = ""
+    """Why queue units could not be written; they are in memory."""
 
 
 class Recovery:
@@ -297,7 +301,7 @@ class Recovery:
                     queue.log_end = log_offset + size
                     units += 1
                     if len(queue.tail) >= TAIL_BYTES_MAX:
-                        queue.write_tail()
+                        self._write_tail(queue)
             if self._refused:
                 break
             records += 1
@@ -333,7 +337,18 @@ class Recovery:
         if queue not in self._broken:
             queue.append(record.log_offset, record.size, self._parts.dispatcher.tag_code(queue, record))
             self._report.dispatched_count += 1
+            if len(queue.tail) >= TAIL_BYTES_MAX:
+                self._write_tail(queue)
         return ""
+
+    def _write_tail(self, queue: ConsumeQueue) -> None:
+        """On a full disk units stay in memory: the store should open, so that it can be read and cleaned."""
+        try:
+            queue.write_tail()
+        except OSError as error:
+            self._report.queue_fault = str(error)
+            if sum(len(each.tail) for each in self._parts.queues) > TAILS_BYTES_MAX:
+                raise
 
     def _learn(self, topic: bytes, queue_id: int) -> ConsumeQueue | None:
         """The queue of a record met for the first time; None when no queue can have that name."""
@@ -490,8 +505,8 @@ class Recovery:
         for queue in parts.queues:
             if queue.log_end > end:
                 queue.truncate(end)
-        parts.queues.write_tails()
         for queue in parts.queues:
+            self._write_tail(queue)
             if not self._clean:
                 queue.cut_files()
             queue.correct_min(self._log.start)
