@@ -1,0 +1,110 @@
+"""Upkeep by request: options read and changed, files cleaned, offsets cloned: 25, 26, 306, 314, 316, 329.
+
+Answers to Apache's AdminBrokerProcessor, the part that changes the broker itself.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from orbitmq.broker.clients import ConsumerTable
+from orbitmq.broker.live_config import LiveConfig
+from orbitmq.broker.offsets import ConsumerOffsets
+from orbitmq.broker.topics import TopicTable
+from orbitmq.codes import RequestCode
+from orbitmq.errors import ServerError
+from orbitmq.store.message_store import MessageStore
+from orbitmq.transport.router import Call, Reply, Route
+from orbitmq.wire import javajson
+from orbitmq.wire.headers import CloneGroupOffsetRequest, Empty, GetBrokerConfigResponse
+
+__all__ = ["MaintenanceHandlers"]
+
+logger = logging.getLogger(__name__)
+
+
+class MaintenanceHandlers:
+    """What operators do to a running broker."""
+
+    def __init__(
+        self,
+        *,
+        live_config: LiveConfig,
+        topics: TopicTable,
+        offsets: ConsumerOffsets,
+        consumers: ConsumerTable,
+        store: MessageStore,
+    ) -> None:
+        self._live_config = live_config
+        self._topics = topics
+        self._offsets = offsets
+        self._consumers = consumers
+        self._store = store
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(RequestCode.UPDATE_BROKER_CONFIG, self.update_config, Empty),
+            Route(RequestCode.GET_BROKER_CONFIG, self.config, Empty),
+            Route(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, self.clean_expired_queues, Empty),
+            Route(RequestCode.DELETE_EXPIRED_COMMITLOG, self.delete_expired_log, Empty),
+            Route(RequestCode.CLEAN_UNUSED_TOPIC, self.clean_unused_topics, Empty),
+            Route(RequestCode.CLONE_GROUP_OFFSET, self.clone_offsets, CloneGroupOffsetRequest),
+        ]
+
+    async def update_config(self, call: Call[Empty]) -> Reply:
+        try:
+            text = call.body.decode()
+        except UnicodeDecodeError as error:
+            raise ServerError(f"the body is not UTF-8: {error}") from None
+        logger.info("options sent caller=%s text=%r", call.peer.remote_text, text)
+        await self._live_config.update(text)
+        return Reply()
+
+    def config(self, _call: Call[Empty]) -> Reply:
+        version = javajson.encode(self._live_config.version).decode()
+        return Reply(header=GetBrokerConfigResponse(version=version), body=self._live_config.text().encode())
+
+    def clean_expired_queues(self, call: Call[Empty]) -> Reply:
+        """Drop queue files whose messages are gone from the log."""
+        logger.info("clean-up of queues asked caller=%s", call.peer.remote_text)
+        self._store.clean_expired()
+        return Reply()
+
+    def delete_expired_log(self, call: Call[Empty]) -> Reply:
+        """Drop expired log segments now, whatever the hour."""
+        removed = self._store.clean_expired(force=True)
+        logger.info("clean-up of the log asked caller=%s removed=%d", call.peer.remote_text, removed)
+        return Reply()
+
+    def clean_unused_topics(self, call: Call[Empty]) -> Reply:
+        """Drop the queues of topics that are no longer configured."""
+        dropped = self._store.keep_topics(self._topics.configs)
+        logger.info("unused topics dropped caller=%s topics=%s", call.peer.remote_text, dropped)
+        return Reply()
+
+    def clone_offsets(self, call: Call[CloneGroupOffsetRequest]) -> Reply:
+        """Start one group where another is: in one topic, or in all the other has offsets for.
+
+        Unless ``offline`` says otherwise, topics an online source group no longer subscribes to are left out.
+        """
+        header = call.header
+        source = header.src_group
+        named = header.topic if header.topic and header.topic.strip() else None
+        online = self._consumers.group(source)
+        for topic in self._offsets.topics_of(source) if named is None else [named]:
+            if self._topics.find(topic) is None:
+                logger.warning("offsets not cloned, no such topic topic=%s", topic)
+                continue
+            if (
+                not header.offline
+                and online is not None
+                and online.subscriptions
+                and self._consumers.known_subscription(source, topic) is None
+            ):
+                logger.warning("offsets not cloned, not subscribed group=%s topic=%s", source, topic)
+                continue
+            self._offsets.clone(source, header.dest_group, topic)
+        logger.info(
+            "offsets cloned caller=%s from=%s to=%s", call.peer.remote_text, source, header.dest_group
+        )
+        return Reply()

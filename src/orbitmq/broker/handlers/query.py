@@ -1,0 +1,131 @@
+"""Messages by key, by place in the log, and the raw units of a queue: 12, 33, 321.
+
+Answers to Apache's QueryMessageProcessor and the queue part of AdminBrokerProcessor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from orbitmq.broker.clients import ConsumerTable
+from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.errors import ServerError
+from orbitmq.store.config import StoreConfig
+from orbitmq.store.message_store import MessageStore
+from orbitmq.transport.router import Call, Reply, Route
+from orbitmq.wire.bodies import ConsumeQueueData, QueryConsumeQueueResponse
+from orbitmq.wire.headers import (
+    QueryConsumeQueueRequest,
+    QueryMessageRequest,
+    QueryMessageResponse,
+    ViewMessageByIdRequest,
+)
+
+__all__ = ["QueryHandlers"]
+
+_ANSWER_BYTES_MAX: Final = 12 << 20
+"""Records of one answer; the first is given whatever its size. A frame has 16 MiB, and clients close the connection
+on a longer one, which Apache lets happen."""
+_UNITS_MAX: Final = 32_768
+"""Queue units of one answer, about 4 MiB of JSON. The tool asks for ten."""
+_TAG_INDEX: Final = "T"
+
+
+class QueryHandlers:
+    """Finds messages that nobody is consuming right now."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        store_config: StoreConfig,
+        consumers: ConsumerTable,
+        filter_text: Callable[[str, str], str] | None = None,
+    ) -> None:
+        """``filter_text(topic, group)`` describes the SQL filter of a group, for people."""
+        self._store = store
+        self._store_config = store_config
+        self._consumers = consumers
+        self._filter_text = filter_text
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(RequestCode.QUERY_MESSAGE, self.query_message, QueryMessageRequest),
+            Route(RequestCode.VIEW_MESSAGE_BY_ID, self.view_message, ViewMessageByIdRequest),
+            Route(RequestCode.QUERY_CONSUME_QUEUE, self.consume_queue, QueryConsumeQueueRequest),
+        ]
+
+    def query_message(self, call: Call[QueryMessageRequest]) -> Reply:
+        """Messages with a key, or a unique key, or (5.5) a tag. The index knows hashes: the asker compares."""
+        header = call.header
+        count = (
+            self._store_config.unique_key_query_count if header.unique_key_query is True else header.max_num
+        )
+        key = header.key
+        if header.index_type == _TAG_INDEX and header.unique_key_query is not True:
+            key = f"{_TAG_INDEX}#{key}"
+        records, update = self._store.query(
+            header.topic, key, max(0, count), header.begin_timestamp, header.end_timestamp
+        )
+        answer = QueryMessageResponse(
+            index_last_update_timestamp=update.timestamp_ms, index_last_update_phyoffset=update.log_offset
+        )
+        if not records:
+            return Reply(
+                ResponseCode.QUERY_NOT_FOUND,
+                f"no message of topic {header.topic} has the key {header.key!r} in that time",
+                answer,
+            )
+        return Reply(header=answer, body=_joined(records))
+
+    def view_message(self, call: Call[ViewMessageByIdRequest]) -> Reply:
+        log_offset = call.header.offset
+        record = self._store.record_at(log_offset) if log_offset >= 0 else None
+        if record is None:
+            raise ServerError(f"no message starts at offset {log_offset} of the log")
+        return Reply(body=bytes(record))
+
+    def consume_queue(self, call: Call[QueryConsumeQueueRequest]) -> Reply:
+        """The units of a queue as they are stored, and the subscription of a group to judge them by."""
+        header = call.header
+        store = self._store
+        topic, queue_id = header.topic, header.queue_id
+        low = store.min_offset(topic, queue_id)
+        if low < 0:
+            raise ServerError(f"topic {topic} has no queue {queue_id} with messages on this broker")
+        subscription = None
+        filter_data = None
+        group = header.consumer_group
+        if group is not None:
+            subscription = self._consumers.known_subscription(group, topic)
+            if subscription is None:
+                filter_data = f"group {group} has no subscription of topic {topic} now"
+            else:
+                filter_data = "null" if self._filter_text is None else self._filter_text(topic, group)
+        units = store.units(topic, queue_id, header.index, min(header.count, _UNITS_MAX))
+        if not units and not low <= header.index < store.max_offset(topic, queue_id):
+            return Reply(remark=f"queue {queue_id} of topic {topic} has no message {header.index}")
+        return Reply(
+            body=QueryConsumeQueueResponse(
+                subscription_data=subscription,
+                filter_data=filter_data,
+                max_queue_index=store.max_offset(topic, queue_id),
+                min_queue_index=low,
+                queue_data=[
+                    ConsumeQueueData(physic_offset=log_offset, physic_size=size, tags_code=tag_code)
+                    for log_offset, size, tag_code in units
+                ],
+            ).encode()
+        )
+
+
+def _joined(records: list[memoryview]) -> bytes:
+    chosen: list[memoryview] = []
+    total = 0
+    for record in records:
+        if chosen and total + len(record) > _ANSWER_BYTES_MAX:
+            break
+        total += len(record)
+        chosen.append(record)
+    return b"".join(chosen)

@@ -1,0 +1,161 @@
+"""Options read and changed by request while the broker runs (Apache: Configuration).
+
+The options of the broker and of its store are one text to the outside. Only options declared with ``reload`` change;
+one that needs a restart is refused instead of being taken without effect. A change is written to the file the broker
+was started with, if there is one, before it is in force: its line is replaced or added, everything else in the file
+stays as its owner wrote it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from orbitmq.broker.config import BrokerConfig, change_option
+from orbitmq.errors import ConfigError, NoPermission, ServerError
+from orbitmq.model.data_version import DataVersion
+from orbitmq.runtime.clock import Clock
+from orbitmq.runtime.options import Option, options_of, parse_properties, parse_value, render_value
+from orbitmq.runtime.safe_file import SafeFile
+
+__all__ = ["LiveConfig", "edited"]
+
+logger = logging.getLogger(__name__)
+
+_ALWAYS_BLACK_LISTED: Final = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
+
+
+class LiveConfig:
+    """The options in force."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        others: Sequence[Any] = (),
+        *,
+        clock: Clock,
+        file: SafeFile | None = None,
+        effective: Mapping[str, str] | None = None,
+        on_change: Callable[[frozenset[str]], None] | None = None,
+    ) -> None:
+        """``others`` are further config objects, such as the store's. ``effective`` says what an option that was
+        left to the broker came out as. ``on_change`` is told the keys that changed."""
+        self._config = config
+        self._objects: tuple[Any, ...] = (config, *others)
+        self._clock = clock
+        self._file = file
+        self._effective = dict(effective or {})
+        self._on_change = on_change
+        self._changing = asyncio.Lock()
+        self.version = DataVersion(timestamp_ms=clock.now_ms())
+
+    def text(self) -> str:
+        """Every option as properties text, sorted by key."""
+        values = {
+            declared.key: render_value(getattr(config, declared.name))
+            for config in self._objects
+            for declared in options_of(type(config))
+        }
+        values.update((key, value) for key, value in self._effective.items() if not values.get(key))
+        return "".join(f"{key}={_escape(values[key])}\n" for key in sorted(values))
+
+    async def update(self, text: str) -> frozenset[str]:
+        """Apply properties text; gives the keys that changed. All or nothing.
+
+        Keys nobody declares are ignored with a warning: an Apache tool may set hundreds. Raises ``NoPermission``
+        for what no request may change and ``ServerError`` for values that are not accepted.
+        """
+        wanted = parse_properties(text, "request").values
+        black_list = _ALWAYS_BLACK_LISTED | set(self._config.config_black_list.split(";"))
+        forbidden = sorted(black_list & wanted.keys())
+        if forbidden:
+            raise NoPermission(f"cannot be changed by request: {', '.join(forbidden)}")
+        async with self._changing:
+            taken = self._changes(wanted)
+            if not taken:
+                return frozenset()
+            await self._save({key: value for key, value, _ in taken})
+            for key, value, config in taken:
+                change_option(config, key, value)
+            self.version = self.version.next(self._clock.now_ms())
+        keys = frozenset(key for key, _, _ in taken)
+        logger.info("options changed %s", " ".join(f"{key}={value}" for key, value, _ in taken))
+        if self._on_change is not None:
+            self._on_change(keys)
+        return keys
+
+    def _changes(self, wanted: Mapping[str, str]) -> list[tuple[str, str, Any]]:
+        """Key, text and owner of what differs from now and may change."""
+        declared_by_key: dict[str, tuple[Option, Any]] = {
+            declared.key: (declared, config)
+            for config in self._objects
+            for declared in options_of(type(config))
+        }
+        taken: list[tuple[str, str, Any]] = []
+        for key, text in wanted.items():
+            if key not in declared_by_key:
+                logger.warning("unknown option ignored key=%s", key)
+                continue
+            declared, config = declared_by_key[key]
+            try:
+                value = parse_value(declared, text, "request")
+            except ConfigError as error:
+                raise ServerError(str(error)) from None
+            if value == getattr(config, declared.name):
+                continue
+            if not declared.reload:
+                raise NoPermission(
+                    f"{key} cannot change while the broker runs: set it in the file and restart"
+                )
+            taken.append((key, text.strip(), config))
+        return taken
+
+    async def _save(self, changes: Mapping[str, str]) -> None:
+        file = self._file
+        if file is None:
+            return
+
+        def save() -> None:
+            before = file.load(lambda content: content.decode()) or ""
+            file.save(edited(before, changes).encode())
+
+        try:
+            await asyncio.to_thread(save)
+        except OSError as error:
+            logger.error("options not written path=%s error=%s", file.path, error)
+            raise ServerError(f"the file of options cannot be written: {error.strerror or error}") from None
+
+
+def edited(text: str, changes: Mapping[str, str]) -> str:
+    """Properties text with some values replaced in place and new ones added at the end."""
+    left = dict(changes)
+    lines = text.splitlines()
+    starts = {line: key for key, line in parse_properties(text, "file").lines.items()}
+    result: list[str] = []
+    number = 0
+    while number < len(lines):
+        key = starts.get(number + 1)
+        end = number + 1
+        while key is not None and end < len(lines) and _continues(lines[end - 1]):
+            end += 1
+        if key is not None and key in changes:
+            # A key given twice counts by its last line, which is the one replaced.
+            result.append(f"{key}={_escape(changes[key])}")
+            left.pop(key, None)
+        else:
+            result += lines[number:end]
+        number = end
+    result += [f"{key}={_escape(value)}" for key, value in left.items()]
+    return "\n".join(result) + "\n"
+
+
+def _continues(line: str) -> bool:
+    stripped = line.strip()
+    return (len(stripped) - len(stripped.rstrip("\\"))) % 2 == 1
+
+
+def _escape(value: str) -> str:
+    value = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    return "\\" + value if value.startswith(" ") else value
