@@ -27,7 +27,7 @@ from orbitmq.broker.handlers.groups import GroupHandlers
 from orbitmq.broker.handlers.locks import LockHandlers
 from orbitmq.broker.handlers.offsets import OffsetHandlers
 from orbitmq.broker.handlers.pull import PullHandlers
-from orbitmq.broker.handlers.send import SendHandlers
+from orbitmq.broker.handlers.send import SendHandlers, SendReplies
 from orbitmq.broker.handlers.send_back import SendBackHandlers
 from orbitmq.broker.handlers.sync import SyncHandlers, SyncSources
 from orbitmq.broker.handlers.topics import TopicHandlers
@@ -133,7 +133,8 @@ class Broker:
         )
         self.schedule.load()
         self.intake = Intake(self.store, levels)
-        routes = self._build_handlers(store_host)
+        self._build_hot_handlers(store_host)
+        routes = self._build_handlers()
         self.main_router = Router(routes, after_read=self._send.finish_read)
         fast = Router(
             [route for route in routes if route.fast_port],
@@ -173,7 +174,7 @@ class Broker:
         self.producers = ProducerTable(config, self._clock)
         self.locks = QueueLocks(config, self._clock)
 
-    def _build_handlers(self, store_host: bytes) -> list[Route | RawRoute]:
+    def _build_hot_handlers(self, store_host: bytes) -> None:
         config = self.config
         unique_keys = UniqueKeys(
             address=store_host[:-4],
@@ -185,16 +186,14 @@ class Broker:
         self._send = SendHandlers(
             config=config,
             store=self.store,
-            store_config=self.store_config,
             topics=self.topics,
             groups=self.groups,
             stats=self.stats,
             gate=self.gate,
-            store_host=store_host,
-            clock=self._clock,
+            replies=SendReplies(store_host, config.region_id, trace_on=config.trace_on),
             unique_keys=unique_keys,
+            clock=self._clock,
             rewrites=self.intake,
-            is_slave=lambda: config.is_slave,
         )
         self._pull = PullHandlers(
             config=config,
@@ -204,9 +203,11 @@ class Broker:
             offsets=self.offsets,
             consumers=self.consumers,
             stats=self.stats,
-            is_slave=lambda: config.is_slave,
         )
         self.store.on_arrival = self._arrived
+
+    def _build_handlers(self) -> list[Route | RawRoute]:
+        config = self.config
         handlers = (
             ClientHandlers(
                 config=config,

@@ -7,7 +7,7 @@ that finds nothing and may wait is handed to ``PullWaiters``; the append that br
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Protocol
 
@@ -86,32 +86,21 @@ def _tag_filter(codes: frozenset[int]) -> PullFilter:
     return PullFilter(tag_codes=codes)
 
 
+@dataclass(kw_only=True, eq=False)
 class PullHandlers:
     """Serves pulls and keeps the waiting ones."""
 
-    def __init__(
-        self,
-        *,
-        config: BrokerConfig,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: GroupTable,
-        offsets: ConsumerOffsets,
-        consumers: ConsumerTable,
-        stats: BrokerStats,
-        sql_filters: SqlFilters | None = None,
-        is_slave: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._config = config
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._consumers = consumers
-        self._stats = stats
-        self._sql_filters = sql_filters
-        self._is_slave = is_slave
-        self.waiters = PullWaiters(self._retry, limit=config.pull_queue_capacity)
+    config: BrokerConfig
+    store: MessageStore
+    topics: TopicTable
+    groups: GroupTable
+    offsets: ConsumerOffsets
+    consumers: ConsumerTable
+    stats: BrokerStats
+    sql_filters: SqlFilters | None = None
+
+    def __post_init__(self) -> None:
+        self.waiters = PullWaiters(self._retry, limit=self.config.pull_queue_capacity)
 
     def routes(self) -> list[RawRoute]:
         return [
@@ -121,8 +110,8 @@ class PullHandlers:
 
     def lite_pull(self, frame: Frame, connection: Connection) -> bytes | None:
         """LITE_PULL_MESSAGE (361): a pull that an operator may switch off."""
-        if not self._config.lite_pull_enabled:
-            raise NoPermission(f"the broker[{self._config.public_host}] for lite pull consumer is forbidden")
+        if not self.config.lite_pull_enabled:
+            raise NoPermission(f"the broker[{self.config.public_host}] for lite pull consumer is forbidden")
         return self.pull(frame, connection)
 
     def pull(self, frame: Frame, connection: Connection) -> bytes | None:
@@ -132,14 +121,14 @@ class PullHandlers:
         selection = self._filter(request, group)
         flags = request.sys_flag
         if flags & _COMMIT and flags & _SUSPEND:
-            self._offsets.commit(
+            self.offsets.commit(
                 connection.remote_text,
                 request.consumer_group,
                 request.topic,
                 request.queue_id,
                 request.commit_offset,
             )
-        reset = self._offsets.take_reset(request.consumer_group, request.topic, request.queue_id)
+        reset = self.offsets.take_reset(request.consumer_group, request.topic, request.queue_id)
         if reset is not None:
             return self._reply_reset(frame, request, topic, group, reset)
         result = self._read(request, request.queue_offset, selection)
@@ -157,19 +146,19 @@ class PullHandlers:
     def _check(
         self, request: PullMessageRequest, connection: Connection
     ) -> tuple[TopicConfig, SubscriptionGroupConfig]:
-        config = self._config
-        if self._is_slave() and not config.slave_read_enabled:
+        config = self.config
+        if self.config.is_slave and not config.slave_read_enabled:
             raise SystemBusy("[REJECTREQUEST]system busy, start flow control for a while")
         if not config.readable:
             raise NoPermission(f"the broker[{config.public_host}] pulling message is forbidden")
-        group = self._groups.find(request.consumer_group)
+        group = self.groups.find(request.consumer_group)
         if group is None:
             raise SubscriptionGroupNotExist(
                 f"subscription group [{request.consumer_group}] does not exist, {_FAQ}"
             )
         if not group.consume_enable:
             raise NoPermission(f"subscription group no permission, {request.consumer_group}")
-        topic = self._topics.configs.get(request.topic)
+        topic = self.topics.configs.get(request.topic)
         if topic is None:
             raise TopicNotFound(f"topic[{request.topic}] not exist, apply first please!\n{_FAQ}")
         if not topic.perm & Perm.READ:
@@ -189,21 +178,21 @@ class PullHandlers:
             subscription = self._registered(request, group)
         if subscription.is_tag_type:
             return _EVERYTHING if subscription.takes_all else _tag_filter(subscription.code_set)
-        if self._sql_filters is None or not self._config.property_filter_enabled:
+        if self.sql_filters is None or not self.config.property_filter_enabled:
             raise ServerError(
                 "The broker does not support consumer to filter message by " + subscription.expression_type
             )
-        return self._sql_filters.filter_for(request.consumer_group, subscription, from_request=from_request)
+        return self.sql_filters.filter_for(request.consumer_group, subscription, from_request=from_request)
 
     def _registered(self, request: PullMessageRequest, group: SubscriptionGroupConfig) -> SubscriptionData:
-        members = self._consumers.group(request.consumer_group)
+        members = self.consumers.group(request.consumer_group)
         if members is None:
             raise SubscriptionNotExist(f"the consumer's group info not exist\n{_FAQ}")
         if not group.consume_broadcast_enable and members.message_model == "BROADCASTING":
             raise NoPermission(
                 f"the consumer group[{request.consumer_group}] can not consume by broadcast way"
             )
-        if self._groups.forbidden(request.consumer_group, request.topic):
+        if self.groups.forbidden(request.consumer_group, request.topic):
             raise NoPermission(
                 f"the consumer group[{request.consumer_group}] is forbidden for topic[{request.topic}]"
             )
@@ -220,7 +209,7 @@ class PullHandlers:
     # -- reading ---------------------------------------------------------------------------------------
 
     def _read(self, request: PullMessageRequest, offset: int, selection: PullFilter) -> ReadResult:
-        return self._store.read(
+        return self.store.read(
             request.topic,
             request.queue_id,
             offset,
@@ -246,10 +235,10 @@ class PullHandlers:
         selection: PullFilter,
         result: ReadResult,
     ) -> bool:
-        if self._config.long_polling_enabled:
+        if self.config.long_polling_enabled:
             wait_ms = min(request.suspend_timeout_millis, _SUSPEND_MS_MAX)
         else:
-            wait_ms = self._config.short_polling_ms
+            wait_ms = self.config.short_polling_ms
         if wait_ms <= 0:
             return False
         deadline_s = asyncio.get_running_loop().time() + wait_ms / 1000
@@ -260,8 +249,8 @@ class PullHandlers:
     def _retry(self, waiting: WaitingPull, expired: bool) -> bool:
         """Look again for a waiting pull. Never parks it a second time."""
         request = waiting.request
-        topic = self._topics.configs.get(request.topic)
-        group = self._groups.find(request.consumer_group)
+        topic = self.topics.configs.get(request.topic)
+        group = self.groups.find(request.consumer_group)
         if topic is None or group is None:
             waiting.connection.send(
                 encode_response(
@@ -275,7 +264,7 @@ class PullHandlers:
             )
             return True
         if not expired:
-            reset = self._offsets.take_reset(request.consumer_group, request.topic, request.queue_id)
+            reset = self.offsets.take_reset(request.consumer_group, request.topic, request.queue_id)
             if reset is not None:
                 waiting.connection.send(self._reply_reset(waiting.frame, request, topic, group, reset))
                 return True
@@ -301,7 +290,7 @@ class PullHandlers:
         group: SubscriptionGroupConfig,
         offset: int,
     ) -> bytes:
-        store = self._store
+        store = self.store
         low = store.min_offset(request.topic, request.queue_id)
         high = store.max_offset(request.topic, request.queue_id)
         result = ReadResult(ReadStatus.OFFSET_TOO_SMALL, offset, low, high)
@@ -319,18 +308,18 @@ class PullHandlers:
         code: int,
     ) -> bytes:
         suggested = _MASTER_ID
-        if self._config.slave_read_enabled:
+        if self.config.slave_read_enabled:
             suggested = group.which_broker_when_consume_slowly if result.from_disk else group.broker_id
-        if self._is_slave():
+        if self.config.is_slave:
             if code == ResponseCode.PULL_OFFSET_MOVED:
                 code = ResponseCode.PULL_RETRY_IMMEDIATELY
             if not result.from_disk:
                 suggested = _MASTER_ID
         if result.count:
-            self._stats.get(
+            self.stats.get(
                 request.consumer_group, request.topic, request.queue_id, result.count, result.size_bytes
             )
-        self._offsets.note_pull(request.consumer_group, request.topic, request.queue_id, result.next_offset)
+        self.offsets.note_pull(request.consumer_group, request.topic, request.queue_id, result.next_offset)
         return self._encode(frame, code, result.status.value, result, topic, group, suggested)
 
     @staticmethod

@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import msgspec
@@ -46,7 +47,6 @@ from orbitmq.record.properties import (
     remove_property,
 )
 from orbitmq.runtime.clock import Clock
-from orbitmq.store.config import StoreConfig
 from orbitmq.store.errors import StoreError
 from orbitmq.store.message_store import MessageStore
 from orbitmq.store.types import Appended, NewMessage
@@ -180,37 +180,24 @@ def _binary_entry(key: bytes, value: bytes) -> bytes:
     return b"%b%b%b%b" % (len(key).to_bytes(2, "big"), key, len(value).to_bytes(4, "big"), value)
 
 
+@dataclass(kw_only=True, eq=False)
 class SendHandlers:
     """Takes sends, in any form, from producers."""
 
-    def __init__(
-        self,
-        *,
-        config: BrokerConfig,
-        store: MessageStore,
-        store_config: StoreConfig,
-        topics: TopicTable,
-        groups: GroupTable,
-        stats: BrokerStats,
-        gate: AckGate,
-        store_host: bytes,
-        clock: Clock,
-        unique_keys: UniqueKeys,
-        rewrites: Rewrites | None = None,
-        is_slave: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._config = config
-        self._store = store
-        self._store_config = store_config
-        self._topics = topics
-        self._groups = groups
-        self._stats = stats
-        self._gate = gate
-        self._clock = clock
-        self._rewrites = rewrites
-        self._is_slave = is_slave
+    config: BrokerConfig
+    store: MessageStore
+    topics: TopicTable
+    groups: GroupTable
+    stats: BrokerStats
+    gate: AckGate
+    replies: SendReplies
+    unique_keys: UniqueKeys
+    clock: Clock
+    rewrites: Rewrites | None = None
+
+    def __post_init__(self) -> None:
+        config = self.config
         self._pending: list[_Pending] = []
-        self._replies = SendReplies(store_host, config.region_id, trace_on=config.trace_on)
         self._added = encode_properties(
             {
                 Property.MSG_REGION: config.region_id,
@@ -218,7 +205,6 @@ class SendHandlers:
                 Property.CLUSTER: config.cluster_name,
             }
         )
-        self._unique_keys = unique_keys
         self._stalled_until = 0.0
         self._properties_max = _PROPERTIES_MAX - len(self._added)
         self._ordinary: dict[str, TopicConfig] = {}
@@ -261,7 +247,7 @@ class SendHandlers:
     def _refusal(self, frame: Frame, code: int, remark: str) -> bytes | None:
         if frame.flag & _ONEWAY:
             return None
-        return encode_response(code, frame.opaque, self._replies.ext, b"", remark, frame.serialize_type)
+        return encode_response(code, frame.opaque, self.replies.ext, b"", remark, frame.serialize_type)
 
     # -- checks ----------------------------------------------------------------------------------------
 
@@ -274,13 +260,13 @@ class SendHandlers:
         # tenth of a microsecond, and this runs for every message.
         if (
             config is None
-            or config is not self._topics.configs.get(topic)
+            or config is not self.topics.configs.get(topic)
             or not 0 <= fields.queue_id < config.write_queue_nums
             or fields.batch
             or not raw
             or raw[-1] != 2
             or len(raw) > self._properties_max
-            or len(frame.body) > self._store_config.message_bytes_max
+            or len(frame.body) > self.store.config.message_bytes_max
             or b"DELAY\x01" in raw
             or b"TRAN_MSG\x01" in raw
             or b"TIMER_" in raw
@@ -289,8 +275,8 @@ class SendHandlers:
             or b"TRACE_ON\x01" in raw
             or b"CLUSTER\x01" in raw
             or b"\x01\x02" in raw
-            or self._gate.waiting_count >= _PENDING_ACKS_MAX
-            or self._is_slave()
+            or self.gate.waiting_count >= _PENDING_ACKS_MAX
+            or self.config.is_slave
         ):
             self._unusual(frame, connection, fields)
             return
@@ -336,10 +322,10 @@ class SendHandlers:
             properties = decode_properties(fields.properties)
             properties.pop(Property.POP_CK, None)
             if Property.UNIQUE_KEY not in properties:
-                properties[Property.UNIQUE_KEY] = self._unique_keys.next()
-            properties[Property.MSG_REGION] = self._config.region_id
-            properties[Property.TRACE_ON] = "true" if self._config.trace_on else "false"
-            properties[Property.CLUSTER] = self._config.cluster_name
+                properties[Property.UNIQUE_KEY] = self.unique_keys.next()
+            properties[Property.MSG_REGION] = self.config.region_id
+            properties[Property.TRACE_ON] = "true" if self.config.trace_on else "false"
+            properties[Property.CLUSTER] = self.config.cluster_name
             message = NewMessage(
                 config.topic_name,
                 queue_id,
@@ -353,8 +339,8 @@ class SendHandlers:
             )
             if config.topic_name.startswith(RETRY_PREFIX):
                 self._retry_or_dead_letter(message, fields, frame)
-            if self._rewrites is not None:
-                message = self._rewrites.before_store(message)
+            if self.rewrites is not None:
+                message = self.rewrites.before_store(message)
             messages = [message]
             unique_key = properties[Property.UNIQUE_KEY].encode()
             waits = properties.get(Property.WAIT) != "false"
@@ -368,26 +354,26 @@ class SendHandlers:
         self._pending.append(_Pending(connection, frame, messages, queue_id, unique_key, waits))
 
     def _check_broker(self) -> None:
-        if self._is_slave():
+        if self.config.is_slave:
             raise SystemBusy("[REJECTREQUEST]system busy, start flow control for a while")
-        if self._gate.waiting_count >= _PENDING_ACKS_MAX:
+        if self.gate.waiting_count >= _PENDING_ACKS_MAX:
             raise SystemBusy("[OVERLOAD]system busy, start flow control for a while")
-        if self._clock.monotonic() < self._stalled_until:
+        if self.clock.monotonic() < self._stalled_until:
             raise SystemBusy("[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while")
-        accept_from = self._config.accept_sends_from_ms
-        if accept_from and self._clock.now_ms() < accept_from:
+        accept_from = self.config.accept_sends_from_ms
+        if accept_from and self.clock.now_ms() < accept_from:
             raise ServerError(f"broker unable to service, until, {accept_from}")
 
     def _checked_topic(self, fields: SendFields, connection: Connection) -> TopicConfig:
         topic = fields.topic
-        config = self._topics.configs.get(topic)
-        if not self._config.writable and config is not None and config.order:
-            raise NoPermission(f"the broker[{self._config.broker_name}] sending message is forbidden")
+        config = self.topics.configs.get(topic)
+        if not self.config.writable and config is not None and config.order:
+            raise NoPermission(f"the broker[{self.config.broker_name}] sending message is forbidden")
         check_send_topic(topic)
         if config is None:
-            config = self._topics.create_in_send(topic, fields.default_topic, fields.default_topic_queue_nums)
+            config = self.topics.create_in_send(topic, fields.default_topic, fields.default_topic_queue_nums)
         if config is None and topic.startswith(RETRY_PREFIX):
-            config = self._topics.create_in_send_back(topic, 1, PERM_READ_WRITE)
+            config = self.topics.create_in_send_back(topic, 1, PERM_READ_WRITE)
         if config is None:
             raise TopicNotFound(f"topic[{topic}] not exist, apply first please!\n{_FAQ}")
         if fields.queue_id >= max(config.read_queue_nums, config.write_queue_nums):
@@ -398,7 +384,7 @@ class SendHandlers:
         return config
 
     def _check_size(self, messages: Sequence[NewMessage]) -> None:
-        limit = self._store_config.message_bytes_max
+        limit = self.store.config.message_bytes_max
         total = sum(len(message.body) for message in messages)
         if total > limit:
             raise MessageIllegal(f"the message is illegal, maybe msg body length over limit {limit} bytes")
@@ -432,14 +418,14 @@ class SendHandlers:
     def _retry_or_dead_letter(self, message: NewMessage, fields: SendFields, frame: Frame) -> None:
         """A consumer sends a message back as a plain send to its retry topic."""
         group = message.topic.removeprefix(RETRY_PREFIX)
-        config = self._groups.find(group)
+        config = self.groups.find(group)
         if config is None:
             raise SubscriptionGroupNotExist(f"subscription group not exist, {group}")
         limit = config.retry_max_times
         if frame.version >= Version.V3_4_9 and fields.max_reconsume_times is not None:
             limit = fields.max_reconsume_times
         if fields.reconsume_times > limit:
-            dead = self._topics.create_in_send_back(dlq_topic(group), 1, PERM_READ_WRITE)
+            dead = self.topics.create_in_send_back(dlq_topic(group), 1, PERM_READ_WRITE)
             message.topic = dead.topic_name
             message.queue_id = 0
             message.properties = remove_property(message.properties, b"DELAY")
@@ -456,24 +442,24 @@ class SendHandlers:
             messages = pending[0].messages
         else:
             messages = [message for one in pending for message in one.messages]
-        started = self._clock.monotonic()
+        started = self.clock.monotonic()
         try:
-            appended = self._store.append_batch(messages)
+            appended = self.store.append_batch(messages)
         except StoreError:
             # One refused message must not take the others of the read with it.
             self._append_one_by_one(pending)
             return
-        elapsed_ms = (self._clock.monotonic() - started) * 1000
+        elapsed_ms = (self.clock.monotonic() - started) * 1000
         if elapsed_ms > _STALL_MS:
             # What is queued behind a stalled disk would be answered late: refuse it for a moment, so that
             # its senders turn to another broker, as Apache's page-cache-busy check does.
-            self._stalled_until = self._clock.monotonic() + 0.1
+            self._stalled_until = self.clock.monotonic() + 0.1
         self._answer(pending, appended)
 
     def _append_one_by_one(self, pending: list[_Pending]) -> None:
         for one in pending:
             try:
-                appended = self._store.append_batch(one.messages)
+                appended = self.store.append_batch(one.messages)
             except StoreError as error:
                 encoded = self._refusal(one.frame, error.code, error.remark)
                 if encoded is not None:
@@ -483,9 +469,9 @@ class SendHandlers:
 
     def _answer(self, pending: list[_Pending], appended: list[Appended]) -> None:
         """Reply now to what is safe enough already, and to the rest when the gate says so."""
-        immediate = self._gate.immediate
-        put = self._stats.put
-        stored = self._replies.stored
+        immediate = self.gate.immediate
+        put = self.stats.put
+        stored = self.replies.stored
         late: list[tuple[_Pending, Sequence[Appended]]] = []
         position = 0
         for one in pending:
@@ -507,8 +493,8 @@ class SendHandlers:
                 late.append((one, where))
         if late:
             last = appended[-1]
-            self._gate.wait(last.log_offset + last.size, lambda code: self._reply_late(late, code))
+            self.gate.wait(last.log_offset + last.size, lambda code: self._reply_late(late, code))
 
     def _reply_late(self, late: list[tuple[_Pending, Sequence[Appended]]], code: int) -> None:
         for one, where in late:
-            one.connection.send(self._replies.stored(one.frame, code, one.queue_id, where, one.unique_key))
+            one.connection.send(self.replies.stored(one.frame, code, one.queue_id, where, one.unique_key))
