@@ -23,22 +23,35 @@ from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.durability import AckGate
 from orbitmq.broker.groups import GroupTable
 from orbitmq.broker.handlers.clients import ClientHandlers
+from orbitmq.broker.handlers.consumer_calls import ConsumerCallHandlers, ResetHandlers
 from orbitmq.broker.handlers.groups import GroupHandlers
+from orbitmq.broker.handlers.inspect import (
+    ClientInspection,
+    GroupInspection,
+    Lags,
+    StatsInspection,
+    TopicInspection,
+)
 from orbitmq.broker.handlers.locks import LockHandlers
+from orbitmq.broker.handlers.maintenance import MaintenanceHandlers
 from orbitmq.broker.handlers.offsets import OffsetHandlers
 from orbitmq.broker.handlers.pull import PullHandlers
+from orbitmq.broker.handlers.query import QueryHandlers
 from orbitmq.broker.handlers.send import SendHandlers, SendReplies
 from orbitmq.broker.handlers.send_back import SendBackHandlers
 from orbitmq.broker.handlers.sync import SyncHandlers, SyncSources
 from orbitmq.broker.handlers.topics import TopicHandlers
 from orbitmq.broker.intake import Intake
+from orbitmq.broker.live_config import LiveConfig
 from orbitmq.broker.offsets import ConsumerOffsets
 from orbitmq.broker.pull_waiters import TICK_S
 from orbitmq.broker.queue_locks import QueueLocks
 from orbitmq.broker.registration import Registration
+from orbitmq.broker.runtime_info import RuntimeInfo, RuntimeSources
 from orbitmq.broker.schedule import Schedule
 from orbitmq.broker.stats import SAMPLE_S, BrokerStats
 from orbitmq.broker.topics import TopicTable
+from orbitmq.broker.unsupported import unserved
 from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.record.hosts import encode_host
 from orbitmq.record.ids import UniqueKeys
@@ -71,12 +84,15 @@ class Broker:
         clock: Clock = SYSTEM_CLOCK,
         fs: FileSystem = LOCAL_FILE_SYSTEM,
         tls: ServerTls | None = None,
+        config_file: str | None = None,
     ) -> None:
+        """``config_file`` is where options changed by request are written."""
         self.config = config
         self.store_config = store_config
         self._clock = clock
         self._fs = fs
         self._tls = tls
+        self._config_file = None if config_file is None else SafeFile(fs, config_file)
         self._tasks = TaskOwner("broker", on_failure=self._job_died)
         self._failed: asyncio.Future[BaseException] | None = None
         self._started = False
@@ -111,6 +127,7 @@ class Broker:
         store_host = encode_host(socket.gethostbyname(host), config.listen_port)
         self.stats = BrokerStats(config.cluster_name, self._clock.now_ms())
         self._load_metadata()
+        self.stats.is_system = self.topics.is_system
         self.store = MessageStore(
             self.store_config,
             store_host=store_host,
@@ -135,11 +152,9 @@ class Broker:
         self.intake = Intake(self.store, levels)
         self._build_hot_handlers(store_host)
         routes = self._build_handlers()
-        self.main_router = Router(routes, after_read=self._send.finish_read)
-        fast = Router(
-            [route for route in routes if route.fast_port],
-            after_read=self._send.finish_read,
-        )
+        reasons = unserved(route.code for route in routes)
+        self.main_router = Router(routes, reasons, self._send.finish_read)
+        fast = Router([route for route in routes if route.fast_port], reasons, self._send.finish_read)
         self._server = Server(
             [
                 Listener(config.bind_host, 0, router, bound)
@@ -252,7 +267,95 @@ class Broker:
         routes: list[Route | RawRoute] = [*self._send.routes(), *self._pull.routes()]
         for handler in handlers:
             routes += handler.routes()
-        return routes
+        return routes + self._admin_routes()
+
+    def _admin_routes(self) -> list[Route]:
+        """What operators ask: queries, inspection, upkeep."""
+        config = self.config
+        lags = Lags(
+            broker_name=config.broker_name, offsets=self.offsets, consumers=self.consumers, store=self.store
+        )
+        runtime_info = RuntimeInfo(
+            config=config,
+            store=self.store,
+            stats=self.stats,
+            clock=self._clock,
+            fs=self._fs,
+            sources=RuntimeSources(schedule=self.schedule.progress),
+        )
+        handlers = (
+            QueryHandlers(store=self.store, store_config=self.store_config, consumers=self.consumers),
+            ClientInspection(
+                consumers=self.consumers,
+                producers=self.producers,
+                offsets=self.offsets,
+                topics=self.topics,
+                address=self.address,
+            ),
+            GroupInspection(
+                address=self.address,
+                lags=lags,
+                topics=self.topics,
+                groups=self.groups,
+                offsets=self.offsets,
+                stats=self.stats,
+            ),
+            TopicInspection(
+                broker_name=config.broker_name,
+                topics=self.topics,
+                offsets=self.offsets,
+                store=self.store,
+                stats=self.stats,
+                clock=self._clock,
+            ),
+            StatsInspection(stats=self.stats, runtime_info=runtime_info.table),
+            ResetHandlers(
+                config=config,
+                topics=self.topics,
+                groups=self.groups,
+                offsets=self.offsets,
+                consumers=self.consumers,
+                store=self.store,
+                wake=self._pull.waiters.arrived,
+            ),
+            ConsumerCallHandlers(
+                broker_name=config.broker_name,
+                topics=self.topics,
+                groups=self.groups,
+                consumers=self.consumers,
+                store=self.store,
+            ),
+            MaintenanceHandlers(
+                live_config=self._live_config(),
+                topics=self.topics,
+                offsets=self.offsets,
+                consumers=self.consumers,
+                store=self.store,
+            ),
+        )
+        return [route for handler in handlers for route in handler.routes()]
+
+    def _live_config(self) -> LiveConfig:
+        # What options left to the broker came out as.
+        effective = {
+            "brokerIP1": self.address.rpartition(":")[0],
+            "brokerIP2": self.ha_address.rpartition(":")[0],
+            "storePathCommitLog": ",".join(self.store_config.log_directories),
+        }
+        return LiveConfig(
+            self.config,
+            (self.store_config,),
+            clock=self._clock,
+            file=self._config_file,
+            effective=effective,
+            on_change=self._options_changed,
+        )
+
+    def _options_changed(self, keys: frozenset[str]) -> None:
+        self._send.forget_topics()
+        if "brokerPermission" in keys:
+            self.topics.touch()
+            self.registration.refresh()
 
     def _arrived(self, topic: str, queue_id: int) -> None:
         self._pull.waiters.arrived(topic, queue_id)

@@ -57,7 +57,7 @@ def broker_command(
     # the young generation a thousand times a second under load.
     gc.set_threshold(50_000, 20, 50)
     run_server(
-        lambda: Broker(config, store_config),
+        lambda: Broker(config, store_config, config_file=config_file),
         lambda broker: f"orbitmq broker ready, name {broker.config.broker_name}, address {broker.address}",
         lambda broker: broker.failure(),
     )
