@@ -368,10 +368,18 @@ class Broker:
         start(every(TICK_S, self.store.tick), "store")
         start(every(TICK_S, self._pull.waiters.tick), "pull-waiters")
         start(
-            every(self.config.offset_flush_interval_ms / 1000, self.offsets.persist, first_s=10.0), "offsets"
+            every(self.config.offset_flush_interval_ms / 1000, self.offsets.persist_aside, first_s=10.0),
+            "offsets",
         )
         start(every(10.0, self._expire_clients), "client-expiry")
+        start(every(10.0, self._save_again), "tables")
+        start(every(15.0, self.consumers.send_collected_notices), "notices")
         start(every(SAMPLE_S, lambda: self.stats.sample(self._clock.now_ms())), "stats")
+
+    def _save_again(self) -> None:
+        """Tables are saved when they change; this is for a save the disk refused."""
+        self.topics.persist()
+        self.groups.persist()
 
     def _expire_clients(self) -> None:
         self.producers.expire()
