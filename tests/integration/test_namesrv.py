@@ -178,10 +178,13 @@ async def test_registrations_that_are_refused() -> None:
         nameless = await broker.ask(code.REGISTER_BROKER, b"{}", clusterName="C")
         assert nameless.code == ResponseCode.SYSTEM_ERROR
         assert "brokerName" in (nameless.remark or "")
-        broken = await broker.ask(
-            code.REGISTER_BROKER, b"{]", clusterName="C", brokerName="a", brokerAddr="x:1", brokerId=0
-        )
-        assert broken.code == ResponseCode.SYSTEM_ERROR
+        no_name = b'{"topicConfigSerializeWrapper":{"topicQueueMappingInfoMap":{"S":{"bname":[]}}}}'
+        for body in (b"{]", b"[]", b"{{" * 5_000, b"[" * 50_000, no_name):
+            broken = await broker.ask(
+                code.REGISTER_BROKER, body, clusterName="C", brokerName="a", brokerAddr="x:1", brokerId=0
+            )
+            assert broken.code == ResponseCode.SYSTEM_ERROR
+            assert "internal error" not in (broken.remark or "")
         assert server.table.brokers() == {}
 
 
@@ -316,6 +319,22 @@ async def test_topic_is_added_and_deleted_by_request() -> None:
         assert await tool.route("T") == ResponseCode.TOPIC_NOT_EXIST
         await tool.ok(code.DELETE_TOPIC_IN_NAMESRV, topic="U")
         assert await tool.route("U") == ResponseCode.TOPIC_NOT_EXIST
+
+
+@on_both_loops
+async def test_static_topic_mapping_reaches_the_clients() -> None:
+    body = (
+        b'{"topicConfigSerializeWrapper":{"dataVersion":{"counter":1},"topicConfigTable":{"S":{"topicName":"S"},'
+        b'"T":{"topicName":"T"}},"topicQueueMappingInfoMap":{"S":{"bname":"a","currIdMap":{0:0,1:1},"topic":"S"}}}}'
+    )
+    async with NameServer(config()) as server, peer_of(server) as client:
+        await client.ok(
+            code.REGISTER_BROKER, body, clusterName="C", brokerName="a", brokerAddr="x:1", brokerId=0
+        )
+        route = await client.route("S")
+        assert isinstance(route, dict)
+        mapping = {"bname": "a", "currIdMap": {"0": 0, "1": 1}, "topic": "S"}
+        assert route["topicQueueMappingByBroker"] == {"a": mapping}
 
 
 @on_both_loops

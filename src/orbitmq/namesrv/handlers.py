@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from orbitmq.codes import RequestCode, ResponseCode, TopicSysFlag, Version
-from orbitmq.errors import ConnectionLostError, QueryNotFound, RequestTimeoutError, ServerError
+from orbitmq.errors import BodyError, ConnectionLostError, QueryNotFound, RequestTimeoutError, ServerError
 from orbitmq.model.data_version import DataVersion
 from orbitmq.namesrv.config import render_config
 from orbitmq.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
@@ -144,7 +146,6 @@ class NameServerHandlers:
             call.body, compressed=header.compressed is True, version=call.frame.version
         )
         wrapper = body.topic_config_serialize_wrapper
-        mappings = wrapper.topic_queue_mapping_info_map or {}
         registered = self.table.register(
             Registration(
                 key=BrokerKey(header.cluster_name, header.broker_addr),
@@ -156,7 +157,7 @@ class NameServerHandlers:
                 enable_acting_master=header.enable_acting_master,
                 data_version=wrapper.data_version,
                 topics=wrapper.topic_config_table,
-                mappings={topic: javajson.loads(bytes(raw)) for topic, raw in mappings.items()},
+                mappings=_mappings(wrapper.topic_queue_mapping_info_map or {}),
                 # Brokers before 3.0.11 had no filter servers to tell of.
                 filter_servers=body.filter_server_list if call.frame.version >= Version.V3_0_11 else None,
                 connection=call.peer,
@@ -313,6 +314,18 @@ class NameServerHandlers:
     def show_config(self, call: Call[Header]) -> Reply:
         """GET_NAMESRV_CONFIG."""
         return Reply(body=render_config(self.config.current).encode())
+
+
+def _mappings(by_topic: Mapping[str, msgspec.Raw]) -> dict[str, dict[str, Any]]:
+    """Static-topic mappings, each under the name of the broker it is of. Raises ``BodyError``."""
+    found: dict[str, dict[str, Any]] = {}
+    for topic, raw in by_topic.items():
+        # Bytes of its own: a raw part would keep the whole registration in memory.
+        mapping = javajson.loads(bytes(raw))
+        if not isinstance(mapping, dict) or not isinstance(mapping.get("bname"), str):
+            raise BodyError(f"the mapping of static topic {topic} has no bname")
+        found[topic] = mapping
+    return found
 
 
 def _no_route(topic: str) -> str:

@@ -34,8 +34,8 @@ class Registration:
     """``None``: a 4.x broker, which knows nothing of it."""
     data_version: DataVersion = field(default_factory=DataVersion)
     topics: Mapping[str, TopicConfig] = field(default_factory=dict)
-    mappings: Mapping[str, Any] = field(default_factory=dict)
-    """Static topics: topic to mapping info, which is passed on to clients as it came."""
+    mappings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Static topics: topic to mapping info, which has a ``bname`` and is passed on to clients as it came."""
     filter_servers: Sequence[str] | None = None
     connection: Hashable = None
     """What the broker speaks over; its loss removes the broker."""

@@ -155,8 +155,7 @@ class RouteTable:
             self._put_queues(topic, _queue_data(name, registration.topics[topic], read_only=read_only))
         if changed:
             for topic, mapping in registration.mappings.items():
-                broker_name = mapping.get("bname", name) if isinstance(mapping, dict) else name
-                self._mappings.setdefault(topic, {})[broker_name] = mapping
+                self._mappings.setdefault(topic, {})[mapping["bname"]] = mapping
             if registration.mappings:
                 self._on_change(registration.mappings.keys())
 
