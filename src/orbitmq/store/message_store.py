@@ -387,6 +387,8 @@ class MessageStore:
             for record in scanned:
                 if record.log_offset >= until:
                     return
+                if log.damaged and log.in_damage(record.log_offset):
+                    continue
                 yield view[record.position : record.position + record.size]
             assert scanned.end is not None
             start = segment_start + scanned.end.position

@@ -316,19 +316,19 @@ class Recovery:
         """Dispatch one record the slow way (``fed``: the index has it); gives the reason if it cannot be right."""
         queue = self._known.get((record.topic, record.queue_id))
         only, index = self._only, self._parts.index
+        if not fed and only is None and index is not None and record.log_offset >= index.rebuild_from:
+            self._parts.dispatcher.feed_index(record.topic.decode("utf-8", "replace"), record)
+        if record.log_offset < self._deleted_ends.get(record.topic, 0):
+            return ""
         if queue is None:
             queue = self._learn(record.topic, record.queue_id)
             if queue is None:
                 return f"topic {record.topic!r} or queue id {record.queue_id} is impossible"
-        if not fed and only is None and index is not None and record.log_offset >= index.rebuild_from:
-            self._parts.dispatcher.feed_index(queue.topic, record)
         if (
             record.sys_flag & 4
             or record.log_offset < queue.log_end
             or (only is not None and queue not in only)
         ):
-            return ""
-        if record.log_offset < self._deleted_ends.get(record.topic, 0):
             return ""
         if record.queue_offset != queue.max_offset:
             reason = self._settle(queue, record.queue_offset, record.log_offset)
