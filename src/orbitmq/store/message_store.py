@@ -120,6 +120,7 @@ class MessageStore:
             parts.log.segments.load()
             parts.checkpoint.load()
             parts.deleted.load()
+            parts.damage.load()
             self.recovery = Recovery(parts, clean=clean).run()
             parts.checkpoint.flush()
             self._abort.create(process_id())

@@ -10,6 +10,7 @@ from orbitmq.runtime.filesystem import FileSystem
 from orbitmq.store.checkpoint import Checkpoint
 from orbitmq.store.commit_log import CommitLog
 from orbitmq.store.config import StoreConfig
+from orbitmq.store.damage import DamageNotes
 from orbitmq.store.dispatch import Dispatcher
 from orbitmq.store.index_service import IndexService
 from orbitmq.store.queue_table import DeletedTopics, QueueTable
@@ -30,6 +31,7 @@ class StoreParts:
     index: IndexService | None
     checkpoint: Checkpoint
     deleted: DeletedTopics
+    damage: DamageNotes
     dispatcher: Dispatcher
 
     @classmethod
@@ -52,5 +54,6 @@ class StoreParts:
             index=index,
             checkpoint=Checkpoint(fs, config.path("checkpoint")),
             deleted=DeletedTopics(fs, config.path("deletedTopics.json")),
+            damage=DamageNotes(fs, config.path("damagedRanges.json")),
             dispatcher=Dispatcher(queues, index, DelayLevels(config.delay_levels)),
         )

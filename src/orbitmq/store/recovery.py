@@ -119,7 +119,10 @@ class Recovery:
         self._by_time = checkpoint.confirm_offset == 0 and not self._clean
         if self._clean:
             self._claimed_end = max(self._claimed_end, parts.queues.log_end())
-        self._strict = checkpoint.confirm_offset > 0 and not self._config.recover_past_corruption
+        # Numbers are known to be dense only where nothing was lost and every deletion was noted.
+        self._strict = checkpoint.confirm_offset > 0 and not (
+            self._config.recover_past_corruption or parts.damage.ranges
+        )
         if parts.index is not None:
             parts.index.load(clean=self._clean, trusted_ms=checkpoint.index_ms)
         self._drop_deleted_topics()
@@ -391,6 +394,9 @@ class Recovery:
 
         Raises ``CorruptionError`` when records had been flushed here and the configuration does not skip damage.
         """
+        noted = self._parts.damage.stop_of(offset)
+        if noted is not None and self._is_start(noted):
+            return noted  # somebody has decided already to go on without this part
         checkpoint, by_time = self._parts.checkpoint, self._by_time
         if offset >= self._claimed_end and not (by_time and self._last_store_ms < checkpoint.log_ms):
             if not is_empty:
@@ -433,7 +439,7 @@ class Recovery:
                     break
                 continue
             candidate += min(found) - 4
-            if self._is_start(candidate, segment_end):
+            if self._is_start(candidate):
                 return candidate
             candidate += 1
         start = segment_end
@@ -443,13 +449,17 @@ class Recovery:
             start += segment_bytes
         return None
 
-    def _is_start(self, offset: int, segment_end: int) -> bool:
+    def _is_start(self, offset: int) -> bool:
+        """Whether a whole record, or an end-of-segment marker, lies there."""
         position = offset % self._log.segment_bytes
+        room = self._log.segment_bytes - position
+        if offset - position not in self._segments or room < BLANK.size:
+            return False
         head = self._parts.fs.pread(self._segments.handle(offset - position), BLANK.size, position)
         size, magic = BLANK.unpack(head)
         if magic == MAGIC_BLANK:
-            return bool(size == segment_end - offset)
-        return 0 < size <= segment_end - offset and self._record_at(offset, size) is not None
+            return bool(size == room)
+        return 0 < size <= room and self._record_at(offset, size) is not None
 
     def _record_at(self, log_offset: int, size: int = SAMPLE_BYTES) -> ScannedRecord | None:
         if log_offset - log_offset % self._log.segment_bytes not in self._segments:
@@ -481,7 +491,11 @@ class Recovery:
             segments.remove(segments.starts[-1])
         if end - end % log.segment_bytes in segments and (report.cut_reason or not self._clean):
             segments.zero_from(end)
-        log.damaged = [(start, min(stop, end)) for start, stop in report.damaged if start < end]
+        found = {*parts.damage.ranges, *report.damaged}
+        log.damaged = sorted(
+            (start, min(stop, end)) for start, stop in found if log.start < stop and start < end
+        )
+        parts.damage.keep(log.damaged)
         log.last_store_ms = self._last_store_ms
         log.move_to(end)
         if not segments.starts:
