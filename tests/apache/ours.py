@@ -41,9 +41,11 @@ class OrbitServer(ApacheServer):
         """Send a signal and give the code the process leaves with. Raises when it does not leave in time."""
         self.process.send_signal(number)
         try:
-            return self.process.wait(timeout_s)
+            code = self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"{self.name} still runs after {timeout_s} s:\n{self.log_tail()}") from None
+        self._reap()
+        return code
 
     def open_files(self) -> int:
         """Descriptors it holds."""
