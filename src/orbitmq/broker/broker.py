@@ -218,6 +218,7 @@ class Broker:
             offsets=self.offsets,
             consumers=self.consumers,
             stats=self.stats,
+            clock=self._clock,
         )
         self.store.on_arrival = self._arrived
 
@@ -341,6 +342,9 @@ class Broker:
             "brokerIP1": self.address.rpartition(":")[0],
             "brokerIP2": self.ha_address.rpartition(":")[0],
             "storePathCommitLog": ",".join(self.store_config.log_directories),
+            # Not options here, but exportConfigs and exportMetrics of mqadmin look for them.
+            "useTLS": "false" if self._tls is None else "true",
+            "clientCallbackExecutorThreads": str(os.cpu_count() or 1),
         }
         return LiveConfig(
             self.config,

@@ -106,7 +106,7 @@ class RuntimeInfo:
                 for label, count in zip(PutTimes.LABELS, times.distribution(), strict=True)
             ),
             "putMessageEntireTimeMax": str(times.max_ms),
-            "getMessageEntireTimeMax": str(int(stats.get_time_max_ms)),
+            "getMessageEntireTimeMax": str(int(stats.get_time_max_s * 1000)),
             "putLatency99": f"{times.percentile_ms(0.99):.2f}",
             "putLatency999": f"{times.percentile_ms(0.999):.2f}",
         }

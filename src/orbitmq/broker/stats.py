@@ -213,7 +213,7 @@ class BrokerStats:
         self._gets_of: dict[tuple[str, str], list[Traffic]] = {}
         self.misses = 0
         """Reads that found nothing; counted by the pull path itself."""
-        self.get_time_max_ms = 0.0
+        self.get_time_max_s = 0.0
         """Longest read of a queue; kept by the pull path itself."""
         self.put_failures = 0
         self.put_times = PutTimes()

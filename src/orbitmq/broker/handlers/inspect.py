@@ -116,7 +116,8 @@ class ClientInspection:
                     client_id=channel.client_id,
                     language=channel.language,
                     last_update_timestamp=channel.last_update_ms,
-                    remote_ip=channel.connection.remote_text,
+                    # With the slash Java puts before an address that has no name.
+                    remote_ip=f"/{channel.connection.remote_text}",
                     version=channel.version,
                 )
             )

@@ -32,6 +32,7 @@ from orbitmq.errors import (
 from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.subscription import SubscriptionData, parse_subscription
 from orbitmq.model.topic import TopicConfig
+from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.store.message_store import MessageStore
 from orbitmq.store.types import ReadResult, ReadStatus
 from orbitmq.transport.connection import Connection
@@ -97,6 +98,7 @@ class PullHandlers:
     offsets: ConsumerOffsets
     consumers: ConsumerTable
     stats: BrokerStats
+    clock: Clock = SYSTEM_CLOCK
     sql_filters: SqlFilters | None = None
 
     def __post_init__(self) -> None:
@@ -209,7 +211,8 @@ class PullHandlers:
     # -- reading ---------------------------------------------------------------------------------------
 
     def _read(self, request: PullMessageRequest, offset: int, selection: PullFilter) -> ReadResult:
-        return self.store.read(
+        started = self.clock.monotonic()
+        result = self.store.read(
             request.topic,
             request.queue_id,
             offset,
@@ -218,6 +221,12 @@ class PullHandlers:
             tag_codes=selection.tag_codes,
             predicate=selection.predicate,
         )
+        elapsed_s = self.clock.monotonic() - started
+        if elapsed_s > self.stats.get_time_max_s:
+            self.stats.get_time_max_s = elapsed_s
+        if not result.count:
+            self.stats.misses += 1
+        return result
 
     def _code(self, request: PullMessageRequest, result: ReadResult) -> int:
         code = _CODE_OF.get(result.status)

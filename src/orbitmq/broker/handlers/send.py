@@ -450,10 +450,12 @@ class SendHandlers:
             self._append_one_by_one(pending)
             return
         elapsed_ms = (self.clock.monotonic() - started) * 1000
-        if elapsed_ms > _STALL_MS:
-            # What is queued behind a stalled disk would be answered late: refuse it for a moment, so that
-            # its senders turn to another broker, as Apache's page-cache-busy check does.
-            self._stalled_until = self.clock.monotonic() + 0.1
+        if elapsed_ms >= 1.0:
+            self.stats.put_times.slow(elapsed_ms, len(messages))
+            if elapsed_ms > _STALL_MS:
+                # What is queued behind a stalled disk would be answered late: refuse it for a moment, so that
+                # its senders turn to another broker, as Apache's page-cache-busy check does.
+                self._stalled_until = self.clock.monotonic() + 0.1
         self._answer(pending, appended)
 
     def _append_one_by_one(self, pending: list[_Pending]) -> None:
@@ -461,6 +463,7 @@ class SendHandlers:
             try:
                 appended = self.store.append_batch(one.messages)
             except StoreError as error:
+                self.stats.put_failures += len(one.messages)
                 encoded = self._refusal(one.frame, error.code, error.remark)
                 if encoded is not None:
                     one.connection.send(encoded)
