@@ -295,6 +295,7 @@ class MessageStore:
             checkpoint = parts.checkpoint
             checkpoint.confirm_offset = min(checkpoint.confirm_offset, log_offset)
             checkpoint.queues_log_offset = min(checkpoint.queues_log_offset, log_offset)
+            checkpoint.log_ms = checkpoint.queues_ms = 0  # of what is left the times are not known
             checkpoint.flush()
             # Then memory, as a whole, and the disk.
             log.partial_start = -1

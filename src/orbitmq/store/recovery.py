@@ -496,7 +496,7 @@ class Recovery:
             (start, min(stop, end)) for start, stop in found if log.start < stop and start < end
         )
         parts.damage.keep(log.damaged)
-        log.last_store_ms = self._last_store_ms
+        log.last_store_ms = self._last_store_ms or parts.checkpoint.log_ms
         log.move_to(end)
         if not segments.starts:
             parts.queues.clear()
@@ -509,7 +509,9 @@ class Recovery:
         self._finish_derived(end)
         checkpoint = parts.checkpoint
         checkpoint.confirm_offset = end
-        checkpoint.log_ms = self._last_store_ms or checkpoint.log_ms
+        # Zero (nothing walked) only costs the next recovery time; a time behind the last record would be a lie.
+        checkpoint.log_ms = self._last_store_ms
+        checkpoint.queues_ms = min(checkpoint.queues_ms, checkpoint.log_ms)
         checkpoint.queues_log_offset = min(
             checkpoint.queues_log_offset, report.start if not self._clean else end
         )

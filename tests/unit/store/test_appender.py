@@ -161,7 +161,7 @@ def test_batch_larger_than_a_segment_leaves_nothing_when_its_end_is_refused() ->
     with pytest.raises(StoreUnavailable):
         store.append_batch([message(number) for number in range(2, 100)])
     assert bodies(store) == [b"body 0", b"body 1"]
-    assert not store.writable
+    assert store.unwritable_reason != ""
     fs.heal()
     found = bodies(open_store(fs.kill()))
     assert found == [b"body %d" % number for number in range(len(found))]
@@ -291,7 +291,7 @@ def test_units_that_cannot_be_written_stay_readable_and_stop_further_appends() -
     assert bodies(store) == [b"body %d" % number for number in range(count)]
     clock.advance(2000)
     store.tick()
-    assert not store.writable
+    assert store.unwritable_reason != ""
     fs.on_operation = None
     clock.advance(100)
     store.tick()

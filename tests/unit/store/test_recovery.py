@@ -412,7 +412,7 @@ def test_store_opens_on_a_full_disk_and_takes_writes_when_there_is_space() -> No
     fs.on_operation = lambda name, path: _refuse(path)
     clock = ManualClock(START_MS)
     store = open_store(fs, clock)
-    assert not store.writable
+    assert store.unwritable_reason != ""
     for queue_id in (0, 1):
         assert bodies(store, "TopicA", queue_id) == expected(50, queue_id)
     fs.on_operation = None

@@ -1,0 +1,407 @@
+"""The store as a whole: life, facts, replication, cuts, retention, deletion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.unit.store.support import (
+    FILE_UNITS,
+    ROOT,
+    SEGMENT_BYTES,
+    START_MS,
+    bodies,
+    config,
+    decoded,
+    message,
+    open_store,
+)
+
+from orbitmq.errors import ConfigError, CorruptionError
+from orbitmq.record.codec import decode_record
+from orbitmq.store.errors import BadAppend, StoreLocked, StoreUnavailable
+from orbitmq.store.message_store import MessageStore
+from orbitmq.testing.faulty_fs import FaultyFileSystem
+from orbitmq.testing.manual_clock import ManualClock
+
+HOUR_MS = 3_600_000
+
+
+def test_store_is_open_once_at_a_time_and_leaves_nothing_open() -> None:
+    fs = FaultyFileSystem()
+    store = open_store(fs)
+    with pytest.raises(StoreLocked, match="another broker"):
+        open_store(fs)
+    store.append(message(0))
+    store.read("TopicA", 0, 0, 1)
+    store.close()
+    store.close()
+    assert fs.open_paths == []
+    assert f"{ROOT}/abort" not in fs.paths()
+    again = open_store(fs)
+    assert bodies(again) == [b"body 0"]
+    again.close()
+    assert fs.open_paths == []
+
+
+def test_close_that_the_disk_refuses_keeps_the_abort_file_and_unlocks() -> None:
+    fs = FaultyFileSystem()
+    store = open_store(fs)
+    store.append(message(0))
+    fs.sync_error = 5
+    with pytest.raises(OSError, match="Input/output"):
+        store.close()
+    assert f"{ROOT}/abort" in fs.paths()
+    assert fs.open_paths == []
+    fs.heal()
+    again = open_store(fs)
+    assert again.recovery is not None
+    assert not again.recovery.clean
+
+
+def test_facts_of_queues_and_log() -> None:
+    store = open_store(FaultyFileSystem())
+    for number in range(5):
+        store.append(message(number, queue_id=number % 2))
+    store.append(message(9, topic="Other", queue_id=3))
+    assert (store.topics(), store.queues("TopicA"), store.queues("Nothing")) == (
+        ["Other", "TopicA"],
+        [0, 1],
+        [],
+    )
+    assert (store.max_offset("TopicA", 0), store.max_offset("TopicA", 9)) == (3, 0)
+    assert (store.min_offset("TopicA", 0), store.min_offset("TopicA", 9)) == (0, -1)
+    assert store.log_offset_at("TopicA", 1, 0) == store.units("TopicA", 1, 0, 1)[0][0]
+    assert (store.log_offset_at("TopicA", 1, 2), store.units("TopicA", 1, 2, 1)) == (-1, [])
+    assert store.confirm_offset == store.max_log_offset
+    assert (store.flushed_offset, store.min_log_offset) == (0, 0)
+    assert store.index_last_update.log_offset > 0
+
+
+def test_record_is_found_only_at_its_own_offset() -> None:
+    store = open_store(FaultyFileSystem())
+    done = [store.append(message(number)) for number in range(40)]
+    for one in done:
+        record = store.record_at(one.log_offset)
+        assert record is not None
+        assert decode_record(record).queue_offset == one.queue_offset
+        assert store.record_at(one.log_offset, one.size) == record
+        assert store.record_at(one.log_offset, one.size - 1) is None
+    starts = {one.log_offset for one in done}
+    for offset in [*range(-3, 600), 1 << 40, store.max_log_offset, store.max_log_offset - 10]:
+        if offset not in starts:
+            assert store.record_at(offset) is None
+
+
+def test_log_range_gives_raw_bytes_up_to_the_end_of_a_segment() -> None:
+    store = open_store(FaultyFileSystem())
+    for number in range(40):
+        store.append(message(number))
+    whole = b""
+    while piece := bytes(store.log_range(len(whole), 1000)):
+        whole += piece
+    assert len(whole) == store.max_log_offset
+    assert bytes(store.log_range(SEGMENT_BYTES - 5, 1000)) == whole[SEGMENT_BYTES - 5 : SEGMENT_BYTES]
+    assert bytes(store.log_range(1 << 40, 10)) == b""
+    assert bytes(store.log_range(-1, 10)) == b""
+
+
+def test_scan_gives_every_record_in_log_order_from_a_boundary_on() -> None:
+    store = open_store(FaultyFileSystem())
+    done = [store.append(message(number, queue_id=number % 3)) for number in range(60)]
+    assert [decode_record(piece).log_offset for piece in store.scan(0)] == [one.log_offset for one in done]
+    assert len(list(store.scan(done[20].log_offset, done[30].log_offset))) == 10
+    assert list(store.scan(store.max_log_offset)) == []
+    with pytest.raises(CorruptionError):
+        list(store.scan(7))
+
+
+def test_query_finds_by_key_within_times_and_bounds_the_count() -> None:
+    clock = ManualClock(START_MS)
+    store = open_store(FaultyFileSystem(), clock, query_count_max=5)
+    for number in range(20):
+        clock.advance(1000)
+        store.append(message(number, properties=b"KEYS\x01same k%d\x02" % number))
+    hits, update = store.query("TopicA", "same", 100, 0, 1 << 60)
+    assert [record.body for record in decoded(hits)] == [b"body %d" % number for number in range(15, 20)]
+    assert update.timestamp_ms == START_MS + 20_000
+    hits, _ = store.query("TopicA", "k7", 10, 0, 1 << 60)
+    assert [record.body for record in decoded(hits)] == [b"body 7"]
+    assert store.query("TopicA", "k7", 10, START_MS + 9000, 1 << 60)[0] == []
+    assert store.query("TopicB", "k7", 10, 0, 1 << 60)[0] == []
+    without = open_store(FaultyFileSystem(), index_enabled=False)
+    without.append(message(1))
+    assert without.query("TopicA", "k1", 10, 0, 1 << 60) == ([], (0, 0))
+    assert without.index_last_update == (0, 0)
+
+
+# Replication.
+
+
+def replicated(source: MessageStore, piece_bytes: int) -> tuple[MessageStore, list[tuple[str, int]]]:
+    """A second store that got the first one's log in pieces."""
+    arrived: list[tuple[str, int]] = []
+    replica = open_store(FaultyFileSystem())
+    replica.on_arrival = lambda topic, queue_id: arrived.append((topic, queue_id))
+    while replica.max_log_offset < source.max_log_offset:
+        piece = source.log_range(replica.max_log_offset, piece_bytes)
+        replica.append_raw(replica.max_log_offset, piece)
+    return replica, arrived
+
+
+def source_store() -> MessageStore:
+    store = open_store(FaultyFileSystem())
+    for number in range(80):
+        store.append(message(number, queue_id=number % 3, sys_flag=4 if number % 10 == 9 else 0))
+    return store
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 7, 100, 1000, 32768])
+def test_replica_gets_the_same_bytes_and_queues_however_the_log_is_cut(piece_bytes: int) -> None:
+    source = source_store()
+    replica, arrived = replicated(source, piece_bytes)
+    assert [bytes(piece) for piece in replica.scan(0)] == [bytes(piece) for piece in source.scan(0)]
+    assert bytes(replica.log_range(0, 1 << 20)) == bytes(source.log_range(0, 1 << 20))
+    for queue_id in range(3):
+        assert bodies(replica, "TopicA", queue_id) == bodies(source, "TopicA", queue_id)
+    hits, _ = replica.query("TopicA", f"{17:032X}", 3, 0, 1 << 60)
+    assert len(hits) == 1
+    assert {queue_id for _, queue_id in arrived} == {0, 1, 2}
+    assert replica.writable
+
+
+def test_replica_that_stops_inside_a_record_goes_on_there_or_drops_it() -> None:
+    source = source_store()
+    cut = source.log_offset_at("TopicA", 0, 5) + 50
+    fs = FaultyFileSystem()
+    replica = open_store(fs)
+    replica.append_raw(0, source.log_range(0, cut))
+    whole_end = source.log_offset_at("TopicA", 0, 5)
+    assert replica.max_log_offset == cut
+    assert replica.unwritable_reason != ""
+    with pytest.raises(StoreUnavailable, match="replicated"):
+        replica.append(message(1))
+    replica.flush()
+    killed = open_store(fs.kill())
+    assert killed.max_log_offset == whole_end
+    replica.append_raw(cut, source.log_range(cut, 500))
+    assert replica.max_log_offset > cut
+    replica.end_replication()
+    assert replica.writable
+    done = replica.append(message(1000))
+    assert done.queue_offset == replica.max_offset("TopicA", 0) - 1
+    replica.close()
+    assert bodies(open_store(fs))[-1] == b"body 1000"
+
+
+def test_bytes_that_do_not_continue_the_log_are_refused() -> None:
+    source = source_store()
+    replica = open_store(FaultyFileSystem())
+    with pytest.raises(BadAppend):
+        replica.append_raw(10, source.log_range(10, 100))
+    replica.append_raw(0, source.log_range(0, 1000))
+    with pytest.raises(BadAppend):
+        replica.append_raw(0, source.log_range(0, 1000))
+
+
+def test_bytes_that_are_no_records_are_an_error() -> None:
+    replica = open_store(FaultyFileSystem())
+    with pytest.raises(CorruptionError, match="offset 0"):
+        replica.append_raw(0, b"\x00\x00\x00\x20garbage that is long enough to be a record....")
+
+
+def test_empty_replica_may_start_at_any_segment() -> None:
+    source = source_store()
+    replica = open_store(FaultyFileSystem())
+    start = SEGMENT_BYTES
+    while start < source.max_log_offset:
+        piece = source.log_range(start, 1 << 20)
+        replica.append_raw(start, piece)
+        start += len(piece)
+    assert replica.min_log_offset == SEGMENT_BYTES
+    assert bodies(replica)[-1] == bodies(source)[-1]
+    assert replica.max_offset("TopicA", 0) == source.max_offset("TopicA", 0)
+    assert replica.min_offset("TopicA", 0) > 0
+
+
+def test_reset_starts_an_empty_log_elsewhere() -> None:
+    source = source_store()
+    fs = FaultyFileSystem()
+    replica = open_store(fs)
+    replica.append_raw(0, source.log_range(0, 1000))
+    with pytest.raises(BadAppend):
+        replica.reset(5)
+    replica.reset(2 * SEGMENT_BYTES)
+    assert (replica.topics(), replica.max_log_offset) == ([], 2 * SEGMENT_BYTES)
+    replica.append_raw(2 * SEGMENT_BYTES, source.log_range(2 * SEGMENT_BYTES, 1 << 20))
+    replica.close()
+    again = open_store(fs)
+    assert again.min_log_offset == 2 * SEGMENT_BYTES
+    assert bodies(again)[-1] == bodies(replica)[-1] if replica.writable else True
+
+
+# Cuts.
+
+
+@pytest.mark.parametrize("kept", [0, 1, 20, 26, 27, 60, 79])
+def test_truncate_forgets_everything_behind_a_boundary_for_good(kept: int) -> None:
+    fs = FaultyFileSystem()
+    store = open_store(fs)
+    done = [store.append(message(number)) for number in range(80)]
+    store.flush()
+    store.truncate(done[kept].log_offset)
+    assert store.max_log_offset == done[kept].log_offset
+    for each in (store, open_store(fs.power_cut())):
+        assert bodies(each) == [b"body %d" % number for number in range(kept)]
+        assert each.query("TopicA", f"{kept:032X}", 3, 0, 1 << 60)[0] == []
+    store.append(message(1000))
+    assert bodies(store)[-1] == b"body 1000"
+    assert bodies(open_store(fs.kill()))[-1] == b"body 1000"
+
+
+def test_truncate_behind_the_end_is_nothing() -> None:
+    store = open_store(FaultyFileSystem())
+    store.append(message(0))
+    store.truncate(1 << 30)
+    assert bodies(store) == [b"body 0"]
+
+
+# Retention.
+
+
+def store_of_segments(
+    count: int, clock: ManualClock, **changes: object
+) -> tuple[MessageStore, FaultyFileSystem]:
+    fs = FaultyFileSystem(clock=clock.now_ms)
+    store = open_store(fs, clock, **changes)  # type: ignore[arg-type]
+    number = 0
+    while store.max_log_offset < count * SEGMENT_BYTES:
+        store.append(message(number))
+        number += 1
+    store.flush()
+    return store, fs
+
+
+def test_expired_segments_go_and_queues_and_index_follow() -> None:
+    clock = ManualClock(START_MS)
+    store, fs = store_of_segments(6, clock, retention_hours=1)
+    before = store.max_offset("TopicA", 0)
+    files = len(fs.paths(f"{ROOT}/consumequeue/")), len(fs.paths(f"{ROOT}/index/"))
+    assert store.clean_expired(force=True) == 0
+    clock.advance(HOUR_MS + 1)
+    assert store.clean_expired(force=True) == 6
+    assert store.min_log_offset == 6 * SEGMENT_BYTES
+    assert store.max_offset("TopicA", 0) == before
+    first = store.min_offset("TopicA", 0)
+    assert first > 100
+    assert store.log_offset_at("TopicA", 0, first) >= store.min_log_offset
+    assert store.log_offset_at("TopicA", 0, first - 1) == -1
+    assert len(fs.paths(f"{ROOT}/consumequeue/")) < files[0]
+    assert len(fs.paths(f"{ROOT}/index/")) < files[1]
+    left = bodies(store)
+    assert left == [b"body %d" % number for number in range(first, before)]
+    store.close()
+    again = open_store(fs)
+    assert (again.min_offset("TopicA", 0), bodies(again)) == (first, left)
+
+
+def test_segment_being_read_stays_readable_while_it_goes() -> None:
+    clock = ManualClock(START_MS)
+    store, _ = store_of_segments(3, clock, retention_hours=1)
+    found = store.read("TopicA", 0, 0, 4)
+    clock.advance(HOUR_MS + 1)
+    assert store.clean_expired(force=True) > 0
+    assert [record.body for record in decoded(found.slices)] == [b"body %d" % number for number in range(4)]
+
+
+def test_retention_runs_by_itself_at_the_hour() -> None:
+    clock = ManualClock(START_MS)
+    store, _ = store_of_segments(
+        3, clock, retention_hours=1, delete_when=";".join(f"{hour:02d}" for hour in range(24))
+    )
+    clock.advance(2 * HOUR_MS)
+    store.tick()
+    assert store.min_log_offset == 3 * SEGMENT_BYTES
+
+
+def test_full_disk_forbids_writes_until_there_is_room() -> None:
+    clock = ManualClock(START_MS)
+    store, fs = store_of_segments(3, clock, force_clean_enabled=False)
+    fs.capacity_bytes = fs.used_bytes + 4096
+    clock.advance(70_000)
+    store.tick()
+    with pytest.raises(StoreUnavailable, match="too full"):
+        store.append(message(1))
+    fs.capacity_bytes = 1 << 40
+    clock.advance(11_000)
+    store.tick()
+    store.append(message(1))
+
+
+def test_reconfigure_takes_over_what_may_change_and_refuses_nonsense() -> None:
+    store = open_store(FaultyFileSystem())
+    store.reconfigure(config(message_bytes_max=10))
+    with pytest.raises(StoreUnavailable.__base__):  # type: ignore[arg-type]
+        store.append(message(body=bytes(11)))
+    with pytest.raises(ConfigError, match="deleteWhen"):
+        store.reconfigure(config(delete_when="25"))
+    assert store.config.message_bytes_max == 10
+
+
+def test_topics_that_nobody_keeps_are_dropped() -> None:
+    store = open_store(FaultyFileSystem())
+    for topic in ("A", "B", "C"):
+        store.append(message(topic=topic))
+    assert store.keep_topics(["B", "X"]) == ["A", "C"]
+    assert store.topics() == ["B"]
+
+
+def test_log_may_lie_in_several_directories() -> None:
+    fs = FaultyFileSystem()
+    places: dict[str, object] = {"commit_log_path": "/disk1/log, /disk2/log"}
+    store = open_store(fs, **places)  # type: ignore[arg-type]
+    for number in range(100):
+        store.append(message(number))
+    store.close()
+    assert fs.paths("/disk1/log/")
+    assert fs.paths("/disk2/log/")
+    assert len(bodies(open_store(fs, **places))) == 100  # type: ignore[arg-type]
+
+
+def test_real_disk_serves_what_was_just_written_and_many_queues_with_few_handles(tmp_path: Path) -> None:
+    store = MessageStore(
+        config(
+            root=str(tmp_path),
+            segment_bytes=1 << 20,
+            open_queue_files_max=8,
+            queue_file_bytes=20 * FILE_UNITS,
+        )
+    )
+    store.open()
+    for number in range(400):
+        store.append(message(number, queue_id=number % 100))
+    store.flush()
+    for queue_id in range(100):
+        assert bodies(store, "TopicA", queue_id) == [
+            b"body %d" % number for number in range(queue_id, 400, 100)
+        ]
+    store.close()
+    again = MessageStore(store.config)
+    again.open()
+    assert len(again.queues("TopicA")) == 100
+    again.close()
+
+
+def test_post_is_used_for_every_report_of_the_worker(tmp_path: Path) -> None:
+    posted: list[Callable[[], None]] = []
+    store = MessageStore(config(root=str(tmp_path)), post=posted.append)
+    store.open()
+    done = store.append(message(0))
+    store.when_flushed(done.size, lambda ok: None)
+    store._flusher.drain()
+    assert store.flushed_offset == 0, "only what runs on the caller's thread may change the store"
+    for work in posted:
+        work()
+    assert store.flushed_offset == done.size
+    store.close()
