@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.config import BrokerConfig, BrokerRole
 from orbitmq.broker.durability import AckGate
 from orbitmq.broker.groups import GroupTable
 from orbitmq.broker.stats import BrokerStats
@@ -64,6 +64,21 @@ _PROPERTIES_MAX: Final = 32_767
 _PENDING_ACKS_MAX: Final = 10_000
 _STALL_MS: Final = 1_000
 """An append this slow means the disk cannot keep up (Apache: osPageCacheBusyTimeOutMills)."""
+_SLAVE: Final = BrokerRole.SLAVE
+_SHAPES_MAX: Final = 4096
+_SHAPE_BYTES_MAX: Final = 512
+_UNUSUAL_MARKS: Final = (
+    b"DELAY\x01",
+    b"TRAN_MSG\x01",
+    b"TIMER_",
+    b"POP_CK\x01",
+    b"MSG_REGION\x01",
+    b"TRACE_ON\x01",
+    b"CLUSTER\x01",
+    b"\x01\x02",
+    b"\x00",
+)
+"""Any of these in the properties means that they are not stored as they are."""
 _UNIQUE_KEY: Final = Property.UNIQUE_KEY.encode()
 _FAQ: Final = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
@@ -207,6 +222,8 @@ class SendHandlers:
         )
         self._stalled_until = 0.0
         self._properties_max = _PROPERTIES_MAX - len(self._added)
+        self._shapes: dict[bytes, bool] = {}
+        """Properties around the unique key that need nothing, and whether their sender waits for safety."""
         self._ordinary: dict[str, TopicConfig] = {}
         """Topics whose messages need no further look, by the config that was checked."""
 
@@ -256,34 +273,32 @@ class SendHandlers:
         config = self._ordinary.get(topic)
         raw = fields.properties
         # The short way: a topic that passed all checks before and has not changed since, a queue it has,
-        # properties without anything special. Written out rather than looped or called: each call costs a
-        # tenth of a microsecond, and this runs for every message.
+        # properties without anything special. Written out rather than called: each call costs a tenth of a
+        # microsecond, and this runs for every message.
+        at = raw.find(b"UNIQ_KEY\x01")
+        unique_key = raw[at + 9 : at + 41]
         if (
-            config is None
+            at < 0
+            or config is None
             or config is not self.topics.configs.get(topic)
             or not 0 <= fields.queue_id < config.write_queue_nums
             or fields.batch
-            or not raw
-            or raw[-1] != 2
-            or len(raw) > self._properties_max
             or len(frame.body) > self.store.config.message_bytes_max
-            or b"DELAY\x01" in raw
-            or b"TRAN_MSG\x01" in raw
-            or b"TIMER_" in raw
-            or b"POP_CK\x01" in raw
-            or b"MSG_REGION\x01" in raw
-            or b"TRACE_ON\x01" in raw
-            or b"CLUSTER\x01" in raw
-            or b"\x01\x02" in raw
+            or not unique_key.isalnum()
             or self.gate.waiting_count >= _PENDING_ACKS_MAX
-            or self.config.is_slave
+            or self.config.role is _SLAVE
         ):
             self._unusual(frame, connection, fields)
             return
-        unique_key = find_property(raw, _UNIQUE_KEY)
-        if unique_key is None:
-            self._unusual(frame, connection, fields)
-            return
+        # A producer's properties differ in nothing but the unique key, most of the time. What is around it is
+        # looked up as a whole: eight searches for names that must not be there cost two microseconds.
+        shape = b"\x00".join((raw[:at], raw[at + 41 :]))
+        waits = self._shapes.get(shape)
+        if waits is None:
+            waits = self._learn_shape(shape, raw, at)
+            if waits is None:
+                self._unusual(frame, connection, fields)
+                return
         host = connection.remote
         message = NewMessage(
             topic,
@@ -296,9 +311,24 @@ class SendHandlers:
             fields.sys_flag,
             fields.reconsume_times,
         )
-        self._pending.append(
-            _Pending(connection, frame, [message], fields.queue_id, unique_key, b"WAIT\x01false" not in raw)
-        )
+        self._pending.append(_Pending(connection, frame, [message], fields.queue_id, unique_key, waits))
+
+    def _learn_shape(self, shape: bytes, raw: bytes, at: int) -> bool | None:
+        """Whether the sender waits for safety; None when the properties need more than being stored."""
+        if (
+            len(raw) > self._properties_max
+            or raw[-1] != 2
+            or raw[at + 41 : at + 42] != b"\x02"
+            or (at and raw[at - 1] != 2)
+            or any(mark in raw for mark in _UNUSUAL_MARKS)
+        ):
+            return None
+        waits = b"WAIT\x01false" not in raw
+        if len(shape) <= _SHAPE_BYTES_MAX:
+            if len(self._shapes) >= _SHAPES_MAX:
+                self._shapes.clear()
+            self._shapes[shape] = waits
+        return waits
 
     def forget_topics(self) -> None:
         """Check every topic anew; called when a setting that decides about topics changed."""
