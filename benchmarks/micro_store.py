@@ -1,0 +1,276 @@
+"""What the store costs on one core: appends, reads, recovery, key lookups, memory.
+
+    python -m benchmarks.micro_store [--messages N] [--recovery-mib N] [--keys N] [--big-gib N] [--json FILE]
+
+Figures are process CPU per message (best of three rounds, since other work on the machine disturbs the wall clock),
+except where a name says "wall". The store lies in a temporary directory (``TMPDIR``) and is removed again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from orbitmq.store.config import StoreConfig
+from orbitmq.store.message_store import MessageStore
+from orbitmq.store.types import NewMessage
+
+HOST = b"\x7f\x00\x00\x01\x00\x00\x30\x39"
+TOPIC = "BenchmarkTest"
+BATCH = 32
+ROUNDS = 3
+PROPERTIES = (
+    b"UNIQ_KEY\x017F0000014676C0DEE0B0%012X\x02TAGS\x01TagA\x02WAIT\x01true\x02CLUSTER\x01DefaultCluster\x02"
+    b"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02"
+)
+Figures = dict[str, float]
+
+
+def messages(count: int, body_bytes: int, queue_count: int, first: int = 0) -> list[NewMessage]:
+    """What a broker hands over for sends of an ordinary producer."""
+    body = b"x" * body_bytes
+    return [
+        NewMessage(
+            topic=TOPIC,
+            queue_id=number % queue_count,
+            body=body,
+            properties=PROPERTIES % number,
+            born_timestamp_ms=1_794_773_001_075,
+            born_host=HOST,
+        )
+        for number in range(first, first + count)
+    ]
+
+
+@contextmanager
+def new_store(**options: Any) -> Iterator[MessageStore]:
+    with tempfile.TemporaryDirectory(prefix="orbitmq-bench-") as root:
+        store = MessageStore(StoreConfig(root=root, **options))
+        store.open()
+        try:
+            yield store
+        finally:
+            store.close()
+
+
+def cpu_us(work: Callable[[], object], count: int) -> float:
+    """CPU microseconds of ``work`` per item."""
+    gc.collect()
+    gc.disable()
+    try:
+        start = time.process_time()
+        work()
+        return (time.process_time() - start) / count * 1e6
+    finally:
+        gc.enable()
+
+
+def measure_machine() -> Figures:
+    """A fixed piece of work, to tell a busy or slow machine from a slow store: about 40 on an idle 3 GHz core."""
+
+    def loop() -> None:
+        total = 0
+        for number in range(1_000_000):
+            total += number & 7
+
+    return {"one million additions, for scale: ms": min(cpu_us(loop, 1000) for _ in range(ROUNDS))}
+
+
+def append_singly(store: MessageStore, sent: list[NewMessage]) -> None:
+    append = store.append
+    for message in sent:
+        append(message)
+
+
+def append_in_batches(store: MessageStore, sent: list[NewMessage]) -> None:
+    append_batch = store.append_batch
+    for start in range(0, len(sent), BATCH):
+        append_batch(sent[start : start + BATCH])
+
+
+def note_only(store: MessageStore) -> None:
+    """Leave out the building of index entries, so that an append shows its own cost."""
+    index = store._parts.index
+    assert index is not None
+    index.build = index.pending.clear  # type: ignore[method-assign]
+
+
+def measure_appends(count: int) -> Figures:
+    figures: Figures = {}
+    for body_bytes in (128, 1024):
+        sent = messages(count, body_bytes, 8)
+        for name, append in (("single", append_singly), (f"batch of {BATCH}", append_in_batches)):
+            for label, prepare in (("index noted", note_only), ("index built", lambda store: None)):
+                best = 1e9
+                for _ in range(ROUNDS):
+                    with new_store() as store:
+                        prepare(store)
+                        best = min(best, cpu_us(partial(append, store, sent), count))
+                figures[f"append {body_bytes} B, {name}, {label}: us"] = best
+    return figures
+
+
+def read_all(store: MessageStore, queue_count: int, **filters: Any) -> int:
+    found = 0
+    for queue_id in range(queue_count):
+        offset, end = 0, store.max_offset(TOPIC, queue_id)
+        while offset < end:
+            result = store.read(TOPIC, queue_id, offset, BATCH, **filters)
+            found += result.count
+            offset = result.next_offset
+    return found
+
+
+def measure_reads(count: int) -> Figures:
+    figures: Figures = {}
+    for name, queue_count, filters in (
+        ("one queue", 1, {}),
+        ("8 queues interleaved", 8, {}),
+        ("8 queues, all tags asked for", 8, {"tag_codes": frozenset(range(-5, 5)) | {2598919}}),
+    ):
+        with new_store(index_enabled=False) as store:
+            append_in_batches(store, messages(count, 128, queue_count))
+            assert read_all(store, queue_count, **filters) == count
+            read = partial(read_all, store, queue_count, **filters)
+            best = min(cpu_us(read, count) for _ in range(ROUNDS))
+            figures[f"read by slices, {name}: M messages/s"] = 1 / best
+    return figures
+
+
+def fill(store: MessageStore, log_bytes: int, body_bytes: int, queue_count: int = 8) -> int:
+    count = 0
+    while store.max_log_offset < log_bytes:
+        append_in_batches(store, messages(4096, body_bytes, queue_count, count))
+        count += 4096
+    return count
+
+
+def measure_recovery(log_bytes: int) -> Figures:
+    """Seconds per GiB of 363-byte records, which are the worst case: small ones."""
+    figures: Figures = {}
+    with tempfile.TemporaryDirectory(prefix="orbitmq-bench-") as root:
+        config = StoreConfig(root=root)
+        store = MessageStore(config)
+        store.open()
+        figures["recovery: records"] = fill(store, log_bytes, 128)
+        store.close()
+        abort = Path(root, "abort")
+
+        def reopen(label: str) -> None:
+            opened = MessageStore(config)
+            wall, cpu = time.perf_counter(), time.process_time()
+            opened.open()
+            scale = (1 << 30) / log_bytes
+            figures[f"recovery {label}: CPU s/GiB"] = (time.process_time() - cpu) * scale
+            figures[f"recovery {label}: wall s/GiB"] = (time.perf_counter() - wall) * scale
+            opened.close()
+
+        reopen("after a clean stop")
+        abort.write_text("1")
+        reopen("after a crash")
+        shutil.rmtree(Path(root, "consumequeue"))
+        reopen("with all queues lost")
+        shutil.rmtree(Path(root, "index"))
+        reopen("with the index lost")
+    return figures
+
+
+def measure_lookups(key_count: int) -> Figures:
+    with new_store() as store:
+        start = time.process_time()
+        for first in range(0, key_count, 65536):
+            append_in_batches(store, messages(min(65536, key_count - first), 128, 8, first))
+        built = (time.process_time() - start) / key_count * 1e6
+        random = Random(1)
+        keys = [f"7F0000014676C0DEE0B0{random.randrange(key_count):012X}" for _ in range(5000)]
+        store.query(TOPIC, keys[0], 32, 0, 1 << 60)
+
+        def look_up() -> None:
+            for key in keys:
+                assert store.query(TOPIC, key, 32, 0, 1 << 60)[0]
+
+        return {
+            f"append with keys up to {key_count}, making the messages included: us": built,
+            f"key lookup among {key_count}: us": min(cpu_us(look_up, len(keys)) for _ in range(ROUNDS)),
+        }
+
+
+def private_bytes() -> int:
+    """Memory that only this process has."""
+    total = 0
+    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
+        if line.startswith(("Private_Clean", "Private_Dirty")):
+            total += int(line.split()[1]) * 1024
+    return total
+
+
+def measure_memory(big_gib: int) -> Figures:
+    """Private memory of a process before and after a store of that size was written, opened and read."""
+    figures: Figures = {}
+    with tempfile.TemporaryDirectory(prefix="orbitmq-bench-") as root:
+        config = StoreConfig(root=root)
+        store = MessageStore(config)
+        store.open()
+        before = private_bytes()
+        fill(store, big_gib << 30, 32_000, 64)
+        figures[f"memory growth while {big_gib} GiB were written: MB"] = (private_bytes() - before) / 1e6
+        store.close()
+        del store
+        gc.collect()
+        before = private_bytes()
+        opened = MessageStore(config)
+        wall = time.perf_counter()
+        opened.open()
+        figures[f"open of {big_gib} GiB: wall s"] = time.perf_counter() - wall
+        read_all(opened, 64)
+        figures[f"memory of this process with {big_gib} GiB open and read: MB"] = private_bytes() / 1e6
+        figures[f"memory growth while {big_gib} GiB were opened and read: MB"] = (
+            private_bytes() - before
+        ) / 1e6
+        opened.close()
+    return figures
+
+
+def run(
+    count: int = 100_000, recovery_mib: int = 256, key_count: int = 1_000_000, big_gib: int = 0
+) -> Figures:
+    """All figures by name."""
+    figures = measure_machine() | measure_appends(count) | measure_reads(count)
+    if recovery_mib:
+        figures |= measure_recovery(recovery_mib << 20)
+    if key_count:
+        figures |= measure_lookups(key_count)
+    if big_gib:
+        figures |= measure_memory(big_gib)
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--messages", type=int, default=100_000, help="messages per append and read round")
+    parser.add_argument("--recovery-mib", type=int, default=256, help="log to recover; figures are per GiB")
+    parser.add_argument("--keys", type=int, default=1_000_000, help="keys in the index for the lookups")
+    parser.add_argument(
+        "--big-gib", type=int, default=0, help="also write, open and read a store of this size"
+    )
+    parser.add_argument("--json", type=Path, help="write the figures there as well")
+    options = parser.parse_args()
+    figures = run(options.messages, options.recovery_mib, options.keys, options.big_gib)
+    for name, value in figures.items():
+        print(f"{name:75s} {value:10.2f}")
+    if options.json is not None:
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
