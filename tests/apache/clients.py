@@ -550,11 +550,11 @@ class JavaClients(Clients):
         jvm_args: Sequence[str] = SMALL_JVM,
         workdir: Path | None = None,
     ) -> None:
-        settings = {
-            "rocketmq.serialize.type": serialize,
-            "tls.enable": str(tls).lower(),
-            **(properties or {}),
-        }
+        settings = {"rocketmq.serialize.type": serialize, "tls.enable": str(tls).lower()}
+        if quick:
+            settings["rocketmq.client.rebalance.waitInterval"] = str(QUICK_ROUND_MS)
+            self.default_options = dict.fromkeys(ROUNDS, QUICK_ROUND_MS)
+        settings |= properties or {}
 
         def command(directory: Path) -> list[str]:
             main = "orbitmq.driver.Driver"

@@ -27,6 +27,7 @@ from tests.apache.servers import (
     create_group,
     create_topic,
     remoting_call,
+    wait_known,
 )
 from tests.apache.values import Check, Delivery, Message, PullResult, Queue, Received, SendResult
 
@@ -73,5 +74,6 @@ __all__ = [
     "remoting_call",
     "require",
     "run_benchmark",
+    "wait_known",
     "wait_until",
 ]

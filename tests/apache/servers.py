@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import shutil
@@ -24,12 +25,15 @@ __all__ = [
     "create_group",
     "create_topic",
     "remoting_call",
+    "wait_known",
 ]
 
 START_TIMEOUT_S: Final = 60.0
 UPDATE_AND_CREATE_TOPIC: Final = 17
 GET_ROUTE: Final = 105
 GET_BROKER_CLUSTER_INFO: Final = 106
+GET_CONSUMER_CONNECTIONS: Final = 203
+GET_PRODUCER_CONNECTIONS: Final = 204
 READ_AND_WRITE: Final = 6
 LANGUAGE: Final = "PYTHON"
 VERSION_CODE: Final = 497
@@ -253,9 +257,7 @@ def create_topic(
     if code != 0:
         raise RuntimeError(f"topic {topic} refused with code {code}: {body!r}")
 
-    def routed() -> bool:
-        return remoting_call(address_of(namesrv), GET_ROUTE, {"topic": topic})[0] == 0
-
+    routed = functools.partial(_accepted, address_of(namesrv), GET_ROUTE, {"topic": topic})
     wait_until(routed, timeout_s=timeout_s, what=f"a route of {topic}")
 
 
@@ -263,6 +265,25 @@ def create_group(namesrv: Addressed | str, broker: Addressed | str, group: str) 
     """Create the retry topic of a consumer group ahead of its first member. Without it a Java consumer learns of
     that topic only at its next route and rebalance rounds, and a first retry comes up to 50 s late."""
     create_topic(namesrv, broker, f"%RETRY%{group}", queue_count=1)
+
+
+def wait_known(
+    broker: Addressed | str, *, producer_group: str = "", consumer_group: str = "", timeout_s: float = 10.0
+) -> None:
+    """Wait until a heartbeat told the broker of a member of these groups. Clients start without waiting for that,
+    and replies and transaction checks go only to a producer the broker knows."""
+    groups = {
+        (GET_PRODUCER_CONNECTIONS, "producerGroup"): producer_group,
+        (GET_CONSUMER_CONNECTIONS, "consumerGroup"): consumer_group,
+    }
+    for (code, field), group in groups.items():
+        if group:
+            known = functools.partial(_accepted, address_of(broker), code, {field: group})
+            wait_until(known, timeout_s=timeout_s, what=f"{group} at the broker")
+
+
+def _accepted(address: str, code: int, fields: Mapping[str, str]) -> bool:
+    return remoting_call(address, code, fields)[0] == 0
 
 
 def address_of(server: Addressed | str) -> str:

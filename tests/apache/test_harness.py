@@ -27,6 +27,7 @@ from tests.apache.harness import (
     cluster_info,
     mqadmin,
     run_benchmark,
+    wait_known,
     wait_until,
 )
 
@@ -212,7 +213,10 @@ def test_java_transactions_requests_and_queries(
         Message(topic=topic, body=b"dropped"), local="ROLLBACK_MESSAGE"
     )
     assert dropped.local_state == "ROLLBACK_MESSAGE"
-    plain = java.producer(unique("producers"), namesrv)
+    requesters = unique("requesters")
+    plain = java.producer(requesters, namesrv)
+    plain.send(Message(topic=topic, body=b"plain"))
+    wait_known(apache_cluster.broker, producer_group=requesters)
     answering = java.push_consumer(
         unique("answering"), namesrv, {topic: "*"}, from_first=True, script=Script(reply_by=plain)
     )
@@ -228,7 +232,7 @@ def test_java_transactions_requests_and_queries(
     assert found.body == b"kept"
     assert found.offset_msg_id is not None
     assert plain.query_by_id(topic, found.offset_msg_id).body == b"kept"
-    assert (plain.min_offset(queue), plain.max_offset(queue)) == (0, 2)
+    assert (plain.min_offset(queue), plain.max_offset(queue)) == (0, 3)
     assert plain.search_offset(queue, 0) == 0
     assert plain.earliest_time_ms(queue) == found.stored_at_ms
 
@@ -343,7 +347,8 @@ def test_mqadmin_commands_share_one_jvm(
 
 def test_benchmark_program_reports_its_rate(apache_cluster: ApacheCluster, unique: Unique) -> None:
     topic = apache_cluster.create_topic(unique("topic"))
-    args = ["-q", "500", "-w", "2", "-s", "64"]
+    # One sender, and enough messages for two of the program's one-second samples: it has no rate before.
+    args = ["-q", "20000", "-w", "1", "-s", "64"]
     [report] = run_benchmark(
         "producer", apache_cluster.namesrv, topic=topic, report_count=1, args=args, jvm_args=SMALL_JVM
     )
