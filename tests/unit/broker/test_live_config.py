@@ -1,0 +1,148 @@
+"""Options read and changed while the broker runs."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.broker.kit import safe_file
+
+from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.live_config import LiveConfig, edited
+from orbitmq.errors import NoPermission, ServerError
+from orbitmq.runtime.options import parse_properties
+from orbitmq.runtime.safe_file import SafeFile
+from orbitmq.store.config import StoreConfig
+from orbitmq.testing.faulty_fs import FaultyFileSystem
+from orbitmq.testing.manual_clock import ManualClock
+
+
+class Live:
+    def __init__(self, file: SafeFile | None = None, **options: Any) -> None:
+        self.config = BrokerConfig(**options)
+        self.store_config = StoreConfig()
+        self.told: list[frozenset[str]] = []
+        self.clock = ManualClock()
+        self.live = LiveConfig(
+            self.config,
+            (self.store_config,),
+            clock=self.clock,
+            file=file,
+            effective={"brokerIP1": "10.0.0.9", "brokerName": "not used", "useTLS": "false"},
+            on_change=self.told.append,
+        )
+
+    def update(self, text: str) -> frozenset[str]:
+        return asyncio.run(self.live.update(text))
+
+
+def test_text_has_every_option_of_broker_and_store_sorted() -> None:
+    live = Live()
+    text = live.live.text()
+    values = parse_properties(text, "text").values
+    assert list(values) == sorted(values)
+    assert values["brokerName"] == "broker-a"
+    assert values["fileReservedTime"] == "72"
+    assert values["brokerIP1"] == "10.0.0.9", "what an empty option came out as"
+    assert values["useTLS"] == "false", "what tools look for"
+    assert values["flushDiskType"] == "ASYNC_FLUSH"
+
+
+def test_change_reaches_both_configs_and_is_told_once() -> None:
+    live = Live()
+    before = live.live.version
+    live.clock.advance(5)
+    changed = live.update("brokerPermission=4\nmaxMessageSize=1000\n")
+    assert changed == {"brokerPermission", "maxMessageSize"}
+    assert (live.config.permission, live.store_config.message_bytes_max) == (4, 1000)
+    assert live.told == [changed]
+    assert live.live.version.counter == before.counter + 1
+    assert live.live.version.timestamp_ms == before.timestamp_ms + 5
+
+
+def test_nothing_new_changes_nothing() -> None:
+    live = Live()
+    before = live.live.version
+    assert live.update("brokerPermission=6\nbrokerName=broker-a\nnoSuchOption=1\n") == frozenset()
+    assert live.update("") == frozenset()
+    assert live.live.version == before
+    assert live.told == []
+
+
+@pytest.mark.parametrize("key", ["brokerConfigPath", "rocketmqHome", "configBlackList", "traceOn"])
+def test_black_listed_keys_are_refused(key: str) -> None:
+    live = Live(config_black_list="traceOn;regionId")
+    with pytest.raises(NoPermission, match=key):
+        live.update(f"brokerPermission=4\n{key}=x\n")
+    assert live.config.permission == 6
+
+
+def test_option_that_needs_a_restart_is_refused_with_everything_else() -> None:
+    live = Live()
+    with pytest.raises(NoPermission, match="listenPort"):
+        live.update("brokerPermission=4\nlistenPort=1\n")
+    assert live.config.permission == 6
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["brokerPermission=99", "brokerPermission=x", "traceOn=maybe", "deleteWhen=04\nfileReservedTime=-1"],
+)
+def test_bad_value_is_refused_with_its_key_and_nothing_changes(text: str) -> None:
+    live = Live()
+    key = text.splitlines()[-1].partition("=")[0]
+    with pytest.raises(ServerError, match=key):
+        live.update(text)
+    assert live.live.text() == Live().live.text()
+
+
+def test_change_is_written_into_the_file_and_leaves_the_rest_of_it_alone(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    original = "# ours\nbrokerName = broker-a\n\nbrokerPermission : 6\nunknown=kept\n"
+    path.write_text(original)
+    live = Live(safe_file(tmp_path, "broker.conf"))
+    live.update("brokerPermission=4\nmaxMessageSize=1000")
+    assert path.read_text() == (
+        "# ours\nbrokerName = broker-a\n\nbrokerPermission=4\nunknown=kept\nmaxMessageSize=1000\n"
+    )
+    assert (tmp_path / "broker.conf.bak").read_text() == original
+
+
+def test_file_that_cannot_be_written_stops_the_change() -> None:
+    fs = FaultyFileSystem()
+    live = Live(SafeFile(fs, "/conf/broker.conf"))
+    fs.fail_writes()
+    with pytest.raises(ServerError, match="written"):
+        live.update("brokerPermission=4")
+    assert live.config.permission == 6
+    fs.heal()
+    live.update("brokerPermission=4")
+    assert live.config.permission == 4
+    assert fs.content("/conf/broker.conf") == b"brokerPermission=4\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", "k=new\n"),
+        ("k=old", "k=new\n"),
+        ("  k   old\nz=1\n", "k=new\nz=1\n"),
+        ("k=a\\\n  b\\\n  c\nz=1\n", "k=new\nz=1\n"),
+        ("z=a\\\n k=b\n", "z=a\\\n k=b\nk=new\n"),
+        ("k=1\nz=2\nk=3\n", "k=1\nz=2\nk=new\n"),
+        ("k=old\\", "k=new\n"),
+        ("#k=old\n", "#k=old\nk=new\n"),
+    ],
+)
+def test_editing_keeps_every_other_line(before: str, after: str) -> None:
+    assert edited(before, {"k": "new"}) == after
+    assert parse_properties(after, "after").values["k"] == "new"
+
+
+@pytest.mark.parametrize(
+    "value", [" leading", "back\\slash", "two\nlines", "tab\there", "a=b:c#d", "ünïcode"]
+)
+def test_edited_value_is_read_back_as_it_was(value: str) -> None:
+    assert parse_properties(edited("", {"k": value}), "after").values["k"] == value
