@@ -118,7 +118,7 @@ class Writer:
 
     def sync_log(self) -> None:
         """What a synchronous send waits for: the log alone goes to the disk."""
-        self.clock.advance(self.store.config.flush_interval_ms)
+        self.clock.advance(self.store.config.flush_interval_ms + 1)
         self.store.tick()
 
     def flush_all(self) -> None:

@@ -384,6 +384,7 @@ class FaultyFileSystem:
         return left
 
     def _put(self, path: str, file: _File) -> None:
+        self.make_directories(posixpath.dirname(path))
         self._names[path] = self._durable_names[path] = file
 
     @staticmethod
