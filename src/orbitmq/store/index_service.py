@@ -163,21 +163,25 @@ class IndexService:
         self.pending.clear()
 
     def truncate(self, log_offset: int) -> None:
-        """Forget every record at or beyond a log offset."""
+        """Forget every record at or beyond a log offset, durably: other records may soon lie at those offsets, and
+        after a power cut entries of the old ones must not come back. Raises ``OSError``."""
         self.pending[:] = [item for item in self.pending if item[3] < log_offset]
         self.build()
+        removed = False
         while self._files:
             file = self._files[-1]
-            if file.is_empty or file.begin_log_offset >= log_offset:
-                self._files.pop()
-                self._unsynced = [other for other in self._unsynced if other is not file]
-                file.remove()
-                continue
-            was_full = file.is_full
-            if file.cut(log_offset) and was_full:
-                self.synced_ms = max((other.end_ms for other in self._files[:-1]), default=0)
-            return
-        self.synced_ms = 0
+            if not file.is_empty and file.begin_log_offset < log_offset:
+                if file.cut(log_offset):
+                    file.sync(file.progress)
+                break
+            self._files.pop()
+            self._unsynced = [other for other in self._unsynced if other is not file]
+            file.remove()
+            removed = True
+        if removed:
+            self._fs.sync_directory(self._directory)
+        full = [file.end_ms for file in self._files if file.is_full]
+        self.synced_ms = min(self.synced_ms, full[-1] if full else 0)
 
     def expire(self, min_log_offset: int) -> int:
         """Remove files that point only below the log's start, never the last one; gives how many."""
@@ -305,6 +309,8 @@ class IndexService:
         return last[there:] + self._hasher.entries([item for item in batch if item[3] > end])
 
     def _sync(self, work: list[tuple[IndexFile, IndexProgress]]) -> None:
+        # The names first: a mark must not vouch for a file that a power cut takes out of the directory.
+        self._fs.sync_directory(self._directory)
         for position, (file, progress) in enumerate(work):
             try:
                 file.sync(progress)
