@@ -277,6 +277,13 @@ class ConsumeQueue:
         log_offset, size, tag_code = UNIT.unpack(data)
         return log_offset, size, tag_code
 
+    @property
+    def first_log_offset(self) -> int:
+        """Where the first message in the files lies in the log; -1 when there is none."""
+        first = self.first_file * self._file_units
+        unit = self.unit(first) if first < self.max_offset else None
+        return -1 if unit is None or unit[1] <= 0 else unit[0]
+
     def next_file_offset(self, queue_offset: int) -> int:
         """The first queue offset of the file behind the one that holds ``queue_offset``."""
         return (queue_offset // self._file_units + 1) * self._file_units

@@ -125,11 +125,11 @@ class Recovery:
         )
         if parts.index is not None:
             parts.index.load(clean=self._clean, trusted_ms=checkpoint.index_ms)
-        self._drop_deleted_topics()
+        dropped = self._drop_deleted_topics()
 
         report.start = self._walk_start = self._choose_start()
         if report.start > self._log.start:
-            self._broken.update(cleared)
+            self._broken.update(cleared, dropped)
         if not self._clean:
             for queue in parts.queues:
                 queue.rewind(report.start)
@@ -155,14 +155,23 @@ class Recovery:
                 return start
         return starts[0] if starts else 0
 
-    def _drop_deleted_topics(self) -> None:
-        """Finish deletions that a crash interrupted: noted, but the files still there."""
-        queues = self._parts.queues
+    def _drop_deleted_topics(self) -> list[ConsumeQueue]:
+        """Finish deletions that a crash interrupted, or a power cut undid: noted, but the files still there.
+
+        Gives the queues that were cleared; what their topics got after the deletion is dispatched again.
+        """
+        queues, dropped = self._parts.queues, []
         for topic, log_end in self._parts.deleted.log_ends.items():
             self._deleted_ends[topic.encode()] = log_end
-            ids = queues.ids(topic)
-            if ids and all(queues.create(topic, queue_id).log_end <= log_end for queue_id in ids):
+            found = [queues.create(topic, queue_id) for queue_id in queues.ids(topic)]
+            stale = [queue for queue in found if 0 <= queue.first_log_offset < log_end]
+            if found and len(stale) == len(found):
                 queues.delete_topic(topic)
+            else:
+                for queue in stale:
+                    queue.clear()
+                dropped += stale
+        return dropped
 
     def _catch_up_index(self, until: int) -> None:
         """Feed the index what lies between its own end and the walk. It must get records in log order."""
