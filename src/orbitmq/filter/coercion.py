@@ -1,0 +1,127 @@
+"""How a property's text becomes a number, and how two values compare (Apache: ``ComparisonExpression.__compare``).
+
+The other side of a comparison decides: beside an integer literal the text must be a Java ``int``, beside a long
+literal a ``long``, beside a fraction or another property a ``double``. Text that is none ends the evaluation of the
+whole expression, not only of the comparison: in Apache it is an exception, and the message is not delivered.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import Final
+
+__all__ = ["Kind", "Unreadable", "Value", "compare", "compare_doubles", "read_double", "read_integer"]
+
+Value = str | int | float | bool | None
+
+
+class Kind(Enum):
+    """Java's class of a value."""
+
+    TEXT = "text"
+    BOOL = "bool"
+    INT = "int"
+    LONG = "long"
+    DOUBLE = "double"
+    NULL = "null"
+
+
+class Unreadable(Exception):
+    """A property does not hold what the expression compares it with: nothing is delivered."""
+
+
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+
+_DECIMAL: Final = re.compile(
+    r"[\0-\x20]*(?P<number>[+-]?(?:NaN|Infinity|(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?))"
+    r"(?P<suffix>[fFdD]?)[\0-\x20]*"
+)
+_HEXADECIMAL: Final = re.compile(
+    r"[\0-\x20]*(?P<number>[+-]?0[xX](?:[0-9a-fA-F]+(?:\.[0-9a-fA-F]*)?|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)"
+    r"[fFdD]?[\0-\x20]*"
+)
+
+
+def read_integer(text: str, limit: int) -> int:
+    """``Integer.valueOf`` or ``Long.valueOf``: a sign and digits of any script, no blanks, within the range.
+
+    ``limit`` is the largest value. Raises ``Unreadable``.
+    """
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    # Java looks at single UTF-16 units, so digits beyond the first plane are none.
+    if digits.isdecimal() and max(digits) <= "\uffff" and len(short := digits.lstrip("0")) <= 19:
+        value = int(short or "0")
+        value = -value if text[0] == "-" else value
+        if -limit - 1 <= value <= limit:
+            return value
+    raise Unreadable(f"{text!r} is not an integer of at most {limit}")
+
+
+def read_double(text: str) -> float:
+    """``Double.valueOf``: blanks around, exponents, ``NaN``, ``Infinity``, a type suffix, hexadecimal. Raises
+    ``Unreadable``."""
+    if found := _DECIMAL.fullmatch(text):
+        if found["suffix"] and found["number"][-1] in "Ny":
+            raise Unreadable(f"{text!r} is not a number")
+        return float(found["number"])
+    if found := _HEXADECIMAL.fullmatch(text):
+        try:
+            return float.fromhex(found["number"])
+        except OverflowError:
+            return float("-inf") if found["number"].startswith("-") else float("inf")
+    raise Unreadable(f"{text!r} is not a number")
+
+
+def compare_doubles(left: float, right: float) -> int:
+    """``Double.compareTo``: NaN is equal to itself and above all; -0.0 is below 0.0."""
+    if left < right:
+        return -1
+    if left > right:
+        return 1
+    a, b = _order(left), _order(right)
+    return (a > b) - (a < b)
+
+
+def _order(value: float) -> int:
+    if value != value:  # NaN
+        return 2
+    return -1 if value == 0 and str(value)[0] == "-" else 0
+
+
+def compare(left: Value, left_kind: Kind, right: Value, right_kind: Kind) -> int:
+    """Negative, zero or positive; -1 also for kinds that have no common form. Neither side is null.
+
+    Raises ``Unreadable``.
+    """
+    if left_kind is right_kind:
+        if left_kind is Kind.DOUBLE:
+            return compare_doubles(_double(left), _double(right))
+        return _sign(left, right)
+    if left_kind is Kind.BOOL:
+        if right_kind is Kind.TEXT:
+            # Apache casts the wrong side here, which throws.
+            raise Unreadable("a truth value cannot be compared with a text to its right")
+        return -1
+    if right_kind is Kind.BOOL:
+        if left_kind is Kind.TEXT:
+            return _sign(str(left).lower() == "true", right)
+        return -1
+    if Kind.DOUBLE in (left_kind, right_kind):
+        return compare_doubles(_double(left), _double(right))
+    # Integers of either size, at most one of them a text: the size of the other is the limit.
+    limit = LONG_MAX if Kind.LONG in (left_kind, right_kind) else INT_MAX
+    return _sign(
+        read_integer(left, limit) if isinstance(left, str) else left,
+        read_integer(right, limit) if isinstance(right, str) else right,
+    )
+
+
+def _double(value: Value) -> float:
+    assert value is not None
+    return read_double(value) if isinstance(value, str) else float(value)
+
+
+def _sign(left: Value, right: Value) -> int:
+    return (left > right) - (left < right)  # type: ignore[operator]  # same kind on both sides

@@ -1,0 +1,140 @@
+"""What an expression says, as values (Apache: the classes of ``filter.expression``).
+
+Numbers occur only as literals, so the kind of every operand is known before any message is: a property is a text, a
+comparison is a truth value, a literal is what it looks like. Nodes are built by ``parsing``, which refuses what
+Apache refuses; the tree itself is always meaningful.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from orbitmq.filter.coercion import Kind, Value
+
+__all__ = [
+    "And",
+    "Cast",
+    "Constant",
+    "Equal",
+    "In",
+    "Logic",
+    "Node",
+    "Not",
+    "Or",
+    "Order",
+    "Property",
+    "TextTest",
+    "TextTestKind",
+    "Void",
+    "depth",
+    "is_truth",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """The text of a property, or null."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A literal, or what a sign made of one."""
+
+    value: Value
+    kind: Kind
+    signed: bool = False
+    """A sign stood before it: such operands escape Apache's checks of literals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Equal:
+    """``=``; the operand to the left decides what a null gives."""
+
+    left: Node
+    right: Node
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """``<``, ``<=``, ``>`` or ``>=``: always of numbers."""
+
+    operator: str
+    left: Node
+    right: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    operand: Logic
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    terms: tuple[Logic, ...]
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    terms: tuple[Logic, ...]
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class In:
+    name: str
+    texts: frozenset[str]
+    negated: bool
+
+
+class TextTestKind(Enum):
+    CONTAINS = "CONTAINS"
+    STARTSWITH = "STARTSWITH"
+    ENDSWITH = "ENDSWITH"
+
+
+@dataclass(frozen=True, slots=True)
+class TextTest:
+    """Never null: false for whatever is not a text, negated or not."""
+
+    test: TextTestKind
+    operand: Node
+    text: str
+    negated: bool
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """A property where a truth value is wanted. Its text never is one: false when it is there, else null."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Void:
+    """A condition behind a sign: evaluated, since it may be unreadable, then null."""
+
+    operand: Logic
+    depth: int
+
+
+Logic = Equal | Order | Not | And | Or | In | TextTest | Cast | Constant
+Node = Logic | Property | Void
+
+
+def is_truth(node: Node) -> bool:
+    """Whether the node gives a truth value by itself (Apache: ``BooleanExpression``)."""
+    if isinstance(node, Constant):
+        return not node.signed and node.kind in (Kind.BOOL, Kind.NULL)
+    return not isinstance(node, Property | Void)
+
+
+def depth(node: Node) -> int:
+    """How far nodes are nested below this one, itself included."""
+    return node.depth if isinstance(node, Equal | Not | And | Or | TextTest | Void) else 1
