@@ -37,10 +37,12 @@ from orbitmq.broker.handlers.maintenance import MaintenanceHandlers
 from orbitmq.broker.handlers.offsets import OffsetHandlers
 from orbitmq.broker.handlers.pull import PullHandlers
 from orbitmq.broker.handlers.query import QueryHandlers
+from orbitmq.broker.handlers.reply import ReplyHandlers
 from orbitmq.broker.handlers.send import SendHandlers, SendReplies
 from orbitmq.broker.handlers.send_back import SendBackHandlers
 from orbitmq.broker.handlers.sync import SyncHandlers, SyncSources
 from orbitmq.broker.handlers.topics import TopicHandlers
+from orbitmq.broker.handlers.transactions import TransactionHandlers
 from orbitmq.broker.intake import Intake
 from orbitmq.broker.live_config import LiveConfig
 from orbitmq.broker.offsets import ConsumerOffsets
@@ -51,8 +53,10 @@ from orbitmq.broker.runtime_info import RuntimeInfo, RuntimeSources
 from orbitmq.broker.schedule import Schedule
 from orbitmq.broker.stats import SAMPLE_S, BrokerStats
 from orbitmq.broker.topics import TopicTable
+from orbitmq.broker.transactions import Transactions
 from orbitmq.broker.unsupported import unserved
 from orbitmq.model.delay_levels import DelayLevels
+from orbitmq.model.names import SCHEDULE_TOPIC
 from orbitmq.record.hosts import encode_host
 from orbitmq.record.ids import UniqueKeys
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock, month_of
@@ -149,9 +153,20 @@ class Broker:
             clock=self._clock,
         )
         self.schedule.load()
-        self.intake = Intake(self.store, levels)
+        self.transactions = Transactions(
+            config=config,
+            store=self.store,
+            store_host=store_host,
+            topics=self.topics,
+            offsets=self.offsets,
+            producers=self.producers,
+            stats=self.stats,
+            clock=self._clock,
+        )
+        self.intake = Intake(self.store, levels, half_message=self.transactions.half_message)
+        self._on_arrival = {SCHEDULE_TOPIC: self.schedule.arrived}
         self._build_hot_handlers(store_host)
-        routes = self._build_handlers()
+        routes = self._build_handlers(store_host)
         reasons = unserved(route.code for route in routes)
         self.main_router = Router(routes, reasons, self._send.finish_read)
         fast = Router([route for route in routes if route.fast_port], reasons, self._send.finish_read)
@@ -222,7 +237,7 @@ class Broker:
         )
         self.store.on_arrival = self._arrived
 
-    def _build_handlers(self) -> list[Route | RawRoute]:
+    def _build_handlers(self, store_host: bytes) -> list[Route | RawRoute]:
         config = self.config
         handlers = (
             ClientHandlers(
@@ -248,6 +263,22 @@ class Broker:
                 groups=self.groups,
                 intake=self.intake,
                 stats=self.stats,
+            ),
+            TransactionHandlers(
+                config=config,
+                store=self.store,
+                transactions=self.transactions,
+                intake=self.intake,
+                clock=self._clock,
+            ),
+            ReplyHandlers(
+                config=config,
+                store_host=store_host,
+                store=self.store,
+                topics=self.topics,
+                producers=self.producers,
+                stats=self.stats,
+                clock=self._clock,
             ),
             TopicHandlers(
                 config=config,
@@ -363,11 +394,13 @@ class Broker:
 
     def _arrived(self, topic: str, queue_id: int) -> None:
         self._pull.waiters.arrived(topic, queue_id)
-        self.schedule.arrived(topic, queue_id)
+        listener = self._on_arrival.get(topic)
+        if listener is not None:
+            listener(queue_id)
 
     def _start_jobs(self) -> None:
         if not self.config.is_slave:
-            self.schedule.start()
+            self.start_deliveries()
         start = self._tasks.start
         start(every(TICK_S, self.store.tick), "store")
         start(every(TICK_S, self._pull.waiters.tick), "pull-waiters")
@@ -379,6 +412,16 @@ class Broker:
         start(every(10.0, self._save_again), "tables")
         start(every(15.0, self.consumers.send_collected_notices), "notices")
         start(every(SAMPLE_S, lambda: self.stats.sample(self._clock.now_ms())), "stats")
+
+    def start_deliveries(self) -> None:
+        """What only a master does: delayed messages and transactions."""
+        self.schedule.start()
+        self.transactions.start()
+
+    async def stop_deliveries(self) -> None:
+        """Leave them to another broker."""
+        await self.schedule.stop()
+        await self.transactions.stop()
 
     def _save_again(self) -> None:
         """Tables are saved when they change; this is for a save the disk refused."""
@@ -421,7 +464,7 @@ class Broker:
         self._pull.waiters.release_all()
         self._send.finish_read()
         await self._server.stop(wait_s=3.0)
-        await self.schedule.stop()
+        await self.stop_deliveries()
         await self._tasks.close()
         for table in (self.topics, self.groups, self.offsets):
             table.persist()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from typing import Final
 
 from orbitmq.broker.config import BrokerConfig
@@ -28,7 +29,7 @@ from orbitmq.record.codec import Record, decode_record
 from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.safe_file import SafeFile
 from orbitmq.runtime.tasks import TaskOwner, every
-from orbitmq.store.errors import StoreError
+from orbitmq.store.errors import StoreError, StoreUnavailable
 from orbitmq.store.message_store import MessageStore
 from orbitmq.store.types import NewMessage
 from orbitmq.wire.bodies.offsets import DelayOffsets
@@ -42,6 +43,7 @@ SCHEDULE_GROUP: Final = "SCHEDULE_CONSUMER"
 """Under this group deliveries are counted."""
 _PORTION: Final = 32
 _RETRY_MS: Final = 100
+_AFTER_ERROR_MS: Final = 10_000
 _SLEEP_MS_MAX: Final = 60_000
 """Looked at again at least this often: the wall clock may be set."""
 _REAL_TOPIC: Final = Property.REAL_TOPIC.encode()
@@ -70,7 +72,12 @@ class Schedule:
         self._cursors: dict[int, int] = {}
         self._version = DataVersion(timestamp_ms=clock.now_ms())
         self._moves = 0
+        self._saved_cursors: dict[int, int] | None = None
+        self._saving = threading.Lock()
         self._wake = asyncio.Event()
+        self._look_at_ms = 0
+        self._heads: set[int] = set()
+        """Queues of levels whose next message is known and not due: what arrives behind it is due later still."""
         self._tasks: TaskOwner | None = None
 
     # -- life ------------------------------------------------------------------------------------------
@@ -98,9 +105,11 @@ class Schedule:
     def start(self) -> None:
         """Begin to deliver. A slave does not; a promoted one does."""
         if self._tasks is None:
+            self._heads.clear()
+            self._look_at_ms = 0
             self._tasks = TaskOwner("schedule")
-            self._tasks.start(self._run(), "deliver")
-            self._tasks.start(every(self._config.delay_offset_flush_interval_ms / 1000, self.persist), "save")
+            self._tasks.start(every(0.0, self._wait_and_deliver, first_s=0.0), "deliver")
+            self._tasks.start(every(self._config.delay_offset_flush_interval_ms / 1000, self._save), "save")
 
     async def stop(self) -> None:
         """Deliver nothing more and save the cursors."""
@@ -110,8 +119,19 @@ class Schedule:
             self.persist()
 
     def persist(self) -> None:
-        """Save the cursors."""
-        self._file.save(encode_pretty(self._saved()))
+        """Save the cursors. Raises ``OSError``."""
+        self._write(dict(self._cursors), encode_pretty(self._saved()))
+
+    async def _save(self) -> None:
+        """As ``persist``, but the disk is waited for on another thread, and only when something moved."""
+        if self._cursors != self._saved_cursors:
+            await asyncio.to_thread(self._write, dict(self._cursors), encode_pretty(self._saved()))
+
+    def _write(self, cursors: dict[int, int], content: bytes) -> None:
+        # The last save at stop may come while one of the background is still at work.
+        with self._saving:
+            self._file.save(content)
+            self._saved_cursors = cursors
 
     def encode(self) -> bytes:
         """The cursors as a slave asks for them."""
@@ -136,35 +156,41 @@ class Schedule:
 
     # -- delivery --------------------------------------------------------------------------------------
 
-    def arrived(self, topic: str, queue_id: int) -> None:
-        """A queue got messages; wired to the store."""
-        if topic == SCHEDULE_TOPIC:
+    def arrived(self, queue_id: int) -> None:
+        """A queue of the schedule topic got messages; wired to the store."""
+        if queue_id not in self._heads:
             self._wake.set()
 
-    async def _run(self) -> None:
-        while True:
-            self._wake.clear()
-            due_ms = await self.deliver_due()
-            wait_ms = _SLEEP_MS_MAX if due_ms is None else due_ms - self._clock.now_ms()
+    async def _wait_and_deliver(self) -> None:
+        wait_ms = min(self._look_at_ms - self._clock.now_ms(), _SLEEP_MS_MAX)
+        if wait_ms > 0:
             try:
-                async with asyncio.timeout(max(0, min(wait_ms, _SLEEP_MS_MAX)) / 1000):
+                async with asyncio.timeout(wait_ms / 1000):
                     await self._wake.wait()
             except TimeoutError:
                 pass
+        self._wake.clear()
+        # What holds should this fail: the error is logged and the levels are looked at again later.
+        self._look_at_ms = self._clock.now_ms() + _AFTER_ERROR_MS
+        next_ms = await self.deliver_due()
+        self._look_at_ms = self._clock.now_ms() + _SLEEP_MS_MAX if next_ms is None else next_ms
 
     async def deliver_due(self) -> int | None:
         """Deliver everything that is due; gives the time at which something will be next."""
         next_ms: int | None = None
-        for level in range(1, self._levels.max_level + 1):
-            while True:
+        levels = list(range(1, self._levels.max_level + 1))
+        while levels:
+            # A portion of each level in turn, so that a long one does not hold the others up.
+            more: list[int] = []
+            for level in levels:
                 due_ms = self._deliver_portion(level)
                 if due_ms == 0:
+                    more.append(level)
                     # A full portion was delivered: let requests in before the next one.
                     await asyncio.sleep(0)
-                    continue
-                if due_ms is not None and (next_ms is None or due_ms < next_ms):
+                elif due_ms is not None and (next_ms is None or due_ms < next_ms):
                     next_ms = due_ms
-                break
+            levels = more
         return next_ms
 
     def _deliver_portion(self, level: int) -> int | None:
@@ -172,6 +198,7 @@ class Schedule:
 
         Gives 0 when there may be more that are due, the time of the next one that is not, None when none waits.
         """
+        self._heads.discard(level - 1)
         cursor = self._corrected(level, self._cursors.get(level, 0))
         units = self._store.units(SCHEDULE_TOPIC, level - 1, cursor, _PORTION)
         if not units:
@@ -181,6 +208,7 @@ class Schedule:
         now_ms = self._clock.now_ms()
         latest_ms = now_ms + self._levels.delay_ms(level)
         due: list[NewMessage] = []
+        places: list[int] = []
         waits_until: int | None = None
         end = cursor
         for log_offset, size, due_ms in units:
@@ -191,23 +219,46 @@ class Schedule:
             message = self._restored(level, log_offset, size)
             if message is not None:
                 due.append(message)
+                places.append(end)
             end += 1
-        if due and not self._put(level, due):
-            self._cursors[level] = cursor
+        done = self._put(level, due)
+        if done < len(due):
+            self._moved(level, cursor, places[done])
             return now_ms + _RETRY_MS
         self._moved(level, cursor, end)
-        return 0 if waits_until is None else waits_until
+        if waits_until is None:
+            return 0
+        self._heads.add(level - 1)
+        return waits_until
 
-    def _put(self, level: int, messages: list[NewMessage]) -> bool:
+    def _put(self, level: int, messages: list[NewMessage]) -> int:
+        """Store messages in their order; gives how many are done with. The rest has to be tried again."""
         try:
             appended = self._store.append_batch(messages)
-        except StoreError as error:
+        except StoreUnavailable as error:
             logger.warning("delayed messages wait for the store level=%d reason=%s", level, error.remark)
-            return False
+            return 0
+        except StoreError as error:
+            if len(messages) > 1:
+                return self._put_one_by_one(level, messages)
+            # Refused for what it is (a limit was lowered, a topic no store can have): waiting will not help.
+            logger.error(
+                "delayed message cannot be stored level=%d topic=%s reason=%s",
+                level,
+                messages[0].topic,
+                error.remark,
+            )
+            return 1
         for message, where in zip(messages, appended, strict=True):
             self._stats.get(SCHEDULE_GROUP, SCHEDULE_TOPIC, level - 1, 1, where.size)
             self._stats.put(message.topic, message.queue_id, 1, where.size)
-        return True
+        return len(messages)
+
+    def _put_one_by_one(self, level: int, messages: list[NewMessage]) -> int:
+        for done, message in enumerate(messages):
+            if not self._put(level, [message]):
+                return done
+        return len(messages)
 
     def _moved(self, level: int, cursor: int, end: int) -> None:
         self._cursors[level] = end
@@ -253,5 +304,4 @@ def _as_sent(record: Record) -> NewMessage:
         record.flag,
         record.sys_flag,
         record.reconsume_times,
-        record.prepared_offset,
     )

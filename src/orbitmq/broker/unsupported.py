@@ -18,8 +18,6 @@ _CONTROLLER: Final = "this is for a controller, not for a broker"
 _CLIENT: Final = "brokers send this to clients, not the other way round"
 _CONTAINER: Final = "this is for a broker container; each broker here is a process of its own"
 _RETIRED: Final = "no release of RocketMQ in use serves this"
-_TRANSACTIONS: Final = "transactions are not served yet"
-_REPLIES: Final = "request-reply is not served yet"
 _POP: Final = "POP consuming is not served; consumers pull"
 _LITE: Final = "lite topics of 5.5 are not served"
 _ACL_FILES: Final = "access lists in files are not kept here; clients may be checked by TLS certificates"
@@ -111,10 +109,6 @@ UNSUPPORTED: Final[Mapping[int, str]] = {
         _RETIRED,
     ),
     # Not here.
-    RequestCode.END_TRANSACTION: _TRANSACTIONS,
-    RequestCode.RESUME_CHECK_HALF_MESSAGE: _TRANSACTIONS,
-    RequestCode.SEND_REPLY_MESSAGE: _REPLIES,
-    RequestCode.SEND_REPLY_MESSAGE_V2: _REPLIES,
     RequestCode.RECALL_MESSAGE: "messages cannot be recalled yet",
     **dict.fromkeys(
         (

@@ -91,15 +91,15 @@ class SendBackHandlers:
             topic = self._retries(group, unit=bool(request.unit_mode))
             queue_id = random.randrange(group.retry_queue_nums)
             level = request.delay_level or _FIRST_RETRY_LEVEL + record.reconsume_times
-        message = _again(record, topic, queue_id, level, request.origin_msg_id)
+        message = self._intake.placed(_again(record, topic, queue_id, level))
         try:
-            appended = self._intake.put(message)
+            appended = self._store.append(message)
         except StoreError as error:
             raise BrokerError(error.remark, code=error.code) from None
         origin = record.find(_RETRY_TOPIC)
         name = origin.decode("utf-8", "replace") if origin is not None else record.topic
         self._stats.add("SNDBCK_PUT_NUMS", f"{name}@{request.group}")
-        self._stats.put(topic.topic_name, queue_id, 1, appended.size)
+        self._stats.put(message.topic, message.queue_id, 1, appended.size)
         return Reply()
 
     def _record(self, log_offset: int) -> Record:
@@ -124,12 +124,10 @@ class SendBackHandlers:
         return self._topics.create_in_send_back(dlq_topic(group.group_name), _DLQ_QUEUES, PERM_READ_WRITE)
 
 
-def _again(
-    record: Record, topic: TopicConfig, queue_id: int, level: int, origin_id: str | None
-) -> NewMessage:
+def _again(record: Record, topic: TopicConfig, queue_id: int, level: int) -> NewMessage:
     """The message as it is stored once more; it remembers where it came from first."""
     first_topic = record.find(_RETRY_TOPIC) or record.topic.encode()
-    first_id = record.find(_ORIGIN_MESSAGE_ID) or (origin_id or record.offset_message_id).encode()
+    first_id = record.find(_ORIGIN_MESSAGE_ID) or record.offset_message_id.encode()
     properties = set_properties(
         record.properties,
         (

@@ -1,0 +1,194 @@
+"""Request-reply: SEND_REPLY_MESSAGE(_V2), passed on to the client that asked (Apache: ReplyMessageProcessor).
+
+The reply names its asker (REPLY_TO_CLIENT). Its connection is found among the producers, the reply pushed with
+PUSH_REPLY_MESSAGE_TO_CLIENT, and only then stored: the asker waits, and a reply in the log serves inspection only.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from typing import Final
+
+from orbitmq.broker.clients import ProducerTable
+from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.stats import BrokerStats
+from orbitmq.broker.topics import TopicTable
+from orbitmq.codes import TRANSACTION_MASK, Property, RequestCode, ResponseCode
+from orbitmq.errors import (
+    BrokerError,
+    ConnectionLostError,
+    InvalidParameter,
+    NoPermission,
+    RequestTimeoutError,
+    ServerError,
+    SystemBusy,
+    TopicNotFound,
+)
+from orbitmq.model.names import check_send_topic
+from orbitmq.model.topic import TopicConfig
+from orbitmq.record.hosts import decode_host, encode_host
+from orbitmq.record.ids import offset_message_id
+from orbitmq.record.properties import find_property, set_property
+from orbitmq.runtime.clock import Clock
+from orbitmq.store.errors import StoreError
+from orbitmq.store.message_store import MessageStore
+from orbitmq.store.types import NewMessage
+from orbitmq.transport.router import Call, Reply, Route
+from orbitmq.wire.headers import (
+    PushReplyMessageToClientRequest,
+    SendMessageRequest,
+    SendMessageRequestV2,
+    SendMessageResponse,
+)
+
+__all__ = ["ReplyHandlers"]
+
+logger = logging.getLogger(__name__)
+
+_PUSH_S: Final = 10.0
+_NOT_STORED: Final = "0"
+"""Message id of a reply that was passed on but not stored; clients cannot do without one."""
+_ASKER: Final = Property.REPLY_TO_CLIENT.encode()
+_PUSHED_AT: Final = Property.PUSH_REPLY_TIME.encode()
+
+
+class ReplyHandlers:
+    """Passes replies on."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        store_host: bytes,
+        store: MessageStore,
+        topics: TopicTable,
+        producers: ProducerTable,
+        stats: BrokerStats,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        host, port = decode_host(store_host)
+        self._address = f"{host}:{port}"
+        self._store_host = store_host
+        self._store = store
+        self._topics = topics
+        self._producers = producers
+        self._stats = stats
+        self._clock = clock
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(RequestCode.SEND_REPLY_MESSAGE, self.reply, SendMessageRequest),
+            Route(RequestCode.SEND_REPLY_MESSAGE_V2, self.reply, SendMessageRequestV2),
+        ]
+
+    async def reply(self, call: Call[SendMessageRequest]) -> Reply:
+        """SEND_REPLY_MESSAGE (324) and its V2 (325)."""
+        header = call.header
+        region = {
+            Property.MSG_REGION.value: self._config.region_id,
+            Property.TRACE_ON.value: "true" if self._config.trace_on else "false",
+        }
+        try:
+            topic = self._checked_topic(header)
+        except BrokerError as error:
+            return Reply(error.response_code, error.remark, ext=region)
+        queue_id = header.queue_id
+        if queue_id < 0:
+            queue_id = random.randrange(topic.write_queue_nums)
+        properties = (header.properties or "").encode()
+        failure = await self._push(call, properties)
+        answer = SendMessageResponse(msg_id=_NOT_STORED, queue_id=queue_id, queue_offset=0)
+        if self._config.store_replies:
+            self._stored(call, queue_id, properties, answer)
+        if failure:
+            logger.warning("reply not passed on reason=%s", failure)
+            return Reply(
+                ResponseCode.SYSTEM_ERROR, failure, answer if self._config.store_replies else None, region
+            )
+        return Reply(header=answer, ext=region)
+
+    def _checked_topic(self, header: SendMessageRequest) -> TopicConfig:
+        config = self._config
+        if config.is_slave:
+            raise SystemBusy("[REJECTREQUEST]system busy, start flow control for a while")
+        accept_from = config.accept_sends_from_ms
+        if accept_from and self._clock.now_ms() < accept_from:
+            raise ServerError(f"broker unable to service, until {accept_from}")
+        known = self._topics.find(header.topic)
+        if not config.writable and known is not None and known.order:
+            raise NoPermission(f"the broker[{config.broker_name}] sending message is forbidden")
+        check_send_topic(header.topic)
+        topic = known or self._topics.create_in_send(
+            header.topic, header.default_topic, header.default_topic_queue_nums
+        )
+        if topic is None:
+            raise TopicNotFound(f"topic[{header.topic}] not exist, apply first please!")
+        if header.queue_id >= max(topic.read_queue_nums, topic.write_queue_nums):
+            raise InvalidParameter(f"request queueId[{header.queue_id}] is illegal, topic {header.topic}")
+        return topic
+
+    async def _push(self, call: Call[SendMessageRequest], properties: bytes) -> str:
+        """Hand the reply to its asker; gives the reason when that failed."""
+        asker = find_property(properties, _ASKER)
+        if asker is None:
+            return f"reply message properties[{Property.REPLY_TO_CLIENT.value}] is null"
+        client_id = asker.decode("utf-8", "replace")
+        connection = self._producers.channel_of(client_id)
+        if connection is None:
+            return f"push reply message fail, channel of <{client_id}> not found."
+        header = call.header
+        now_ms = self._clock.now_ms()
+        pushed = set_property(properties, _PUSHED_AT, b"%d" % now_ms)
+        push = PushReplyMessageToClientRequest(
+            producer_group=header.producer_group,
+            topic=header.topic,
+            default_topic=header.default_topic,
+            default_topic_queue_nums=header.default_topic_queue_nums,
+            queue_id=header.queue_id,
+            sys_flag=header.sys_flag,
+            born_timestamp=header.born_timestamp,
+            flag=header.flag,
+            properties=pushed.decode("utf-8", "replace"),
+            reconsume_times=header.reconsume_times,
+            unit_mode=header.unit_mode,
+            born_host=call.peer.remote_text,
+            store_host=self._address,
+            store_timestamp=now_ms,
+        )
+        try:
+            answer = await connection.call(
+                RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, push, call.body, timeout_s=_PUSH_S
+            )
+        except (RequestTimeoutError, ConnectionLostError) as error:
+            logger.warning("reply not taken client=%s error=%s", client_id, error)
+            return f"push reply message to {client_id}fail."
+        if answer.code != ResponseCode.SUCCESS:
+            logger.warning("reply refused client=%s remark=%s", client_id, answer.remark)
+            return f"push reply message to {client_id}fail."
+        return ""
+
+    def _stored(
+        self, call: Call[SendMessageRequest], queue_id: int, properties: bytes, answer: SendMessageResponse
+    ) -> None:
+        header = call.header
+        message = NewMessage(
+            header.topic,
+            queue_id,
+            call.body,
+            properties,
+            header.born_timestamp,
+            encode_host(*call.peer.remote),
+            header.flag,
+            header.sys_flag & ~TRANSACTION_MASK,
+            header.reconsume_times or 0,
+        )
+        try:
+            appended = self._store.append(message)
+        except StoreError as error:
+            logger.warning("reply not stored topic=%s reason=%s", header.topic, error)
+            return
+        self._stats.put(message.topic, queue_id, 1, appended.size)
+        answer.msg_id = offset_message_id(self._store_host, appended.log_offset)
+        answer.queue_offset = appended.queue_offset
