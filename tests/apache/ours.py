@@ -47,6 +47,13 @@ class OrbitServer(ApacheServer):
         self._reap()
         return code
 
+    def check_log(self) -> None:
+        """No bug showed itself: a test that passes beside a traceback in the log has not passed."""
+        path = self.workdir / "stderr.log"
+        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+        bad = [number for number, line in enumerate(lines) if " ERROR " in line or "Traceback" in line]
+        assert not bad, "\n".join([f"{self.name} logged:", *lines[max(0, bad[0] - 5) : bad[0] + 60]])
+
     def open_files(self) -> int:
         """Descriptors it holds."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))
@@ -145,4 +152,10 @@ class OrbitCluster:
 def orbit_cluster(store_dir: Path | None = None, **conf: str | int | bool) -> Iterator[OrbitCluster]:
     """Both, for one test or one module. Keyword arguments go to the broker."""
     with OrbitNamesrv() as namesrv, OrbitBroker(namesrv, store_dir, workdir=None, **conf) as broker:
-        yield OrbitCluster(namesrv, broker)
+        try:
+            yield OrbitCluster(namesrv, broker)
+        except BaseException as error:
+            error.add_note(broker.log_tail())
+            raise
+        for server in (namesrv, broker):
+            server.check_log()
