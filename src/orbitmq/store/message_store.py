@@ -304,6 +304,7 @@ class MessageStore:
             self._flusher.cut(log_offset)
             for queue in cut_queues:
                 queue.rewind(log_offset)
+            log.segments.drop_made_ahead()
             while log.segments.starts and log.segments.starts[-1] > log_offset:
                 log.segments.remove(log.segments.starts[-1])
             log.segments.zero_from(log_offset)

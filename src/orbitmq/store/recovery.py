@@ -164,7 +164,8 @@ class Recovery:
         for topic, log_end in self._parts.deleted.log_ends.items():
             self._deleted_ends[topic.encode()] = log_end
             found = [queues.create(topic, queue_id) for queue_id in queues.ids(topic)]
-            stale = [queue for queue in found if 0 <= queue.first_log_offset < log_end]
+            # A topic made again starts at 0, and its files cannot have expired before the note has.
+            stale = [queue for queue in found if queue.first_file or 0 <= queue.first_log_offset < log_end]
             if found and len(stale) == len(found):
                 queues.delete_topic(topic)
             else:

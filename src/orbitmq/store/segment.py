@@ -16,7 +16,7 @@ from typing import Final
 
 from orbitmq.errors import CorruptionError
 from orbitmq.runtime.filesystem import FileSystem
-from orbitmq.store.layout import file_name, offset_of_name
+from orbitmq.store.layout import PAGE_BYTES, file_name, offset_of_name
 from orbitmq.store.types import SegmentInfo
 
 __all__ = ["SegmentList", "zero_range"]
@@ -39,6 +39,7 @@ class SegmentList:
         self._maps_max = maps_max
         self.starts: list[int] = []
         self._paths: dict[int, str] = {}
+        self._made_ahead: set[int] = set()
         self._handles: dict[int, int] = {}
         self._maps: OrderedDict[int, memoryview] = OrderedDict()
 
@@ -58,9 +59,9 @@ class SegmentList:
                 if stat is not None and not stat.is_directory:
                     found[start] = path
         starts = sorted(found)
-        while starts and self._is_unfinished(found[starts[-1]]):
-            # Created by a process that died before it gave the file its size.
-            logger.warning("unfinished segment removed path=%s", found[starts[-1]])
+        while starts and self._is_unused(found, starts):
+            # Made ahead by a process that died before it needed the file, or before it gave the file its size.
+            logger.warning("unused segment removed path=%s", found[starts[-1]])
             fs.remove(found.pop(starts.pop()))
         for index, start in enumerate(starts):
             stat = fs.stat(found[start])
@@ -77,10 +78,19 @@ class SegmentList:
         self.starts = starts
         self._paths = found
 
-    def _is_unfinished(self, path: str) -> bool:
-        """Whether a last file never got its size; a length between is the wrong configuration, not a crash."""
+    def _is_unused(self, found: dict[int, str], starts: list[int]) -> bool:
+        """Whether the last file never held a record and cannot stay: without a length, or behind a gap."""
+        path = found[starts[-1]]
         stat = self._fs.stat(path)
-        return stat is not None and stat.size_bytes == 0
+        if stat is None or stat.size_bytes == 0:
+            return True
+        if len(starts) == 1 or starts[-2] + self.segment_bytes == starts[-1]:
+            return False
+        handle = self._fs.open(path)
+        try:
+            return not any(self._fs.pread(handle, PAGE_BYTES, 0))
+        finally:
+            self._fs.close(handle)
 
     @property
     def end(self) -> int:
@@ -146,11 +156,19 @@ class SegmentList:
         finally:
             fs.close(handle)
         fs.sync_directory(posixpath.dirname(path))
+        self._made_ahead.add(start)
+
+    def drop_made_ahead(self) -> None:
+        """Remove files made for segments that the log has not reached. No other thread may be making one."""
+        for start in sorted(self._made_ahead, reverse=True):
+            self._fs.remove(self.path_for(start))
+        self._made_ahead.clear()
 
     def add(self, start: int) -> None:
         """Take the next segment into the list; its file must exist."""
         assert not self.starts or start == self.end, (start, self.end)
         self._paths[start] = self.path_for(start)
+        self._made_ahead.discard(start)
         self.starts.append(start)
 
     def remove(self, start: int) -> None:

@@ -77,10 +77,32 @@ def test_segment_of_another_length_is_an_error_that_names_the_option(size: int) 
 
 def test_missing_segment_is_an_error_that_names_its_offset() -> None:
     fs = FaultyFileSystem()
-    add(new_list(fs), 0, SIZE, 2 * SIZE)
+    segments = new_list(fs)
+    add(segments, 0, SIZE, 2 * SIZE)
+    fs.pwrite(segments.handle(2 * SIZE), b"record", 0)
     fs.remove(f"{DIRECTORY}/{SIZE:020d}")
     with pytest.raises(CorruptionError, match=f"offset {SIZE} is missing"):
         new_list(fs)
+
+
+def test_unused_segment_behind_a_gap_is_removed() -> None:
+    fs = FaultyFileSystem()
+    segments = new_list(fs)
+    add(segments, 0)
+    segments.make_file(2 * SIZE)
+    assert new_list(fs).starts == [0]
+    assert fs.paths(DIRECTORY) == [f"{DIRECTORY}/{0:020d}"]
+
+
+def test_files_made_ahead_are_dropped_unless_they_were_reached() -> None:
+    fs = FaultyFileSystem()
+    segments = new_list(fs)
+    add(segments, 0)
+    segments.make_file(SIZE)
+    segments.add(SIZE)
+    segments.make_file(2 * SIZE)
+    segments.drop_made_ahead()
+    assert new_list(fs).starts == [0, SIZE]
 
 
 def test_foreign_files_are_left_alone() -> None:
