@@ -469,7 +469,7 @@ def _decode_slots(data: bytes | memoryview) -> array[int]:
 
 def _positions_outside(numbers: array[int], low: int, end: int) -> list[int]:
     """Where a number is below ``low``, or ``end`` and more."""
-    # Looking at the extremes of a block first: five million slots take 0.15 s instead of 0.7.
+    # Looking at the extremes of a block first: five million slots take 0.23 s instead of 0.46.
     found: list[int] = []
     for start in range(0, len(numbers), 256):
         block = numbers[start : start + 256]
