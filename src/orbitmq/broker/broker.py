@@ -20,6 +20,7 @@ from typing import Self
 
 from orbitmq.broker.clients import ConsumerTable, PeerInfo, ProducerTable
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.consumer_filters import ConsumerFilters, compile_expression
 from orbitmq.broker.durability import AckGate
 from orbitmq.broker.groups import GroupTable
 from orbitmq.broker.handlers.clients import ClientHandlers
@@ -201,6 +202,10 @@ class Broker:
         for table in (self.topics, self.offsets, self.groups):
             table.load()
         self.consumers = ConsumerTable(config, self._clock)
+        self.filters = ConsumerFilters(config, self._clock, file("consumerFilter.json"))
+        self.filters.load()
+        self.consumers.on_subscribe = self.filters.subscribed
+        self.consumers.on_group_gone = self.filters.group_gone
         self.producers = ProducerTable(config, self._clock)
         self.locks = QueueLocks(config, self._clock)
 
@@ -234,6 +239,7 @@ class Broker:
             consumers=self.consumers,
             stats=self.stats,
             clock=self._clock,
+            sql_filters=self.filters,
         )
         self.store.on_arrival = self._arrived
 
@@ -247,6 +253,7 @@ class Broker:
                 groups=self.groups,
                 consumers=self.consumers,
                 producers=self.producers,
+                compile_filter=compile_expression,
             ),
             OffsetHandlers(
                 config=config,
@@ -410,6 +417,7 @@ class Broker:
         )
         start(every(10.0, self._expire_clients), "client-expiry")
         start(every(10.0, self._save_again), "tables")
+        start(every(10.0, self.filters.persist), "filters")
         start(every(15.0, self.consumers.send_collected_notices), "notices")
         start(every(SAMPLE_S, lambda: self.stats.sample(self._clock.now_ms())), "stats")
 
@@ -466,7 +474,7 @@ class Broker:
         await self._server.stop(wait_s=3.0)
         await self.stop_deliveries()
         await self._tasks.close()
-        for table in (self.topics, self.groups, self.offsets):
+        for table in (self.topics, self.groups, self.offsets, self.filters):
             table.persist()
         self.store.close()
         logger.info("broker stopped name=%s address=%s", self.config.broker_name, self.address)
