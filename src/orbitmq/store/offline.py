@@ -25,7 +25,7 @@ __all__ = ["OfflineQueue", "OfflineSegment", "OfflineStore", "detect_sizes"]
 MAPS_MAX: Final = 8
 READ_BYTES: Final = 20 * 8192
 INDEX_NAME_DIGITS: Final = 17
-RECORD_BYTES_SOME: Final = 64 << 10
+SMALL_INDEX_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +154,20 @@ class OfflineStore:
             finally:
                 self.fs.close(handle)
 
+    def is_zero_behind(self, queue: OfflineQueue, queue_offset: int) -> bool:
+        """Whether the files of a queue hold nothing from a queue offset on."""
+        for start, path, size in queue.files:
+            position = max(0, queue_offset * UNIT_BYTES - start)
+            handle = self.fs.open(path)
+            try:
+                while position < size and (data := self.fs.pread(handle, READ_BYTES, position)):
+                    if data.strip(b"\0"):
+                        return False
+                    position += len(data)
+            finally:
+                self.fs.close(handle)
+        return True
+
     # Index.
     def index_paths(self) -> list[str]:
         """Index files, oldest first."""
@@ -209,24 +223,41 @@ def _queue_file_bytes(config: StoreConfig, fs: FileSystem) -> int:
 
 
 def _index_slots(config: StoreConfig, fs: FileSystem, path: str) -> tuple[int, int] | None:
-    """(slots, entries) of an index file. Its length allows many pairs; the right one puts entry 1 where the header
-    says the file begins. Tried: the configured pair, then 2, 4, ... entries to a slot."""
+    """(slots, entries) of an index file. Its length allows many pairs; the right one puts the first and the last
+    entry where the header says they are, and the last one into its slot."""
     stat = fs.stat(path)
     if stat is None or stat.size_bytes <= HEADER.size or len(posixpath.basename(path)) != INDEX_NAME_DIGITS:
         return None
     room = stat.size_bytes - HEADER.size
-    candidates = [(config.index_slots, config.index_entries)]
-    candidates += [
-        (room // (SLOT.size + ENTRY.size * n), n * (room // (SLOT.size + ENTRY.size * n)))
-        for n in range(1, 65)
-    ]
-    for slots, entries in candidates:
-        if slots < 1 or SLOT.size * slots + ENTRY.size * entries != room:
+    for slots in _slot_counts(config, room):
+        entries = (room - SLOT.size * slots) // ENTRY.size
+        if slots < 1 or entries < 2 or SLOT.size * slots + ENTRY.size * entries != room:
             continue
         try:
             file = IndexFile.load(fs, path, slots, entries)
         except CorruptionError:
             continue
-        if file.is_empty or file.entry(1).log_offset == file.begin_log_offset:
+        if _fits(file):
             return slots, entries
     return None
+
+
+def _slot_counts(config: StoreConfig, room: int) -> Iterator[int]:
+    """Likely ones first: as configured, then one slot to so many entries; for a small file every one."""
+    yield config.index_slots
+    yield from (room // (SLOT.size + ENTRY.size * ratio) for ratio in range(1, 65))
+    if room < SMALL_INDEX_BYTES:
+        yield from range(1, room // SLOT.size)
+
+
+def _fits(file: IndexFile) -> bool:
+    if file.is_empty:
+        return True
+    first, last = file.entry(1), file.entry(file.count - 1)
+    if (first.log_offset, last.log_offset) != (
+        file.begin_log_offset,
+        file.end_log_offset,
+    ) or last.key_hash < 0:
+        return False
+    slot = file.read(HEADER.size + SLOT.size * (last.key_hash % file.slot_count), SLOT.size)
+    return SLOT.unpack(slot) == (file.count - 1,)

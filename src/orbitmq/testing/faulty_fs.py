@@ -263,7 +263,8 @@ class FaultyFileSystem:
     def next_data(self, handle: int, offset: int, /) -> int | None:
         file = self._opened(handle).file
         pages = [page for page in file.blocks if (page + 1) * PAGE > offset]
-        return max(offset, min(pages) * PAGE) if pages else None
+        found = max(offset, min(pages) * PAGE) if pages else len(file.cached)
+        return found if found < len(file.cached) else None
 
     def sync_data(self, handle: int, /) -> None:
         opened = self._opened(handle)
