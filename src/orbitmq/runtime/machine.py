@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["physical_memory_bytes", "process_id"]
+__all__ = ["environment", "home_directory", "physical_memory_bytes", "process_id"]
 
 
 def process_id() -> int:
@@ -18,3 +18,13 @@ def physical_memory_bytes() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
         return 8 << 30
+
+
+def environment(name: str) -> str:
+    """A variable of the environment, empty when it is not set."""
+    return os.environ.get(name, "")
+
+
+def home_directory() -> str:
+    """Where the user's own files are."""
+    return os.path.expanduser("~")

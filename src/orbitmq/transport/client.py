@@ -62,6 +62,11 @@ class RpcClient:
         self._all_closed = asyncio.Event()
         self._closed = False
 
+    def open_connection(self, address: str) -> Connection | None:
+        """The connection to ``address`` if there is one already."""
+        connection = self._open.get(address)
+        return None if connection is None or connection.closed else connection
+
     async def connection(self, address: str) -> Connection:
         """The open connection to ``address``. Raises ``ConnectionLostError`` when there can be none."""
         connection = self._open.get(address)

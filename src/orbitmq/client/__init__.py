@@ -1,0 +1,71 @@
+"""The client: producers and consumers, asyncio first, with a plain facade in ``orbitmq.client.sync``."""
+
+from __future__ import annotations
+
+from orbitmq.client.errors import (
+    ClientClosedError,
+    ClientError,
+    ClientStateError,
+    ForkedError,
+    NameServerError,
+    NoRouteError,
+    OffsetOutOfRangeError,
+    ReplyTimeoutError,
+    RetryLater,
+    SendFailed,
+    TooManyInFlightError,
+)
+from orbitmq.client.handlers import ConsumeContext, ConsumeHook, ConsumeResult
+from orbitmq.client.message import Message, ReceivedMessage, SendResult, SendStatus, TransactionState
+from orbitmq.client.options import (
+    ClientOptions,
+    ConsumerOptions,
+    Credentials,
+    LitePullOptions,
+    ProducerOptions,
+    PushOptions,
+)
+from orbitmq.client.producer import Producer
+from orbitmq.client.push_consumer import PushConsumer
+from orbitmq.client.queue_picker import select_by_hash
+from orbitmq.client.sender import SendContext, SendHook
+from orbitmq.model.route import MessageQueue
+from orbitmq.record.compression import Compression
+from orbitmq.wire.bodies import ConsumeFromWhere, MessageModel
+
+__all__ = [
+    "ClientClosedError",
+    "ClientError",
+    "ClientOptions",
+    "ClientStateError",
+    "Compression",
+    "ConsumeContext",
+    "ConsumeFromWhere",
+    "ConsumeHook",
+    "ConsumeResult",
+    "ConsumerOptions",
+    "Credentials",
+    "ForkedError",
+    "LitePullOptions",
+    "Message",
+    "MessageModel",
+    "MessageQueue",
+    "NameServerError",
+    "NoRouteError",
+    "OffsetOutOfRangeError",
+    "Producer",
+    "ProducerOptions",
+    "PushConsumer",
+    "PushOptions",
+    "ReceivedMessage",
+    "ReplyTimeoutError",
+    "RetryLater",
+    "SendContext",
+    "SendFailed",
+    "SendHook",
+    "SendResult",
+    "SendStatus",
+    "TooManyInFlightError",
+    "TransactionState",
+    "select_by_hash",
+]

@@ -1,0 +1,141 @@
+"""What a client raises on its own account, each with a code, whether another try may help, and a hint.
+
+What a server refused is raised as the ``BrokerError`` of its code, with the hint as a note.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from orbitmq.codes import ClientErrorCode, ResponseCode
+from orbitmq.errors import BrokerError, OrbitError
+
+__all__ = [
+    "ClientClosedError",
+    "ClientError",
+    "ClientStateError",
+    "ForkedError",
+    "NameServerError",
+    "NoRouteError",
+    "OffsetOutOfRangeError",
+    "ReplyTimeoutError",
+    "RetryLater",
+    "SendFailed",
+    "TooManyInFlightError",
+    "add_hint",
+    "hint_for",
+]
+
+
+class ClientError(OrbitError):
+    """A failure on the client's side of the wire."""
+
+    code: int = ClientErrorCode.BROKER_NOT_EXIST_EXCEPTION
+    retriable: bool = False
+    """Whether the same call may succeed later."""
+    hint: ClassVar[str] = ""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{text}. {self.hint}" if self.hint else text
+
+
+class ClientStateError(ClientError):
+    """Used before it was started, started twice, or changed in a state that does not allow it."""
+
+
+class ClientClosedError(ClientStateError):
+    """The client was stopped."""
+
+
+class ForkedError(ClientStateError):
+    """Started in one process, used in a child of it."""
+
+    hint = "Sockets cannot be shared between processes: create and start the client after the fork"
+
+
+class NameServerError(ClientError):
+    """No name server could be asked."""
+
+    code = ClientErrorCode.NO_NAME_SERVER_EXCEPTION
+    retriable = True
+    hint = "Check the name server address and that it can be reached from here"
+
+
+class NoRouteError(ClientError):
+    """The name server knows no queue of the topic."""
+
+    code = ClientErrorCode.NOT_FOUND_TOPIC_EXCEPTION
+    retriable = True
+    hint = "Create the topic, or set autoCreateTopicEnable=true on a broker registered with this name server"
+
+
+class SendFailed(ClientError):
+    """All attempts of a send failed; the last failure is the cause of this one."""
+
+    retriable = True
+
+    def __init__(self, text: str, *, code: int, attempts: int) -> None:
+        super().__init__(text)
+        self.code = code
+        self.attempts = attempts
+
+
+class TooManyInFlightError(ClientError):
+    """More sends are waiting than the producer allows."""
+
+    retriable = True
+    hint = "Await some of the sends before starting more"
+
+
+class ReplyTimeoutError(ClientError):
+    """The request was stored, but nobody answered in time."""
+
+    code = ClientErrorCode.REQUEST_TIMEOUT_EXCEPTION
+    retriable = True
+
+
+class OffsetOutOfRangeError(ClientError):
+    """A seek outside of what the queue holds."""
+
+
+class RetryLater(Exception):
+    """Raised by a handler: deliver this message (of a batch: those behind the first ``done``) again.
+
+    ``delay_level`` 0 lets the broker decide, above 0 is a level, -1 sends it to the dead-letter topic.
+    """
+
+    def __init__(self, text: str = "", *, delay_level: int = 0, done: int = 0) -> None:
+        super().__init__(text)
+        self.delay_level = delay_level
+        self.done = done
+
+
+_HINTS: Final[dict[int, str]] = {
+    ResponseCode.SYSTEM_BUSY: "The broker is overloaded: send slower, or spread over more brokers",
+    ResponseCode.MESSAGE_ILLEGAL: "The broker refuses the message itself: check its size, topic and properties",
+    ResponseCode.SERVICE_NOT_AVAILABLE: "The broker takes no writes now: a slave, a full disk or a shutdown",
+    ResponseCode.NO_PERMISSION: "Check the permissions of the topic or group, and the access key if lists are on",
+    ResponseCode.TOPIC_NOT_EXIST: "Create the topic, or set autoCreateTopicEnable=true on the broker",
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: (
+        "Create the consumer group, or set autoCreateSubscriptionGroup=true on the broker"
+    ),
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: "Check the filter expression",
+    ResponseCode.SUBSCRIPTION_NOT_LATEST: (
+        "The members of the group subscribe differently: all must use the same topics and expressions"
+    ),
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "The server is older than the feature, or of another kind",
+}
+
+
+def hint_for(code: int) -> str:
+    """What a user can do about a refusal; empty if there is nothing to say."""
+    return _HINTS.get(code, "")
+
+
+def add_hint(error: BrokerError) -> BrokerError:
+    """The same error, its hint shown under the traceback."""
+    hint = hint_for(error.response_code)
+    if hint and hint not in getattr(error, "__notes__", ()):
+        error.add_note(hint)
+    return error

@@ -1,0 +1,259 @@
+"""Messages as users see them: one to send, one that came (Apache: ``Message``, ``MessageExt``, ``SendResult``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+import msgspec
+
+from orbitmq.client.errors import ClientError
+from orbitmq.codes import Property, ResponseCode
+from orbitmq.errors import RecordError
+from orbitmq.model.route import MessageQueue
+from orbitmq.record.codec import Record
+from orbitmq.record.hosts import host_text
+from orbitmq.record.properties import decode_properties, find_property
+
+__all__ = ["Message", "ReceivedMessage", "SendResult", "SendStatus", "TransactionState"]
+
+_RESERVED = frozenset(name.value for name in Property) - {
+    Property.TRACE_CONTEXT.value,
+    Property.INNER_MULTI_DISPATCH.value,
+    Property.CHECK_IMMUNITY_TIME_IN_SECONDS.value,
+}
+
+
+class SendStatus(Enum):
+    """How safe a stored message is. All but ``OK`` are stored, yet a crash now may lose them."""
+
+    OK = ResponseCode.SUCCESS
+    FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
+    FLUSH_SLAVE_TIMEOUT = ResponseCode.FLUSH_SLAVE_TIMEOUT
+    SLAVE_NOT_AVAILABLE = ResponseCode.SLAVE_NOT_AVAILABLE
+
+
+class TransactionState(Enum):
+    """What a local transaction came to. The values are those of END_TRANSACTION."""
+
+    UNKNOWN = 0
+    COMMIT = 8
+    ROLLBACK = 12
+
+
+class Message(msgspec.Struct, kw_only=False):
+    """A message to send. ``keys`` find it again in the broker's index; ``tags`` and properties filter it.
+
+    At most one delay: ``delay_level`` (1 to 18 by default), or ``delay_ms`` / ``deliver_at_ms`` where the broker has
+    the timer of 5.x. Messages with one ``shard_key`` go to one queue and stay in order.
+    """
+
+    topic: str
+    body: bytes | str
+    tags: str = ""
+    keys: str | Sequence[str] = ()
+    properties: dict[str, str] = {}
+    shard_key: str = ""
+    delay_level: int = 0
+    delay_ms: int = 0
+    deliver_at_ms: int = 0
+    wait_stored: bool = True
+    """False: the broker may answer before the message is flushed or copied."""
+    flag: int = 0
+
+    def body_bytes(self) -> bytes:
+        """The body; text is sent as UTF-8."""
+        body = self.body
+        return body.encode() if isinstance(body, str) else bytes(body) if type(body) is not bytes else body
+
+    def property_pairs(self) -> dict[str, str]:
+        """All properties this message asks for. Raises ``RecordError`` for a reserved name."""
+        pairs: dict[str, str] = {}
+        if self.properties:
+            for name, value in self.properties.items():
+                if name in _RESERVED:
+                    raise RecordError(f"property {name!r} is reserved; use the attribute or another name")
+                pairs[name] = value
+        if self.keys:
+            pairs["KEYS"] = self.keys if isinstance(self.keys, str) else " ".join(self.keys)
+        if self.tags:
+            pairs["TAGS"] = self.tags
+        if self.shard_key:
+            pairs["__SHARDINGKEY"] = self.shard_key
+        if self.delay_level:
+            pairs["DELAY"] = str(self.delay_level)
+        if self.delay_ms:
+            pairs["TIMER_DELAY_MS"] = str(self.delay_ms)
+        if self.deliver_at_ms:
+            pairs["TIMER_DELIVER_MS"] = str(self.deliver_at_ms)
+        pairs["WAIT"] = "true" if self.wait_stored else "false"
+        return pairs
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether a broker keeps it back for a while."""
+        return bool(self.delay_level or self.delay_ms or self.deliver_at_ms)
+
+
+class SendResult(msgspec.Struct, frozen=True, gc=False):
+    """A message that is stored."""
+
+    status: SendStatus
+    message_id: str
+    """The unique key; for a batch those of all messages, joined by commas."""
+    queue: MessageQueue
+    queue_offset: int
+    offset_message_id: str
+    transaction_id: str | None = None
+    region_id: str | None = None
+    trace_on: bool = True
+    recall_handle: str | None = None
+    transaction_state: TransactionState | None = None
+    """What the local transaction gave; only of ``send_in_transaction``."""
+
+
+class ReceivedMessage:
+    """A message as a consumer gets it. Properties are read when asked for: most handlers need few of them."""
+
+    __slots__ = (
+        "_properties",
+        "_record",
+        "_topic",
+        "consume_started_ms",
+        "max_offset",
+        "min_offset",
+        "queue",
+        "reconsume_times",
+    )
+
+    def __init__(self, record: Record, queue: MessageQueue, min_offset: int = 0, max_offset: int = 0) -> None:
+        self._record = record
+        self._topic: str | None = None
+        self._properties: dict[str, str] | None = None
+        self.queue = queue
+        """Where it was pulled from; for a message delivered again that is a queue of the retry topic."""
+        self.reconsume_times = record.reconsume_times
+        """How often it was delivered before."""
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+        self.consume_started_ms = 0
+
+    @property
+    def record(self) -> Record:
+        """Every field as it is stored."""
+        return self._record
+
+    @property
+    def topic(self) -> str:
+        """The topic it was sent to, also when it comes from a retry topic."""
+        topic = self._topic
+        if topic is None:
+            original = find_property(self._record.properties, b"RETRY_TOPIC")
+            retried = self._record.topic.startswith("%RETRY%") and original is not None
+            topic = original.decode("utf-8", "replace") if retried and original else self._record.topic
+            self._topic = topic
+        return topic
+
+    def rename(self, topic: str) -> None:
+        """Show another topic: one without its namespace."""
+        self._topic = topic
+
+    @property
+    def body(self) -> bytes:
+        return self._record.body
+
+    def text(self) -> str:
+        """The body as UTF-8."""
+        return self._record.body.decode()
+
+    @property
+    def tags(self) -> str:
+        return self.get("TAGS") or ""
+
+    @property
+    def keys(self) -> list[str]:
+        return (self.get("KEYS") or "").split()
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """All of them, the system's included."""
+        if self._properties is None:
+            self._properties = decode_properties(self._record.properties)
+        return self._properties
+
+    def get(self, name: str) -> str | None:
+        """One property, without reading the others."""
+        if self._properties is not None:
+            return self._properties.get(name)
+        value = find_property(self._record.properties, name.encode())
+        return None if value is None else value.decode("utf-8", "replace")
+
+    @property
+    def message_id(self) -> str:
+        """The unique key its sender gave it, else the id of its place in the store."""
+        return self.get("UNIQ_KEY") or self._record.offset_message_id
+
+    @property
+    def offset_message_id(self) -> str:
+        return self._record.offset_message_id
+
+    @property
+    def transaction_id(self) -> str | None:
+        return self.get("__transactionId__") or self.get("UNIQ_KEY")
+
+    @property
+    def queue_id(self) -> int:
+        return self._record.queue_id
+
+    @property
+    def queue_offset(self) -> int:
+        return self._record.queue_offset
+
+    @property
+    def log_offset(self) -> int:
+        return self._record.log_offset
+
+    @property
+    def born_timestamp_ms(self) -> int:
+        return self._record.born_timestamp_ms
+
+    @property
+    def store_timestamp_ms(self) -> int:
+        return self._record.store_timestamp_ms
+
+    @property
+    def born_host(self) -> str:
+        return host_text(self._record.born_host)
+
+    @property
+    def store_host(self) -> str:
+        return host_text(self._record.store_host)
+
+    @property
+    def flag(self) -> int:
+        return self._record.flag
+
+    def reply(self, body: bytes | str) -> Message:
+        """The answer to a request (``Producer.request``), to be sent by any producer of the same cluster."""
+        cluster = self.get(Property.CLUSTER)
+        if not cluster:
+            raise ClientError("this message is no request: it lacks the cluster it came through")
+        copied = (Property.CORRELATION_ID, Property.REPLY_TO_CLIENT, Property.TTL)
+        answer = Reply(f"{cluster}_REPLY_TOPIC", body)
+        answer.fields = {name.value: self.get(name) or "" for name in copied}
+        return answer
+
+    def __repr__(self) -> str:
+        return (
+            f"ReceivedMessage(topic={self.topic!r}, queue={self.queue.broker_name}/{self.queue_id}, "
+            f"offset={self.queue_offset}, id={self.message_id}, body={self._record.body[:64]!r})"
+        )
+
+
+class Reply(Message):
+    """What ``ReceivedMessage.reply`` makes."""
+
+    fields: dict[str, str] = {}
+
+    def property_pairs(self) -> dict[str, str]:
+        return {**Message.property_pairs(self), **self.fields, Property.MESSAGE_TYPE.value: "reply"}

@@ -1,0 +1,187 @@
+"""What a client may be told. Frozen values; units are in the names; a value out of range is refused at once.
+
+Answers to the settings of Apache's ClientConfig, DefaultMQProducer, DefaultMQPushConsumer, DefaultLitePullConsumer.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, TypeVar
+
+from orbitmq.codes import SerializeType
+from orbitmq.errors import ConfigError
+from orbitmq.model.names import AUTO_CREATE_TOPIC, TRACE_TOPIC
+from orbitmq.model.rebalance import Strategy, allocate_averagely
+from orbitmq.record.compression import COMPRESSION_LEVEL, Compression
+from orbitmq.wire.bodies import ConsumeFromWhere, MessageModel
+
+__all__ = [
+    "ClientOptions",
+    "ConsumerOptions",
+    "Credentials",
+    "LitePullOptions",
+    "ProducerOptions",
+    "PushOptions",
+    "build_options",
+]
+
+_MIB: Final = 1024 * 1024
+T = TypeVar("T", bound="ClientOptions")
+
+
+def _between(default: Any, low: float, high: float) -> Any:
+    """A number with bounds, checked when the options are made."""
+    return field(default=default, metadata={"low": low, "high": high})
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Keys of the access lists: every request is signed with them."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    security_token: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientOptions:
+    """What producers and consumers share."""
+
+    instance_name: str = ""
+    """Part of the client id. Empty: one of its own for each client (``DEFAULT`` for broadcasting consumers)."""
+    client_ip: str = ""
+    """Part of the client id; empty means this machine's address."""
+    unit_name: str = ""
+    namespace: str = ""
+    """Put before every topic and group on the wire, and taken off again."""
+    credentials: Credentials | None = None
+    tls: ssl.SSLContext | None = None
+    """See ``orbitmq.transport.tls.client_context``."""
+    serialize: SerializeType = SerializeType.ROCKETMQ
+    """Form of the headers. The binary form is half the size and cheaper to read for every broker since 4.0."""
+    connect_timeout_s: float = _between(3.0, 0.001, 3600)
+    call_timeout_s: float = _between(3.0, 0.001, 3600)
+    """For everything but sends and pulls."""
+    route_refresh_s: float = _between(30.0, 0.01, 3600)
+    heartbeat_s: float = _between(30.0, 0.01, 3600)
+    close_wait_s: float = _between(10.0, 0, 3600)
+    """How long a stop waits for handlers and answers."""
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            low, high = option.metadata.get("low"), option.metadata.get("high")
+            value = getattr(self, option.name)
+            if low is not None and not low <= value <= high:
+                raise ConfigError(f"{option.name} is {value!r}; {low} to {high} is accepted")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProducerOptions(ClientOptions):
+    """Settings of a producer."""
+
+    send_timeout_s: float = _between(3.0, 0.001, 3600)
+    """For one send, all attempts together."""
+    retries: int = _between(2, 0, 100)
+    """Further attempts after the first, each on another broker where there is one."""
+    retry_when_not_safe: bool = False
+    """Try another broker when a message was stored but not flushed or copied in time."""
+    retry_codes: frozenset[int] = frozenset()
+    """Response codes that are worth another attempt beside those every client retries."""
+    compress_over_bytes: int = _between(4096, 0, 2**31 - 1)
+    compression: Compression = Compression.ZLIB
+    compression_level: int = _between(COMPRESSION_LEVEL, 0, 9)
+    message_bytes_max: int = _between(4 * _MIB, 1, 2**31 - 1)
+    auto_create_topic: str = AUTO_CREATE_TOPIC
+    auto_create_queue_count: int = _between(4, 1, 65_535)
+    avoid_slow_brokers: bool = False
+    """Leave brokers alone for a while that answer slowly or not at all."""
+    trace: bool = False
+    trace_topic: str = TRACE_TOPIC
+    check_threads: int = _between(1, 1, 1000)
+    """Threads for a transaction check that is a plain function."""
+    batch_linger_s: float = _between(0.0, 0, 60)
+    """Above 0, single sends wait this long for others to share a request with (see ``Accumulator``)."""
+    batch_bytes: int = _between(32 * 1024, 1, 4 * _MIB)
+    batch_total_bytes: int = _between(32 * _MIB, 1, 2**31 - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerOptions(ClientOptions):
+    """What all consumers share."""
+
+    model: MessageModel = MessageModel.CLUSTERING
+    from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET
+    from_timestamp_ms: int = _between(0, 0, 2**63 - 1)
+    """With ``ConsumeFromWhere.TIMESTAMP``; 0 means half an hour ago."""
+    strategy: Strategy = allocate_averagely
+    rebalance_s: float = _between(20.0, 0.05, 3600)
+    rebalance_spacing_s: float = _between(0.2, 0, 60)
+    """Least time between two rebalances, however many changes are announced."""
+    offset_persist_s: float = _between(5.0, 0.01, 3600)
+    offset_directory: str = ""
+    """Where broadcasting consumers keep offsets; empty means ``~/.rocketmq_offsets``, as the Java client."""
+    pull_batch_size: int = _between(32, 1, 1024)
+    pull_bytes: int = _between(256 * 1024, 1, 2**31 - 1)
+    cached_count_max: int = _between(1000, 1, 65_535)
+    """Messages of one queue in memory before pulling pauses."""
+    cached_bytes_max: int = _between(100 * _MIB, 1, 1024 * _MIB)
+    suspend_s: float = _between(15.0, 0.001, 3600)
+    """How long a broker may hold a pull that finds nothing."""
+    pull_timeout_s: float = _between(30.0, 0.001, 3600)
+    pull_error_pause_s: float = _between(1.0, 0.001, 3600)
+    trace: bool = False
+    trace_topic: str = TRACE_TOPIC
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushOptions(ConsumerOptions):
+    """Settings of a push consumer."""
+
+    orderly: bool = False
+    """One message of a queue at a time, in order; the queue is locked in the broker."""
+    workers: int = _between(20, 1, 1000)
+    """Handlers that may run at once: threads for plain functions, tasks for coroutines."""
+    pull_interval_s: float = _between(0.0, 0, 65.535)
+    span_max: int = _between(2000, 1, 65_535)
+    """Largest distance between the oldest and the newest offset in memory (not when orderly)."""
+    cached_count_max_per_topic: int = _between(0, 0, 6_553_500)
+    """Above 0: divided among the queues held of the topic."""
+    cached_bytes_max_per_topic: int = _between(0, 0, 2**31 - 1)
+    reconsume_max: int = _between(-1, -1, 2**31 - 1)
+    """-1: 16 times, or without end when orderly."""
+    suspend_queue_s: float = _between(1.0, 0.01, 30)
+    """Orderly: pause before a failed message is tried again."""
+    consume_timeout_s: float = _between(900.0, 0.01, 86_400)
+    """A handler that takes longer gets its message sent back for another try."""
+    post_subscription: bool = False
+    on_queues_changed: Callable[[str, list[Any], list[Any]], None] | None = None
+    """Told topic, all queues and own queues after a rebalance."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LitePullOptions(ConsumerOptions):
+    """Settings of a lite pull consumer."""
+
+    auto_commit: bool = True
+    auto_commit_s: float = _between(5.0, 0.05, 3600)
+    poll_batch_size: int = _between(10, 1, 1024)
+    cached_count_max_all: int = _between(10_000, 1, 1_000_000)
+    suspend_s: float = _between(20.0, 0.001, 3600)
+
+
+def build_options(kind: type[T], options: T | None, settings: dict[str, Any]) -> T:
+    """Options from an object, from keyword arguments, or from both; the arguments win."""
+    known = {option.name for option in fields(kind)}
+    unknown = sorted(set(settings) - known)
+    if unknown:
+        raise ConfigError(
+            f"no such setting: {', '.join(unknown)}; {kind.__name__} has {', '.join(sorted(known))}"
+        )
+    if options is None:
+        return kind(**settings)
+    if not settings:
+        return options
+    values = {name: getattr(options, name) for name in known}
+    return kind(**(values | settings))

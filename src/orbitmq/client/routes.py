@@ -1,0 +1,178 @@
+"""What the client knows of topics and brokers, and how it asks name servers (Apache: part of MQClientInstance)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from orbitmq.client.errors import NameServerError, NoRouteError
+from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.errors import BrokerError, OrbitError, TopicNotFound, error_for_code
+from orbitmq.model.names import AUTO_CREATE_TOPIC
+from orbitmq.model.route import MASTER_ID, BrokerData, MessageQueue, TopicRoute
+from orbitmq.wire.bodies import decode_route
+from orbitmq.wire.frame import Frame
+from orbitmq.wire.header import Header
+from orbitmq.wire.headers import GetRouteinfoByTopicRequest
+
+__all__ = ["RouteBook", "split_name_servers"]
+
+logger = logging.getLogger(__name__)
+
+Ask = Callable[[str, int, Header], Awaitable[Frame]]
+
+
+def split_name_servers(text: str) -> list[str]:
+    """``host:port;host:port`` (commas too) to addresses, in random order so that clients spread."""
+    servers = [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
+    random.shuffle(servers)
+    return servers
+
+
+class RouteBook:
+    """Routes by topic and broker addresses by name. Owned by one event loop."""
+
+    def __init__(self, name_servers: list[str], ask: Ask) -> None:
+        self._servers = name_servers
+        self._ask = ask
+        self._chosen = 0
+        self._routes: dict[str, TopicRoute] = {}
+        self._brokers: dict[str, BrokerData] = {}
+        self._fetching: dict[str, asyncio.Future[TopicRoute | OrbitError]] = {}
+        self.publish: dict[str, list[MessageQueue]] = {}
+        """Queues to send to, by topic."""
+        self.subscribe: dict[str, list[MessageQueue]] = {}
+        """Queues to consume, by topic, sorted."""
+
+    @property
+    def topics(self) -> list[str]:
+        return list(self._routes)
+
+    def brokers(self) -> list[BrokerData]:
+        """Every broker some route names."""
+        return list(self._brokers.values())
+
+    def broker(self, name: str) -> BrokerData | None:
+        return self._brokers.get(name)
+
+    def master_address(self, broker_name: str) -> str | None:
+        data = self._brokers.get(broker_name)
+        return None if data is None else data.master_address
+
+    def any_address(self, broker_name: str) -> str | None:
+        """The master, else any replica."""
+        data = self._brokers.get(broker_name)
+        if data is None:
+            return None
+        return data.master_address or next(iter(data.broker_addrs.values()), None)
+
+    def address_of_topic(self, topic: str) -> str | None:
+        """A broker of the topic to ask about its groups: one at random, its master if there is one."""
+        route = self._routes.get(topic)
+        if route is None or not route.broker_datas:
+            return None
+        data = random.choice(route.broker_datas)
+        return data.master_address or next(iter(data.broker_addrs.values()), None)
+
+    def route(self, topic: str) -> TopicRoute | None:
+        return self._routes.get(topic)
+
+    async def refresh(self, topic: str) -> TopicRoute:
+        """Ask the name server now. Raises ``TopicNotFound`` (the old route stays) or ``NameServerError``."""
+        waiting = self._fetching.get(topic)
+        if waiting is None:
+            waiting = self._fetching[topic] = asyncio.get_running_loop().create_future()
+            outcome: TopicRoute | OrbitError = NameServerError("the refresh was cancelled")
+            try:
+                route = await self._fetch(topic)
+                self._keep(topic, route)
+                outcome = route
+            except OrbitError as error:
+                outcome = error
+            finally:
+                del self._fetching[topic]
+                waiting.set_result(outcome)
+        else:
+            outcome = await asyncio.shield(waiting)
+        if isinstance(outcome, OrbitError):
+            raise outcome
+        return outcome
+
+    async def for_publish(self, topic: str, default_queues: int) -> list[MessageQueue]:
+        """The queues to send to. A topic nobody knows gets the queues the broker would create it with."""
+        queues = self.publish.get(topic)
+        if queues:
+            return queues
+        try:
+            await self.refresh(topic)
+        except TopicNotFound:
+            try:
+                template = await self._fetch(AUTO_CREATE_TOPIC)
+            except BrokerError:
+                raise NoRouteError(f"no route to topic {topic}") from None
+            self._keep(topic, _as_new_topic(template, default_queues))
+        queues = self.publish.get(topic)
+        if not queues:
+            raise NoRouteError(f"topic {topic} has no queue that can be written")
+        return queues
+
+    def forget(self, topic: str) -> None:
+        self._routes.pop(topic, None)
+        self.publish.pop(topic, None)
+        self.subscribe.pop(topic, None)
+
+    async def _fetch(self, topic: str) -> TopicRoute:
+        header = GetRouteinfoByTopicRequest(topic=topic, accept_standard_json_only=True)
+        if not self._servers:
+            raise NameServerError("no name server address is given")
+        failure: OrbitError | None = None
+        for _ in range(len(self._servers)):
+            server = self._servers[self._chosen % len(self._servers)]
+            try:
+                answer = await self._ask(server, RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
+            except OrbitError as error:
+                failure = error
+                self._chosen += 1
+                continue
+            if answer.code == ResponseCode.SUCCESS:
+                return decode_route(answer.body)
+            raise error_for_code(answer.code, answer.remark)
+        raise NameServerError(f"no name server answers: {failure}") from failure
+
+    def _keep(self, topic: str, route: TopicRoute) -> None:
+        known = self._routes.get(topic)
+        if known is not None and known.same_as(route):
+            return
+        self._routes[topic] = route
+        self.publish[topic] = route.publish_queues(topic)
+        self.subscribe[topic] = route.subscribe_queues(topic)
+        # A broker is gone only when no route names it any more: one that lost one topic may serve others.
+        self._brokers = {
+            data.broker_name: data for other in self._routes.values() for data in other.broker_datas
+        }
+        for data in route.broker_datas:
+            self._brokers[data.broker_name] = data
+        logger.info(
+            "route changed topic=%s brokers=%s",
+            topic,
+            ",".join(f"{d.broker_name}:{sorted(d.broker_addrs)}" for d in route.broker_datas),
+        )
+
+
+def _as_new_topic(template: TopicRoute, queue_count: int) -> TopicRoute:
+    return msgspec.structs.replace(
+        template,
+        queue_datas=[
+            msgspec.structs.replace(
+                data,
+                read_queue_nums=min(queue_count, data.read_queue_nums),
+                write_queue_nums=min(queue_count, data.read_queue_nums),
+            )
+            for data in template.queue_datas
+        ],
+        broker_datas=[data for data in template.broker_datas if MASTER_ID in data.broker_addrs],
+    )

@@ -1,0 +1,249 @@
+"""The same clients for code without asyncio: same names, same arguments, calls that block.
+
+Each client runs on an event loop in a thread of its own, or shares one that is given as ``loop``. Plain functions as
+handlers run on worker threads, as they do under asyncio; coroutines run on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from orbitmq.client import producer as async_producer
+from orbitmq.client import push_consumer as async_push
+from orbitmq.client.errors import ClientStateError
+from orbitmq.client.handlers import Listener
+from orbitmq.client.message import Message, ReceivedMessage, SendResult
+from orbitmq.client.producer import QueueSelector
+from orbitmq.client.sender import SendHook
+from orbitmq.client.transactions import LocalTransaction
+from orbitmq.model.route import MessageQueue
+
+__all__ = ["LoopThread", "Producer", "PushConsumer"]
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class LoopThread:
+    """An event loop on a thread. Share one among many clients to save threads."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="orbitmq-loop", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine on the loop."""
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise ClientStateError(
+                "a blocking call on the loop's own thread would wait for itself: use the asyncio client there"
+            )
+        if not self._thread.is_alive():
+            work.close()
+            raise ClientStateError("the loop of this client is closed, or was left behind by a fork")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine."""
+        future = self.submit(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Stop the loop; what runs on it is cancelled."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(10.0)
+
+
+async def _make(function: Callable[..., T], *arguments: Any, **settings: Any) -> T:
+    """Build on the loop: asyncio's own objects belong to the loop they are made on."""
+    return function(*arguments, **settings)
+
+
+class _Facade:
+    def __init__(
+        self, kind: Callable[..., Any], loop: LoopThread | None, *arguments: Any, **settings: Any
+    ) -> None:
+        self._owns_loop = loop is None
+        self._loop = loop or LoopThread()
+        try:
+            self._client: Any = self._loop.run(_make(kind, *arguments, **settings))
+        except BaseException:
+            self._close_loop()
+            raise
+
+    def _close_loop(self) -> None:
+        if self._owns_loop:
+            self._loop.close()
+
+    @property
+    def client_id(self) -> str:
+        client_id: str = self._client.client_id
+        return client_id
+
+    def start(self) -> None:
+        """See the asyncio client."""
+        self._loop.run(self._client.start())
+
+    def stop(self) -> None:
+        """See the asyncio client. A loop of its own ends with it."""
+        try:
+            self._loop.run(self._client.stop())
+        finally:
+            self._close_loop()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self._close_loop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class Producer(_Facade):
+    """``orbitmq.Producer`` with blocking calls. May be used by many threads at once."""
+
+    _client: async_producer.Producer
+
+    def __init__(
+        self, group: str, name_servers: str = "", *, loop: LoopThread | None = None, **settings: Any
+    ) -> None:
+        super().__init__(async_producer.Producer, loop, group, name_servers, **settings)
+
+    def add_hook(self, hook: SendHook) -> None:
+        self._client.add_hook(hook)
+
+    def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        select: QueueSelector | None = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        return self._loop.run(self._client.send(message, queue=queue, select=select, timeout_s=timeout_s))
+
+    def send_async(
+        self, message: Message, *, queue: MessageQueue | None = None, timeout_s: float | None = None
+    ) -> Future[SendResult]:
+        """Start a send; the future gives its result. Callbacks of the future run on the loop's thread."""
+        return self._loop.submit(self._client.send(message, queue=queue, timeout_s=timeout_s))
+
+    def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
+        self._loop.run(self._client.send_oneway(message, queue=queue))
+
+    def send_batch(
+        self,
+        messages: Iterable[Message],
+        *,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+    ) -> list[SendResult]:
+        return self._loop.run(self._client.send_batch(list(messages), queue=queue, timeout_s=timeout_s))
+
+    def send_in_transaction(
+        self, message: Message, local: LocalTransaction, *, timeout_s: float | None = None
+    ) -> SendResult:
+        return self._loop.run(self._client.send_in_transaction(message, local, timeout_s=timeout_s))
+
+    def request(self, message: Message, *, timeout_s: float = 3.0) -> ReceivedMessage:
+        return self._loop.run(self._client.request(message, timeout_s=timeout_s))
+
+    def recall(self, topic: str, handle: str) -> str:
+        return self._loop.run(self._client.recall(topic, handle))
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        return self._loop.run(self._client.queues(topic))
+
+
+class PushConsumer(_Facade):
+    """``orbitmq.PushConsumer`` with blocking calls; ``for message in consumer`` when it has no handlers."""
+
+    _client: async_push.PushConsumer
+
+    def __init__(
+        self, group: str, name_servers: str = "", *, loop: LoopThread | None = None, **settings: Any
+    ) -> None:
+        super().__init__(async_push.PushConsumer, loop, group, name_servers, **settings)
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        return self._client.queues
+
+    def subscribe(
+        self,
+        topic: str,
+        expression: str = "*",
+        handler: Listener | None = None,
+        *,
+        sql: bool = False,
+        batch_size: int | None = None,
+    ) -> None:
+        self._loop.run(
+            _make(self._client.subscribe, topic, expression, handler, sql=sql, batch_size=batch_size)
+        )
+
+    def unsubscribe(self, topic: str) -> None:
+        self._loop.run(_make(self._client.unsubscribe, topic))
+
+    def listen(
+        self, topic: str, expression: str = "*", *, sql: bool = False, batch_size: int | None = None
+    ) -> Callable[[F], F]:
+        def decorate(function: F) -> F:
+            self.subscribe(topic, expression, function, sql=sql, batch_size=batch_size)
+            return function
+
+        return decorate
+
+    def on_message(self, handler: Listener, *, batch_size: int | None = None) -> None:
+        self._client.on_message(handler, batch_size=batch_size)
+
+    def suspend(self) -> None:
+        self._client.suspend()
+
+    def resume(self) -> None:
+        self._client.resume()
+
+    def persist_offsets(self) -> None:
+        self._loop.run(self._client.persist_offsets())
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        messages = aiter(self._client)
+        try:
+            while True:
+                yield self._loop.run(_next(messages))
+        finally:
+            self._loop.run(_end(messages))
+
+
+async def _next(messages: Any) -> ReceivedMessage:
+    message: ReceivedMessage = await anext(messages)
+    return message
+
+
+async def _end(messages: Any) -> None:
+    await messages.aclose()
