@@ -66,27 +66,27 @@ class QueueReader:
         bytes_max = (
             READ_BYTES_MAX if max_bytes is None else min(max(max_bytes, READ_BYTES_MIN), READ_BYTES_MAX)
         )
-        if tag_codes is None and predicate is None:
-            # Nothing is filtered out: no more units are needed than messages may be given.
-            count_max = max(1, min(max_count, config.memory_transfer_count_max, high - offset))
-            units = queue.units(offset, count_max)
-            if not units:
-                return ReadResult(ReadStatus.OFFSET_FOUND_NULL, queue.next_file_offset(offset), low, high)
-            if LOG_OFFSET.unpack_from(units)[0] >= memory_start:
-                limit = min(bytes_max, config.memory_transfer_bytes_max)
-            else:
-                units = units[: max(1, config.disk_transfer_count_max) * UNIT_BYTES]
-                limit = min(bytes_max, config.disk_transfer_bytes_max)
-            slices: list[memoryview] = []
-            looked, count, size = collect(log, units, limit, log_limit, slices)
-            # As in Apache, how far the reader lags is measured at the last record looked at.
-            lags = looked > 0 and LOG_OFFSET.unpack_from(units, (looked - 1) * UNIT_BYTES)[0] < memory_start
-            status = ReadStatus.FOUND if count else _nothing(looked)
-            return ReadResult(status, offset + looked, low, high, slices, count, size, lags)
-        window = max(config.filter_window_bytes // UNIT_BYTES, max_count, 1)
+        count_max = max(1, min(max_count, config.memory_transfer_count_max))
+        # Without a filter no more units are needed than messages may be given.
+        window = count_max
+        if tag_codes is not None or predicate is not None:
+            window = max(config.filter_window_bytes // UNIT_BYTES, max_count, 1)
         units = queue.units(offset, min(window, high - offset))
         if not units:
             return ReadResult(ReadStatus.OFFSET_FOUND_NULL, queue.next_file_offset(offset), low, high)
+        if predicate is None:
+            limit = min(bytes_max, config.memory_transfer_bytes_max)
+            if LOG_OFFSET.unpack_from(units)[0] < memory_start:
+                count_max = min(count_max, config.disk_transfer_count_max)
+                limit = min(bytes_max, config.disk_transfer_bytes_max)
+            slices: list[memoryview] = []
+            looked, count, size = collect(log, units, (count_max, limit, log_limit), tag_codes, slices)
+            # As in Apache, how far the reader lags is measured at the last record looked at.
+            lags = looked > 0 and LOG_OFFSET.unpack_from(units, (looked - 1) * UNIT_BYTES)[0] < memory_start
+            status = ReadStatus.FOUND
+            if not count:
+                status = ReadStatus.MESSAGE_WAS_REMOVING if size < 0 else ReadStatus.NO_MATCHED_MESSAGE
+            return ReadResult(status, offset + looked, low, high, slices, count, max(size, 0), lags)
         result = ReadResult(ReadStatus.NO_MATCHED_MESSAGE, offset, low, high)
         self._filter(units, result, (tag_codes, predicate), (max_count, bytes_max, log_limit, memory_start))
         return result
@@ -163,29 +163,30 @@ class QueueReader:
         return low
 
 
-def _nothing(looked: int) -> ReadStatus:
-    """Units were there but no record: removed, or not confirmed yet."""
-    return ReadStatus.MESSAGE_WAS_REMOVING if looked else ReadStatus.NO_MATCHED_MESSAGE
-
-
 def collect(
-    log: CommitLog, units: bytes, bytes_max: int, log_limit: int, slices: list[memoryview]
+    log: CommitLog, units: bytes, limits: tuple[int, int, int], tag_codes: TagCodes, slices: list[memoryview]
 ) -> tuple[int, int, int]:
-    """Add the records of ``units`` to ``slices`` until ``bytes_max``, the first one in any case.
+    """Add the records of ``units`` with one of the codes (None: any) to ``slices``.
 
-    Gives the units looked at, the records taken and their bytes. Records that are gone or damaged are passed over;
-    one at or behind ``log_limit`` ends the batch.
+    ``limits``: most records, most bytes (the first record is taken in any case), and the log offset behind which
+    nothing is given. Gives the units looked at, the records taken and their bytes, or -1 in place of the bytes when
+    there would have been a record but it is gone or damaged.
     """
     # Hot: two million messages a second. A run of neighbours costs one slice, and a record in the segment at hand
     # costs two comparisons.
+    count_max, bytes_max, log_limit = limits
     view: memoryview | None = None
     looked = count = total = 0
     start = stop = run_start = run_end = 0
-    for log_offset, size, _ in UNIT.iter_unpack(units):
+    is_gone = False
+    for log_offset, size, tag_code in UNIT.iter_unpack(units):
+        if count == count_max:
+            break
+        if tag_codes is not None and tag_code not in tag_codes:
+            looked += 1
+            continue
         end = log_offset + size
-        total += size
-        if total > bytes_max and count:
-            total -= size
+        if total + size > bytes_max and count:
             break
         if log_offset == run_end and end <= stop:
             run_end = end
@@ -197,25 +198,24 @@ def collect(
                 slices.append(view[run_start - start : run_end - start])
                 view, stop = None, 0
             if log_limit < end <= log.end:
-                total -= size
                 break
             looked += 1
-            if size <= 0 or log_offset < 0 or end > log.end or (log.damaged and log.in_damage(log_offset)):
-                total -= size
-                continue
             start = log_offset - log_offset % log.segment_bytes
-            view = log.segments.view(start)
-            if view is None or end > start + log.segment_bytes:
-                view = None
-                total -= size
+            is_gone = size <= 0 or end > log.end or end > start + log.segment_bytes
+            if not is_gone and not (log.damaged and log.in_damage(log_offset)):
+                view = log.segments.view(start)
+            if view is None:
+                is_gone = True
                 continue
             # With damage about every record goes this way, to be checked on its own.
             stop = min(start + log.segment_bytes, log_limit) if not log.damaged else 0
             run_start, run_end = log_offset, end
             count += 1
+            total += size
             continue
         looked += 1
         count += 1
+        total += size
     if view is not None:
         slices.append(view[run_start - start : run_end - start])
-    return looked, count, total
+    return looked, count, total if count or not is_gone else -1
