@@ -40,6 +40,7 @@ from orbitmq.record.properties import find_property
 from orbitmq.record.scan import EndKind, Scan, ScanEnd, ScannedRecord, scan
 from orbitmq.store.consume_queue import TAIL_BYTES_MAX, ConsumeQueue
 from orbitmq.store.errors import StoreError
+from orbitmq.store.index_keys import index_keys
 from orbitmq.store.layout import UNIT
 from orbitmq.store.parts import StoreParts
 
@@ -113,6 +114,7 @@ class Recovery:
         """Recover. Raises ``CorruptionError`` or ``OSError``."""
         parts, report, checkpoint = self._parts, self._report, self._parts.checkpoint
         cleared = parts.queues.load()
+        cleared += self._clear_beheaded()
         for queue in parts.queues:
             queue.rewind(EVERYTHING)
         self._claimed_end = checkpoint.confirm_offset
@@ -125,6 +127,7 @@ class Recovery:
         )
         if parts.index is not None:
             parts.index.load(clean=self._clean, trusted_ms=checkpoint.index_ms)
+            parts.index.drop_behind_gap(self._log.start, self._next_keyed)
         dropped = self._drop_deleted_topics()
 
         report.start = self._walk_start = self._choose_start()
@@ -138,6 +141,31 @@ class Recovery:
         self._rebuild_broken()
         self._finish()
         return report
+
+    def _clear_beheaded(self) -> list[ConsumeQueue]:
+        """Queues that lack their first file although nothing of the log has expired, cleared."""
+        if self._segments.starts[:1] != [0]:
+            return []
+        beheaded = [queue for queue in self._parts.queues if queue.first_file > 0]
+        for queue in beheaded:
+            logger.warning(
+                "consume queue incomplete, rebuilt topic=%s queue_id=%d", queue.topic, queue.queue_id
+            )
+            queue.clear()
+        return beheaded
+
+    def _next_keyed(self, log_offset: int, inclusive: bool) -> int | None:
+        """The first record with keys at or behind a record; None when the next few do not tell."""
+        scanned = self._scan(log_offset, SAMPLE_BYTES)
+        for record in scanned:
+            if (inclusive or record.log_offset > log_offset) and index_keys(
+                "", record.properties, record.sys_flag
+            ):
+                return record.log_offset
+        following = log_offset - log_offset % self._log.segment_bytes + self._log.segment_bytes
+        if scanned.end is not None and scanned.end.kind is EndKind.BLANK and following in self._segments:
+            return self._next_keyed(following, True)
+        return None
 
     # Where to begin.
     def _choose_start(self) -> int:
