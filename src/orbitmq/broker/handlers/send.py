@@ -258,7 +258,7 @@ class SendHandlers:
         except StoreError as error:
             return self._refusal(frame, error.code, error.remark)
         except RecordError as error:
-            return self._refusal(frame, ResponseCode.MESSAGE_ILLEGAL, str(error))
+            return self._refusal(frame, ResponseCode.SYSTEM_ERROR, str(error))
         return None
 
     def _refusal(self, frame: Frame, code: int, remark: str) -> bytes | None:
@@ -283,7 +283,7 @@ class SendHandlers:
             or config is not self.topics.configs.get(topic)
             or not 0 <= fields.queue_id < config.write_queue_nums
             or fields.batch
-            or len(frame.body) > self.store.config.message_bytes_max
+            or not 0 < len(frame.body) <= self.store.config.message_bytes_max
             or not unique_key.isalnum()
             or self.gate.waiting_count >= _PENDING_ACKS_MAX
             or self.config.role is _SLAVE
@@ -337,9 +337,13 @@ class SendHandlers:
     def _unusual(self, frame: Frame, connection: Connection, fields: SendFields) -> None:
         """The same checks one by one, then whatever the message asks for."""
         self._check_broker()
+        if not frame.body:
+            raise ServerError("the message has no body")
         config = self._checked_topic(fields, connection)
         queue_id = fields.queue_id
         if queue_id < 0:
+            if config.write_queue_nums <= 0:
+                raise ServerError(f"topic[{config.topic_name}] has no queue to write to, queueId is {queue_id}")
             queue_id = random.randrange(config.write_queue_nums)
         sys_flag = fields.sys_flag
         if config.topic_filter_type is TopicFilterType.MULTI_TAG:

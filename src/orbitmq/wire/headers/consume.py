@@ -31,7 +31,7 @@ __all__ = [
 
 
 class PullMessageRequest(TopicRpcRequest, kw_only=True):
-    """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361)."""
+    """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361). Apache reads the last three only when a flag asks it to."""
 
     consumer_group: str
     topic: str
@@ -39,9 +39,9 @@ class PullMessageRequest(TopicRpcRequest, kw_only=True):
     queue_offset: Int64
     max_msg_nums: Int32
     sys_flag: Int32
-    commit_offset: Int64
-    suspend_timeout_millis: Int64
-    sub_version: Int64
+    commit_offset: Int64 = 0
+    suspend_timeout_millis: Int64 = 0
+    sub_version: Int64 = 0
     subscription: str | None = None
     expression_type: str | None = None
     max_msg_bytes: Int32 | None = None

@@ -25,12 +25,12 @@ __all__ = [
 
 
 class SendMessageRequest(TopicRpcRequest, kw_only=True):
-    """SEND_MESSAGE (10) and SEND_REPLY_MESSAGE (324)."""
+    """SEND_MESSAGE (10) and SEND_REPLY_MESSAGE (324). Apache takes a send without group and default topic."""
 
-    producer_group: str
+    producer_group: str = ""
     topic: str
-    default_topic: str
-    default_topic_queue_nums: Int32
+    default_topic: str = ""
+    default_topic_queue_nums: Int32 = 0
     queue_id: Int32
     sys_flag: Int32
     born_timestamp: Int64
@@ -48,10 +48,10 @@ class SendMessageRequestV2(SendMessageRequest, kw_only=True):
     The same values under one-letter names: Apache shortened the JSON. A handler of a send takes both.
     """
 
-    producer_group: str = field(name="a")
+    producer_group: str = field(name="a", default="")
     topic: str = field(name="b")
-    default_topic: str = field(name="c")
-    default_topic_queue_nums: Int32 = field(name="d")
+    default_topic: str = field(name="c", default="")
+    default_topic_queue_nums: Int32 = field(name="d", default=0)
     queue_id: Int32 = field(name="e")
     sys_flag: Int32 = field(name="f")
     born_timestamp: Int64 = field(name="g")
