@@ -54,7 +54,8 @@ class SyncWorker:
         # Two counters, each with one writer, in place of one that both threads would change.
         self._submitted = 0
         self._finished = 0
-        self._idle = Event()
+        self._pause = Event()
+        """Never set: waiting for it is how ``drain`` lets the thread run."""
         self._jobs: deque[Iterator[None]] = deque()
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._thread = Thread(target=self._run, name="store-sync", daemon=True)
@@ -79,7 +80,7 @@ class SyncWorker:
         for _ in range(int(STOP_WAIT_S / DRAIN_STEP_S)):
             if self._finished == self._submitted and not self._wanted and not self._syncing:
                 return
-            self._idle.wait(DRAIN_STEP_S)
+            self._pause.wait(DRAIN_STEP_S)
         raise TimeoutError(f"the disk did not finish a sync within {STOP_WAIT_S:g} s")
 
     def stop(self) -> None:
@@ -90,9 +91,7 @@ class SyncWorker:
 
     def _run(self) -> None:
         while True:
-            self._idle.set()
             self._wake.get()
-            self._idle.clear()
             while self._wanted or self._jobs:
                 try:
                     self._step()
