@@ -79,7 +79,7 @@ class KeyHasher:
         """Index entries of records, in order."""
         out: list[IndexPut] = []
         add = out.append
-        topics = self._topics
+        topics, with_tags = self._topics, self._with_tags
         # Hot: once per message (0.8 us with a unique key alone). The ordinary unique key, whose client is known, is
         # read in place; whatever is odd about it (another length, no end, other characters) shows as an exception
         # or an unknown client, and goes the long way.
@@ -105,10 +105,20 @@ class KeyHasher:
                     hashed = (0x100000000 - hashed) & 0x7FFFFFFF
                 add((hashed, log_offset, store_ms))
 
-            # One search tells that there is neither KEYS nor TAGS.
-            if properties.find(b"S\x01") >= 0:
-                for hashed in self._keys_and_tag(topic, known, properties):
-                    add((hashed, log_offset, store_ms))
+            # Most messages have no KEYS, and a tag behind another property that was seen before: read in place.
+            if properties.find(b"KEYS\x01") < 0:
+                if not with_tags:
+                    continue
+                start = properties.rfind(b"\x02TAGS\x01") + 6
+                if start >= 6 and (end := properties.find(b"\x02", start)) > 0:
+                    tag_hash = known.tags.get(properties[start:end])
+                    if tag_hash is not None:
+                        add((tag_hash, log_offset, store_ms))
+                        continue
+                elif properties.find(b"TAGS\x01") < 0:
+                    continue
+            for hashed in self._keys_and_tag(topic, known, properties):
+                add((hashed, log_offset, store_ms))
         return out
 
     def _keys_and_tag(self, topic: str, known: _Topic, properties: bytes) -> list[int]:
