@@ -48,6 +48,7 @@ SAME_SETTINGS: Final[Mapping[str, str | int | bool]] = {
     "maxHashSlotNum": 50_000,
     "maxIndexNum": 200_000,
     "transactionMetricFlushInterval": 500,
+    "timerFlushIntervalMs": 5_000,
 }
 
 
@@ -196,6 +197,8 @@ _MASKS: Final = (
 )
 _TABLE: Final = re.compile(r"\{([^{}]*)\}")
 _TRACE: Final = re.compile(r"^\s+at |^\s*\.\.\. \d+ more|^See https?:|^For more information")
+# The transaction check commits its own progress when it first runs, at a time of its own.
+_OWN_PROGRESS: Final = re.compile(r"RMQ_SYS_\w*TRANS_\w*HALF_TOPIC")
 
 
 def plain(side: Side, text: str, masks: Sequence[tuple[str, str]] = ()) -> list[str]:
@@ -208,7 +211,7 @@ def plain(side: Side, text: str, masks: Sequence[tuple[str, str]] = ()) -> list[
         )
     lines = []
     for line in text.splitlines():
-        if not line.strip() or _TRACE.match(line):
+        if not line.strip() or _TRACE.match(line) or _OWN_PROGRESS.search(line):
             continue
         line = " ".join(line.split())
         for pattern, mask in (*_MASKS, *masks):
