@@ -20,15 +20,7 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final
 
-from orbitmq.filter.coercion import (
-    INT_MAX,
-    LONG_MAX,
-    Kind,
-    Unreadable,
-    compare_doubles,
-    read_double,
-    read_integer,
-)
+from orbitmq.filter.coercion import INT_MAX, LONG_MAX, Kind, Unreadable, read_double, read_integer
 from orbitmq.filter.evaluation import evaluate
 from orbitmq.filter.parsing import parse
 from orbitmq.filter.tree import (
@@ -106,26 +98,33 @@ def record_properties(record: memoryview) -> bytes:
     return b"".join((b"\x02", record[at + 2 :], b"\x02"))
 
 
-def _int32(text: bytes) -> int:
-    return read_integer(text.decode("utf-8", "replace"), INT_MAX)
+class _NoNumber:
+    """Stands for a text that is no number: harmless until something is compared with it."""
+
+    def _compare(self, _other: object) -> bool:
+        raise Unreadable
+
+    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = _compare
+    __hash__ = object.__hash__
 
 
-def _int64(text: bytes) -> int:
-    return read_integer(text.decode("utf-8", "replace"), LONG_MAX)
+_NO_NUMBER: Final = _NoNumber()
 
 
-def _float(text: bytes) -> float:
+def _integer(text: bytes, limit: int) -> int | _NoNumber:
+    try:
+        return read_integer(text.decode("utf-8", "replace"), limit)
+    except Unreadable:
+        return _NO_NUMBER
+
+
+def _float(text: bytes) -> float | _NoNumber:
     """For comparisons with a finite literal, where NaN behaves as something above all numbers."""
-    if text.isdigit():
-        return float(text)
-    value = read_double(text.decode("utf-8", "replace"))
+    try:
+        value = read_double(text.decode("utf-8", "replace"))
+    except Unreadable:
+        return _NO_NUMBER
     return value if value == value else float("inf")
-
-
-def _compare(left: bytes, right: bytes) -> int:
-    return compare_doubles(
-        read_double(left.decode("utf-8", "replace")), read_double(right.decode("utf-8", "replace"))
-    )
 
 
 def _unreadable() -> bool:
@@ -134,12 +133,10 @@ def _unreadable() -> bool:
 
 _NAMES: Final[dict[str, object]] = {
     "Unreadable": Unreadable,
-    "compare": _compare,
     "find": find_property,
-    "float64": _float,
+    "fraction": _float,
     "head": _HEAD.unpack_from,
-    "int32": _int32,
-    "int64": _int64,
+    "integer": _integer,
     "join": b"".join,
     "record_properties": record_properties,
     "unreadable": _unreadable,
@@ -193,24 +190,41 @@ class _Generator:
 
     def __init__(self) -> None:
         self._variables: dict[str, str] = {}
+        """By property."""
+        self._numbers: dict[tuple[str, Kind], str] = {}
+        """By property and the kind it is compared as: None where the property is not there."""
         self._temporary_count = 0
 
     def body(self, tree: Logic) -> list[str]:
         """Statements over ``raw`` that return whether the tree is true."""
         lines: list[str] = []
-        terms = tree.terms if isinstance(tree, And) else (tree,)
+        terms = tree.terms if isinstance(tree, And | Or) else (tree,)
         for number, term in enumerate(terms):
-            for name in _properties(term):
-                if name not in self._variables:
-                    self._variables[name] = variable = f"v{len(self._variables)}"
-                    lines.append(_lookup(variable, name))
-            # On this level an unreadable property and a false condition end alike: nothing is delivered.
-            condition = self.holds(term, strict=False)
-            if number + 1 < len(terms):
-                lines += [f"if not {condition}:", "    return False"]
-            else:
+            is_last = number + 1 == len(terms)
+            if isinstance(tree, And) and isinstance(term, Equal) and _is_text_equality(term):
+                # One search instead of four steps, for what is nearly always false.
+                lines += [f"if {_pair(term)!r} not in raw:", "    return False"]
+            self._look_up(term, lines)
+            # What nothing follows may end in an unreadable property or be false: nothing is delivered either way.
+            condition = self.holds(term, strict=isinstance(tree, Or) and not is_last)
+            if is_last:
                 lines.append(f"return {condition}")
+            elif isinstance(tree, Or):
+                lines += [f"if {condition}:", "    return True"]
+            else:
+                lines += [f"if not {condition}:", "    return False"]
         return lines
+
+    def _look_up(self, term: Logic, lines: list[str]) -> None:
+        """Find the properties of a term that no term before it needed, and read the numbers in them."""
+        for name in _properties(term):
+            if name not in self._variables:
+                self._variables[name] = variable = f"v{len(self._variables)}"
+                lines.append(_lookup(variable, name))
+        for name, kind in _numbers(term):
+            if (name, kind) not in self._numbers:
+                self._numbers[name, kind] = number = f"n{len(self._numbers)}"
+                lines.append(_read(number, self._variables[name], kind))
 
     # -- the three forms -------------------------------------------------------------------------------
 
@@ -222,7 +236,7 @@ class _Generator:
                 parts = [self.holds(term, strict=True) for term in first]
                 return f"({' or '.join([*parts, self.holds(last, strict=strict)])})"
             case And():
-                if strict and any(map(_may_raise, node.terms[1:])):
+                if strict and not _null_ends_it(node.terms):
                     return f"({self.value(node)} is True)"
                 return f"({' and '.join(self.holds(term, strict=strict) for term in node.terms)})"
             case Not():
@@ -241,7 +255,7 @@ class _Generator:
                 parts = [self.fails(term, strict=True) for term in first]
                 return f"({' or '.join([*parts, self.fails(last, strict=strict)])})"
             case Or():
-                if strict and any(map(_may_raise, node.terms[1:])):
+                if strict and not _null_ends_it(node.terms):
                     return f"({self.value(node)} is False)"
                 return f"({' and '.join(self.fails(term, strict=strict) for term in node.terms)})"
             case Not():
@@ -308,13 +322,15 @@ class _Generator:
                 variable = self._variables[left.name]
                 return f"(({variable}.lower() == b'true') is {right.value})", variable
             case Property(), Constant():
-                variable = self._variables[left.name]
-                return f"({_read(variable, right)} == {_literal(right)})", variable
+                return f"({self._operand(left.name, right.kind)} == {_literal(right)})", self._variables[
+                    left.name
+                ]
             case Constant(kind=Kind.BOOL), Property():
                 return f"({self._variables[right.name]} is not None and unreadable())", ""
             case Constant(value=value), Property() if value is not None:
                 variable = self._variables[right.name]
-                return f"({variable} is not None and {_read(variable, left)} == {_literal(left)})", ""
+                operand = self._operand(right.name, left.kind)
+                return f"({variable} is not None and {operand} == {_literal(left)})", ""
             case _:
                 # Two properties too: null equals null there, which no form above can say.
                 raise _NoFastForm
@@ -322,13 +338,17 @@ class _Generator:
     def _order(self, node: Order) -> tuple[str, str]:
         match node.left, node.right:
             case Property() as left, Constant(value=value) as right if value is not None:
-                variable = self._variables[left.name]
-                return f"({_read(variable, right)} {node.operator} {_literal(right)})", variable
+                operand = self._operand(left.name, right.kind)
+                return f"({operand} {node.operator} {_literal(right)})", self._variables[left.name]
             case Constant(value=value) as left, Property() as right if value is not None:
-                variable = self._variables[right.name]
-                return f"({_literal(left)} {node.operator} {_read(variable, left)})", variable
+                operand = self._operand(right.name, left.kind)
+                return f"({_literal(left)} {node.operator} {operand})", self._variables[right.name]
             case _:
                 raise _NoFastForm
+
+    def _operand(self, name: str, kind: Kind) -> str:
+        """The property in the form the literal beside it asks for."""
+        return self._variables[name] if kind is Kind.TEXT else self._numbers[name, kind]
 
     def _text_test(self, node: TextTest) -> str:
         if not isinstance(node.operand, Property):
@@ -356,23 +376,31 @@ def _lookup(variable: str, name: str) -> str:
     )
 
 
-def _read(variable: str, other: Constant) -> str:
-    """The property in the form the literal beside it asks for."""
-    match other.kind:
-        case Kind.INT:
-            return (
-                f"(int({variable}) if {variable}.isdigit() and len({variable}) < 10 else int32({variable}))"
-            )
-        case Kind.LONG:
-            return (
-                f"(int({variable}) if {variable}.isdigit() and len({variable}) < 19 else int64({variable}))"
-            )
-        case Kind.DOUBLE:
-            return f"float64({variable})"
-        case Kind.TEXT:
-            return variable
-        case _:
-            raise _NoFastForm
+def _read(number: str, variable: str, kind: Kind) -> str:
+    """Ordinary digits are read in place; everything else by Java's rules."""
+    if kind is Kind.DOUBLE:
+        fast, slow = f"float({variable}) if {variable}.isdigit()", f"fraction({variable})"
+    else:
+        limit, digits = (INT_MAX, 10) if kind is Kind.INT else (LONG_MAX, 19)
+        fast = f"int({variable}) if {variable}.isdigit() and len({variable}) < {digits}"
+        slow = f"integer({variable}, {limit})"
+    return f"{number} = None if {variable} is None else {fast} else {slow}"
+
+
+def _is_text_equality(node: Equal) -> bool:
+    return (
+        isinstance(node.left, Property)
+        and isinstance(node.right, Constant)
+        and isinstance(node.right.value, str)
+        and bool(node.right.value)
+    )
+
+
+def _pair(node: Equal) -> bytes:
+    """What the property text must contain for the equality to hold."""
+    assert isinstance(node.left, Property)
+    assert isinstance(node.right, Constant)
+    return b"\x02%b\x01%b\x02" % (node.left.name.encode(), _bytes(str(node.right.value)))
 
 
 def _literal(constant: Constant) -> str:
@@ -405,19 +433,78 @@ def _properties(node: Node) -> Iterator[str]:
             pass
 
 
-def _may_raise(node: Logic) -> bool:
+def _numbers(node: Node) -> Iterator[tuple[str, Kind]]:
+    """Properties compared with numbers, and as what; a property may occur several times."""
     match node:
         case And() | Or():
-            return any(map(_may_raise, node.terms))
-        case Not():
-            return _may_raise(node.operand)
-        case Equal():
-            kinds = [side.kind for side in (node.left, node.right) if isinstance(side, Constant)]
-            harmless = kinds == [Kind.TEXT] or Kind.NULL in kinds
-            return not (harmless or (kinds == [Kind.BOOL] and isinstance(node.left, Property)))
-        case In() | Cast() | Constant():
+            for term in node.terms:
+                yield from _numbers(term)
+        case Not() | Void() | TextTest():
+            yield from _numbers(node.operand)
+        case Equal() | Order():
+            sides = node.left, node.right
+            for side, other in (sides, sides[::-1]):
+                if isinstance(side, Property) and isinstance(other, Constant):
+                    if other.kind in (Kind.INT, Kind.LONG, Kind.DOUBLE):
+                        yield side.name, other.kind
+                else:
+                    yield from _numbers(side)
+        case _:
+            pass
+
+
+def _null_ends_it(terms: tuple[Logic, ...]) -> bool:
+    """Whether a chain may stop at its first null: true if no later term can raise then.
+
+    Apache looks at the later terms all the same, and one that cannot be read ends the whole evaluation. A term that
+    is null because a property is absent leaves terms over that property alone with nothing to read.
+    """
+    absent: set[str] | None = None
+    for term in terms:
+        raising = _raising(term)
+        if absent is not None and not raising <= absent:
             return False
-        case TextTest():
-            return not isinstance(node.operand, Property)
-        case Order():
-            return True
+        nulls = _nulls(term)
+        if nulls is None:
+            nulls = set()
+        elif not nulls:
+            continue
+        absent = nulls if absent is None else absent & nulls
+    return True
+
+
+def _raising(node: Node) -> set[str]:
+    """Properties whose text may make the evaluation of the node fail."""
+    match node:
+        case And() | Or():
+            return set().union(*map(_raising, node.terms))
+        case Not() | Void() | TextTest():
+            return _raising(node.operand)
+        case Equal(left=Constant(kind=Kind.BOOL), right=Property(name=name)):
+            return {name}
+        case Equal() | Order():
+            return {name for name, _ in _numbers(node)}
+        case _:
+            return set()
+
+
+def _nulls(node: Logic) -> set[str] | None:
+    """The property whose absence alone makes a condition null; empty when nothing does, None when it is not known."""
+    match node:
+        case Equal(left=Property(name=name), right=Constant(value=value)):
+            return set() if value is None else {name}
+        case Equal(left=Constant(), right=Property()) | TextTest(operand=Property()):
+            return set()
+        case (
+            Order(left=Property(name=name), right=Constant())
+            | Order(left=Constant(), right=Property(name=name))
+        ):
+            return {name}
+        case In() | Cast():
+            return {node.name}
+        case Not():
+            return _nulls(node.operand)
+        case Constant():
+            return None if node.value is None else set()
+        case _:
+            return None
