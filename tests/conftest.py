@@ -15,6 +15,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how long the tests marked fuzz run in total; they share it equally",
     )
     parser.addoption(
+        "--target",
+        action="append",
+        choices=("ours", "apache-5.5.0", "apache-4.9.7"),
+        help="which servers tests/conformance runs against; may be given several times; all without it",
+    )
+    parser.addoption(
         "--fuzz-seed",
         type=int,
         default=None,

@@ -16,6 +16,7 @@ from orbitmq.client.errors import (
     TooManyInFlightError,
 )
 from orbitmq.client.handlers import ConsumeContext, ConsumeHook, ConsumeResult
+from orbitmq.client.lite_pull_consumer import LitePullConsumer
 from orbitmq.client.message import Message, ReceivedMessage, SendResult, SendStatus, TransactionState
 from orbitmq.client.options import (
     ClientOptions,
@@ -26,6 +27,8 @@ from orbitmq.client.options import (
     PushOptions,
 )
 from orbitmq.client.producer import Producer
+from orbitmq.client.pull_consumer import PullConsumer
+from orbitmq.client.puller import PullResult, PullStatus
 from orbitmq.client.push_consumer import PushConsumer
 from orbitmq.client.queue_picker import select_by_hash
 from orbitmq.client.sender import SendContext, SendHook
@@ -46,6 +49,7 @@ __all__ = [
     "ConsumerOptions",
     "Credentials",
     "ForkedError",
+    "LitePullConsumer",
     "LitePullOptions",
     "Message",
     "MessageModel",
@@ -55,6 +59,9 @@ __all__ = [
     "OffsetOutOfRangeError",
     "Producer",
     "ProducerOptions",
+    "PullConsumer",
+    "PullResult",
+    "PullStatus",
     "PushConsumer",
     "PushOptions",
     "ReceivedMessage",

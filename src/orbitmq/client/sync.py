@@ -13,17 +13,20 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from orbitmq.client import lite_pull_consumer as async_lite
 from orbitmq.client import producer as async_producer
+from orbitmq.client import pull_consumer as async_pull
 from orbitmq.client import push_consumer as async_push
 from orbitmq.client.errors import ClientStateError
 from orbitmq.client.handlers import Listener
 from orbitmq.client.message import Message, ReceivedMessage, SendResult
 from orbitmq.client.producer import QueueSelector
+from orbitmq.client.puller import PullResult
 from orbitmq.client.sender import SendHook
 from orbitmq.client.transactions import LocalTransaction
 from orbitmq.model.route import MessageQueue
 
-__all__ = ["LoopThread", "Producer", "PushConsumer"]
+__all__ = ["LitePullConsumer", "LoopThread", "Producer", "PullConsumer", "PushConsumer"]
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -238,6 +241,111 @@ class PushConsumer(_Facade):
                 yield self._loop.run(_next(messages))
         finally:
             self._loop.run(_end(messages))
+
+
+class LitePullConsumer(_Facade):
+    """``orbitmq.LitePullConsumer`` with blocking calls."""
+
+    _client: async_lite.LitePullConsumer
+
+    def __init__(
+        self, group: str, name_servers: str = "", *, loop: LoopThread | None = None, **settings: Any
+    ) -> None:
+        super().__init__(async_lite.LitePullConsumer, loop, group, name_servers, **settings)
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        return self._client.queues
+
+    def subscribe(self, topic: str, expression: str = "*", *, sql: bool = False) -> None:
+        self._loop.run(_make(self._client.subscribe, topic, expression, sql=sql))
+
+    def unsubscribe(self, topic: str) -> None:
+        self._loop.run(_make(self._client.unsubscribe, topic))
+
+    def assign(self, queues: Iterable[MessageQueue], expression: str = "*") -> None:
+        self._loop.run(self._client.assign(queues, expression))
+
+    def fetch_queues(self, topic: str) -> list[MessageQueue]:
+        return self._loop.run(self._client.fetch_queues(topic))
+
+    def poll(self, timeout_s: float = 5.0) -> list[ReceivedMessage]:
+        return self._loop.run(self._client.poll(timeout_s))
+
+    def commit(self, offsets: dict[MessageQueue, int] | None = None) -> None:
+        self._loop.run(self._client.commit(offsets))
+
+    def committed(self, queue: MessageQueue) -> int:
+        return self._loop.run(self._client.committed(queue))
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        self._loop.run(self._client.seek(queue, offset))
+
+    def seek_to_begin(self, queue: MessageQueue) -> None:
+        self._loop.run(self._client.seek_to_begin(queue))
+
+    def seek_to_end(self, queue: MessageQueue) -> None:
+        self._loop.run(self._client.seek_to_end(queue))
+
+    def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        return self._loop.run(self._client.offset_at(queue, timestamp_ms))
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        self._client.pause(queues)
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        self._client.resume(queues)
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        messages = aiter(self._client)
+        try:
+            while True:
+                yield self._loop.run(_next(messages))
+        finally:
+            self._loop.run(_end(messages))
+
+
+class PullConsumer(_Facade):
+    """``orbitmq.PullConsumer`` with blocking calls."""
+
+    _client: async_pull.PullConsumer
+
+    def __init__(
+        self, group: str, name_servers: str = "", *, loop: LoopThread | None = None, **settings: Any
+    ) -> None:
+        super().__init__(async_pull.PullConsumer, loop, group, name_servers, **settings)
+
+    def fetch_queues(self, topic: str) -> list[MessageQueue]:
+        return self._loop.run(self._client.fetch_queues(topic))
+
+    def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_count: int = 32,
+        *,
+        expression: str = "*",
+        block: bool = False,
+    ) -> PullResult:
+        return self._loop.run(self._client.pull(queue, offset, max_count, expression=expression, block=block))
+
+    def min_offset(self, queue: MessageQueue) -> int:
+        return self._loop.run(self._client.min_offset(queue))
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        return self._loop.run(self._client.max_offset(queue))
+
+    def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        return self._loop.run(self._client.offset_at(queue, timestamp_ms))
+
+    def committed(self, queue: MessageQueue) -> int:
+        return self._loop.run(self._client.committed(queue))
+
+    def update_offset(self, queue: MessageQueue, offset: int) -> None:
+        self._loop.run(self._client.update_offset(queue, offset))
+
+    def send_back(self, message: ReceivedMessage, delay_level: int = 0) -> bool:
+        return self._loop.run(self._client.send_back(message, delay_level))
 
 
 async def _next(messages: Any) -> ReceivedMessage:
