@@ -121,7 +121,7 @@ def test_a_store_changes_hands_with_transactions_open(
 ) -> None:
     """One broker stops with transactions open; the other one opens the store and finishes them."""
     store, topic, group = tmp_path / "store", unique("Tx"), unique("PG")
-    conf: dict[str, Any] = {**QUICK, "mappedFileSizeCommitLog": 1 << 20}
+    conf: dict[str, Any] = {**QUICK, "transactionCheckMax": 100, "mappedFileSizeCommitLog": 1 << 20}
 
     def broker(kind: str, namesrv: OrbitNamesrv, **more: Any) -> OrbitBroker | ApacheBroker:
         if kind == "ours":

@@ -38,6 +38,7 @@ from orbitmq.broker.handlers.maintenance import MaintenanceHandlers
 from orbitmq.broker.handlers.offsets import OffsetHandlers
 from orbitmq.broker.handlers.pull import PullHandlers
 from orbitmq.broker.handlers.query import QueryHandlers
+from orbitmq.broker.handlers.recall import RecallHandlers
 from orbitmq.broker.handlers.reply import ReplyHandlers
 from orbitmq.broker.handlers.send import SendHandlers, SendReplies
 from orbitmq.broker.handlers.send_back import SendBackHandlers
@@ -53,11 +54,12 @@ from orbitmq.broker.registration import Registration
 from orbitmq.broker.runtime_info import RuntimeInfo, RuntimeSources
 from orbitmq.broker.schedule import Schedule
 from orbitmq.broker.stats import SAMPLE_S, BrokerStats
+from orbitmq.broker.timers import Timers
 from orbitmq.broker.topics import TopicTable
 from orbitmq.broker.transactions import Transactions
 from orbitmq.broker.unsupported import unserved
 from orbitmq.model.delay_levels import DelayLevels
-from orbitmq.model.names import SCHEDULE_TOPIC
+from orbitmq.model.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from orbitmq.record.hosts import encode_host
 from orbitmq.record.ids import UniqueKeys
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock, month_of
@@ -164,8 +166,16 @@ class Broker:
             stats=self.stats,
             clock=self._clock,
         )
-        self.intake = Intake(self.store, levels, half_message=self.transactions.half_message)
-        self._on_arrival = {SCHEDULE_TOPIC: self.schedule.arrived}
+        self.timers = Timers(
+            config=config, store=self.store, stats=self.stats, fs=self._fs, clock=self._clock
+        )
+        self.intake = Intake(
+            self.store,
+            levels,
+            half_message=self.transactions.half_message,
+            timer=self.timers.timer_message,
+        )
+        self._on_arrival = {SCHEDULE_TOPIC: self.schedule.arrived, TIMER_TOPIC: self.timers.arrived}
         self._build_hot_handlers(store_host)
         routes = self._build_handlers(store_host)
         reasons = unserved(route.code for route in routes)
@@ -278,6 +288,14 @@ class Broker:
                 intake=self.intake,
                 clock=self._clock,
             ),
+            RecallHandlers(
+                config=config,
+                store=self.store,
+                topics=self.topics,
+                intake=self.intake,
+                stats=self.stats,
+                clock=self._clock,
+            ),
             ReplyHandlers(
                 config=config,
                 store_host=store_host,
@@ -300,7 +318,7 @@ class Broker:
                 topics=self.topics,
                 groups=self.groups,
                 offsets=self.offsets,
-                sources=SyncSources(delay_offsets=self.schedule.encode),
+                sources=SyncSources(delay_offsets=self.schedule.encode, timer_check_point=self.timers.encode),
             ),
         )
         routes: list[Route | RawRoute] = [*self._send.routes(), *self._pull.routes()]
@@ -320,7 +338,7 @@ class Broker:
             stats=self.stats,
             clock=self._clock,
             fs=self._fs,
-            sources=RuntimeSources(schedule=self.schedule.progress),
+            sources=RuntimeSources(schedule=self.schedule.progress, timer=self.timers.facts),
         )
         handlers = (
             QueryHandlers(store=self.store, store_config=self.store_config, consumers=self.consumers),
@@ -422,13 +440,15 @@ class Broker:
         start(every(SAMPLE_S, lambda: self.stats.sample(self._clock.now_ms())), "stats")
 
     def start_deliveries(self) -> None:
-        """What only a master does: delayed messages and transactions."""
+        """What only a master does: delayed messages and transactions. Raises ``OSError``."""
         self.schedule.start()
+        self.timers.start()
         self.transactions.start()
 
     async def stop_deliveries(self) -> None:
         """Leave them to another broker."""
         await self.schedule.stop()
+        await self.timers.stop()
         await self.transactions.stop()
 
     def _save_again(self) -> None:

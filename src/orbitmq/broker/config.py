@@ -417,6 +417,34 @@ class BrokerConfig:
         apache="timerWheelEnable",
         doc="Messages may be delivered at any time, not only after fixed delays.",
     )
+    timer_delay_max_s: int = option(
+        3 * 24 * 3600,
+        apache="timerMaxDelaySec",
+        low=1,
+        high=7 * 24 * 3600,
+        reload=True,
+        doc="A message may ask to be delivered this many seconds ahead, not later.",
+    )
+    timer_roll_window_s: int = option(
+        2 * 24 * 3600,
+        apache="timerRollWindowSlot",
+        low=2,
+        high=7 * 24 * 3600,
+        doc="A message that waits longer is stored anew after so many seconds, before its log file expires.",
+    )
+    timer_log_file_bytes: int = option(
+        100 << 20,
+        apache="mappedFileSizeTimerLog",
+        low=4_096,
+        high=2**31 - 1,
+        doc="Bytes of a file of the timer log; part of the format.",
+    )
+    timer_flush_interval_ms: int = option(
+        1 * _SECOND,
+        apache="timerFlushIntervalMs",
+        low=10,
+        doc="How far the timer has got is saved this often.",
+    )
     recall_enabled: bool = option(
         False, apache="recallMessageEnable", reload=True, doc="Timer messages may be recalled."
     )

@@ -109,7 +109,6 @@ UNSUPPORTED: Final[Mapping[int, str]] = {
         _RETIRED,
     ),
     # Not here.
-    RequestCode.RECALL_MESSAGE: "messages cannot be recalled yet",
     **dict.fromkeys(
         (
             RequestCode.QUERY_ASSIGNMENT,

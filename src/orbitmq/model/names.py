@@ -33,6 +33,7 @@ __all__ = [
     "SYSTEM_GROUP_PREFIX",
     "SYSTEM_TOPICS",
     "SYSTEM_TOPIC_PREFIX",
+    "TIMER_TOPIC",
     "TOPIC_LENGTH_MAX",
     "TRACE_TOPIC",
     "TRANSACTION_CHECK_MAX_TIME_TOPIC",
@@ -67,6 +68,7 @@ NAMESPACE_SEPARATOR: Final = "%"
 AUTO_CREATE_TOPIC: Final = "TBW102"
 """The topic whose settings a topic created by its first send inherits."""
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 BENCHMARK_TOPIC: Final = "BenchmarkTest"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 HALF_OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"

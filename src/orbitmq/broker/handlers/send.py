@@ -21,6 +21,7 @@ import msgspec
 from orbitmq.broker.config import BrokerConfig, BrokerRole
 from orbitmq.broker.durability import AckGate
 from orbitmq.broker.groups import GroupTable
+from orbitmq.broker.handlers.recall import recall_handle
 from orbitmq.broker.stats import BrokerStats
 from orbitmq.broker.topics import TopicTable
 from orbitmq.codes import Property, RequestCode, ResponseCode, SerializeType, SysFlag, Version
@@ -35,7 +36,7 @@ from orbitmq.errors import (
     SystemBusy,
     TopicNotFound,
 )
-from orbitmq.model.names import RETRY_PREFIX, check_send_topic, dlq_topic
+from orbitmq.model.names import RETRY_PREFIX, TIMER_TOPIC, check_send_topic, dlq_topic
 from orbitmq.model.topic import PERM_READ_WRITE, TopicConfig, TopicFilterType, perm_text
 from orbitmq.record.batch import split_batch
 from orbitmq.record.hosts import encode_host
@@ -131,6 +132,9 @@ class SendReplies:
         # then "msgId" with its length.
         self._binary_head = struct.Struct(">iihBhiiiih5si").pack
 
+    def message_id(self, appended: Appended) -> str:
+        return (b"%b%016X" % (self._id_prefix, appended.log_offset)).decode()
+
     def stored(
         self, frame: Frame, code: int, queue_id: int, appended: Sequence[Appended], unique_key: bytes
     ) -> bytes:
@@ -224,6 +228,8 @@ class SendHandlers:
         self._properties_max = _PROPERTIES_MAX - len(self._added)
         self._shapes: dict[bytes, bool] = {}
         """Properties around the unique key that need nothing, and whether their sender waits for safety."""
+        self._recalls: dict[int, str] = {}
+        """Handles for the replies to timer messages, by the identity of their frames."""
         self._ordinary: dict[str, TopicConfig] = {}
         """Topics whose messages need no further look, by the config that was checked."""
 
@@ -258,7 +264,7 @@ class SendHandlers:
         except StoreError as error:
             return self._refusal(frame, error.code, error.remark)
         except RecordError as error:
-            return self._refusal(frame, ResponseCode.SYSTEM_ERROR, str(error))
+            return self._refusal(frame, ResponseCode.MESSAGE_ILLEGAL, str(error))
         return None
 
     def _refusal(self, frame: Frame, code: int, remark: str) -> bytes | None:
@@ -385,6 +391,10 @@ class SendHandlers:
             and fields.topic[0] != "%"
         ):
             self._ordinary[fields.topic] = config
+        if messages[0].topic == TIMER_TOPIC and not frame.flag & _ONEWAY:
+            handle = recall_handle(messages[0], self.config.broker_name)
+            if handle is not None:
+                self._recalls[id(frame)] = handle
         self._pending.append(_Pending(connection, frame, messages, queue_id, unique_key, waits))
 
     def _check_broker(self) -> None:
@@ -437,13 +447,17 @@ class SendHandlers:
             raise MessageIllegal("batch request does not support transaction")
         if len(topic.encode()) > 127:
             raise MessageIllegal(f"topic length {len(topic)} is over 127")
+        try:
+            entries = split_batch(frame.body)
+        except RecordError as error:
+            raise ServerError(str(error)) from None
         born = fields.born_timestamp_ms
         reconsume_times = fields.reconsume_times
         messages = [
             NewMessage(
                 topic, queue_id, body, entry_properties, born, born_host, flag, sys_flag, reconsume_times
             )
-            for flag, body, entry_properties in split_batch(frame.body)
+            for flag, body, entry_properties in entries
         ]
         if not messages:
             raise MessageIllegal("the batch holds no message")
@@ -498,6 +512,7 @@ class SendHandlers:
                 appended = self.store.append_batch(one.messages)
             except StoreError as error:
                 self.stats.put_failures += len(one.messages)
+                self._recalls.pop(id(one.frame), None)
                 encoded = self._refusal(one.frame, error.code, error.remark)
                 if encoded is not None:
                     one.connection.send(encoded)
@@ -508,7 +523,7 @@ class SendHandlers:
         """Reply now to what is safe enough already, and to the rest when the gate says so."""
         immediate = self.gate.immediate
         put = self.stats.put
-        stored = self.replies.stored
+        stored = self._stored_timers if self._recalls else self.replies.stored
         late: list[tuple[_Pending, Sequence[Appended]]] = []
         position = 0
         for one in pending:
@@ -533,5 +548,23 @@ class SendHandlers:
             self.gate.wait(last.log_offset + last.size, lambda code: self._reply_late(late, code))
 
     def _reply_late(self, late: list[tuple[_Pending, Sequence[Appended]]], code: int) -> None:
+        stored = self._stored_timers if self._recalls else self.replies.stored
         for one, where in late:
-            one.connection.send(self.replies.stored(one.frame, code, one.queue_id, where, one.unique_key))
+            one.connection.send(stored(one.frame, code, one.queue_id, where, one.unique_key))
+
+    def _stored_timers(
+        self, frame: Frame, code: int, queue_id: int, appended: Sequence[Appended], unique_key: bytes
+    ) -> bytes:
+        """The answer to a send that was stored, with the handle by which a timer message is taken back."""
+        handle = self._recalls.pop(id(frame), None)
+        if handle is None:
+            return self.replies.stored(frame, code, queue_id, appended, unique_key)
+        ext = {
+            **self.replies.ext,
+            "msgId": self.replies.message_id(appended[0]),
+            "queueId": str(queue_id),
+            "queueOffset": str(appended[0].queue_offset),
+            "transactionId": unique_key.decode("utf-8", "replace"),
+            "recallHandle": handle,
+        }
+        return encode_response(code, frame.opaque, ext, b"", None, frame.serialize_type)

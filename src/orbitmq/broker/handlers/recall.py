@@ -1,0 +1,154 @@
+"""RECALL_MESSAGE: take a timer message back before its time (Apache: RecallMessageProcessor). Off by default.
+
+The handle a producer got with its send names topic, broker, time and unique key. What is stored is a timer message of
+the same second that deletes the other one; it works on any broker that runs the second, Apache's as well.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Final, NamedTuple
+
+from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.intake import Intake
+from orbitmq.broker.stats import BrokerStats
+from orbitmq.broker.topics import TopicTable
+from orbitmq.codes import Property, RequestCode
+from orbitmq.errors import (
+    BrokerError,
+    IllegalOperation,
+    NoPermission,
+    ServerError,
+    ServiceNotAvailable,
+    SlaveNotAvailable,
+    TopicNotFound,
+)
+from orbitmq.model.names import RETRY_PREFIX
+from orbitmq.record.hosts import encode_host
+from orbitmq.record.properties import encode_properties, find_property
+from orbitmq.runtime.clock import Clock
+from orbitmq.store.errors import StoreError
+from orbitmq.store.message_store import MessageStore
+from orbitmq.store.types import NewMessage
+from orbitmq.transport.connection import Connection
+from orbitmq.transport.router import Call, Reply, Route
+from orbitmq.wire.headers import RecallMessageRequest, RecallMessageResponse
+
+__all__ = ["RecallHandle", "RecallHandlers", "recall_handle"]
+
+_VERSION: Final = "v1"
+_TAG: Final = "_RECALL_TAG_"
+_OUT: Final = Property.TIMER_OUT_MS.encode()
+_REAL_TOPIC: Final = Property.REAL_TOPIC.encode()
+_UNIQUE_KEY: Final = Property.UNIQUE_KEY.encode()
+
+
+class RecallHandle(NamedTuple):
+    """What a producer needs to take a message back."""
+
+    topic: str
+    broker_name: str
+    deliver_ms: int
+    unique_key: str
+
+    def encode(self) -> str:
+        text = f"{_VERSION} {self.topic} {self.broker_name} {self.deliver_ms} {self.unique_key}"
+        return base64.urlsafe_b64encode(text.encode()).decode()
+
+    @classmethod
+    def decode(cls, text: str) -> RecallHandle:
+        """Raises ``IllegalOperation``."""
+        try:
+            padded = text + "=" * (-len(text) % 4)
+            parts = base64.b64decode(padded.encode(), b"-_", validate=True).decode().split(" ")
+            version, topic, broker_name, deliver_ms, unique_key, *_ = parts
+            if version != _VERSION:
+                raise ValueError(version)
+            return cls(topic, broker_name, int(deliver_ms), unique_key)
+        except (ValueError, binascii.Error):
+            raise IllegalOperation("recall handle is invalid") from None
+
+
+def recall_handle(message: NewMessage, broker_name: str) -> str | None:
+    """The handle for a message as it is stored; None unless it is a timer message of a producer."""
+    properties = message.properties
+    out = find_property(properties, _OUT)
+    topic = find_property(properties, _REAL_TOPIC)
+    key = find_property(properties, _UNIQUE_KEY)
+    if out is None or topic is None or key is None or topic.startswith(RETRY_PREFIX.encode()):
+        return None
+    # One more than its second, so that taking it back is entered under the same one.
+    return RecallHandle(
+        topic.decode("utf-8", "replace"), broker_name, int(out) + 1, key.decode("utf-8", "replace")
+    ).encode()
+
+
+class RecallHandlers:
+    """Takes timer messages back."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicTable,
+        intake: Intake,
+        stats: BrokerStats,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._intake = intake
+        self._stats = stats
+        self._clock = clock
+
+    def routes(self) -> list[Route]:
+        return [Route(RequestCode.RECALL_MESSAGE, self.recall, RecallMessageRequest)]
+
+    def recall(self, call: Call[RecallMessageRequest]) -> Reply:
+        """RECALL_MESSAGE (370)."""
+        region = {Property.MSG_REGION.value: self._config.region_id}
+        try:
+            unique_key = self._recall(call.header, call.peer)
+        except BrokerError as error:
+            return Reply(error.response_code, error.remark, ext=region)
+        return Reply(header=RecallMessageResponse(msg_id=unique_key), ext=region)
+
+    def _recall(self, header: RecallMessageRequest, peer: Connection) -> str:
+        config = self._config
+        now_ms = self._clock.now_ms()
+        if not config.recall_enabled:
+            raise NoPermission("recall failed, operation is forbidden")
+        if config.is_slave:
+            raise SlaveNotAvailable("recall failed, broker service not available")
+        if now_ms < config.accept_sends_from_ms or not config.writable:
+            raise ServiceNotAvailable("recall failed, broker service not available")
+        if self._topics.find(header.topic) is None:
+            raise TopicNotFound(f"recall failed, the topic[{header.topic}] not exist")
+        handle = RecallHandle.decode(header.recall_handle)
+        if handle.topic != header.topic:
+            raise IllegalOperation("recall failed, topic not match")
+        if handle.broker_name != config.broker_name:
+            raise IllegalOperation("recall failed, broker service not available")
+        if not 0 < handle.deliver_ms - now_ms < config.timer_delay_max_s * 1000:
+            raise IllegalOperation("recall failed, timestamp invalid")
+        properties: dict[str, str] = {
+            Property.TAGS: _TAG,
+            Property.TIMER_DEL_UNIQKEY: handle.unique_key,
+            Property.UNIQUE_KEY: handle.unique_key,
+            Property.TIMER_DELIVER_MS: str(handle.deliver_ms),
+            Property.BORN_TIMESTAMP: str(now_ms),
+            Property.PRODUCER_GROUP: header.producer_group or "",
+        }
+        message = NewMessage(
+            handle.topic, 0, b"0", encode_properties(properties), now_ms, encode_host(*peer.remote)
+        )
+        try:
+            message = self._intake.placed(message)
+            appended = self._store.append(message)
+        except StoreError as error:
+            raise ServerError(f"recall failed, execute error: {error.remark}") from None
+        self._stats.put(message.topic, message.queue_id, 1, appended.size)
+        return handle.unique_key
