@@ -365,7 +365,7 @@ def test_stats_all_counts_the_same(sides: Sides, shell: AdminShell) -> None:
 _MOMENTARY: Final = (
     r"^(bootTimestamp|runtime|earliestMessageTimeStamp|commitLogDirCapacity|commitLogDiskRatio\S*|"
     r"consumeQueueDiskRatio|get\w+Tps|putTps|getMessageEntireTimeMax|putMessageEntireTimeMax|putLatency\w+|"
-    r"putMessageDistributeTime|remainHowManyDataToFlush|pageCacheLockTimeMills)\s*:.*"
+    r"putMessageDistributeTime|remainHowManyDataToFlush|pageCacheLockTimeMills|timer\w+)\s*:.*"
 )
 
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.broker.admin_kit import World, talking
+from tests.unit.broker.admin_kit import World, ask_slowly, talking
 from tests.unit.broker.kit import Asker, channel
 
+from orbitmq.broker.handlers import inspect
 from orbitmq.broker.handlers.inspect import (
     ClientInspection,
     GroupInspection,
@@ -69,7 +70,8 @@ class Inspected(World):
             ),
             StatsInspection(stats=self.stats, runtime_info=lambda: {"brokerActive": "true"}),
         )
-        self.asker = Asker([route for part in parts for route in part.routes()])
+        self.routes = [route for part in parts for route in part.routes()]
+        self.asker = Asker(self.routes)
 
     def ask(self, code: RequestCode, header: Header | None = None) -> Frame:
         return self.asker.ask(code, header)
@@ -317,7 +319,8 @@ def test_lag_of_the_whole_broker(world: Inspected) -> None:
 
     def stats(*, order: bool) -> bodies.ConsumeStatsList:
         header = GetBrokerConsumeStatsRequest(is_order=order)
-        return bodies.ConsumeStatsList.decode(world.answer(RequestCode.GET_BROKER_CONSUME_STATS, header))
+        answer = ask_slowly(world.routes, RequestCode.GET_BROKER_CONSUME_STATS, header)
+        return bodies.ConsumeStatsList.decode(answer.body)
 
     whole = stats(order=False)
     assert (whole.broker_addr, whole.total_diff, whole.total_inflight_diff) == (ADDRESS, 1 + 2 + 1, 0)
@@ -325,6 +328,23 @@ def test_lag_of_the_whole_broker(world: Inspected) -> None:
     assert set(by_group) == set(world.groups.configs), "every configured group, also without offsets"
     assert [len(one.offset_table) for one in by_group["g"]] == [2, 1]
     assert stats(order=True).total_diff == 1
+
+
+def test_lag_of_the_whole_broker_gives_others_their_turn_and_is_bounded(
+    world: Inspected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        world.group(f"group-{number}")
+        world.offsets.commit("", f"group-{number}", "T", 0, 0)
+    header = GetBrokerConsumeStatsRequest(is_order=False)
+    monkeypatch.setattr(inspect, "_QUEUES_AT_ONCE", 1)
+    answer = ask_slowly(world.routes, RequestCode.GET_BROKER_CONSUME_STATS, header)
+    listed = bodies.ConsumeStatsList.decode(answer.body).consume_stats_list
+    assert len(listed) == len(world.groups.configs)
+    monkeypatch.setattr(inspect, "_ANSWER_BYTES_MAX", 500)
+    answer = ask_slowly(world.routes, RequestCode.GET_BROKER_CONSUME_STATS, header)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "too many" in (answer.remark or "")
 
 
 # -- statistics --------------------------------------------------------------------------------------------
