@@ -84,6 +84,7 @@ class ConsumeQueue:
         "_handles",
         "_path_number",
         "_path_text",
+        "cursor",
         "first_file",
         "log_end",
         "max_offset",
@@ -122,6 +123,8 @@ class ConsumeQueue:
         self.tail_start = queue_offset
         self.log_end = -1
         self.first_file = queue_offset // self._file_units
+        self.cursor = queue_offset
+        """Used by recovery alone: the number of the next message its walk expects."""
 
     # Load.
     def load(self) -> bool:

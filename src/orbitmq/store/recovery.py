@@ -56,6 +56,8 @@ SAMPLE_BYTES: Final = 64 << 10
 TAILS_BYTES_MAX: Final = 64 << 20
 """Queue units kept in memory when the disk is full; beyond that the store does not open."""
 EVERYTHING: Final = 1 << 62
+_LOST: Final = -1
+"""Cursor of a queue that is to be rebuilt: no number is ever the expected one."""
 _TAGS: Final = Property.TAGS.encode()
 _HEAD: Final = Struct(">iIIi4xqqi16xq20xi")
 """What the walk needs of a record's fixed part: size, magic, CRC, queue id, queue offset, log offset, sys flag, store
@@ -133,9 +135,7 @@ class Recovery:
         report.start = self._walk_start = self._choose_start()
         if report.start > self._log.start:
             self._broken.update(cleared, dropped)
-        if not self._clean:
-            for queue in parts.queues:
-                queue.rewind(report.start)
+        self._place_queues()
         self._catch_up_index(report.start)
         report.end = self._walk(report.start, EVERYTHING)
         self._rebuild_broken()
@@ -182,6 +182,17 @@ class Recovery:
             if start <= reached if by_offset else 0 < first.store_timestamp_ms <= safe_ms:
                 return start
         return starts[0] if starts else 0
+
+    def _place_queues(self) -> None:
+        """Forget units that cannot be trusted, and put every queue where the walk will meet it."""
+        start, checkpoint = self._walk_start, self._parts.checkpoint
+        trusted = EVERYTHING
+        if not self._clean:
+            # Our own claims are exact; of another writer's only the segment is taken.
+            trusted = max(start, checkpoint.queues_log_offset) if checkpoint.confirm_offset else start
+        for queue in self._parts.queues:
+            queue.rewind(trusted)
+            queue.cursor = _LOST if queue in self._broken else queue.count_below(start)
 
     def _drop_deleted_topics(self) -> list[ConsumeQueue]:
         """Finish deletions that a crash interrupted, or a power cut undid: noted, but the files still there.
@@ -296,7 +307,7 @@ class Recovery:
         of small messages. Going through the generator costs 0.8 us more for each.
         """
         known, unpack, pack, limit = self._known, _HEAD.unpack_from, UNIT.pack, len(data)
-        check_crc, broken, uncommon = self._config.check_crc_on_recover, self._broken, self._only is not None
+        check_crc, uncommon = self._config.check_crc_on_recover, self._only is not None
         uncommon = uncommon or bool(self._deleted_ends)
         index = self._parts.index if self._only is None else None
         index_from = index.rebuild_from if index is not None else EVERYTHING
@@ -326,11 +337,15 @@ class Recovery:
                 # Not hot: the first record of a queue, a rebuild, delayed messages.
                 record = next(iter(scan(data, position, end, check_crc=False, log_base=base)))
                 self._refused = self._place(record, fed=queue is not None)
-            elif log_offset >= queue.log_end and not sys_flag & 4:
-                # Prepared and rolled back messages (0x4, 0xC) are in no queue; others may be there already.
-                if queue_offset != queue.max_offset:
+            elif not sys_flag & 4:
+                # Prepared and rolled back messages (0x4, 0xC) are in no queue.
+                if queue_offset != queue.cursor:
                     self._refused = self._settle(queue, queue_offset, log_offset)
-                if not self._refused and queue not in broken:
+                if self._refused or queue_offset != queue.cursor:
+                    pass
+                elif queue_offset < queue.max_offset:
+                    queue.cursor = queue_offset + 1  # its unit is there
+                else:
                     properties = data[topic_end + 2 : end]
                     at = properties.rfind(b"\x02TAGS\x01") + 6
                     if at >= 6 and (tag_end := properties.find(b"\x02", at)) > at:
@@ -338,7 +353,7 @@ class Recovery:
                     else:
                         tag_code = tags_code(find_property(properties, _TAGS))
                     queue.tail += pack(log_offset, size, tag_code)
-                    queue.max_offset = queue_offset + 1
+                    queue.max_offset = queue.cursor = queue_offset + 1
                     queue.log_end = log_offset + size
                     units += 1
                     if len(queue.tail) >= TAIL_BYTES_MAX:
@@ -365,17 +380,14 @@ class Recovery:
             queue = self._learn(record.topic, record.queue_id)
             if queue is None:
                 return f"topic {record.topic!r} or queue id {record.queue_id} is impossible"
-        if (
-            record.sys_flag & 4
-            or record.log_offset < queue.log_end
-            or (only is not None and queue not in only)
-        ):
+        if record.sys_flag & 4 or (only is not None and queue not in only):
             return ""
-        if record.queue_offset != queue.max_offset:
+        if record.queue_offset != queue.cursor:
             reason = self._settle(queue, record.queue_offset, record.log_offset)
-            if reason:
+            if reason or record.queue_offset != queue.cursor:
                 return reason
-        if queue not in self._broken:
+        queue.cursor += 1
+        if record.queue_offset == queue.max_offset:
             queue.append(record.log_offset, record.size, self._parts.dispatcher.tag_code(queue, record))
             self._report.dispatched_count += 1
             if len(queue.tail) >= TAIL_BYTES_MAX:
@@ -401,17 +413,30 @@ class Recovery:
         return queue
 
     def _settle(self, queue: ConsumeQueue, queue_offset: int, log_offset: int) -> str:
-        """A record's number is not the next of its queue: find the cause, or give it as the reason to stop."""
+        """A record's number is not the one its queue expects: find the cause, or give it as the reason to stop.
+
+        The record belongs into the queue if its number is the expected one afterwards; else it is passed over.
+        """
         if queue in self._broken:
             return ""
+        if queue_offset < queue.max_offset:
+            unit = queue.unit(queue_offset)
+            if unit is not None and unit[0] == log_offset:
+                queue.cursor = queue_offset  # numbers before it were lost to damage
+                return ""
+            if not self._strict and log_offset < queue.log_end:
+                return ""  # of a topic that another writer has deleted and made again
         met_before = queue.log_end > self._walk_start
-        if self._walk_start > self._log.start and not met_before and queue_offset > queue.max_offset:
+        if self._walk_start > self._log.start and not met_before and queue_offset > queue.cursor:
             # Units in front of the walk are missing. The whole log will tell.
             self._broken.add(queue)
+            queue.cursor = _LOST
             return ""
-        if self._strict and queue.max_offset == 0 and self._walk_start == 0:
-            return f"queue offset {queue_offset} where 0 was expected"
-        return self._parts.dispatcher.settle(queue, queue_offset, log_offset, strict=self._strict)
+        if self._strict and (queue.max_offset or self._walk_start == 0):
+            return f"queue offset {queue_offset} where {queue.cursor} was expected"
+        reason = self._parts.dispatcher.settle(queue, queue_offset, log_offset, strict=self._strict)
+        queue.cursor = queue.max_offset
+        return reason
 
     def _rebuild_broken(self) -> None:
         broken, self._broken = self._broken, set()
