@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
+from struct import error as StructError  # noqa: N812  it is raised as a class
 from typing import Final
 
 from orbitmq.filter.coercion import INT_MAX, LONG_MAX, Kind, Unreadable, read_double, read_integer
@@ -132,6 +133,7 @@ def _unreadable() -> bool:
 
 
 _NAMES: Final[dict[str, object]] = {
+    "StructError": StructError,
     "Unreadable": Unreadable,
     "find": find_property,
     "fraction": _float,
@@ -142,21 +144,22 @@ _NAMES: Final[dict[str, object]] = {
     "unreadable": _unreadable,
 }
 
+# A record too damaged to have properties is not delivered; a pull that failed at it would never get past it.
 _FROM_RECORD: Final = f"""\
 def matches(record):
-    magic, sys_flag, size = head(record)
-    if magic == {MAGIC_V1} and not sys_flag & {_HOST_FLAGS}:
-        raw = join((b"\\x02", record[{FIXED_V4.size + 3} + size + record[{FIXED_V4.size} + size]:], b"\\x02"))
-    else:
-        raw = record_properties(record)
     try:
+        magic, sys_flag, size = head(record)
+        if magic == {MAGIC_V1} and not sys_flag & {_HOST_FLAGS}:
+            raw = join((b"\\x02", record[{FIXED_V4.size + 3} + size + record[{FIXED_V4.size} + size]:], b"\\x02"))
+        else:
+            raw = record_properties(record)
 """
 _FROM_PROPERTIES: Final = """\
 def matches_properties(properties):
-    raw = join((b"\\x02", properties, b"\\x02"))
     try:
+        raw = join((b"\\x02", properties, b"\\x02"))
 """
-_END: Final = "    except Unreadable:\n        return False\n"
+_END: Final = "    except (Unreadable, IndexError, StructError):\n        return False\n"
 
 
 def _generated(body: list[str]) -> tuple[Callable[[memoryview], bool], Callable[[bytes], bool]]:
@@ -168,6 +171,12 @@ def _generated(body: list[str]) -> tuple[Callable[[memoryview], bool], Callable[
 
 
 def _interpreted(tree: Logic) -> tuple[Callable[[memoryview], bool], Callable[[bytes], bool]]:
+    def matches(record: memoryview) -> bool:
+        try:
+            return select(record_properties(record))
+        except (IndexError, StructError):
+            return False
+
     def select(raw: bytes) -> bool:
         def find(name: str) -> str | None:
             value = find_property(raw, name.encode())
@@ -178,7 +187,7 @@ def _interpreted(tree: Logic) -> tuple[Callable[[memoryview], bool], Callable[[b
         except Unreadable:
             return False
 
-    return lambda record: select(record_properties(record)), select
+    return matches, select
 
 
 class _NoFastForm(Exception):

@@ -14,6 +14,7 @@ from orbitmq.store.commit_log import CommitLog
 from orbitmq.store.consume_queue import ConsumeQueue
 from orbitmq.store.layout import UNIT, UNIT_BYTES
 from orbitmq.store.parts import StoreParts
+from orbitmq.store.selection import select
 from orbitmq.store.types import ReadResult, ReadStatus
 
 __all__ = ["QueueReader"]
@@ -74,60 +75,23 @@ class QueueReader:
         units = queue.units(offset, min(window, high - offset))
         if not units:
             return ReadResult(ReadStatus.OFFSET_FOUND_NULL, queue.next_file_offset(offset), low, high)
+        limit = min(bytes_max, config.memory_transfer_bytes_max)
+        if LOG_OFFSET.unpack_from(units)[0] < memory_start:
+            count_max = min(count_max, config.disk_transfer_count_max)
+            limit = min(bytes_max, config.disk_transfer_bytes_max)
+        limits = (count_max, limit, log_limit)
+        slices: list[memoryview] = []
         if predicate is None:
-            limit = min(bytes_max, config.memory_transfer_bytes_max)
-            if LOG_OFFSET.unpack_from(units)[0] < memory_start:
-                count_max = min(count_max, config.disk_transfer_count_max)
-                limit = min(bytes_max, config.disk_transfer_bytes_max)
-            slices: list[memoryview] = []
-            looked, count, size = collect(log, units, (count_max, limit, log_limit), tag_codes, slices)
-            # As in Apache, how far the reader lags is measured at the last record looked at.
-            lags = looked > 0 and LOG_OFFSET.unpack_from(units, (looked - 1) * UNIT_BYTES)[0] < memory_start
-            status = ReadStatus.FOUND
-            if not count:
-                status = ReadStatus.MESSAGE_WAS_REMOVING if size < 0 else ReadStatus.NO_MATCHED_MESSAGE
-            return ReadResult(status, offset + looked, low, high, slices, count, max(size, 0), lags)
-        result = ReadResult(ReadStatus.NO_MATCHED_MESSAGE, offset, low, high)
-        self._filter(units, result, (tag_codes, predicate), (max_count, bytes_max, log_limit, memory_start))
-        return result
-
-    def _filter(
-        self,
-        units: bytes,
-        result: ReadResult,
-        matching: tuple[TagCodes, Predicate],
-        limits: tuple[int, int, int, int],
-    ) -> None:
-        """Take the records a filter lets through."""
-        log, config = self._log, self._parts.config
-        tag_codes, predicate = matching
-        max_count, max_bytes, log_limit, memory_start = limits
-        in_memory = min(max_count, config.memory_transfer_count_max), config.memory_transfer_bytes_max
-        on_disk = min(max_count, config.disk_transfer_count_max), config.disk_transfer_bytes_max
-        for log_offset, size, tag_code in UNIT.iter_unpack(units):
-            if result.count:
-                count_max, bytes_max = in_memory if log_offset >= memory_start else on_disk
-                if result.count >= count_max or result.size_bytes + size > min(bytes_max, max_bytes):
-                    break
-            if log_limit < log_offset + size <= log.end:
-                break  # not confirmed yet
-            result.next_offset += 1
-            result.from_disk = log_offset < memory_start
-            if tag_codes is not None and tag_code not in tag_codes:
-                continue
-            record = log.slice(log_offset, size) if size > 0 and not log.in_damage(log_offset) else None
-            if record is None:
-                if not result.count:
-                    result.status = ReadStatus.MESSAGE_WAS_REMOVING
-                continue
-            if predicate is not None and not predicate(record):
-                if not result.count:
-                    result.status = ReadStatus.NO_MATCHED_MESSAGE
-                continue
-            result.slices.append(record)
-            result.count += 1
-            result.size_bytes += size
-            result.status = ReadStatus.FOUND
+            looked, count, size = collect(log, units, limits, tag_codes, slices)
+            is_gone = size < 0
+        else:
+            looked, count, size, is_gone = select(log, units, limits, (tag_codes, predicate), slices)
+        # As in Apache, how far the reader lags is measured at the last record looked at.
+        lags = looked > 0 and LOG_OFFSET.unpack_from(units, (looked - 1) * UNIT_BYTES)[0] < memory_start
+        status = ReadStatus.FOUND
+        if not count:
+            status = ReadStatus.MESSAGE_WAS_REMOVING if is_gone else ReadStatus.NO_MATCHED_MESSAGE
+        return ReadResult(status, offset + looked, low, high, slices, count, max(size, 0), lags)
 
     def _outside(self, offset: int, low: int, high: int) -> ReadResult:
         if high == 0:

@@ -129,6 +129,18 @@ def test_properties_are_found_in_every_form_of_record(host: bytes, topic: str) -
     assert not selector.matches(record_of(b"a\x016\x02", topic=topic, host=host))
 
 
+@pytest.mark.parametrize("expression", ["a = 5 OR TRUE", "a = b OR TRUE"], ids=["generated", "interpreted"])
+def test_record_too_short_for_properties_is_not_selected(expression: str) -> None:
+    selector = compile_selector(expression)
+    whole = bytes(record_of(b"a\x015\x02"))
+    assert selector.matches(memoryview(whole))
+    for cut in (0, 10, 88, 100, 168):
+        assert not selector.matches(memoryview(whole[:cut]))
+    huge_body = bytearray(whole)
+    huge_body[84:88] = b"\x7f\xff\xff\xff"
+    assert not selector.matches(memoryview(huge_body))
+
+
 @pytest.mark.parametrize(
     ("properties", "selected"),
     [
