@@ -25,8 +25,10 @@ SETTINGS: Final[dict[str, str | int | bool]] = {
     "enablePropertyFilter": True,
     "traceTopicEnable": True,
     # An unanswered transaction is asked about after a second or two, not after a minute.
-    "transactionTimeOut": 1000,
+    "transactionTimeOut": 2000,
     "transactionCheckInterval": 1000,
+    # 5.x collects outcomes for 3 s before it looks at them, and would ask about finished transactions as well.
+    "transactionOpBatchInterval": 100,
 }
 _serial = itertools.count(1)
 
