@@ -412,7 +412,7 @@ class Broker:
         )
 
     def _options_changed(self, keys: frozenset[str]) -> None:
-        self._send.forget_topics()
+        self._send.options_changed()
         if "brokerPermission" in keys:
             self.topics.touch()
             self.registration.refresh()

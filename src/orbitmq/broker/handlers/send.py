@@ -108,6 +108,7 @@ class SendReplies:
     """Replies from prepared templates: one formatting operation each, in both header forms."""
 
     def __init__(self, store_host: bytes, region: str, *, trace_on: bool) -> None:
+        self._store_host = store_host
         self._id_prefix = store_host.hex().upper().encode()
         trace = b"true" if trace_on else b"false"
         raw_region = region.encode()
@@ -131,6 +132,10 @@ class SendReplies:
         # length, header word, code, language, version, opaque, flag, remark length, region length,
         # then "msgId" with its length.
         self._binary_head = struct.Struct(">iihBhiiiih5si").pack
+
+    def renewed(self, region: str, *, trace_on: bool) -> SendReplies:
+        """The same broker's replies after a change of its options."""
+        return SendReplies(self._store_host, region, trace_on=trace_on)
 
     def message_id(self, appended: Appended) -> str:
         return (b"%b%016X" % (self._id_prefix, appended.log_offset)).decode()
@@ -215,8 +220,20 @@ class SendHandlers:
     rewrites: Rewrites | None = None
 
     def __post_init__(self) -> None:
-        config = self.config
         self._pending: list[_Pending] = []
+        self._stalled_until = 0.0
+        self._shapes: dict[bytes, bool] = {}
+        """Properties around the unique key that need nothing, and whether their sender waits for safety."""
+        self._recalls: dict[int, str] = {}
+        """Handles for the replies to timer messages, by the identity of their frames."""
+        self._ordinary: dict[str, TopicConfig] = {}
+        """Topics whose messages need no further look, by the config that was checked."""
+        self.options_changed()
+
+    def options_changed(self) -> None:
+        """Prepare everything anew that depends on options, and check every topic again."""
+        config = self.config
+        self.replies = self.replies.renewed(config.region_id, trace_on=config.trace_on)
         self._added = encode_properties(
             {
                 Property.MSG_REGION: config.region_id,
@@ -224,14 +241,9 @@ class SendHandlers:
                 Property.CLUSTER: config.cluster_name,
             }
         )
-        self._stalled_until = 0.0
         self._properties_max = _PROPERTIES_MAX - len(self._added)
-        self._shapes: dict[bytes, bool] = {}
-        """Properties around the unique key that need nothing, and whether their sender waits for safety."""
-        self._recalls: dict[int, str] = {}
-        """Handles for the replies to timer messages, by the identity of their frames."""
-        self._ordinary: dict[str, TopicConfig] = {}
-        """Topics whose messages need no further look, by the config that was checked."""
+        self._shapes.clear()
+        self._ordinary.clear()
 
     def routes(self) -> list[RawRoute]:
         return [
@@ -335,10 +347,6 @@ class SendHandlers:
                 self._shapes.clear()
             self._shapes[shape] = waits
         return waits
-
-    def forget_topics(self) -> None:
-        """Check every topic anew; called when a setting that decides about topics changed."""
-        self._ordinary.clear()
 
     def _unusual(self, frame: Frame, connection: Connection, fields: SendFields) -> None:
         """The same checks one by one, then whatever the message asks for."""
