@@ -1,1 +1,7 @@
-"""What a test of a user may need: a clock to move, a disk that fails. Nothing in the package imports it."""
+"""What a test of a user may need: a broker, a clock to move, a disk that fails. Nothing in the package imports it."""
+
+from __future__ import annotations
+
+from orbitmq.testing.run_broker import RunningBroker, run_broker
+
+__all__ = ["RunningBroker", "run_broker"]

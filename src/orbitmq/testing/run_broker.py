@@ -1,0 +1,136 @@
+"""A name server and a broker for a test, in this process, on free ports, with data that is gone afterwards.
+
+::
+
+    from orbitmq.testing import run_broker
+
+    with run_broker() as broker:
+        producer = Producer("group", broker.name_server)
+
+They run on a thread of their own, so plain tests and asyncio tests use them alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from orbitmq.broker.broker import Broker
+from orbitmq.broker.config import BrokerConfig
+from orbitmq.cli.servers import read_config
+from orbitmq.client.sync import LoopThread
+from orbitmq.codes import Perm, RequestCode, ResponseCode
+from orbitmq.errors import ConfigError, error_for_code
+from orbitmq.namesrv.config import NameServerConfig
+from orbitmq.namesrv.server import NameServer
+from orbitmq.store.config import StoreConfig
+from orbitmq.transport.client import RpcClient
+from orbitmq.wire.headers import UpdateAndCreateTopicRequest
+
+__all__ = ["RunningBroker", "run_broker"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunningBroker:
+    """What a client needs to know of the servers."""
+
+    name_server: str
+    """Address to give to producers and consumers."""
+    address: str
+    data: Path
+    _loop: LoopThread
+
+    def create_topic(self, topic: str, *, queue_count: int = 4) -> str:
+        """Create a topic and return its name; it can be used at once."""
+        self._loop.run(self._create_topic(topic, queue_count))
+        return topic
+
+    async def _create_topic(self, topic: str, queue_count: int) -> None:
+        client = RpcClient()
+        try:
+            header = UpdateAndCreateTopicRequest(
+                topic=topic,
+                default_topic="TBW102",
+                read_queue_nums=queue_count,
+                write_queue_nums=queue_count,
+                perm=int(Perm.READ | Perm.WRITE),
+                topic_filter_type="SINGLE_TAG",
+                topic_sys_flag=0,
+                order=False,
+            )
+            answer = await client.call(
+                self.address, RequestCode.UPDATE_AND_CREATE_TOPIC, header, timeout_s=10.0
+            )
+            if answer.code != ResponseCode.SUCCESS:
+                raise error_for_code(answer.code, answer.remark)
+        finally:
+            await client.close()
+
+
+@contextlib.contextmanager
+def run_broker(
+    port: int = 0, *, name_server_port: int = 0, data: str | Path | None = None, **settings: str | int | bool
+) -> Iterator[RunningBroker]:
+    """Run both servers until the block ends. Port 0 is any free one.
+
+    ``settings`` are broker options by Apache's names (``autoCreateTopicEnable=False``). With ``data`` the store stays
+    there and is opened again by the next run; without, it is removed.
+    """
+    with contextlib.ExitStack() as stack:
+        directory = (
+            Path(data)
+            if data is not None
+            else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="orbitmq-")))
+        )
+        directory.mkdir(parents=True, exist_ok=True)
+        loop = LoopThread()
+        stack.callback(loop.close)
+        servers = _servers(directory, port, name_server_port, settings)
+        address, name_server = loop.run(anext(servers))
+        try:
+            yield RunningBroker(name_server, address, directory, loop)
+        finally:
+            loop.run(servers.aclose())
+
+
+async def _servers(
+    directory: Path, port: int, name_server_port: int, settings: dict[str, str | int | bool]
+) -> AsyncGenerator[tuple[str, str], None]:
+    name_server_config, _, _ = read_config(
+        NameServerConfig,
+        None,
+        (
+            f"listenPort={name_server_port}",
+            "bindAddress=127.0.0.1",
+            f"kvConfigPath={directory / 'kvConfig.json'}",
+        ),
+    )
+    async with NameServer(name_server_config) as name_server:
+        values: dict[str, str | int | bool] = {
+            "listenPort": port,
+            "bindAddress": "127.0.0.1",
+            "brokerIP1": "127.0.0.1",
+            "brokerIP2": "127.0.0.1",
+            "namesrvAddr": name_server.address,
+            "storePathRootDir": str(directory / "store"),
+            # Small files: a test stores little, and large ones take their time to be made.
+            "mappedFileSizeCommitLog": 64 * 1024 * 1024,
+            "maxHashSlotNum": 10_000,
+            "maxIndexNum": 40_000,
+            **settings,
+        }
+        texts = [f"{key}={_text(value)}" for key, value in values.items()]
+        config, _, unknown = read_config(BrokerConfig, None, texts)
+        store_config, _, unknown_to_store = read_config(StoreConfig, None, texts)
+        misspelt = sorted(set(unknown) & set(unknown_to_store))
+        if misspelt:
+            raise ConfigError(f"no such option: {', '.join(misspelt)}")
+        async with Broker(config, store_config) as broker:
+            yield broker.address, name_server.address
+
+
+def _text(value: str | int | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
