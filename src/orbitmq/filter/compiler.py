@@ -48,7 +48,7 @@ __all__ = ["Selector", "compile_selector"]
 
 GENERATED_DEPTH_MAX: Final = 16
 VALUE_TERMS_MAX: Final = 24
-"""Longer chains in their three-valued form would nest too deeply for Python's own compiler."""
+"""Longer chains in their three-valued form, or nested, would be too deep for Python's own compiler."""
 
 _HEAD: Final = Struct(">4xI28xi44xi")
 """Magic, sys flag and body size of a record with IPv4 hosts."""
@@ -139,7 +139,6 @@ _NAMES: Final[dict[str, object]] = {
     "fraction": _float,
     "head": _HEAD.unpack_from,
     "integer": _integer,
-    "join": b"".join,
     "record_properties": record_properties,
     "unreadable": _unreadable,
 }
@@ -150,14 +149,16 @@ def matches(record):
     try:
         magic, sys_flag, size = head(record)
         if magic == {MAGIC_V1} and not sys_flag & {_HOST_FLAGS}:
-            raw = join((b"\\x02", record[{FIXED_V4.size + 3} + size + record[{FIXED_V4.size} + size]:], b"\\x02"))
+            raw = b"\\x02" + record[{FIXED_V4.size + 3} + size + record[{FIXED_V4.size} + size]:]
+            if raw[-1] != 2:
+                raw += b"\\x02"
         else:
             raw = record_properties(record)
 """
 _FROM_PROPERTIES: Final = """\
 def matches_properties(properties):
     try:
-        raw = join((b"\\x02", properties, b"\\x02"))
+        raw = b"\\x02" + properties + b"\\x02"
 """
 _END: Final = "    except (Unreadable, IndexError, StructError):\n        return False\n"
 
@@ -207,32 +208,51 @@ class _Generator:
     def body(self, tree: Logic) -> list[str]:
         """Statements over ``raw`` that return whether the tree is true."""
         lines: list[str] = []
-        terms = tree.terms if isinstance(tree, And | Or) else (tree,)
-        for number, term in enumerate(terms):
-            is_last = number + 1 == len(terms)
-            if isinstance(tree, And) and isinstance(term, Equal) and _is_text_equality(term):
+        if isinstance(tree, Or):
+            *first, last = tree.terms
+            for term in first:
+                if isinstance(term, And) and len(term.terms) <= VALUE_TERMS_MAX and _null_ends_it(term.terms):
+                    self._nest(term, lines)
+                else:
+                    self._look_up(term, lines)
+                    lines += [f"if {self.holds(term, strict=True)}:", "    return True"]
+            return lines + self.body(last)
+        *first, last = tree.terms if isinstance(tree, And) else (tree,)
+        # From here on an unreadable property and a false condition end alike: nothing is delivered.
+        for term in first:
+            if isinstance(term, Equal) and _is_text_equality(term):
                 # One search instead of four steps, for what is nearly always false.
-                lines += [f"if {_pair(term)!r} not in raw:", "    return False"]
+                lines += [f"if raw.find({_pair(term)!r}) < 0:", "    return False"]
             self._look_up(term, lines)
-            # What nothing follows may end in an unreadable property or be false: nothing is delivered either way.
-            condition = self.holds(term, strict=isinstance(tree, Or) and not is_last)
-            if is_last:
-                lines.append(f"return {condition}")
-            elif isinstance(tree, Or):
-                lines += [f"if {condition}:", "    return True"]
-            else:
-                lines += [f"if not {condition}:", "    return False"]
-        return lines
+            lines += [f"if not {self.holds(term, strict=False)}:", "    return False"]
+        self._look_up(last, lines)
+        return [*lines, f"return {self.holds(last, strict=False)}"]
+
+    def _nest(self, node: And, lines: list[str]) -> None:
+        """One of several alternatives, a term inside another, so that a false one saves the search for the rest."""
+        variables, numbers = dict(self._variables), dict(self._numbers)
+        margin = ""
+        for term in node.terms:
+            inner: list[str] = []
+            self._look_up(term, inner)
+            inner.append(f"if {self.holds(term, strict=True)}:")
+            lines += [margin + line for line in inner]
+            margin += "    "
+            if len(margin) == 4:
+                # What the first term needed is there for whatever follows; the rest only inside.
+                variables, numbers = dict(self._variables), dict(self._numbers)
+        lines.append(f"{margin}return True")
+        self._variables, self._numbers = variables, numbers
 
     def _look_up(self, term: Logic, lines: list[str]) -> None:
         """Find the properties of a term that no term before it needed, and read the numbers in them."""
         for name in _properties(term):
             if name not in self._variables:
-                self._variables[name] = variable = f"v{len(self._variables)}"
+                self._variables[name] = variable = self._temporary()
                 lines.append(_lookup(variable, name))
         for name, kind in _numbers(term):
             if (name, kind) not in self._numbers:
-                self._numbers[name, kind] = number = f"n{len(self._numbers)}"
+                self._numbers[name, kind] = number = self._temporary()
                 lines.append(_read(number, self._variables[name], kind))
 
     # -- the three forms -------------------------------------------------------------------------------
