@@ -18,8 +18,9 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
-from orbitmq.errors import ConfigError, CorruptionError
+from orbitmq.errors import ConfigError, OrbitError
 from orbitmq.runtime.logs import LOG_LEVELS, configure_logging
+from orbitmq.runtime.machine import open_all_files_allowed
 from orbitmq.runtime.options import Properties, config_from_properties, parse_properties
 from orbitmq.runtime.tasks import TaskOwner
 
@@ -104,10 +105,11 @@ def run_server(
     """
     if not __debug__:
         fail("a server does not start under python -O: its assertions guard the data")
+    open_all_files_allowed()
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             failure = runner.run(_serve(server, ready, failed))
-    except (ConfigError, CorruptionError, OSError) as error:
+    except (OrbitError, OSError) as error:
         fail(str(error))
     if failure is not None:
         fail(f"stopped: {failure}")

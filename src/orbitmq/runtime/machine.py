@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
 
-__all__ = ["environment", "home_directory", "physical_memory_bytes", "process_id"]
+__all__ = ["environment", "home_directory", "open_all_files_allowed", "physical_memory_bytes", "process_id"]
 
 
 def process_id() -> int:
@@ -28,3 +29,17 @@ def environment(name: str) -> str:
 def home_directory() -> str:
     """Where the user's own files are."""
     return os.path.expanduser("~")
+
+
+def open_all_files_allowed() -> int:
+    """Let the process open as many files and connections as it may at the most; gives the limit.
+
+    Most systems start a process with 1,024, which is less than the connections a server is meant to hold.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):  # macOS: the hard limit may be more than the kernel gives
+            return soft
+    return hard

@@ -162,3 +162,14 @@ def test_logging_set_up_twice_writes_each_line_once(root_logger: logging.Logger)
     configure_logging("WARNING")
     assert len(root_logger.handlers) == 1
     assert root_logger.level == logging.WARNING
+
+
+def test_process_may_open_all_the_files_it_is_allowed() -> None:
+    code = (
+        "import resource; from orbitmq.runtime.machine import open_all_files_allowed\n"
+        "_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))\n"
+        "assert open_all_files_allowed() == hard == resource.getrlimit(resource.RLIMIT_NOFILE)[0]\n"
+        "assert open_all_files_allowed() == hard\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
