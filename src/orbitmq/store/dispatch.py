@@ -30,7 +30,7 @@ _TRANSACTION_MASK: Final = int(TRANSACTION_MASK)
 _DELAY: Final = Property.DELAY.encode()
 _TAGS: Final = Property.TAGS.encode()
 
-GAP_UNITS_MAX: Final = 10_000_000
+GAP_UNITS_MAX: Final = 100_000
 """A jump in a queue's numbers beyond this is a rotten number, not lost messages; filling it would fill the disk."""
 
 

@@ -103,6 +103,7 @@ class Recovery:
         self._by_time = False
         """Apache's checkpoint has no such offset, only the store time of the last record it flushed."""
         self._strict = False
+        self._damage_aware = False
         self._walk_start = 0
         self._only: set[ConsumeQueue] | None = None
         """While queues are rebuilt: these, and nothing else."""
@@ -124,9 +125,8 @@ class Recovery:
         if self._clean:
             self._claimed_end = max(self._claimed_end, parts.queues.log_end())
         # Numbers are known to be dense only where nothing was lost and every deletion was noted.
-        self._strict = checkpoint.confirm_offset > 0 and not (
-            self._config.recover_past_corruption or parts.damage.ranges
-        )
+        self._damage_aware = self._config.recover_past_corruption or bool(parts.damage.ranges)
+        self._strict = checkpoint.confirm_offset > 0 and not self._damage_aware
         if parts.index is not None:
             parts.index.load(clean=self._clean, trusted_ms=checkpoint.index_ms)
             parts.index.drop_behind_gap(self._log.start, self._next_keyed)
@@ -424,8 +424,8 @@ class Recovery:
             if unit is not None and unit[0] == log_offset:
                 queue.cursor = queue_offset  # numbers before it were lost to damage
                 return ""
-            if not self._strict and log_offset < queue.log_end:
-                return ""  # of a topic that another writer has deleted and made again
+        if not self._strict and log_offset < queue.log_end:
+            return ""  # its unit is there under another number, or its topic was deleted and made again
         met_before = queue.log_end > self._walk_start
         if self._walk_start > self._log.start and not met_before and queue_offset > queue.cursor:
             # Units in front of the walk are missing. The whole log will tell.
@@ -434,9 +434,17 @@ class Recovery:
             return ""
         if self._strict and (queue.max_offset or self._walk_start == 0):
             return f"queue offset {queue_offset} where {queue.cursor} was expected"
+        if self._damage_aware and queue_offset - queue.max_offset > self._lost_records_max(queue.log_end):
+            return f"queue offset {queue_offset} where {queue.cursor} was expected"
         reason = self._parts.dispatcher.settle(queue, queue_offset, log_offset, strict=self._strict)
         queue.cursor = queue.max_offset
         return reason
+
+    def _lost_records_max(self, log_offset: int) -> int:
+        """How many records can have been in the damage behind a log offset."""
+        damaged = {*self._report.damaged, *self._parts.damage.ranges}
+        lost_bytes = sum(stop - max(start, log_offset) for start, stop in damaged if stop > log_offset)
+        return lost_bytes // RECORD_BYTES_MIN
 
     def _rebuild_broken(self) -> None:
         broken, self._broken = self._broken, set()
