@@ -53,6 +53,7 @@ from orbitmq.broker.queue_locks import QueueLocks
 from orbitmq.broker.registration import Registration
 from orbitmq.broker.runtime_info import RuntimeInfo, RuntimeSources
 from orbitmq.broker.schedule import Schedule
+from orbitmq.broker.slow_consumers import SLOW_CHECK_S, SlowConsumers
 from orbitmq.broker.stats import SAMPLE_S, BrokerStats
 from orbitmq.broker.timers import Timers
 from orbitmq.broker.topics import TopicTable
@@ -365,7 +366,7 @@ class Broker:
                 stats=self.stats,
                 clock=self._clock,
             ),
-            StatsInspection(stats=self.stats, runtime_info=runtime_info.table),
+            StatsInspection(config=config, stats=self.stats, runtime_info=runtime_info.table),
             ResetHandlers(
                 config=config,
                 topics=self.topics,
@@ -438,6 +439,10 @@ class Broker:
         start(every(10.0, self.filters.persist), "filters")
         start(every(15.0, self.consumers.send_collected_notices), "notices")
         start(every(SAMPLE_S, lambda: self.stats.sample(self._clock.now_ms())), "stats")
+        slow_consumers = SlowConsumers(
+            config=self.config, offsets=self.offsets, groups=self.groups, store=self.store
+        )
+        start(every(SLOW_CHECK_S, slow_consumers.check), "slow-consumers")
 
     def start_deliveries(self) -> None:
         """What only a master does: delayed messages and transactions. Raises ``OSError``."""

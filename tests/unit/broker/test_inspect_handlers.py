@@ -9,6 +9,7 @@ import pytest
 from tests.unit.broker.admin_kit import World, ask_slowly, talking
 from tests.unit.broker.kit import Asker, channel
 
+from orbitmq.broker.config import change_option
 from orbitmq.broker.handlers import inspect
 from orbitmq.broker.handlers.inspect import (
     ClientInspection,
@@ -68,7 +69,9 @@ class Inspected(World):
                 stats=self.stats,
                 clock=self.clock,
             ),
-            StatsInspection(stats=self.stats, runtime_info=lambda: {"brokerActive": "true"}),
+            StatsInspection(
+                config=self.config, stats=self.stats, runtime_info=lambda: {"brokerActive": "true"}
+            ),
         )
         self.routes = [route for part in parts for route in part.routes()]
         self.asker = Asker(self.routes)
@@ -357,6 +360,14 @@ def test_stats_data_tells_the_three_windows(world: Inspected) -> None:
     answer = bodies.BrokerStatsData.decode(world.answer(RequestCode.VIEW_BROKER_STATS_DATA, header))
     assert answer.stats_minute == bodies.BrokerStatsItem(sum=20, tps=2.0, avgpt=20.0)
     assert answer.stats_day == bodies.BrokerStatsItem()
+
+
+def test_stats_by_queue_can_be_switched_off(world: Inspected) -> None:
+    world.stats.put("T", 0, 20, 100)
+    header = ViewBrokerStatsDataRequest(stats_name="QUEUE_PUT_NUMS", stats_key="T@0")
+    assert world.ask(RequestCode.VIEW_BROKER_STATS_DATA, header).code == ResponseCode.SUCCESS
+    change_option(world.config, "enableDetailStat", "false")
+    assert world.ask(RequestCode.VIEW_BROKER_STATS_DATA, header).code == ResponseCode.SYSTEM_ERROR
 
 
 def test_stats_data_nobody_counted_is_1(world: Inspected) -> None:

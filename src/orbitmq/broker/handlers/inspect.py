@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from orbitmq.broker.clients import ClientChannel, ConsumerTable, ProducerTable
+from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.groups import GroupTable
 from orbitmq.broker.offsets import ConsumerOffsets
 from orbitmq.broker.stats import BrokerStats, StatsWindow
@@ -385,7 +386,10 @@ class TopicInspection:
 class StatsInspection:
     """How fast, and in what state."""
 
-    def __init__(self, *, stats: BrokerStats, runtime_info: Callable[[], Mapping[str, str]]) -> None:
+    def __init__(
+        self, *, config: BrokerConfig, stats: BrokerStats, runtime_info: Callable[[], Mapping[str, str]]
+    ) -> None:
+        self._config = config
         self._stats = stats
         self._runtime_info = runtime_info
 
@@ -401,7 +405,8 @@ class StatsInspection:
     def stats_data(self, call: Call[ViewBrokerStatsDataRequest]) -> Reply:
         header = call.header
         windows = self._stats.windows(header.stats_name, header.stats_key)
-        if windows is None:
+        hidden = header.stats_name.startswith("QUEUE_") and not self._config.detail_stats_enabled
+        if windows is None or hidden:
             raise ServerError(f"nothing was counted yet as {header.stats_name} of {header.stats_key}")
         return Reply(
             body=bodies.BrokerStatsData(
