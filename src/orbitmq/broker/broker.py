@@ -47,10 +47,12 @@ from orbitmq.broker.handlers.topics import TopicHandlers
 from orbitmq.broker.handlers.transactions import TransactionHandlers
 from orbitmq.broker.intake import Intake
 from orbitmq.broker.live_config import LiveConfig
+from orbitmq.broker.metadata_sync import MetadataSync
 from orbitmq.broker.offsets import ConsumerOffsets
 from orbitmq.broker.pull_waiters import TICK_S
 from orbitmq.broker.queue_locks import QueueLocks
 from orbitmq.broker.registration import Registration
+from orbitmq.broker.roles import RoleSwitch
 from orbitmq.broker.runtime_info import RuntimeInfo, RuntimeSources
 from orbitmq.broker.schedule import Schedule
 from orbitmq.broker.slow_consumers import SLOW_CHECK_S, SlowConsumers
@@ -70,6 +72,7 @@ from orbitmq.runtime.safe_file import SafeFile
 from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.store.config import StoreConfig
 from orbitmq.store.message_store import MessageStore
+from orbitmq.transport.client import RpcClient
 from orbitmq.transport.connection import Connection
 from orbitmq.transport.ports import bind_port, bind_port_and_fast_port
 from orbitmq.transport.router import RawRoute, Route, Router
@@ -122,8 +125,24 @@ class Broker:
         else:
             sockets = [bind_port(config.bind_host, config.listen_port)]
         port = sockets[0].getsockname()[1]
-        self.config = config.with_ports(port, config.ha_listen_port or port + 1)
-        return sockets
+        try:
+            self._ha_socket = self._bind_ha(port)
+        except OSError:
+            for bound in sockets:
+                bound.close()
+            raise
+        self.config = config.with_ports(port, self._ha_socket.getsockname()[1])
+        return [*sockets, self._ha_socket]
+
+    def _bind_ha(self, port: int) -> socket.socket:
+        config = self.config
+        try:
+            return bind_port(config.bind_host, config.ha_listen_port or port + 1)
+        except OSError:
+            if config.listen_port or config.ha_listen_port:
+                raise
+            # Nobody asked for a certain port, so any will do.
+            return bind_port(config.bind_host, 0)
 
     async def _open(self, sockets: list[socket.socket]) -> None:
         config = self.config
@@ -146,7 +165,6 @@ class Broker:
         )
         # Recovery of a large store takes seconds; nobody is served yet, so blocking the loop harms no one.
         self.store.open()
-        self.gate = AckGate(self.store)
         levels = DelayLevels(self.store_config.delay_levels)
         self.schedule = Schedule(
             config=config,
@@ -170,6 +188,7 @@ class Broker:
         self.timers = Timers(
             config=config, store=self.store, stats=self.stats, fs=self._fs, clock=self._clock
         )
+        self._build_roles()
         self.intake = Intake(
             self.store,
             levels,
@@ -178,28 +197,58 @@ class Broker:
         )
         self._on_arrival = {SCHEDULE_TOPIC: self.schedule.arrived, TIMER_TOPIC: self.timers.arrived}
         self._build_hot_handlers(store_host)
-        routes = self._build_handlers(store_host)
-        reasons = unserved(route.code for route in routes)
-        self.main_router = Router(routes, reasons, self._send.finish_read)
-        fast = Router([route for route in routes if route.fast_port], reasons, self._send.finish_read)
-        self._server = Server(
-            [
-                Listener(config.bind_host, 0, router, bound)
-                for router, bound in zip((self.main_router, fast), sockets, strict=False)
-            ],
-            tls=self._tls,
-            on_open=self._opened,
-            on_close=self._closed,
-        )
-        await self._server.start()
-        self._start_jobs()
         self.registration = Registration(config, self.topics)
+        self.registration.on_master = self.roles.told_master
+        await self._serve(self._build_handlers(store_host), sockets)
+        self._start_jobs()
         self.topics.on_change = self.registration.topic_changed
         await self.registration.start(self.address, self.ha_address)
         self._started = True
         logger.info(
             "broker started name=%s id=%d address=%s", config.broker_name, config.broker_id, self.address
         )
+
+    async def _serve(self, routes: list[Route | RawRoute], sockets: list[socket.socket]) -> None:
+        reasons = unserved(route.code for route in routes)
+        self.main_router = Router(routes, reasons, self._send.finish_read)
+        fast = Router([route for route in routes if route.fast_port], reasons, self._send.finish_read)
+        self._server = Server(
+            [
+                Listener(self.config.bind_host, 0, router, bound)
+                for router, bound in zip((self.main_router, fast), sockets[:-1], strict=False)
+            ],
+            tls=self._tls,
+            on_open=self._opened,
+            on_close=self._closed,
+        )
+        await self._server.start()
+        await self.roles.start(self._ha_socket, self.address, self.ha_address)
+
+    def _build_roles(self) -> None:
+        rpc = RpcClient()
+        self.roles = RoleSwitch(
+            config=self.config,
+            store=self.store,
+            clock=self._clock,
+            rpc=rpc,
+            sync=MetadataSync(
+                config=self.config,
+                topics=self.topics,
+                offsets=self.offsets,
+                schedule=self.schedule,
+                groups=self.groups,
+                rpc=rpc,
+            ),
+        )
+        self.roles.start_deliveries = self.start_deliveries
+        self.roles.stop_deliveries = self.stop_deliveries
+        self.roles.on_change = self._role_changed
+        self._replicas = self.roles.replicas
+        self.gate = AckGate(self.store, self._replicas.acks)
+
+    def _role_changed(self) -> None:
+        self._send.options_changed()
+        self.registration.refresh()
 
     def _metadata_file(self, name: str) -> SafeFile:
         return SafeFile(self._fs, posixpath.join(self.store_config.root, "config", name))
@@ -314,18 +363,27 @@ class Broker:
                 on_deleted=self.stats.forget_topic,
             ),
             GroupHandlers(groups=self.groups, offsets=self.offsets, on_deleted=self.stats.forget_group),
-            SyncHandlers(
-                config=config,
-                topics=self.topics,
-                groups=self.groups,
-                offsets=self.offsets,
-                sources=SyncSources(delay_offsets=self.schedule.encode, timer_check_point=self.timers.encode),
-            ),
+            self._sync_handlers(),
         )
         routes: list[Route | RawRoute] = [*self._send.routes(), *self._pull.routes()]
         for handler in handlers:
             routes += handler.routes()
         return routes + self._admin_routes()
+
+    def _sync_handlers(self) -> SyncHandlers:
+        return SyncHandlers(
+            config=self.config,
+            topics=self.topics,
+            groups=self.groups,
+            offsets=self.offsets,
+            sources=SyncSources(
+                delay_offsets=self.schedule.encode,
+                timer_check_point=self.timers.encode,
+                master_info=self.roles.master_info,
+                on_master_info=self.roles.take_master_info,
+                ha_status=self.roles.status,
+            ),
+        )
 
     def _admin_routes(self) -> list[Route]:
         """What operators ask: queries, inspection, upkeep."""
@@ -410,6 +468,7 @@ class Broker:
             file=self._config_file,
             effective=effective,
             on_change=self._options_changed,
+            on_role=self.roles.change,
         )
 
     def _options_changed(self, keys: frozenset[str]) -> None:
@@ -420,13 +479,13 @@ class Broker:
 
     def _arrived(self, topic: str, queue_id: int) -> None:
         self._pull.waiters.arrived(topic, queue_id)
+        if self._replicas.links:
+            self._replicas.wake()
         listener = self._on_arrival.get(topic)
         if listener is not None:
             listener(queue_id)
 
     def _start_jobs(self) -> None:
-        if not self.config.is_slave:
-            self.start_deliveries()
         start = self._tasks.start
         start(every(TICK_S, self.store.tick), "store")
         start(every(TICK_S, self._pull.waiters.tick), "pull-waiters")
@@ -497,7 +556,7 @@ class Broker:
         self._pull.waiters.release_all()
         self._send.finish_read()
         await self._server.stop(wait_s=3.0)
-        await self.stop_deliveries()
+        await self.roles.stop()
         await self._tasks.close()
         for table in (self.topics, self.groups, self.offsets, self.filters):
             table.persist()

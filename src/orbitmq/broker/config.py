@@ -16,7 +16,7 @@ from orbitmq.codes import Perm
 from orbitmq.errors import ConfigError
 from orbitmq.runtime.options import option, options_of, parse_value
 
-__all__ = ["MASTER_ID", "BrokerConfig", "BrokerRole", "change_option", "split_addresses"]
+__all__ = ["MASTER_ID", "BrokerConfig", "BrokerRole", "change_option", "change_role", "split_addresses"]
 
 MASTER_ID: Final = 0
 _SECOND: Final = 1_000
@@ -329,7 +329,10 @@ class BrokerConfig:
         True, apache="litePullMessageEnable", reload=True, doc="Serve LITE_PULL_MESSAGE."
     )
     slave_read_enabled: bool = option(
-        False, apache="slaveReadEnable", reload=True, doc="Consumers far behind may read from slaves."
+        True,
+        apache="slaveReadEnable",
+        reload=True,
+        doc="Slaves serve reads, and consumers far behind are sent to them (Apache 5 has false here, 4 serves).",
     )
     slow_consumers_disabled: bool = option(
         False,
@@ -348,6 +351,86 @@ class BrokerConfig:
         True,
         apache="enableBroadcastOffsetStore",
         doc="Keep offsets of broadcasting clients that come through a proxy.",
+    )
+
+    # Replication.
+    in_sync_replicas: int = option(
+        0,
+        apache="inSyncReplicas",
+        low=0,
+        high=64,
+        reload=True,
+        doc="Brokers, the master included, that must have a message before a SYNC_MASTER acknowledges it, as in "
+        "Apache 5; 0 means what Apache 4 does: any one slave that is near, and no waiting when there is none.",
+    )
+    slave_timeout_ms: int = option(
+        3 * _SECOND, apache="slaveTimeout", low=1, reload=True, doc="Longest a send waits for slaves."
+    )
+    slave_gap_bytes: int = option(
+        256 << 20,
+        apache="haSlaveFallbehindMax",
+        low=1,
+        reload=True,
+        doc="A slave this many bytes behind does not count as available.",
+    )
+    slave_gap_bytes_too: int = option(
+        256 << 20,
+        apache="haMaxGapNotInSync",
+        low=1,
+        reload=True,
+        doc="The same, as Apache 5 calls it; the smaller of both counts.",
+    )
+    replication_heartbeat_ms: int = option(
+        5 * _SECOND,
+        apache="haSendHeartbeatInterval",
+        low=1,
+        reload=True,
+        doc="Silence after which either side of replication says something.",
+    )
+    replication_silence_ms: int = option(
+        20 * _SECOND,
+        apache="haHousekeepingInterval",
+        low=1,
+        reload=True,
+        doc="Silence after which either side of replication closes.",
+    )
+    transfer_bytes_max: int = option(
+        32_768,
+        apache="haTransferBatchSize",
+        low=1,
+        high=(4 << 20) - 12,
+        reload=True,
+        doc="Most log bytes of one transfer to a slave.",
+    )
+    replication_flow_control: bool = option(
+        False, apache="haFlowControlEnable", reload=True, doc="Limit what a slave is sent in a second."
+    )
+    replication_bytes_per_second: int = option(
+        100 << 20, apache="maxHaTransferByteInSecond", low=1, reload=True, doc="That limit, for each slave."
+    )
+    new_slave_from_last_file: bool = option(
+        True,
+        apache="syncFromLastFile",
+        reload=True,
+        doc="A slave without a log gets the newest log file only, as in Apache without a controller; else all.",
+    )
+    fixed_ha_address: str = option(
+        "",
+        apache="haMasterAddress",
+        doc="Replication address of a slave's master; empty means what name servers tell.",
+    )
+    cut_differing_log: bool = option(
+        False,
+        apache="haTruncateSlave",
+        reload=True,
+        doc="A slave cuts off what its master does not have, instead of refusing to follow it. Apache has no such "
+        "option: its slaves follow without comparing.",
+    )
+    metadata_sync_interval_ms: int = option(
+        10 * _SECOND,
+        apache="slaveSyncInterval",
+        low=1,
+        doc="A slave copies its master's topics, offsets and groups this often (Apache 5 does every 60 s).",
     )
 
     # Filters.
@@ -483,6 +566,11 @@ class BrokerConfig:
         return self.role is BrokerRole.SLAVE
 
     @property
+    def slave_gap_bytes_max(self) -> int:
+        """A slave this far behind does not count."""
+        return min(self.slave_gap_bytes, self.slave_gap_bytes_too)
+
+    @property
     def readable(self) -> bool:
         return self.permission & Perm.READ != 0
 
@@ -527,3 +615,10 @@ def change_option(config: Any, key: str, text: str) -> Any:
             object.__setattr__(config, declared.name, value)
             return value
     raise KeyError(key)
+
+
+def change_role(config: BrokerConfig, role: BrokerRole, broker_id: int) -> None:
+    """Make a live broker another one of its group. Only ``roles.RoleSwitch`` may, which moves everything else too."""
+    assert (role is BrokerRole.SLAVE) == (broker_id != MASTER_ID), (role, broker_id)
+    object.__setattr__(config, "role", role)
+    object.__setattr__(config, "broker_id", broker_id)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
-from orbitmq.broker.config import BrokerConfig, change_option
+from orbitmq.broker.config import MASTER_ID, BrokerConfig, BrokerRole, change_option
 from orbitmq.errors import ConfigError, NoPermission, ServerError
 from orbitmq.model.data_version import DataVersion
 from orbitmq.runtime.clock import Clock
@@ -24,6 +24,8 @@ __all__ = ["LiveConfig", "edited"]
 
 logger = logging.getLogger(__name__)
 
+_ROLE: Final = "brokerRole"
+_ID: Final = "brokerId"
 _ALWAYS_BLACK_LISTED: Final = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
 
 
@@ -39,15 +41,18 @@ class LiveConfig:
         file: SafeFile | None = None,
         effective: Mapping[str, str] | None = None,
         on_change: Callable[[frozenset[str]], None] | None = None,
+        on_role: Callable[[BrokerRole, int], Awaitable[None]] | None = None,
     ) -> None:
         """``others`` are further config objects, such as the store's. ``effective`` says what an option that was
-        left to the broker came out as. ``on_change`` is told the keys that changed."""
+        left to the broker came out as. ``on_change`` is told the keys that changed. ``on_role`` makes the broker
+        another one of its group; without it the role cannot change."""
         self._config = config
         self._objects: tuple[Any, ...] = (config, *others)
         self._clock = clock
         self._file = file
         self._effective = dict(effective or {})
         self._on_change = on_change
+        self._on_role = on_role
         self._changing = asyncio.Lock()
         self.version = DataVersion(timestamp_ms=clock.now_ms())
 
@@ -73,18 +78,43 @@ class LiveConfig:
         if forbidden:
             raise NoPermission(f"cannot be changed by request: {', '.join(forbidden)}")
         async with self._changing:
-            taken = self._changes(wanted)
-            if not taken:
+            role = self._role(wanted)
+            taken = self._changes({key: value for key, value in wanted.items() if key not in role})
+            if not taken and not role:
                 return frozenset()
-            await self._save({key: value for key, value, _ in taken})
+            await self._save(role | {key: value for key, value, _ in taken})
             for key, value, config in taken:
                 change_option(config, key, value)
+            if role and self._on_role is not None:
+                await self._on_role(BrokerRole(role[_ROLE]), int(role[_ID]))
             self.version = self.version.next(self._clock.now_ms())
-        keys = frozenset(key for key, _, _ in taken)
-        logger.info("options changed %s", " ".join(f"{key}={value}" for key, value, _ in taken))
+        changed = role | {key: value for key, value, _ in taken}
+        keys = frozenset(changed)
+        logger.info("options changed %s", " ".join(f"{key}={value}" for key, value in changed.items()))
         if self._on_change is not None:
             self._on_change(keys)
         return keys
+
+    def _role(self, wanted: Mapping[str, str]) -> dict[str, str]:
+        """Both keys of the role, when one of them changes it; one given alone implies the other as far as it can."""
+        if self._on_role is None or (_ROLE not in wanted and _ID not in wanted):
+            return {}
+        config = self._config
+        role_text = wanted.get(_ROLE, config.role.value).strip()
+        id_text = wanted.get(_ID, "").strip()
+        if role_text not in BrokerRole.__members__:
+            raise ServerError(f"{_ROLE}={role_text} is none of {', '.join(BrokerRole.__members__)}")
+        if id_text and not (id_text.isascii() and id_text.isdigit() and len(id_text) <= 18):
+            raise ServerError(f"{_ID}={id_text} is not a number")
+        is_slave = role_text == BrokerRole.SLAVE.value
+        if id_text and is_slave == (int(id_text) == MASTER_ID):
+            raise ServerError(
+                f"{_ROLE}={role_text} does not go with {_ID}={id_text}: 0 is the master, others slaves"
+            )
+        broker_id = int(id_text) if id_text else (max(1, config.broker_id) if is_slave else MASTER_ID)
+        if (role_text, broker_id) == (config.role.value, config.broker_id):
+            return {}
+        return {_ROLE: role_text, _ID: str(broker_id)}
 
     def _changes(self, wanted: Mapping[str, str]) -> list[tuple[str, str, Any]]:
         """Key, text and owner of what differs from now and may change."""

@@ -186,6 +186,7 @@ class MessageStore:
         now = self._clock.monotonic()
         if now >= self._clean_at:
             self._clean_at = now + self.config.clean_interval_ms / 1000
+            self._log.segments.release_maps()
             self.clean_expired()
         self._renew_refusal()
 
@@ -479,6 +480,11 @@ class MessageStore:
     def max_log_offset(self) -> int:
         """The end of the log."""
         return self._log.end
+
+    @property
+    def whole_log_offset(self) -> int:
+        """The end of the last whole record; smaller than the end of the log while a replica waits for the rest."""
+        return self._log.whole_end(self._log.end)
 
     @property
     def flushed_offset(self) -> int:

@@ -43,7 +43,7 @@ class SyncSources:
     message_request_modes: Callable[[], bytes] = bodies.MessageRequestModes().encode
     timer_check_point: Callable[[], bytes] = bodies.TimerCheckPoint().encode
     timer_metrics: Callable[[], bytes] = bodies.TimerMetrics().encode
-    master_info: Callable[[], ExchangeBrokerHaInfoResponse] | None = None
+    master_info: Callable[[], ExchangeBrokerHaInfoResponse | None] = lambda: None
     """Addresses and log end of this master; None on a slave."""
     on_master_info: Callable[[ExchangeBrokerHaInfoRequest], None] | None = None
     """A slave is told about its master."""
@@ -156,8 +156,7 @@ class SyncHandlers:
             if self._sources.on_master_info is not None:
                 self._sources.on_master_info(call.header)
             return Reply()
-        info = self._sources.master_info() if self._sources.master_info is not None else None
-        return Reply(header=info)
+        return Reply(header=self._sources.master_info())
 
     def ha_status(self, _call: Call[Empty]) -> Reply:
         status = self._sources.ha_status()

@@ -1,0 +1,101 @@
+"""The bytes of the replication stream, both ways, without IO (Apache: DefaultHAConnection, DefaultHAClient).
+
+A slave sends reports: 8 bytes, the end of its log, which is also what it wants next. A master sends transfers: the
+log offset (8 bytes), the size (4 bytes) and that many raw bytes of its log; size 0 is a heartbeat. There is no
+prefix, no magic number and no checksum, so a reader can only judge by the numbers themselves.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from orbitmq.errors import RemoteProtocolError
+
+__all__ = ["TRANSFER_BYTES_MAX", "ReportReader", "TransferReader", "encode_report", "encode_transfer_head"]
+
+_REPORT: Final = struct.Struct(">q")
+_HEAD: Final = struct.Struct(">qi")
+assert _REPORT.size == 8, "on the wire since 3.x, never change"
+assert _HEAD.size == 12, "on the wire since 3.x, never change"
+
+TRANSFER_BYTES_MAX: Final = (4 << 20) - _HEAD.size
+"""An Apache slave reads into 4 MiB; a larger transfer would never be whole there."""
+
+
+def encode_report(log_end: int) -> bytes:
+    """What a slave says."""
+    return _REPORT.pack(log_end)
+
+
+def encode_transfer_head(log_offset: int, size: int) -> bytes:
+    """What stands before ``size`` bytes of log; a heartbeat when that is 0."""
+    return _HEAD.pack(log_offset, size)
+
+
+class ReportReader:
+    """Takes reports in pieces of any size."""
+
+    __slots__ = ("_rest",)
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> int | None:
+        """The newest whole report in what came so far; None when there is no new one. Older ones are of no use.
+
+        Raises ``RemoteProtocolError`` for a number no log can end at.
+        """
+        data = self._rest + data
+        whole = len(data) & ~7
+        self._rest = data[whole:]
+        if not whole:
+            return None
+        log_end: int = _REPORT.unpack_from(data, whole - 8)[0]
+        if log_end < 0:
+            raise RemoteProtocolError(f"a slave reports the log end {log_end}")
+        return log_end
+
+
+class TransferReader:
+    """Takes transfers in pieces of any size. Holds at most one transfer that is not whole."""
+
+    __slots__ = ("_pieces", "_size")
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def feed(self, data: bytes) -> Iterator[tuple[int, memoryview]]:
+        """Log offset and bytes of each transfer that is whole now; a heartbeat has no bytes.
+
+        Raises ``RemoteProtocolError`` for numbers no master sends; what came before them was given out.
+        """
+        self._pieces.append(data)
+        self._size += len(data)
+        if len(self._pieces) > 1 and self._size < self._wanted():
+            return
+        view = memoryview(data if len(self._pieces) == 1 else b"".join(self._pieces))
+        self._pieces.clear()
+        position = 0
+        while len(view) - position >= _HEAD.size:
+            log_offset, size = _HEAD.unpack_from(view, position)
+            if log_offset < 0 or not 0 <= size <= TRANSFER_BYTES_MAX:
+                raise RemoteProtocolError(f"a transfer of {size} bytes at log offset {log_offset}")
+            end = position + _HEAD.size + size
+            if end > len(view):
+                break
+            yield log_offset, view[position + _HEAD.size : end]
+            position = end
+        if position < len(view):
+            self._pieces.append(bytes(view[position:]))
+        self._size = len(view) - position
+
+    def _wanted(self) -> int:
+        """How many bytes the first transfer has, as far as one can know: joining pieces before that is wasted."""
+        first = self._pieces[0]
+        if len(first) < _HEAD.size:
+            return _HEAD.size
+        size: int = _HEAD.unpack_from(first)[1]
+        return _HEAD.size + max(0, min(size, TRANSFER_BYTES_MAX))

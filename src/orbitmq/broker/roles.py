@@ -1,0 +1,159 @@
+"""Which part this broker plays in its group, and the change of it while it runs (Apache 4: changeToMaster/Slave).
+
+A master delivers delayed messages and checks transactions; a slave follows its master's log and copies its tables.
+Both listen on the replication port. The change is ordered by UPDATE_BROKER_CONFIG with ``brokerRole`` (and
+``brokerId`` for a slave): ``mqadmin updateBrokerConfig -k brokerRole -v SLAVE`` does it.
+
+Order of a change, so that no two brokers of a group deliver at once and nothing is written that nobody follows:
+to slave: refuse sends, end deliveries, send our own slaves away, follow, copy tables, register.
+to master: copy no more, follow no more (half a record goes), take sends, deliver, register.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+
+from orbitmq.broker.config import MASTER_ID, BrokerConfig, BrokerRole, change_role
+from orbitmq.broker.ha.agreement import Agreement
+from orbitmq.broker.ha.master import ReplicaServer
+from orbitmq.broker.ha.slave import Follower
+from orbitmq.broker.metadata_sync import MetadataSync
+from orbitmq.runtime.clock import Clock
+from orbitmq.store.message_store import MessageStore
+from orbitmq.transport.client import RpcClient
+from orbitmq.wire import bodies
+from orbitmq.wire.headers import ExchangeBrokerHaInfoRequest, ExchangeBrokerHaInfoResponse
+
+__all__ = ["RoleSwitch"]
+
+logger = logging.getLogger(__name__)
+
+
+class RoleSwitch:
+    """Everything that differs between master and slave."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        store: MessageStore,
+        clock: Clock,
+        rpc: RpcClient,
+        sync: MetadataSync,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._rpc = rpc
+        self._sync = sync
+        self._changing = asyncio.Lock()
+        self.address = self.ha_address = ""
+        """Our own, which are never our master's."""
+        self.replicas = ReplicaServer(config, store)
+        self.agreement = Agreement(config, store, rpc)
+        self.follower = Follower(config, store, clock, self.agreement.reach)
+        self.start_deliveries: Callable[[], None] = lambda: None
+        self.stop_deliveries: Callable[[], Awaitable[None]] | None = None
+        self.on_change: Callable[[], None] | None = None
+        """Told when the role has changed: register, forget what was derived from it."""
+
+    async def start(self, bound: socket.socket, address: str, ha_address: str) -> None:
+        """Serve slaves on a bound socket, and be what the config says. Raises ``OSError``."""
+        self.address, self.ha_address = address, ha_address
+        await self.replicas.start(bound)
+        if self._config.is_slave:
+            self._become_slave()
+        else:
+            self.start_deliveries()
+
+    async def stop(self) -> None:
+        await self._sync.stop()
+        await self.follower.stop()
+        await self.replicas.stop()
+        if self.stop_deliveries is not None:
+            await self.stop_deliveries()
+        await self._rpc.close()
+
+    def told_master(self, master_address: str, ha_address: str) -> None:
+        """Where a name server, or the master itself, says that our master is."""
+        if self._config.is_slave and master_address != self.address and ha_address != self.ha_address:
+            self._sync.master_address = master_address
+            self.follower.told_master(master_address, ha_address)
+
+    # -- change ----------------------------------------------------------------------------------------
+
+    async def change(self, role: BrokerRole, broker_id: int) -> None:
+        """Become that broker of the group; nothing when we are it already."""
+        async with self._changing:
+            config = self._config
+            if (role, broker_id) == (config.role, config.broker_id):
+                return
+            was_slave = config.is_slave
+            logger.info(
+                "role changes from=%s id=%d to=%s id=%d",
+                config.role.value,
+                config.broker_id,
+                role.value,
+                broker_id,
+            )
+            if role is BrokerRole.SLAVE:
+                change_role(config, role, broker_id)
+                if not was_slave:
+                    if self.stop_deliveries is not None:
+                        await self.stop_deliveries()
+                    self.replicas.drop_links()
+                    # The operator has chosen the other broker's log.
+                    self.agreement.may_cut = True
+                    self._become_slave()
+            else:
+                if was_slave:
+                    await self._sync.stop()
+                    await self.follower.stop()
+                    self.replicas.drop_links()
+                    self._store.corrects_offsets = True
+                change_role(config, role, MASTER_ID)
+                if was_slave:
+                    self.start_deliveries()
+            if self.on_change is not None:
+                self.on_change()
+
+    def _become_slave(self) -> None:
+        self._store.corrects_offsets = False
+        self.follower.start()
+        self._sync.start()
+
+    # -- facts -----------------------------------------------------------------------------------------
+
+    def master_info(self) -> ExchangeBrokerHaInfoResponse | None:
+        """Answer to EXCHANGE_BROKER_HA_INFO; None on a slave."""
+        if self._config.is_slave:
+            return None
+        return ExchangeBrokerHaInfoResponse(
+            master_ha_address=self.ha_address,
+            master_flush_offset=self._store.flushed_offset,
+            master_address=self.address,
+        )
+
+    def take_master_info(self, told: ExchangeBrokerHaInfoRequest) -> None:
+        """A master says where it is."""
+        if told.master_address and told.master_ha_address:
+            self.told_master(told.master_address, told.master_ha_address)
+
+    def status(self) -> bodies.HaRuntimeInfo:
+        """Answer to GET_BROKER_HA_STATUS."""
+        if self._config.is_slave:
+            return bodies.HaRuntimeInfo(
+                master=False,
+                ha_client_runtime_info=self.follower.status(),
+                master_commit_log_max_offset=0,
+            )
+        links = self.replicas.status()
+        return bodies.HaRuntimeInfo(
+            master=True,
+            ha_client_runtime_info=bodies.HaClientRuntimeInfo(),
+            ha_connection_info=links,
+            in_sync_slave_nums=sum(link.in_sync for link in links),
+            master_commit_log_max_offset=self._store.max_log_offset,
+        )

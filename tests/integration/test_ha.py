@@ -1,0 +1,244 @@
+"""Our slave behind our master: logs, tables, acknowledgements, faults of either side."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.ha_kit import (
+    SEGMENT_BYTES,
+    ask,
+    assert_equal_logs,
+    caught_up,
+    config_file,
+    ha_status,
+    introduce,
+    log_bytes,
+    make_broker,
+    name_server,
+    pair,
+    put,
+    rpc,
+    until,
+)
+
+from orbitmq.broker.broker import Broker
+from orbitmq.broker.config import BrokerRole
+from orbitmq.broker.ha.stream import encode_report
+from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.model.group import SubscriptionGroupConfig
+from orbitmq.model.topic import TopicConfig
+
+TABLES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json")
+Test = Callable[[Path], Coroutine[Any, Any, None]]
+
+
+def on_loop(test: Test) -> Callable[[Path], None]:
+    def run(tmp_path: Path) -> None:
+        asyncio.run(asyncio.wait_for(test(tmp_path), 60))
+
+    run.__name__ = test.__name__
+    run.__doc__ = test.__doc__
+    return run
+
+
+async def gate_code(broker: Broker) -> int:
+    """What a send that ends with the log would be answered now."""
+    told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    broker.gate.wait(broker.store.max_log_offset, told.set_result)
+    return await told
+
+
+@pytest.mark.slow
+@on_loop
+async def test_logs_are_equal_byte_for_byte_under_load_and_over_segments(root: Path) -> None:
+    async with pair(root) as (master, slave):
+        for first in range(0, 100_000, 2_000):
+            put(master, 2_000, first=first)
+            await asyncio.sleep(0)
+        put(master, 1, body=b"big" * 60_000, first=100_000)
+        await until(lambda: caught_up(master, slave), "all of the log", 30)
+        assert master.store.max_log_offset > 60 * SEGMENT_BYTES
+        assert slave.store.min_log_offset == 0
+        assert_equal_logs(master, slave)
+        async with rpc() as client:
+            seen = await ha_status(client, master)
+            (link,) = seen["haConnectionInfo"]
+            assert (seen["master"], seen["inSyncSlaveNums"], link["diff"], link["inSync"]) == (
+                True,
+                1,
+                0,
+                True,
+            )
+            assert link["slaveAckOffset"] == link["transferFromWhere"] == seen["masterCommitLogMaxOffset"]
+            own = (await ha_status(client, slave))["haClientRuntimeInfo"]
+            assert own["masterAddr"] == master.ha_address
+            assert own["maxOffset"] == master.store.max_log_offset
+
+
+@on_loop
+async def test_returning_slave_catches_up_and_new_one_gets_the_newest_segment_or_all(root: Path) -> None:
+    async with make_broker(root / "master") as master:
+        put(master, 100)
+        for first in (100, 5_000):
+            async with make_broker(root / "slave", BrokerRole.SLAVE, 1) as slave:
+                introduce(slave, master)
+                await until(lambda: caught_up(master, slave), "the log")
+                assert slave.store.min_log_offset == 0
+                assert_equal_logs(master, slave)
+            put(master, 4_000, first=first)
+        async with make_broker(root / "newest", BrokerRole.SLAVE, 2) as slave:
+            introduce(slave, master)
+            await until(lambda: caught_up(master, slave), "the newest segment")
+            end = master.store.max_log_offset
+            assert slave.store.min_log_offset == end - end % SEGMENT_BYTES > 0
+            assert log_bytes(slave) == log_bytes(master, slave.store.min_log_offset)
+    async with (
+        make_broker(root / "master", new_slave_from_last_file=False) as master,
+        make_broker(root / "whole", BrokerRole.SLAVE, 3) as slave,
+    ):
+        introduce(slave, master)
+        await until(lambda: caught_up(master, slave), "the whole log")
+        assert slave.store.min_log_offset == 0
+        assert_equal_logs(master, slave)
+
+
+@on_loop
+async def test_tables_of_the_slave_become_the_masters(root: Path) -> None:
+    async with (
+        name_server() as names,
+        make_broker(root / "m", name_servers=names.address, delay_offset_flush_interval_ms=100) as master,
+        make_broker(root / "s", BrokerRole.SLAVE, 1, name_servers=names.address) as slave,
+    ):
+        put(master, 10)
+        master.topics.update(TopicConfig(topic_name="Made", read_queue_nums=3, write_queue_nums=5))
+        master.groups.update(SubscriptionGroupConfig(group_name="readers"))
+        for queue_id in range(4):
+            master.offsets.commit("test", "readers", "T", queue_id, 2)
+        slave.offsets.commit("test", "readers", "T", 0, 1)
+        slave.offsets.commit("test", "own", "T", 0, 1)
+        slave.topics.update(TopicConfig(topic_name="OnlyHere"))
+        await until(lambda: caught_up(master, slave), "the log, by what the name server told")
+        await until(lambda: slave.offsets.query("readers", "T", 3) == 2, "the consumer offsets")
+        await until(lambda: "readers" in slave.groups.configs, "the groups")
+        assert slave.offsets.query("readers", "T", 0) == 2, "the master's offset wins"
+        assert slave.offsets.query("own", "T", 0) == 1, "what the master does not have stays"
+        slave.offsets.remove("own", "T")
+        master.offsets.persist()
+        master.schedule.persist()
+
+        def equal() -> bool:
+            return all(
+                config_file(master, name) is not None
+                and config_file(master, name) == config_file(slave, name)
+                for name in TABLES
+            )
+
+        await until(equal, "four equal files")
+        assert "OnlyHere" not in slave.topics.configs
+        assert slave.topics.configs["Made"].write_queue_nums == 5
+
+
+@on_loop
+async def test_sync_master_answers_by_what_slaves_have(root: Path) -> None:
+    role = BrokerRole.SYNC_MASTER
+    async with make_broker(root / "m", role, slave_timeout_ms=200) as master:
+        put(master, 10)
+        assert await gate_code(master) == ResponseCode.SLAVE_NOT_AVAILABLE
+        async with make_broker(root / "s", BrokerRole.SLAVE, 1) as slave:
+            introduce(slave, master)
+            await until(lambda: caught_up(master, slave), "the log")
+            for first in range(10, 1_000, 32):
+                put(master, 32, first=first)
+                assert await gate_code(master) == ResponseCode.SUCCESS
+                assert caught_up(master, slave), "acknowledged means that the slave has it"
+            # A slave that is there and does not read.
+            assert slave.roles.follower.link is not None
+            slave.roles.follower.link._transport.pause_reading()  # type: ignore[union-attr]
+            put(master, 32, first=1_000)
+            assert await gate_code(master) == ResponseCode.FLUSH_SLAVE_TIMEOUT
+            slave.roles.follower.link._transport.resume_reading()  # type: ignore[union-attr]
+            await until(lambda: caught_up(master, slave), "the rest")
+            assert await gate_code(master) == ResponseCode.SUCCESS
+        await until(lambda: not master.roles.replicas.links, "the end of the link")
+        put(master, 1, first=1_100)
+        assert await gate_code(master) == ResponseCode.SLAVE_NOT_AVAILABLE
+
+
+@on_loop
+async def test_slave_with_more_than_its_master_is_refused_and_neither_log_changes(root: Path) -> None:
+    async with make_broker(root / "m") as master:
+        put(master, 10)
+        reader, writer = await asyncio.open_connection("127.0.0.1", master.config.ha_listen_port)
+        before = master.store.max_log_offset
+        for piece in (encode_report(before + 1)[:3], encode_report(before + 1)[3:]):
+            writer.write(piece)
+            await writer.drain()
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await asyncio.wait_for(reader.readexactly(1), 5)
+        writer.close()
+        # As our own slave: it compares first, and does not even connect.
+        async with make_broker(root / "s") as other:
+            put(other, 200, body=b"another history")
+        async with make_broker(root / "s", BrokerRole.SLAVE, 1) as slave:
+            end = slave.store.max_log_offset
+            introduce(slave, master)
+            await asyncio.sleep(0.5)
+            assert slave.store.max_log_offset == end
+            assert slave.roles.follower.link is None
+        assert master.store.max_log_offset == before
+
+
+@on_loop
+async def test_roles_change_places_and_the_old_masters_own_tail_is_cut(root: Path) -> None:
+    async with pair(root) as (first, second), rpc() as client:
+        put(first, 5_000)
+        await until(lambda: caught_up(first, second), "the log")
+        # The slave is promoted while the master still takes messages nobody else will ever have.
+        await change(client, second, "brokerRole=ASYNC_MASTER")
+        assert (second.config.role, second.config.broker_id) == (BrokerRole.ASYNC_MASTER, 0)
+        put(first, 777, first=5_000, body=b"only here")
+        put(second, 3_000, first=5_000, body=b"the new history")
+        await change(client, first, "brokerRole=SLAVE\nbrokerId=2")
+        assert (first.config.role, first.config.broker_id) == (BrokerRole.SLAVE, 2)
+        introduce(first, second)
+        await until(lambda: caught_up(second, first), "the new master's log")
+        assert_equal_logs(second, first)
+        assert not second.config.is_slave
+        # And back.
+        await change(client, second, "brokerRole=SLAVE")
+        await change(client, first, "brokerRole=SYNC_MASTER")
+        introduce(second, first)
+        put(first, 100, first=9_000)
+        await until(lambda: caught_up(first, second), "the log again")
+        assert_equal_logs(first, second)
+        refused = await ask(client, first, RequestCode.UPDATE_BROKER_CONFIG, b"brokerRole=SLAVE\nbrokerId=0")
+        assert refused.code != 0
+        assert first.config.role is BrokerRole.SYNC_MASTER
+
+
+async def change(client: Any, broker: Broker, text: str) -> None:
+    answer = await ask(client, broker, RequestCode.UPDATE_BROKER_CONFIG, text.encode())
+    assert answer.code == 0, answer.remark
+
+
+@on_loop
+async def test_brokers_ask_and_tell_where_the_master_is(root: Path) -> None:
+    async with (
+        make_broker(root / "m") as master,
+        make_broker(root / "s", BrokerRole.SLAVE, 1) as slave,
+        rpc() as client,
+    ):
+        put(master, 10)
+        answer = await ask(client, master, RequestCode.EXCHANGE_BROKER_HA_INFO)
+        fields = dict(answer.ext_fields)
+        assert fields["masterHaAddress"] == master.ha_address
+        assert fields["masterAddress"] == master.address
+        told = await client.call(slave.address, RequestCode.EXCHANGE_BROKER_HA_INFO, ext=fields)
+        assert told.code == 0
+        await until(lambda: caught_up(master, slave), "the log")
+        json.dumps(await ha_status(client, slave))
