@@ -135,6 +135,14 @@ class SegmentList:
             self._maps.popitem(last=False)
         return view
 
+    def release_maps(self) -> None:
+        """Give up all maps; they are made again on demand, for microseconds.
+
+        Every page ever read through a map counts as memory of this process until then, though the kernel could take
+        it back. Called now and then, this keeps that figure at what was read lately.
+        """
+        self._maps.clear()
+
     def path_for(self, start: int) -> str:
         """Where the segment of that offset lies or will lie; several directories are used in turn."""
         known = self._paths.get(start)

@@ -129,6 +129,20 @@ def test_maps_show_what_is_written_and_are_bounded() -> None:
     assert segments.view(5 * SIZE) is None
 
 
+def test_released_maps_are_made_again_and_slices_stay_readable() -> None:
+    fs = FaultyFileSystem()
+    segments = new_list(fs)
+    add(segments, 0)
+    fs.pwrite(segments.handle(0), b"hello", 0)
+    view = segments.view(0)
+    segments.release_maps()
+    again = segments.view(0)
+    assert view is not None
+    assert again is not None
+    assert again is not view
+    assert bytes(view[:5]) == bytes(again[:5]) == b"hello"
+
+
 def test_removed_segment_is_gone_and_its_slices_stay_readable() -> None:
     fs = FaultyFileSystem()
     segments = new_list(fs)
