@@ -63,11 +63,13 @@ class ConcurrentService:
         self._stopping = False
         self._quiet = asyncio.Event()
         self._quiet.set()
+        self._finished: list[tuple[ProcessQueue, list[ReceivedMessage]]] = []
+        self._settle_planned = False
         self._call_s = _GROUP_S  # expected time of one plain call; starts pessimistic
 
     @property
     def running(self) -> int:
-        """Handlers at work now."""
+        """Workers that have something to do."""
         return self._running
 
     def submit(self, held: ProcessQueue, handler: Handler, messages: list[ReceivedMessage]) -> None:
@@ -99,48 +101,71 @@ class ConcurrentService:
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         ready = self._ready
-        turn = 0
         while not self._stopping:
             if not ready:
                 waiting: asyncio.Future[None] = loop.create_future()
                 self._idle.append(waiting)
                 await waiting
-                turn = 0
-                continue
-            held, handler, messages = ready.popleft()
-            if ready:
-                # Others are needed only if this handler waits for something: then the loop gets to run this.
-                loop.call_soon(self._wake)
-            if held.dropped:
                 continue
             self._running += 1
             self._quiet.clear()
             try:
-                if handler.is_async:
-                    await self._run(held, handler, messages)
-                else:
-                    await self._run_on_thread(held, handler, messages)
+                await self._work_through(loop)
             finally:
                 self._running -= 1
                 if not self._running:
+                    self._settle()
                     self._quiet.set()
+
+    async def _work_through(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Take chunks until none is left. Hot path: one turn per message."""
+        ready = self._ready
+        now_ms = self._clock.now_ms
+        turn = 0
+        while ready and not self._stopping:
+            held, handler, messages = ready.popleft()
+            if held.dropped:
+                continue
+            if not self._settle_planned:
+                self._settle_planned = True
+                loop.call_soon(self._between)
+            if not handler.is_async:
+                await self._run_on_thread(held, handler, messages)
+                continue
+            held.last_consume_ms = started_ms = now_ms()
+            for message in messages:
+                message.consume_started_ms = started_ms
+            if self._wrap is None:
+                outcome = await handler.run(messages)
+            else:
+                outcome = await self._wrap(handler, messages, handler.run(messages))
+            if outcome is SUCCESS:
+                self._finished.append((held, messages))
+            else:
+                await self._finish_failed(held, messages, outcome)
             turn += 1
             if turn % _BREATHE_EVERY == 0:
                 await asyncio.sleep(0)
 
-    async def _run(self, held: ProcessQueue, handler: Handler, messages: list[ReceivedMessage]) -> None:
-        now_ms = self._clock.now_ms()
-        held.last_consume_ms = now_ms
-        for message in messages:
-            message.consume_started_ms = now_ms
-        if self._wrap is None:
-            outcome = await handler.run(messages)
-        else:
-            outcome = await self._wrap(handler, messages, handler.run(messages))
-        if outcome is SUCCESS:
-            self._finish(held, messages)
-        else:
-            await self._finish_failed(held, messages, outcome)
+    def _between(self) -> None:
+        """Runs as soon as a handler waits for something, or the line is empty: acknowledge, and wake another worker."""
+        self._settle_planned = False
+        self._settle()
+        self._wake()
+
+    def _settle(self) -> None:
+        """Finish what succeeded, neighbours of one queue together."""
+        finished, self._finished = self._finished, []
+        last: ProcessQueue | None = None
+        bucket: list[ReceivedMessage] = []
+        for held, messages in finished:
+            if held is not last:
+                if last is not None:
+                    self._finish(last, bucket)
+                last, bucket = held, []
+            bucket += messages
+        if last is not None:
+            self._finish(last, bucket)
 
     async def _run_on_thread(
         self, held: ProcessQueue, handler: Handler, messages: list[ReceivedMessage]
@@ -171,9 +196,10 @@ class ConcurrentService:
         self._call_s = max(1e-6, self._call_s * 0.8 + took_s * 0.2)
         for (queue, _, chunk_messages), outcome in zip(group, outcomes, strict=True):
             if outcome is SUCCESS:
-                self._finish(queue, chunk_messages)
+                self._finished.append((queue, chunk_messages))
             else:
                 await self._finish_failed(queue, chunk_messages, outcome)
+        self._settle()
 
     async def stop(self, wait_s: float) -> None:
         """Start no more handlers and wait for those at work."""
@@ -187,6 +213,7 @@ class ConcurrentService:
             async with asyncio.timeout(wait_s):
                 await self._quiet.wait()
         except TimeoutError:
+            self._settle()
             logger.warning("handlers still run after the stop running=%d", self._running)
 
 

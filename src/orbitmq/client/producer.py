@@ -320,7 +320,7 @@ def _batch(topic: str, entries: list[tuple[int, bytes, bytes]], keys: list[str],
     return Outgoing(
         topic,
         encode_batch(entries),
-        wait,
+        wait.encode(),
         ",".join(keys),
         code=int(RequestCode.SEND_BATCH_MESSAGE),
         batch=True,

@@ -71,7 +71,7 @@ class SendBack:
         outgoing = Outgoing(
             topic,
             message.body,
-            encode_properties(pairs).decode(),
+            encode_properties(pairs),
             pairs.get(Property.UNIQUE_KEY.value, message.message_id),
             flag=message.flag,
             reconsume=(message.reconsume_times + 1, reconsume_max),

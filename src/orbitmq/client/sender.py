@@ -15,7 +15,7 @@ from orbitmq.client.message import Message, SendResult, SendStatus
 from orbitmq.client.options import ProducerOptions
 from orbitmq.client.queue_picker import QueuePicker, select_by_hash
 from orbitmq.client.signing import sign
-from orbitmq.codes import ClientErrorCode, Property, RequestCode, ResponseCode, SysFlag
+from orbitmq.codes import ClientErrorCode, Property, RequestCode, ResponseCode, SerializeType, SysFlag
 from orbitmq.errors import (
     BrokerError,
     ConnectionLostError,
@@ -59,7 +59,7 @@ class Outgoing(msgspec.Struct, gc=False):
 
     topic: str
     body: bytes
-    properties: str
+    properties: bytes
     unique_key: str
     sys_flag: int = 0
     flag: int = 0
@@ -103,6 +103,7 @@ class Sender:
         self._writer = SendWriter(group, options.auto_create_topic, options.auto_create_queue_count)
         self.picker = QueuePicker(instance.clock.now_ms, avoid_slow=options.avoid_slow_brokers)
         self._retry_codes = RETRY_CODES | options.retry_codes
+        self._binary = options.serialize is SerializeType.ROCKETMQ and options.credentials is None
         self._checked_topics: set[str] = set()
 
     # -- preparing -------------------------------------------------------------------------------------
@@ -138,7 +139,7 @@ class Sender:
         code = _SEND
         if pairs.get(Property.MESSAGE_TYPE) == "reply":
             code = int(RequestCode.SEND_REPLY_MESSAGE_V2)
-        properties = encode_properties(pairs).decode()
+        properties = encode_properties(pairs)
         return Outgoing(topic, body, properties, unique_key, int(sys_flag), message.flag, code)
 
     def entry(self, message: Message) -> tuple[str, tuple[int, bytes, bytes]]:
@@ -259,12 +260,22 @@ class Sender:
             raise ConnectionLostError(f"no master of broker {queue.broker_name} is known")
         if context is not None:
             context.queue, context.broker_address = queue, address
-        fields = self._fields(outgoing, queue)
         rpc = instance.rpc
         connection = rpc.open_connection(address)
-        if connection is not None:
-            frame = await connection.call(outgoing.code, None, outgoing.body, timeout_s=timeout_s, ext=fields)
+        if connection is not None and self._binary and outgoing.reconsume is None:
+            # Hot path: one call per message sent.
+            raw = self._writer.binary(
+                outgoing.topic,
+                queue.broker_name,
+                queue.queue_id,
+                outgoing.properties,
+                instance.clock.now_ms(),
+                (outgoing.sys_flag, outgoing.flag),
+                batch=outgoing.batch,
+            )
+            frame = await connection.call_binary(outgoing.code, raw, outgoing.body, timeout_s=timeout_s)
         else:
+            fields = self._fields(outgoing, queue)
             frame = await rpc.call(
                 address, outgoing.code, None, outgoing.body, timeout_s=timeout_s, ext=fields
             )
@@ -288,7 +299,7 @@ class Sender:
             outgoing.topic,
             queue.broker_name,
             queue.queue_id,
-            outgoing.properties,
+            outgoing.properties.decode(),
             self._instance.clock.now_ms(),
             (outgoing.sys_flag, outgoing.flag),
             batch=outgoing.batch,

@@ -117,6 +117,7 @@ class RpcClient:
             on_close=self._connection_closed,
         )
         connection.serialize_type = self._serialize_type
+        connection.gathers_writes = True
         return connection
 
     def _connection_closed(self, connection: Connection) -> None:
