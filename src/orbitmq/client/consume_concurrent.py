@@ -148,7 +148,7 @@ class ConcurrentService:
                 await asyncio.sleep(0)
 
     def _between(self) -> None:
-        """Runs as soon as a handler waits for something, or the line is empty: acknowledge, and wake another worker."""
+        """Runs as soon as a handler waits for something or the line is empty: acknowledge, wake another worker."""
         self._settle_planned = False
         self._settle()
         self._wake()

@@ -1,0 +1,221 @@
+"""Our client beside the official Java client: messages both ways, queues shared, tools that ask our consumer."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import pytest
+from tests.apache.clients import JavaClients, Script
+from tests.apache.values import Message as JavaMessage
+from tests.apache.values import Queue, Received
+from tests.conformance.conftest import Target
+from tests.conformance.waiting import Collector, until
+
+from orbitmq.client import (
+    Compression,
+    ConsumeFromWhere,
+    Message,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+    TransactionState,
+)
+from orbitmq.model.rebalance import STRATEGIES, allocate_by_config
+
+pytestmark = pytest.mark.apache
+FIRST = ConsumeFromWhere.FIRST_OFFSET
+TEXT = "größe 中文 😀 \x7f"
+
+
+async def blocking(function: Any, *arguments: Any, **settings: Any) -> Any:
+    """A call of the driver, off the loop."""
+    return await asyncio.to_thread(partial(function, *arguments, **settings))
+
+
+def same(ours: ReceivedMessage, java: Received) -> None:
+    """Both clients read one stored message alike."""
+    assert ours.topic == java.topic
+    assert ours.body == java.body
+    assert ours.tags == (java.tags or "")
+    assert " ".join(ours.keys) == (java.keys or "")
+    assert ours.flag == java.flag
+    assert ours.queue_offset == java.queue_offset
+    assert ours.log_offset == java.log_offset
+    assert ours.message_id == java.msg_id
+    assert ours.born_timestamp_ms == java.born_at_ms
+    assert ours.store_timestamp_ms == java.stored_at_ms
+    added_by_readers = {"MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME"}
+    assert {k: v for k, v in ours.properties.items() if k not in added_by_readers} == {
+        k: v for k, v in java.properties.items() if k not in added_by_readers
+    }
+
+
+async def both_receive(
+    target: Target, java: JavaClients, topic: str, count: int
+) -> tuple[dict[str, ReceivedMessage], dict[str, Received]]:
+    """What each client reads from the topic, by message id."""
+    collector = Collector()
+    consumer = PushConsumer(target.group(), target.address, from_where=FIRST)
+    collector.on(consumer, topic)
+    reader = await blocking(java.push_consumer, target.group(), target.address, {topic: "*"}, from_first=True)
+    async with consumer:
+        await collector.wait(count)
+        deliveries = await blocking(reader.wait, count)
+    await blocking(reader.stop)
+    return (
+        {m.message_id: m for m in collector.messages},
+        {d.message.msg_id: d.message for d in deliveries},
+    )
+
+
+async def test_messages_of_the_java_client_read_alike(target: Target, java_latest: JavaClients) -> None:
+    topic = target.topic()
+    producer = await blocking(java_latest.producer, f"jp-{topic}", target.address)
+    sent = [
+        JavaMessage(
+            topic=topic, body=TEXT.encode(), tags="tág", keys="k1 k2", flag=3, properties={"größe": TEXT}
+        ),
+        JavaMessage(topic=topic, body=b"z" * 10_000),
+        JavaMessage(topic=topic, body=b"later", delay_level=1),
+    ]
+    for message in sent:
+        await blocking(producer.send, message)
+    await blocking(producer.send_batch, [JavaMessage(topic=topic, body=b"b%d" % i) for i in range(3)])
+    await blocking(producer.send_oneway, JavaMessage(topic=topic, body=b"oneway"))
+    transactional = await blocking(java_latest.producer, f"jt-{topic}", target.address, transactional=True)
+    await blocking(transactional.send_in_transaction, JavaMessage(topic=topic, body=b"committed"))
+    ours, java = await both_receive(target, java_latest, topic, 8)
+    assert len(ours) == len(java) == 8
+    assert {m.body for m in ours.values()} >= {TEXT.encode(), b"z" * 10_000, b"later", b"committed", b"b2"}
+    for message_id, message in ours.items():
+        same(message, java[message_id])
+
+
+async def test_our_messages_read_alike(target: Target, java_latest: JavaClients) -> None:
+    topic = target.topic()
+    async with (
+        Producer("op", target.address, check=lambda message: TransactionState.COMMIT, trace=True) as producer,
+        Producer("oz", target.address, compression=Compression.ZSTD) as squeezing,
+        Producer("ol", target.address, compression=Compression.LZ4) as quick,
+    ):
+        await producer.send(
+            Message(topic, TEXT, tags="tág", keys=["k1", "k2"], flag=3, properties={"größe": TEXT})
+        )
+        await producer.send(Message(topic, b"z" * 10_000))
+        await squeezing.send(Message(topic, b"y" * 10_000))
+        await quick.send(Message(topic, b"x" * 10_000))
+        await producer.send(Message(topic, b"later", delay_level=1))
+        await producer.send_batch([Message(topic, f"b{i}") for i in range(3)])
+        await producer.send_oneway(Message(topic, b"oneway"))
+        await producer.send_in_transaction(Message(topic, b"committed"), lambda m, i: TransactionState.COMMIT)
+        ours, java = await both_receive(target, java_latest, topic, 10)
+    assert len(ours) == len(java) == 10
+    for message_id, message in ours.items():
+        same(message, java[message_id])
+
+
+async def test_request_and_reply_cross_both_ways(target: Target, java_latest: JavaClients) -> None:
+    asked_java, asked_us = target.topic(), target.topic()
+    helper = await blocking(java_latest.producer, f"jr-{asked_java}", target.address)
+    answering = await blocking(
+        java_latest.push_consumer,
+        target.group(),
+        target.address,
+        {asked_java: "*"},
+        from_first=True,
+        script=Script(reply_by=helper),
+    )
+    consumer = PushConsumer(target.group(), target.address, from_where=FIRST)
+    async with Producer("or", target.address) as producer:
+
+        @consumer.listen(asked_us)
+        async def answer(message: ReceivedMessage) -> None:
+            await producer.send(message.reply("from us"))
+
+        async with consumer:
+            reply = await producer.request(Message(asked_java, "question"), timeout_s=15.0)
+            assert reply.body
+            back = await blocking(
+                helper.request, JavaMessage(topic=asked_us, body=b"question"), timeout_ms=15_000
+            )
+            assert back.body == b"from us"
+    await blocking(answering.stop)
+
+
+@pytest.mark.parametrize("strategy", [*STRATEGIES, "CONFIG"])
+async def test_queues_are_shared_with_a_java_member(
+    target: Target, java_latest: JavaClients, strategy: str
+) -> None:
+    topic, group = target.topic(queue_count=8), target.group()
+    broker_name = target.broker.broker_name
+    everything = {MessageQueue(topic=topic, broker_name=broker_name, queue_id=i) for i in range(8)}
+    fixed = [queue for queue in everything if queue.queue_id < 3]
+    choose = STRATEGIES.get(strategy) or allocate_by_config(fixed)
+    rest = [Queue(topic, broker_name, i) for i in range(3, 8)]
+    settings = {"strategyQueues": rest} if strategy == "CONFIG" else {}
+    collector = Collector()
+    ours = PushConsumer(group, target.address, from_where=FIRST, strategy=choose, rebalance_s=1.0)
+    collector.on(ours, topic)
+
+    def mine() -> set[MessageQueue]:
+        return {queue for queue in ours.queues if queue.topic == topic}
+
+    async with ours:
+        java = await blocking(
+            java_latest.push_consumer,
+            group,
+            target.address,
+            {topic: "*"},
+            from_first=True,
+            strategy=strategy,
+            **settings,
+        )
+
+        async def shares() -> tuple[set[MessageQueue], set[MessageQueue]]:
+            theirs = await blocking(java.queues)
+            return mine(), {
+                MessageQueue(topic=q.topic, broker_name=q.broker_name, queue_id=q.queue_id)
+                for q in theirs
+                if q.topic == topic
+            }
+
+        deadline = asyncio.get_running_loop().time() + 30
+        while True:
+            ours_now, theirs_now = await shares()
+            if ours_now and theirs_now and not ours_now & theirs_now and ours_now | theirs_now == everything:
+                break
+            assert asyncio.get_running_loop().time() < deadline, (ours_now, theirs_now)
+            await asyncio.sleep(0.2)
+        async with Producer("os", target.address) as producer:
+            await asyncio.gather(*(producer.send(Message(topic, f"m{i}")) for i in range(40)))
+        await until(lambda: len(collector.messages) + len(java.deliveries) >= 40, "all messages")
+        await blocking(java.stop)
+        if strategy != "CONFIG":
+            await until(lambda: mine() == everything, "all queues after the Java member left")
+    assert collector.messages
+    assert java.deliveries
+    assert len({*collector.bodies, *(d.body.decode() for d in java.deliveries)}) == 40
+
+
+async def test_tools_ask_our_consumer(target: Target, java_latest: JavaClients) -> None:
+    topic, group = target.topic(queue_count=1), target.group()
+    collector = Collector()
+    consumer = PushConsumer(group, target.address, from_where=FIRST)
+    collector.on(consumer, topic)
+    async with consumer, Producer("oa", target.address) as producer:
+        result = await producer.send(Message(topic, "inspected"))
+        await collector.wait(1)
+        admin = await blocking(java_latest.admin, target.address)
+        info = await blocking(admin.invoke, "getConsumerRunningInfo", group, consumer.client_id, False)
+        assert info["properties"]["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
+        assert str(topic) in str(info["mqTable"])
+        again = await blocking(
+            admin.invoke, "consumeMessageDirectly", group, consumer.client_id, topic, result.offset_message_id
+        )
+        assert again["consumeResult"] == "CR_SUCCESS"
+        assert collector.bodies == ["inspected", "inspected"]
+        connections = await blocking(admin.invoke, "examineConsumerConnectionInfo", group)
+        assert connections["connectionSet"][0]["language"] == "PYTHON"
