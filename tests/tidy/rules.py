@@ -31,12 +31,13 @@ IMPORTS: Final[Mapping[str, frozenset[str]]] = {
     "transport": frozenset({"wire", "runtime"}),
     "namesrv": frozenset({"transport"}),
     "broker": frozenset({"filter", "store", "transport"}),
+    "filtersrv": frozenset({"transport"}),
     "client": frozenset({"transport"}),
     "admin": frozenset({"client"}),
     "spark": frozenset({"client"}),
     "console": frozenset({"admin"}),
     # The command line starts every server, so it stands above all of them.
-    "cli": frozenset({"admin", "broker", "console", "namesrv", "spark", "store"}),
+    "cli": frozenset({"admin", "broker", "filtersrv", "console", "namesrv", "spark", "store"}),
 }
 SHIPPED_KIT: Final = "testing"  # imports anything; nothing in the package imports it
 

@@ -22,6 +22,7 @@ from orbitmq.broker.clients import ConsumerTable, PeerInfo, ProducerTable
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.consumer_filters import ConsumerFilters, compile_expression
 from orbitmq.broker.durability import AckGate
+from orbitmq.broker.filter_servers import FilterServers
 from orbitmq.broker.groups import GroupTable
 from orbitmq.broker.handlers.clients import ClientHandlers
 from orbitmq.broker.handlers.consumer_calls import ConsumerCallHandlers, ResetHandlers
@@ -198,6 +199,8 @@ class Broker:
         self._on_arrival = {SCHEDULE_TOPIC: self.schedule.arrived, TIMER_TOPIC: self.timers.arrived}
         self._build_hot_handlers(store_host)
         self.registration = Registration(config, self.topics)
+        self.registration.filter_servers = self.filter_servers.addresses
+        self.filter_servers.on_change = self.registration.refresh
         self.registration.on_master = self.roles.told_master
         await self._serve(self._build_handlers(store_host), sockets)
         self._start_jobs()
@@ -268,6 +271,7 @@ class Broker:
         self.consumers.on_group_gone = self.filters.group_gone
         self.producers = ProducerTable(config, self._clock)
         self.locks = QueueLocks(config, self._clock)
+        self.filter_servers = FilterServers(config, self._clock)
 
     def _build_hot_handlers(self, store_host: bytes) -> None:
         config = self.config
@@ -364,6 +368,7 @@ class Broker:
             ),
             GroupHandlers(groups=self.groups, offsets=self.offsets, on_deleted=self.stats.forget_group),
             self._sync_handlers(),
+            self.filter_servers,
         )
         routes: list[Route | RawRoute] = [*self._send.routes(), *self._pull.routes()]
         for handler in handlers:
@@ -524,6 +529,7 @@ class Broker:
         self.producers.expire()
         self.consumers.expire()
         self.locks.expire()
+        self.filter_servers.expire()
 
     # -- connections -----------------------------------------------------------------------------------
 
@@ -533,6 +539,7 @@ class Broker:
     def _closed(self, connection: Connection) -> None:
         self.producers.connection_closed(connection)
         self.consumers.connection_closed(connection)
+        self.filter_servers.connection_closed(connection)
 
     # -- the end ---------------------------------------------------------------------------------------
 

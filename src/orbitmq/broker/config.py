@@ -458,6 +458,9 @@ class BrokerConfig:
         low=1,
         doc="A filter of a gone group is forgotten after this time.",
     )
+    filter_servers_max: int = option(
+        0, apache="filterServerNums", low=0, doc="Filter servers that may register; 0: no filters by class."
+    )
 
     # Delay and transactions.
     delay_offset_flush_interval_ms: int = option(

@@ -102,6 +102,8 @@ class Registration:
         self._stopping = False
         self.on_master: Callable[[str, str], None] | None = None
         """A slave is told its master's address and replication address, each time an answer carries them."""
+        self.filter_servers: Callable[[], list[str]] = list
+        """Addresses that routes name beside this broker's; ``refresh`` is due when they change."""
 
     async def start(self, address: str, ha_address: str, *, wait_s: float = _SHORT_TIMEOUT_S) -> None:
         """Register with all name servers and keep doing it. Returns when each was tried, at the latest after
@@ -302,7 +304,14 @@ class Registration:
         """The whole table, encoded once for all links and as long as nothing changes."""
         config = self._config
         split_count = config.split_registration_count if config.split_registration else 0
-        key = (self._topics.data_version, config.permission, config.register_compressed, split_count)
+        filter_servers = tuple(self.filter_servers())
+        key = (
+            self._topics.data_version,
+            config.permission,
+            config.register_compressed,
+            split_count,
+            filter_servers,
+        )
         if self._encoded is None or self._encoded[0] != key:
             topics = [self._topics.seen_outside(topic) for topic in self._topics.configs.values()]
             count = split_count or max(1, len(topics))
@@ -319,6 +328,8 @@ class Registration:
             topic_queue_mapping_info_map={},
         )
         return bodies.encode_registration(
-            bodies.RegisterBrokerBody(topic_config_serialize_wrapper=wrapper),
+            bodies.RegisterBrokerBody(
+                filter_server_list=self.filter_servers(), topic_config_serialize_wrapper=wrapper
+            ),
             compressed=self._config.register_compressed,
         )

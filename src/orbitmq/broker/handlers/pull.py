@@ -179,7 +179,9 @@ class PullHandlers:
         else:
             subscription = self._registered(request, group)
         if subscription.is_tag_type:
-            return _EVERYTHING if subscription.takes_all else _tag_filter(subscription.code_set)
+            if subscription.takes_all or subscription.class_filter_mode:
+                return _EVERYTHING
+            return _tag_filter(subscription.code_set)
         if self.sql_filters is None or not self.config.property_filter_enabled:
             raise ServerError(
                 "The broker does not support consumer to filter message by " + subscription.expression_type

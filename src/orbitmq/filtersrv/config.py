@@ -1,0 +1,56 @@
+"""Options of a filter server, under Apache's keys where there are any (FiltersrvConfig)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orbitmq.runtime.options import option
+
+__all__ = ["FilterServerConfig"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FilterServerConfig:
+    """Everything a filter server can be told."""
+
+    listen_port: int = option(
+        0, apache="listenPort", low=0, high=65_535, doc="Port to listen on; 0 lets the system choose."
+    )
+    bind_address: str = option("127.0.0.1", apache="bindAddress", doc="Address to listen on.")
+    public_host: str = option(
+        "", apache="filterServerIP", doc="Host that consumers are told; empty: the address listened on."
+    )
+    broker_address: str = option(
+        "127.0.0.1:10911", apache="connectWhichBroker", doc="The broker whose messages are filtered."
+    )
+    class_directory: str = option(
+        "",
+        apache="filterClassDirectory",
+        doc="Where filter classes lie: shop.orders.Paid is class Paid in shop/orders.py. Empty: none do.",
+    )
+    upload_allowed: bool = option(
+        False,
+        apache="clientUploadFilterClassEnable",
+        doc="Consumers may upload the source of their filter class, so whoever reaches the port runs code.",
+    )
+    source_bytes_max: int = option(
+        256 << 10, apache="filterClassSizeMax", low=1, doc="Longest source of a filter class."
+    )
+    classes_max: int = option(
+        64,
+        apache="filterClassCountMax",
+        low=1,
+        doc="Groups with a class at a time; each has a process of its own.",
+    )
+    memory_bytes_max: int = option(
+        256 << 20,
+        apache="filterMemoryMax",
+        low=64 << 20,
+        doc="Address space of the process of a class; beyond it the class gets a MemoryError.",
+    )
+    batch_time_ms_max: int = option(
+        1000,
+        apache="filterTimeoutMillis",
+        low=1,
+        doc="Longest a class may take for one batch of messages; then its process is ended.",
+    )
