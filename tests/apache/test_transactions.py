@@ -1,18 +1,15 @@
-"""Transactions with the official Java client: ends, checks, limits; and a store handed over in the middle."""
+"""Transactions with the official Java client: ends, checks, limits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tests.apache.harness import ApacheBroker, JavaClients, Message
-from tests.apache.ours import OrbitBroker, OrbitCluster, OrbitNamesrv, orbit_cluster
-from tests.apache.servers import create_topic
+from tests.apache.harness import JavaClients, Message
+from tests.apache.ours import OrbitCluster, orbit_cluster
 
 Unique = Callable[[str], str]
-HALF: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 DISCARDED: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 QUICK: Final[dict[str, Any]] = {
     "transactionTimeOut": 300,
@@ -113,37 +110,3 @@ def test_immunity_keeps_questions_away_and_lets_others_pass(
     assert (first.body, second.body) == (b"plain", b"immune")
     waited_ms = second.message.stored_at_ms - second.message.born_at_ms
     assert 4_000 <= waited_ms < 8_000
-
-
-@pytest.mark.parametrize("first", ["ours", "apache"])
-def test_a_store_changes_hands_with_transactions_open(
-    first: str, java_latest: JavaClients, unique: Unique, tmp_path: Path, apache_tools: None
-) -> None:
-    """One broker stops with transactions open; the other one opens the store and finishes them."""
-    store, topic, group = tmp_path / "store", unique("Tx"), unique("PG")
-    conf: dict[str, Any] = {**QUICK, "transactionCheckMax": 100, "mappedFileSizeCommitLog": 1 << 20}
-
-    def broker(kind: str, namesrv: OrbitNamesrv, **more: Any) -> OrbitBroker | ApacheBroker:
-        if kind == "ours":
-            return OrbitBroker(namesrv, store, **(conf | more))
-        return ApacheBroker("5.5.0", namesrv, store_dir=store, **(conf | more))
-
-    with OrbitNamesrv() as namesrv:
-        # The first one must not ask: it would answer itself.
-        with broker(first, namesrv, transactionCheckInterval=60_000) as before:
-            create_topic(namesrv, before, topic, queue_count=2)
-            producer = java_latest.producer(group, namesrv, transactional=True)
-            producer.send_in_transaction(Message(topic=topic, body=b"done"))
-            producer.send_in_transaction(
-                Message(topic=topic, body=b"undone"), local="ROLLBACK_MESSAGE", checks=["COMMIT_MESSAGE"]
-            )
-            for body in (b"open 1", b"open 2"):
-                producer.send_in_transaction(
-                    Message(topic=topic, body=body), local="UNKNOW", checks=["COMMIT_MESSAGE"]
-                )
-            before.stop()
-        with broker("apache" if first == "ours" else "ours", namesrv):
-            consumer = java_latest.push_consumer(unique("CG"), namesrv, {topic: "*"}, from_first=True)
-            consumer.wait_bodies({b"done", b"open 1", b"open 2"}, timeout_s=60)
-            assert sorted(consumer.bodies) == [b"done", b"open 1", b"open 2"]
-            assert {check.message.body for check in producer.checks()} == {b"open 1", b"open 2"}

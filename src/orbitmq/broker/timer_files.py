@@ -115,9 +115,6 @@ class TimerWheel:
     def put(self, second: int, slot: Slot) -> None:
         self._fs.pwrite(self._handle, SLOT.pack(second, *slot, 0), second % WHEEL_SECONDS * SLOT.size)
 
-    def clear(self, second: int) -> None:
-        self.put(second, Slot(_NONE, _NONE, 0))
-
     def waiting(self, from_second: int) -> list[tuple[int, Slot]]:
         """Slots in use from a second on. Holes of the file are stepped over."""
         found: list[tuple[int, Slot]] = []

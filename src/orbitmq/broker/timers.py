@@ -9,8 +9,8 @@ Invariants
 1. A message is in the wheel before the queue offset passes it, and leaves it only by its second being over, which
    needs every message of it to be in the log again (or never to be). So nothing is lost by a kill.
 2. The check point (second to run next, queue offset, end of the timer log) is saved every second behind the files
-   it speaks of, and at a clean stop the rest of a begun second is entered anew: a clean restart repeats nothing, a
-   kill at most what was delivered since the last check point.
+   it speaks of, and a clean stop brings the running second to its end: a clean restart repeats nothing, a kill at
+   most what was delivered since the last check point.
 3. Without the files (a promoted slave, a damaged disk) the wheel is made again from the queue: what the last known
    check point had passed in the queue and in time was delivered.
 """
@@ -63,6 +63,8 @@ _RETRY_MS: Final = 100
 _AFTER_ERROR_MS: Final = 10_000
 _SLEEP_MS_MAX: Final = 60_000
 _EXPIRE_S: Final = 30.0
+_FINISH_S: Final = 1.5
+_FINISH_STEP_MS: Final = 20
 _OUT: Final = Property.TIMER_OUT_MS.encode()
 _DELETES: Final = Property.TIMER_DEL_UNIQKEY.encode()
 _ENQUEUED: Final = Property.TIMER_ENQUEUE_MS.encode()
@@ -189,17 +191,32 @@ class Timers:
         self._tasks.start(every(_EXPIRE_S, self._expire), "expiry")
 
     async def stop(self) -> None:
-        """Deliver nothing more; what is left of the running second is entered anew."""
+        """Bring the running second to its end, then deliver nothing more."""
         if self._tasks is None:
             return
         tasks, self._tasks = self._tasks, None
         await tasks.close()
         if self._is_open:
             if self._running:
-                self._enter_rest()
+                await self._finish_second()
             self._log.write()
             self._sync_and_save(self._point())
             self._close()
+
+    async def _finish_second(self) -> None:
+        """A begun second is not left half delivered: the check point knows whole ones only."""
+        try:
+            async with asyncio.timeout(_FINISH_S):
+                while self._near:
+                    wait_ms = self._deliver_portion() - self.clock.now_ms()
+                    await asyncio.sleep(min(max(0, wait_ms), _FINISH_STEP_MS) / 1000)
+        except TimeoutError:
+            logger.warning("a second of timer messages will be repeated second=%d", self._second)
+        if self._running and not self._near:
+            # What is sent for the rest of it is delivered at its end, which is when Apache would.
+            self._running = False
+            self._second += 1
+        self._near.clear()
 
     def _open_files(self, point: TimerCheckPoint) -> None:
         """Go on with the files; they are thrown away when they do not fit together."""
@@ -548,18 +565,6 @@ class Timers:
             record.sys_flag,
             record.reconsume_times,
         )
-
-    def _enter_rest(self) -> None:
-        """The running second as a new chain of what is not delivered yet and not taken back."""
-        rest = [near.unit for near in sorted(self._near)]
-        self._running = False
-        self._near.clear()
-        self._wheel.clear(self._second)
-        for unit in rest:
-            record = self._record(unit.log_offset, unit.size)
-            if record is not None and not self._is_deleted(record):
-                place = (unit.log_offset, unit.size, _topic_hash(record))
-                self._add(self._second, unit.kind, unit.written_ms, place)
 
     def _is_deleted(self, record: Record) -> bool:
         """Whether another message took this one back; Apache has a setting for the longer form of the key."""
