@@ -27,6 +27,7 @@ from tests.apache.values import Check, Delivery, Message, PullResult, Queue, Rec
 
 __all__ = [
     "Admin",
+    "ClassFilter",
     "Client",
     "Clients",
     "GoClients",
@@ -52,7 +53,15 @@ class Sql:
     expression: str
 
 
-Subscriptions = Mapping[str, str | Sql]
+@dataclass(frozen=True, slots=True)
+class ClassFilter:
+    """A filter class where a tag expression may stand; client 4.9.7 uploads its source to filter servers."""
+
+    class_name: str
+    source: str = ""
+
+
+Subscriptions = Mapping[str, str | Sql | ClassFilter]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -596,7 +605,14 @@ class GoClients(Clients):
         super().__init__("go", lambda directory: [str(go_driver())], workdir)
 
 
-def _subscription(topic: str, expression: str | Sql) -> dict[str, Any]:
+def _subscription(topic: str, expression: str | Sql | ClassFilter) -> dict[str, Any]:
+    if isinstance(expression, ClassFilter):
+        return {
+            "topic": topic,
+            "expression": expression.class_name,
+            "source": expression.source,
+            "type": "CLASS",
+        }
     if isinstance(expression, Sql):
         return {"topic": topic, "expression": expression.expression, "type": "SQL92"}
     return {"topic": topic, "expression": expression, "type": "TAG"}

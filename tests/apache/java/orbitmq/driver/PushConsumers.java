@@ -133,6 +133,8 @@ final class PushConsumers {
         String expression = subscription.getString("expression");
         if ("SQL92".equals(subscription.getString("type"))) {
             consumer.subscribe(topic, MessageSelector.bySql(expression));
+        } else if ("CLASS".equals(subscription.getString("type"))) {
+            consumer.subscribe(topic, expression, subscription.getString("source"));
         } else {
             consumer.subscribe(topic, expression);
         }

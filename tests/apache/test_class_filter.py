@@ -1,0 +1,96 @@
+"""Filters by class: official Java consumers pull through ``orbitmq filtersrv`` what a Python class selects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.apache.clients import ClassFilter
+from tests.apache.harness import JavaClients, Message, wait_until
+from tests.apache.ours import COMMAND, OrbitCluster, OrbitServer, orbit_cluster
+from tests.apache.process import free_ports
+from tests.apache.servers import accepts, remoting_call
+
+Unique = Callable[[str], str]
+
+SOURCE = """
+class Expensive:
+    def match(self, message):
+        return int(message.properties["price"]) >= 7 and message.body != b"8"
+"""
+GET_ROUTE = 105
+
+
+class OrbitFilterServer(OrbitServer):
+    """`orbitmq filtersrv`."""
+
+    def __init__(self, cluster: OrbitCluster, *arguments: str) -> None:
+        super().__init__("orbitmq-filtersrv", None)
+        port = free_ports()[0]
+        self.address = f"127.0.0.1:{port}"
+        self._command = [
+            *(*COMMAND, "filtersrv", "--broker", cluster.broker.address, "--set", f"listenPort={port}"),
+            *arguments,
+        ]
+
+    def start(self) -> None:
+        super().start()
+        self.wait_ready(lambda: accepts(self.address), timeout_s=20)
+
+
+@pytest.fixture(scope="module")
+def filtering(apache_tools: None) -> Iterator[OrbitCluster]:
+    with orbit_cluster(filterServerNums=1) as cluster:
+        yield cluster
+
+
+@contextmanager
+def filter_server(cluster: OrbitCluster, topic: str, *arguments: str) -> Iterator[OrbitFilterServer]:
+    """A filter server that routes of the topic name already."""
+    with OrbitFilterServer(cluster, *arguments) as server:
+
+        def in_route() -> bool:
+            _, _, body = remoting_call(cluster.namesrv.address, GET_ROUTE, {"topic": topic})
+            return server.address.encode() in body
+
+        wait_until(in_route, timeout_s=20, what="the filter server in the route")
+        yield server
+
+
+def consume(
+    java: JavaClients, cluster: OrbitCluster, topic: str, group: str, wanted: ClassFilter
+) -> list[bytes]:
+    producer = java.producer(f"{group}-producers", cluster.namesrv)
+    producer.send_many(
+        [Message(topic=topic, body=b"%d" % n, properties={"price": str(n)}) for n in range(10)], mode="sync"
+    )
+    with java.push_consumer(group, cluster.namesrv, {topic: wanted}, from_first=True) as consumer:
+        consumer.wait_bodies({b"7", b"9"})
+        # While it waits: a message that is passed over and one that is selected.
+        producer.send(Message(topic=topic, body=b"no", properties={"price": "1"}))
+        producer.send(Message(topic=topic, body=b"late", properties={"price": "70"}))
+        consumer.wait_bodies({b"late"})
+        return sorted(consumer.bodies)
+
+
+@pytest.mark.parametrize("release", ["java_latest", "java_legacy"])
+def test_consumer_gets_what_a_class_of_the_operator_selects(
+    release: str, filtering: OrbitCluster, unique: Unique, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    java: JavaClients = request.getfixturevalue(release)
+    topic, group = filtering.create_topic(unique("topic")), filtering.create_group(unique("group"))
+    (tmp_path / "shop.py").write_text(SOURCE)
+    with filter_server(filtering, topic, "--classes", str(tmp_path)) as server:
+        assert consume(java, filtering, topic, group, ClassFilter("shop.Expensive")) == [b"7", b"9", b"late"]
+        assert server.exit_code(timeout_s=10) == 0
+
+
+def test_consumer_gets_what_its_uploaded_class_selects(
+    java_legacy: JavaClients, filtering: OrbitCluster, unique: Unique
+) -> None:
+    topic, group = filtering.create_topic(unique("topic")), filtering.create_group(unique("group"))
+    with filter_server(filtering, topic, "--set", "clientUploadFilterClassEnable=true"):
+        found = consume(java_legacy, filtering, topic, group, ClassFilter("shop.Expensive", SOURCE))
+        assert found == [b"7", b"9", b"late"]
