@@ -21,7 +21,7 @@ from orbitmq.wire import javajson
 from orbitmq.wire.frame import Frame
 
 HOST = "127.0.0.1"
-SEGMENT_BYTES = 256 * 1024
+SEGMENT_BYTES = 1024 * 1024
 BORN_HOST = b"\x7f\x00\x00\x01\x00\x00\x00\x01"
 
 

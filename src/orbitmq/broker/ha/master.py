@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from typing import Final
+from typing import Final, cast
 
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.ha.acks import AckWaiters
@@ -60,8 +60,8 @@ class SlaveLink(asyncio.Protocol):
     # -- protocol --------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # A cast: uvloop's transports are no subclasses.
+        self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.address = f"{peer[0]}:{peer[1]}" if peer else "unknown"
         transport.set_write_buffer_limits(high=_UNSENT_BYTES)

@@ -15,7 +15,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, cast
 
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.ha.stream import TransferReader, encode_report
@@ -56,8 +56,8 @@ class MasterLink(asyncio.Protocol):
         """Done when the connection is over, with the reason."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # A cast: uvloop's transports are no subclasses.
+        self._transport = transport = cast(asyncio.Transport, transport)
         bound = transport.get_extra_info("socket")
         if bound is not None:
             bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
