@@ -42,6 +42,7 @@ UPDATE_GROUP: Final = 200
 TOPIC: Final = "orders"
 MESSAGES: Final = 20
 WAIT_S: Final = 25.0
+SETTLE_S: Final = 5.0
 # Settings of the harness's Apache broker, and defaults of 5.5.0 we do not share, so that options can be compared.
 SAME_SETTINGS: Final[Mapping[str, str | int | bool]] = {
     "diskMaxUsedSpaceRatio": 95,
@@ -243,11 +244,12 @@ def wait_for(sides: Sides, condition: Callable[[Side], bool], what: str) -> None
 @dataclass(frozen=True, slots=True)
 class Case:
     """A command, a text it must print (so that two failures do not pass for two equal answers), and what else to
-    mask in its output."""
+    mask in its output. One that `settles` may have to be asked again, until a change has reached the name server."""
 
     command: str
     shows: str
     masks: tuple[tuple[str, str], ...] = ()
+    settles: bool = False
 
     def __str__(self) -> str:
         return self.command
@@ -258,10 +260,18 @@ def run(case: Case, side: Side, shell: AdminShell) -> AdminResult:
     return shell.run(*args, namesrv=side.namesrv)
 
 
+def shows(case: Case, side: Side, shell: AdminShell) -> bool:
+    return case.shows in run(case, side, shell).output
+
+
 def compare(case: Case, sides: Sides, shell: AdminShell) -> None:
     outputs = []
     for side in sides:
         output = run(case, side, shell).output
+        if case.settles and case.shows not in output:
+            settled = functools.partial(shows, case, side, shell)
+            wait_until(settled, timeout_s=SETTLE_S, what=f"{case.shows} of {case.command} on {side.name}")
+            output = run(case, side, shell).output
         assert case.shows in output, f"{side.name}: {case.command}\n{output}"
         outputs.append(plain(side, output, case.masks))
     assert outputs[1] == outputs[0], f"{case.command}\n{difference(outputs)}"
@@ -333,6 +343,7 @@ LATEST_LOOKS: Final = (
         ((r"spentTimeMills=\d+", "spent"),),
     ),
     Case("deleteExpiredCommitLog -b {broker}", "success"),
+    Case("haStatus -b {broker}", "#SlaveNum"),
     Case("consumeMessage -t orders -b broker-a -i 0 -o 0 -c 2", "body-0"),
 )
 
@@ -383,18 +394,6 @@ def test_broker_status_has_the_same_keys_and_values(sides: Sides, shell: AdminSh
     assert len(outputs[0]) == len(outputs[1])
 
 
-OWN_OPTIONS: Final = {
-    "fastPortEnable",
-    "haMasterAddress",
-    "haSlaveFallbehindMax",
-    "haTruncateSlave",
-    "indexTagEnable",
-    "mappedSegmentsMax",
-    "openQueueFilesMax",
-    "rebalanceLockMaxLiveTime",
-    "recoverPastCorruption",
-    "slaveSyncInterval",
-}
 LOCAL_OPTIONS: Final = {
     "bindAddress",
     "bitMapLengthConsumeQueueExt",  # Apache works it out from its filters at start
@@ -408,7 +407,13 @@ LOCAL_OPTIONS: Final = {
 
 def test_broker_config_tells_the_same_values(sides: Sides, shell: AdminShell) -> None:
     theirs, ours = (options(side, shell) for side in sides)
-    assert ours.keys() - theirs.keys() <= OWN_OPTIONS
+    # Options of our own and of 4.x are fine; a misspelt one of 5.5.0 is not.
+    misspelt = {
+        key: near
+        for key in ours.keys() - theirs.keys()
+        if (near := difflib.get_close_matches(key, theirs, cutoff=0.9))
+    }
+    assert misspelt == {}
     assert len(ours) > 120
     different = {
         key: (theirs[key], value)
@@ -456,13 +461,16 @@ def test_exports_hold_the_same(command: str, sides: Sides, shell: AdminShell) ->
     assert texts[1] == texts[0], difference(texts)
 
 
+_NOT_SHARED: Final = {"dataVersion", "filterServerNums"}  # the second is an option of 4.x
+
+
 def without_moments(value: Any) -> Any:
     """An export without times and rates."""
     if isinstance(value, dict):
         return {
             key: without_moments(item)
             for key, item in value.items()
-            if not re.search(r"Tps|Time|AverageSize|commitLogDiskRatio|Addr", key) and key != "dataVersion"
+            if not re.search(r"Tps|Time|AverageSize|commitLogDiskRatio|Addr", key) and key not in _NOT_SHARED
         }
     if isinstance(value, list):
         return [without_moments(item) for item in value]
@@ -481,16 +489,16 @@ def test_topic_is_made_changed_and_deleted(sides: Sides, shell: AdminShell) -> N
     compare_all(
         (
             Case("updateTopic -b {broker} -t made -r 3 -w 5", "create topic to"),
-            Case("topicRoute -t made", '"writeQueueNums":5'),
+            Case("topicRoute -t made", '"writeQueueNums":5', settles=True),
             Case("updateTopicPerm -b {broker} -t made -p 4", "success"),
-            Case("topicRoute -t made", '"perm":4'),
+            Case("topicRoute -t made", '"perm":4', settles=True),
             Case("updateTopic -c DefaultCluster -t made -a +message.type=FIFO", "create topic to"),
             Case("updateTopic -b {broker} -t made -a +no.such=1", "CODE: 1 "),
             Case("updateTopic -b {broker} -t bad$name", "CODE: 29"),
             Case("updateTopic -b {broker} -t TBW102", "CODE: 29"),
             Case("topicStatus -t made", "broker-a", _RATES),
             Case("deleteTopic -c DefaultCluster -t made", "success"),
-            Case("topicRoute -t made", "CODE: 17"),
+            Case("topicRoute -t made", "CODE: 17", settles=True),
         ),
         sides,
         shell,
@@ -506,7 +514,7 @@ def test_topics_and_groups_are_made_from_lists(sides: Sides, shell: AdminShell) 
     compare_all(
         (
             Case("updateTopicList -b {broker} -f {dir}/topics.json", "success"),
-            Case("topicRoute -t list-2", '"readQueueNums":2'),
+            Case("topicRoute -t list-2", '"readQueueNums":2', settles=True),
             Case("updateSubGroupList -b {broker} -f {dir}/groups.json", "success"),
             Case("getConsumerConfig -g list-group-2", "list-group-2"),
         ),
@@ -619,6 +627,7 @@ def test_messages_are_sent_and_read_by_the_tool(sides: Sides, shell: AdminShell)
     compare_all(
         (
             Case("updateTopic -b {broker} -t tool -r 1 -w 1", "create topic to"),
+            Case("topicRoute -t tool", '"readQueueNums":1', settles=True),
             Case("sendMessage -t tool -p hello -k tool-key -c tool-tag", "SEND_OK", (new_id,)),
             Case("sendMessage -t tool -p again -b broker-a -i 0", "SEND_OK", (new_id,)),
             Case("queryMsgByKey -t tool -k tool-key", "#QID", (new_id, (r"@\d+ *$", "@N"))),
@@ -710,6 +719,7 @@ def test_changed_options_are_in_force_for_the_next_message(sides: Sides, shell: 
     compare_all(
         (
             Case("updateTopic -b {broker} -t later -r 1 -w 1", "create topic to"),
+            Case("topicRoute -t later", '"readQueueNums":1', settles=True),
             Case("sendMessage -t later -p after", "SEND_OK", (new_id,)),
             Case("queryMsgByOffset -t later -b broker-a -i 0 -o 0", "MSG_REGION=elsewhere", (new_id, moved)),
             Case("queryMsgByOffset -t later -b broker-a -i 0 -o 0", "TRACE_ON=false", (new_id, moved)),
