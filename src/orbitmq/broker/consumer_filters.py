@@ -78,6 +78,8 @@ class _Entry(msgspec.Struct):
     data: FilterData
     selector: Selector
     filter: PullFilter
+    bits: int
+    """Its bits in the bitmap, the first bit lowest."""
 
 
 def compile_expression(expression_type: str, expression: str) -> Selector:
@@ -132,6 +134,22 @@ class ConsumerFilters:
             return found is None or found.selector.matches(record)
 
         return matches
+
+    def bitmap(self, topic: str, properties: bytes) -> bytes:
+        """The bits of every group whose expression selects a message; empty when no group has one for the topic.
+
+        Written beside queue units (``enableConsumeQueueExt``, ``enableCalcFilterBitMap``) for the sake of an Apache
+        broker that opens the store: it skips messages whose bits are missing. Our own pulls do not ask: reading
+        the bits from their file costs as much as judging the record, which is mapped.
+        """
+        groups = self._by_topic.get(topic)
+        if not groups or not self._config.filter_bitmap_enabled:
+            return b""
+        bits = 0
+        for entry in groups.values():
+            if entry.selector.matches_properties(properties):
+                bits |= entry.bits
+        return bits.to_bytes(self.bloom.byte_count, "little")
 
     # -- what heartbeats tell --------------------------------------------------------------------------
 
@@ -198,7 +216,11 @@ class ConsumerFilters:
             )
 
     def _put(self, data: FilterData, selector: Selector) -> None:
-        entry = _Entry(data, selector, PullFilter(predicate=selector.matches))
+        assert data.bloom_filter_data is not None
+        bits = 0
+        for position in data.bloom_filter_data.bit_pos:
+            bits |= 1 << position
+        entry = _Entry(data, selector, PullFilter(predicate=selector.matches), bits)
         self._by_topic.setdefault(data.topic, {})[data.consumer_group] = entry
 
     def _of_group(self, group: str) -> Iterator[_Entry]:
@@ -222,7 +244,7 @@ class ConsumerFilters:
         if loaded is None:
             return
         bits = self.bloom.bit_count
-        if any(data.bloom_filter_data is None or data.bloom_filter_data.bit_num != bits for data in loaded):
+        if not all(_fits(data.bloom_filter_data, bits) for data in loaded):
             logger.info("filters not loaded: the size of the bitmap has changed to %d bits", bits)
             return
         for data in loaded:
@@ -267,6 +289,10 @@ class ConsumerFilters:
                     logger.info("filter forgotten group=%s topic=%s", group, topic)
             if not groups:
                 del self._by_topic[topic]
+
+
+def _fits(bloom: BloomData | None, bits: int) -> bool:
+    return bloom is not None and bloom.bit_num == bits and all(0 <= bit < bits for bit in bloom.bit_pos)
 
 
 def _parse(content: bytes) -> list[FilterData]:

@@ -209,3 +209,21 @@ def test_retried_message_is_judged_by_the_expression_of_its_own_topic() -> None:
     assert not predicate(record(b"RETRY_TOPIC\x01T\x02a\x015\x02"))
     assert predicate(record(b"RETRY_TOPIC\x01Elsewhere\x02a\x015\x02"))
     assert predicate(record(b""))
+
+
+def test_bitmap_has_the_bits_of_every_group_that_selects_the_message() -> None:
+    kit = Kit(filter_bitmap_enabled=True)
+    filters, bloom = kit.filters, kit.filters.bloom
+    assert filters.bitmap("T", b"a\x016\x02") == b"", "nobody filters this topic"
+    filters.subscribed("g", [sql("T", "a > 5")])
+    filters.subscribed("h", [sql("T", "a > 7")])
+    mine, other = bloom.positions("g#T"), bloom.positions("h#T")
+    both = filters.bitmap("T", b"a\x018\x02")
+    assert bloom.hits(both, mine)
+    assert bloom.hits(both, other)
+    one = filters.bitmap("T", b"a\x016\x02")
+    expected = bytearray(bloom.byte_count)
+    bloom.mark(expected, mine)
+    assert one == expected
+    assert filters.bitmap("T", b"a\x01x\x02") == bytes(bloom.byte_count)
+    assert Kit().filters.bitmap("T", b"") == b"", "switched off"
