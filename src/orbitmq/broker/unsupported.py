@@ -103,7 +103,6 @@ UNSUPPORTED: Final[Mapping[int, str]] = {
             RequestCode.RESET_CONSUMER_OFFSET_IN_BROKER,
             RequestCode.ADJUST_CONSUMER_THREAD_POOL,
             RequestCode.WHO_CONSUME_THE_MESSAGE,
-            RequestCode.REGISTER_FILTER_SERVER,
             RequestCode.REGISTER_MESSAGE_FILTER_CLASS,
         ),
         _RETIRED,
