@@ -38,6 +38,7 @@ __all__ = ["Finding", "Report", "verify"]
 FINDINGS_MAX: Final = 1000
 """More are counted, but not kept."""
 PROGRESS_STEP: Final = 4096
+SEARCH_BYTES: Final = 4 << 20
 _TAGS: Final = Property.TAGS.encode()
 _TRANSACTION: Final = 0xC
 _MAGICS: Final = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
@@ -221,16 +222,19 @@ class _Verifier:
     def _next_record(self, segment: OfflineSegment, position: int) -> int | None:
         """Where the next whole record of a segment begins."""
         view = self._store.view(segment)
-        content = bytes(view[position:]) if not is_zero(view, position, len(view)) else b""
-        at = 4
-        while True:
-            found = [place for magic in _MAGICS if (place := content.find(magic, at)) >= 0]
-            if not found:
-                return None
-            candidate = position + min(found) - 4
-            if next(iter(scan(view, candidate, len(view), log_base=segment.start)), None) is not None:
-                return candidate
-            at = min(found) + 1
+        while position < len(view):
+            content = bytes(view[position : position + SEARCH_BYTES])
+            at = 4
+            while found := [place for magic in _MAGICS if (place := content.find(magic, at)) >= 0]:
+                candidate = position + min(found) - 4
+                if next(iter(scan(view, candidate, len(view), log_base=segment.start)), None) is not None:
+                    return candidate
+                at = min(found) + 1
+            # The last seven bytes again: a size and a magic may lie across the border.
+            position += max(1, len(content) - 7)
+            if len(content) < SEARCH_BYTES:
+                break
+        return None
 
     def _judge_end(self, segment: OfflineSegment, end: ScanEnd, view: memoryview) -> None:
         where = f"log offset {segment.start + end.position}"
