@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from orbitmq.client.errors import NameServerError, NoRouteError
+from orbitmq.client.errors import ClientStateError, NameServerError, NoRouteError
 from orbitmq.codes import RequestCode, ResponseCode
 from orbitmq.errors import BrokerError, OrbitError, TopicNotFound, error_for_code
 from orbitmq.model.names import AUTO_CREATE_TOPIC
@@ -134,6 +134,8 @@ class RouteBook:
             server = self._servers[self._chosen % len(self._servers)]
             try:
                 answer = await self._ask(server, RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
+            except ClientStateError:
+                raise  # ours, not the server's
             except OrbitError as error:
                 failure = error
                 self._chosen += 1
