@@ -83,6 +83,13 @@ async def until(condition: Callable[[], bool], what: str, timeout_s: float = 10.
         raise AssertionError(f"not within {timeout_s} s: {what}") from None
 
 
+async def gate_code(broker: Broker) -> int:
+    """What a send that ends with the log would be answered now."""
+    told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    broker.gate.wait(broker.store.max_log_offset, told.set_result)
+    return await told
+
+
 def caught_up(master: Broker, slave: Broker) -> bool:
     return slave.store.max_log_offset == master.store.max_log_offset
 

@@ -14,6 +14,7 @@ from tests.integration.ha_kit import (
     assert_equal_logs,
     caught_up,
     config_file,
+    gate_code,
     ha_status,
     introduce,
     log_bytes,
@@ -34,13 +35,6 @@ from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.topic import TopicConfig
 
 TABLES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json")
-
-
-async def gate_code(broker: Broker) -> int:
-    """What a send that ends with the log would be answered now."""
-    told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    broker.gate.wait(broker.store.max_log_offset, told.set_result)
-    return await told
 
 
 @pytest.mark.slow
