@@ -356,6 +356,8 @@ class IndexFile:
             if self._handle is None:
                 self._handle = fs.open(self.path, write=True, create=create)
             if create:
+                # Cut first: whatever an earlier life of that name left would be taken for slots and entries.
+                fs.truncate(self._handle, 0)
                 fs.truncate(self._handle, self.size_bytes)
             # A store through the map into a hole of a full disk would be SIGBUS: get the blocks first.
             fs.allocate(self._handle, 0, self.entries_at + ENTRY.size)
