@@ -20,7 +20,6 @@ from msgspec.structs import astuple
 
 from orbitmq.codes import Property
 from orbitmq.errors import RecordError
-from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.record.codec import encode_record
 from orbitmq.record.hashing import tags_code
 from orbitmq.record.layout import (
@@ -36,7 +35,6 @@ from orbitmq.record.layout import (
 from orbitmq.record.properties import find_property
 from orbitmq.runtime.clock import Clock
 from orbitmq.store.consume_queue import TAIL_BYTES_MAX, ConsumeQueue
-from orbitmq.store.dispatch import due_or_tag_code
 from orbitmq.store.errors import (
     BadMessage,
     MessageTooLarge,
@@ -86,7 +84,7 @@ class Appender:
         self._by_key = parts.queues.by_key
         self._index = parts.index
         self._pending: list[Noted] = parts.index.pending if parts.index is not None else []
-        self._levels = DelayLevels(parts.config.delay_levels)
+        self._code = parts.dispatcher.code
         self._now_ms = clock.now_ms
         self._host = store_host
         self._host_is_v4 = len(store_host) == HOST_V4_BYTES
@@ -129,8 +127,8 @@ class Appender:
         log.last_store_ms = store_ms
         properties = message.properties
         if not sys_flag & 4:
-            if queue.scheduled:
-                tag_code = due_or_tag_code(properties, store_ms, self._levels)
+            if queue.has_own_codes:
+                tag_code = self._code(queue, properties, store_ms)
             else:
                 at = properties.rfind(_TAG_NEEDLE)
                 if (
@@ -256,8 +254,8 @@ class Appender:
                 size = len(record)
                 chunks.append(record)
             if not sys_flag & 4:
-                if queue.scheduled:
-                    tag_code = due_or_tag_code(properties, store_ms, self._levels)
+                if queue.has_own_codes:
+                    tag_code = self._code(queue, properties, store_ms)
                 else:
                     at = properties.rfind(_TAG_NEEDLE) + _TAG_NEEDLE_BYTES
                     if at >= _TAG_NEEDLE_BYTES and (end := properties.find(b"\x02", at)) > at:

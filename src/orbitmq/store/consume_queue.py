@@ -86,11 +86,11 @@ class ConsumeQueue:
         "_path_text",
         "cursor",
         "first_file",
+        "has_own_codes",
         "log_end",
         "max_offset",
         "min_offset",
         "queue_id",
-        "scheduled",
         "tail",
         "tail_start",
         "topic",
@@ -109,7 +109,8 @@ class ConsumeQueue:
         self._path_text = ""
         self.topic = topic
         self.queue_id = queue_id
-        self.scheduled = topic == SCHEDULE_TOPIC
+        self.has_own_codes = topic == SCHEDULE_TOPIC
+        """Units hold something else than the tag code, or may: due times, addresses of extensions."""
         name = topic.encode()
         self.topic_field = bytes((len(name),)) + name if len(name) <= TOPIC_BYTES_MAX_V1 else b""
         """Size and name as every record of the queue holds them; empty where the long form is needed."""

@@ -17,7 +17,9 @@ from orbitmq.record.properties import find_property
 from orbitmq.record.scan import ScannedRecord
 from orbitmq.store.consume_queue import ConsumeQueue
 from orbitmq.store.errors import BadQueueName
+from orbitmq.store.extensions import Extensions
 from orbitmq.store.index_service import BUILD_COUNT, IndexService
+from orbitmq.store.layout import SCHEDULE_TOPIC
 from orbitmq.store.queue_table import QueueTable
 
 __all__ = ["NO_UNIT", "Dispatcher", "due_or_tag_code"]
@@ -49,10 +51,17 @@ def due_or_tag_code(properties: bytes, store_ms: int, levels: DelayLevels) -> in
 class Dispatcher:
     """Places records into queues and index."""
 
-    def __init__(self, queues: QueueTable, index: IndexService | None, levels: DelayLevels) -> None:
+    def __init__(
+        self,
+        queues: QueueTable,
+        index: IndexService | None,
+        levels: DelayLevels,
+        extensions: Extensions | None,
+    ) -> None:
         self._queues = queues
         self._index = index
         self._levels = levels
+        self._extensions = extensions
 
     def dispatch(self, record: ScannedRecord) -> ConsumeQueue | None:
         """Take in a replicated record; gives the queue it went to, if any."""
@@ -74,14 +83,19 @@ class Dispatcher:
             if reason:
                 logger.error("record not dispatched log_offset=%d reason=%s", record.log_offset, reason)
                 return None
-        queue.append(record.log_offset, record.size, self.tag_code(queue, record))
+        code = self.code(queue, record.properties, record.store_timestamp_ms)
+        queue.append(record.log_offset, record.size, code)
         return queue
 
-    def tag_code(self, queue: ConsumeQueue, record: ScannedRecord) -> int:
-        """What the unit of a record holds beside its place."""
-        if queue.scheduled:
-            return due_or_tag_code(record.properties, record.store_timestamp_ms, self._levels)
-        return tags_code(find_property(record.properties, _TAGS))
+    def code(self, queue: ConsumeQueue, properties: bytes, store_ms: int) -> int:
+        """The third field of a unit."""
+        if queue.topic == SCHEDULE_TOPIC:
+            code = due_or_tag_code(properties, store_ms, self._levels)
+        else:
+            code = tags_code(find_property(properties, _TAGS))
+        if self._extensions is not None:
+            code = self._extensions.code(queue, code, store_ms, properties)
+        return code
 
     def feed_index(self, topic: str, record: ScannedRecord) -> None:
         """Note a record for the key index."""

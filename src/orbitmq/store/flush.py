@@ -359,6 +359,8 @@ class Flusher:
             sync_file(parts, path)
         for directory in directories_of(paths):
             parts.fs.sync_directory(directory)
+        if parts.queues.extensions is not None:
+            parts.queues.extensions.flush()
         if parts.index is not None:
             parts.index.flush()
             parts.checkpoint.index_ms = parts.index.synced_ms

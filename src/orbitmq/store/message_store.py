@@ -25,6 +25,7 @@ from orbitmq.store.errors import (
     BadAppend,
     StoreUnavailable,
 )
+from orbitmq.store.extensions import Bitmap
 from orbitmq.store.flush import Flusher, Post
 from orbitmq.store.index_feed import IndexFeeder
 from orbitmq.store.layout import UNIT, UNIT_BYTES
@@ -98,6 +99,16 @@ class MessageStore:
         """Store one message; visible to readers at once. Raises ``StoreError``; then nothing was stored."""
         self.append_batch: Callable[[Sequence[NewMessage]], list[Appended]] = self._appender.append_batch
         """Store all or none, in order, with one write. Raises as ``append`` does."""
+
+    @property
+    def filter_bitmap(self) -> Bitmap | None:
+        """Gives the filter bitmap of a message (topic, property text), kept with ``enableConsumeQueueExt``."""
+        return None if self._queues.extensions is None else self._queues.extensions.bitmap
+
+    @filter_bitmap.setter
+    def filter_bitmap(self, value: Bitmap | None) -> None:
+        if self._queues.extensions is not None:
+            self._queues.extensions.bitmap = value
 
     @property
     def on_arrival(self) -> Callable[[str, int], None] | None:
@@ -310,7 +321,7 @@ class MessageStore:
                 log.segments.remove(log.segments.starts[-1])
             log.segments.zero_from(log_offset)
             for queue in cut_queues:
-                queue.cut_files()
+                self._queues.truncate(queue, log_offset)
             if self._index is not None:
                 self._index.truncate(log_offset)
             parts.deleted.cut(log_offset)
@@ -587,8 +598,7 @@ class MessageStore:
         if removed:
             self._flusher.remove_files(removed)
             start = self._log.start
-            for queue in self._queues:
-                queue.expire(start)
+            self._queues.expire(start)
             if self._index is not None:
                 self._index.expire(start)
             self._parts.deleted.expire(start)

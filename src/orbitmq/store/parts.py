@@ -55,5 +55,5 @@ class StoreParts:
             checkpoint=Checkpoint(fs, config.path("checkpoint")),
             deleted=DeletedTopics(fs, config.path("deletedTopics.json")),
             damage=DamageNotes(fs, config.path("damagedRanges.json")),
-            dispatcher=Dispatcher(queues, index, DelayLevels(config.delay_levels)),
+            dispatcher=Dispatcher(queues, index, DelayLevels(config.delay_levels), queues.extensions),
         )

@@ -13,6 +13,7 @@ from orbitmq.store.config import StoreConfig
 from orbitmq.store.config_files import ConfigFile
 from orbitmq.store.consume_queue import ConsumeQueue, HandleCache
 from orbitmq.store.errors import BadQueueName
+from orbitmq.store.extensions import Extensions
 
 __all__ = ["DeletedTopics", "QueueTable"]
 
@@ -27,6 +28,7 @@ class QueueTable:
         self._root = config.path("consumequeue")
         self._file_units = config.queue_file_units
         self._handles = HandleCache(fs, config.open_queue_files_max)
+        self.extensions = Extensions(fs, config) if config.queue_ext_enabled else None
         self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
         self._by_topic: dict[str, dict[int, ConsumeQueue]] = {}
 
@@ -70,6 +72,7 @@ class QueueTable:
                 raise BadQueueName(f"{queue_id} cannot be the id of a queue")
             directory = posixpath.join(self._root, topic, str(queue_id))
             queue = ConsumeQueue(self._fs, self._handles, directory, topic, queue_id, self._file_units)
+            queue.has_own_codes = queue.has_own_codes or self.extensions is not None
             self.by_key[topic, queue_id] = queue
             self._by_topic.setdefault(topic, {})[queue_id] = queue
         return queue
@@ -82,6 +85,8 @@ class QueueTable:
             del self.by_key[topic, queue_id]
         if queues:
             self._fs.remove_tree(posixpath.join(self._root, topic))
+            if self.extensions is not None:
+                self.extensions.delete_topic(topic)
         return len(queues)
 
     def topics(self) -> list[str]:
@@ -120,6 +125,19 @@ class QueueTable:
                 paths += queue.take_unsynced()
         return paths
 
+    def truncate(self, queue: ConsumeQueue, log_offset: int) -> None:
+        """Drop units whose records start at or behind ``log_offset``, in memory and on the disk."""
+        queue.truncate(log_offset)
+        if self.extensions is not None:
+            self.extensions.cut(queue)
+
+    def expire(self, log_start: int) -> None:
+        """Follow the log, whose first segments have gone."""
+        for queue in self.by_key.values():
+            queue.expire(log_start)
+            if self.extensions is not None:
+                self.extensions.expire(queue)
+
     def clear(self) -> None:
         """Remove every queue: the log they pointed into is gone."""
         for topic in self.topics():
@@ -127,6 +145,8 @@ class QueueTable:
 
     def close(self) -> None:
         self._handles.close()
+        if self.extensions is not None:
+            self.extensions.close()
 
 
 class DeletedTopics:

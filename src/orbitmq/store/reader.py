@@ -2,6 +2,9 @@
 
 A read copies no message: units are read from the queue, each record becomes a slice of the mapped segment, and
 neighbours in the log become one slice, so that a batch usually goes out with very few.
+
+Where a unit holds an extension address in place of a tag code (``enableConsumeQueueExt``) and the extension is gone,
+the message passes any tag filter: the client looks at the tag itself.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from orbitmq.store.commit_log import CommitLog
 from orbitmq.store.consume_queue import ConsumeQueue
 from orbitmq.store.layout import UNIT, UNIT_BYTES
 from orbitmq.store.parts import StoreParts
+from orbitmq.store.queue_ext import ADDRESS_MAX
 from orbitmq.store.selection import select
 from orbitmq.store.types import ReadResult, ReadStatus
 
@@ -36,6 +40,7 @@ class QueueReader:
         self._log = parts.log
         self._by_key = parts.queues.by_key
         self._parts = parts
+        self._extensions = parts.queues.extensions
         self._machine_bytes = memory_bytes
         self.corrects_offsets = True
         """False on a slave: a consumer there keeps its offset whatever it asked for."""
@@ -79,6 +84,8 @@ class QueueReader:
         if LOG_OFFSET.unpack_from(units)[0] < memory_start:
             count_max = min(count_max, config.disk_transfer_count_max)
             limit = min(bytes_max, config.disk_transfer_bytes_max)
+        if tag_codes is not None and self._extensions is not None:
+            units = self._extensions.with_tag_codes(queue, units)
         limits = (count_max, limit, log_limit)
         slices: list[memoryview] = []
         if predicate is None:
@@ -146,7 +153,7 @@ def collect(
     for log_offset, size, tag_code in UNIT.iter_unpack(units):
         if count == count_max:
             break
-        if tag_codes is not None and tag_code not in tag_codes:
+        if tag_codes is not None and tag_code not in tag_codes and tag_code > ADDRESS_MAX:
             looked += 1
             continue
         end = log_offset + size

@@ -333,7 +333,7 @@ class Recovery:
             queue = known.get((data[body_end + 1 : topic_end], queue_id))
             if log_offset >= index_from and queue is not None:
                 feed((queue.topic, data[topic_end + 2 : end], sys_flag, log_offset, stored_ms))
-            if queue is None or uncommon or queue.scheduled:
+            if queue is None or uncommon or queue.has_own_codes:
                 # Not hot: the first record of a queue, a rebuild, delayed messages.
                 record = next(iter(scan(data, position, end, check_crc=False, log_base=base)))
                 self._refused = self._place(record, fed=queue is not None)
@@ -388,7 +388,8 @@ class Recovery:
                 return reason
         queue.cursor += 1
         if record.queue_offset == queue.max_offset:
-            queue.append(record.log_offset, record.size, self._parts.dispatcher.tag_code(queue, record))
+            code = self._parts.dispatcher.code(queue, record.properties, record.store_timestamp_ms)
+            queue.append(record.log_offset, record.size, code)
             self._report.dispatched_count += 1
             if len(queue.tail) >= TAIL_BYTES_MAX:
                 self._write_tail(queue)
@@ -591,7 +592,7 @@ class Recovery:
         parts = self._parts
         for queue in parts.queues:
             if queue.log_end > end:
-                queue.truncate(end)
+                parts.queues.truncate(queue, end)
         for queue in parts.queues:
             self._write_tail(queue)
             if not self._clean:

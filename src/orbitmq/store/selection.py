@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from orbitmq.store.commit_log import CommitLog
 from orbitmq.store.layout import UNIT
+from orbitmq.store.queue_ext import ADDRESS_MAX
 
 __all__ = ["select"]
 
@@ -33,7 +34,7 @@ def select(
         end = log_offset + size
         if total and total + size > bytes_max:
             break
-        if tag_codes is not None and tag_code not in tag_codes:
+        if tag_codes is not None and tag_code not in tag_codes and tag_code > ADDRESS_MAX:
             looked += 1
             continue
         if not (view is not None and start <= log_offset < end <= stop):
