@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from typing import Any
 
 import pytest
 from tests.fault.workload import FOREVER, Writer, message, number_of, read_queue
@@ -58,7 +59,11 @@ class Simulation:
         self.fs = FaultyFileSystem()
         self.model = Model()
         self.next_number = 0
-        self.writer = Writer(self.fs)
+        # A quarter of the histories keeps filter extensions beside the queues.
+        self.options: dict[str, Any] = (
+            {"queue_ext_enabled": True, "queue_ext_file_bytes": 4096} if seed % 4 == 3 else {}
+        )
+        self.writer = Writer(self.fs, **self.options)
         self.expired_until = 0
 
     def run(self) -> None:
@@ -193,7 +198,7 @@ class Simulation:
     def open(self, fs: FaultyFileSystem, *, clean: bool) -> None:
         clock = self.writer.clock
         self.fs = fs
-        self.writer = Writer(fs)
+        self.writer = Writer(fs, **self.options)
         self.writer.clock.jump(clock.now_ms())
         assert self.writer.report.clean is clean
         self.model.safe_end = self.writer.store.flushed_offset
