@@ -9,7 +9,7 @@ bytes, integers and finite fractions, names of properties only inside such bytes
 Each condition has three forms: *holds* (true iff it is true), *fails* (true iff it is false) and *value* (with null).
 Text that cannot be read as the number it is compared with raises ``Unreadable``, which ends the whole evaluation;
 where a null would merely end a chain early, a later condition that may raise forbids the short form. What has no fast
-form (conditions compared with conditions, two properties, very deep nesting) is left to ``evaluation``.
+form (conditions compared with conditions, very deep nesting) is left to ``evaluation``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,15 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812  it is raised as a class
 from typing import Final
 
-from orbitmq.filter.coercion import INT_MAX, LONG_MAX, Kind, Unreadable, read_double, read_integer
+from orbitmq.filter.coercion import (
+    INT_MAX,
+    LONG_MAX,
+    Kind,
+    Unreadable,
+    compare_doubles,
+    read_double,
+    read_integer,
+)
 from orbitmq.filter.evaluation import evaluate
 from orbitmq.filter.parsing import parse
 from orbitmq.filter.tree import (
@@ -128,6 +136,12 @@ def _float(text: bytes) -> float | _NoNumber:
     return value if value == value else float("inf")
 
 
+def _order(left: bytes, right: bytes) -> int:
+    return compare_doubles(
+        read_double(left.decode("utf-8", "replace")), read_double(right.decode("utf-8", "replace"))
+    )
+
+
 def _unreadable() -> bool:
     raise Unreadable("a truth value cannot be compared with a text to its right")
 
@@ -139,6 +153,7 @@ _NAMES: Final[dict[str, object]] = {
     "fraction": _float,
     "head": _HEAD.unpack_from,
     "integer": _integer,
+    "order": _order,
     "record_properties": record_properties,
     "unreadable": _unreadable,
 }
@@ -217,12 +232,14 @@ class _Generator:
                     self._look_up(term, lines)
                     lines += [f"if {self.holds(term, strict=True)}:", "    return True"]
             return lines + self.body(last)
-        *first, last = tree.terms if isinstance(tree, And) else (tree,)
-        # From here on an unreadable property and a false condition end alike: nothing is delivered.
-        for term in first:
+        # From here on an unreadable property and a false condition end alike: nothing is delivered, so the order of
+        # conditions is free. Equality with a text comes first: one search finds out that it is false.
+        terms = tree.terms if isinstance(tree, And) else (tree,)
+        for term in terms:
             if isinstance(term, Equal) and _is_text_equality(term):
-                # One search instead of four steps, for what is nearly always false.
                 lines += [f"if raw.find({_pair(term)!r}) < 0:", "    return False"]
+        *first, last = terms
+        for term in first:
             self._look_up(term, lines)
             lines += [f"if not {self.holds(term, strict=False)}:", "    return False"]
         self._look_up(last, lines)
@@ -270,6 +287,8 @@ class _Generator:
                 return f"({' and '.join(self.holds(term, strict=strict) for term in node.terms)})"
             case Not():
                 return self.fails(node.operand, strict=strict)
+            case Equal(left=Property(name=left), right=Property(name=right)):
+                return f"({self._variables[left]} == {self._variables[right]})"  # null equals null
             case In(negated=False) | Equal(left=Property(), right=Constant(kind=Kind.TEXT)):
                 return self._leaf(node)[0]  # None is neither in a set of texts nor equal to one
             case _:
@@ -289,6 +308,9 @@ class _Generator:
                 return f"({' and '.join(self.fails(term, strict=strict) for term in node.terms)})"
             case Not():
                 return self.holds(node.operand, strict=strict)
+            case Equal(left=Property(name=left), right=Property(name=right)):
+                variable = self._variables[left]
+                return f"({variable} is not None and {variable} != {self._variables[right]})"
             case _:
                 test, nullable = self._leaf(node)
                 return f"({nullable} is not None and not {test})" if nullable else f"(not {test})"
@@ -301,6 +323,9 @@ class _Generator:
             case Not():
                 name = self._temporary()
                 return f"(None if ({name} := {self.value(node.operand)}) is None else not {name})"
+            case Equal(left=Property(name=left), right=Property(name=right)):
+                one, other = self._variables[left], self._variables[right]
+                return f"((True if {other} is None else None) if {one} is None else {one} == {other})"
             case _:
                 test, nullable = self._leaf(node)
                 return f"(None if {nullable} is None else {test})" if nullable else f"({test})"
@@ -324,7 +349,7 @@ class _Generator:
     # -- conditions ------------------------------------------------------------------------------------
 
     def _leaf(self, node: Logic) -> tuple[str, str]:
-        """A test, and the variable whose absence makes the node null before the test may run; "" if none does."""
+        """A test, and what is None when an absent property makes the node null; "" if none does."""
         match node:
             case Equal():
                 return self._equal(node.left, node.right)
@@ -361,7 +386,6 @@ class _Generator:
                 operand = self._operand(right.name, left.kind)
                 return f"({variable} is not None and {operand} == {_literal(left)})", ""
             case _:
-                # Two properties too: null equals null there, which no form above can say.
                 raise _NoFastForm
 
     def _order(self, node: Order) -> tuple[str, str]:
@@ -372,6 +396,9 @@ class _Generator:
             case Constant(value=value) as left, Property() as right if value is not None:
                 operand = self._operand(right.name, left.kind)
                 return f"({_literal(left)} {node.operator} {operand})", self._variables[right.name]
+            case Property() as left, Property() as right:
+                one, other = self._variables[left.name], self._variables[right.name]
+                return f"(order({one}, {other}) {node.operator} 0)", f"({one} and {other})"
             case _:
                 raise _NoFastForm
 
@@ -511,6 +538,8 @@ def _raising(node: Node) -> set[str]:
             return _raising(node.operand)
         case Equal(left=Constant(kind=Kind.BOOL), right=Property(name=name)):
             return {name}
+        case Order(left=Property(), right=Property()):
+            return set(_properties(node))
         case Equal() | Order():
             return {name for name, _ in _numbers(node)}
         case _:
