@@ -169,7 +169,9 @@ class SegmentList:
     def drop_made_ahead(self) -> None:
         """Remove files made for segments that the log has not reached. No other thread may be making one."""
         for start in sorted(self._made_ahead, reverse=True):
-            self._fs.remove(self.path_for(start))
+            # The log may have got there while the other thread was at it.
+            if start not in self._paths:
+                self._fs.remove(self.path_for(start))
         self._made_ahead.clear()
 
     def add(self, start: int) -> None:
