@@ -240,6 +240,7 @@ class Broker:
                 offsets=self.offsets,
                 schedule=self.schedule,
                 groups=self.groups,
+                timers=self.timers,
                 rpc=rpc,
             ),
         )
@@ -365,6 +366,7 @@ class Broker:
                 offsets=self.offsets,
                 store=self.store,
                 on_deleted=self.stats.forget_topic,
+                registered=lambda: self.registration.settled(),
             ),
             GroupHandlers(groups=self.groups, offsets=self.offsets, on_deleted=self.stats.forget_group),
             self._sync_handlers(),

@@ -59,7 +59,18 @@ _CRC_MASK: Final = 0x7FFFFFFF
 class _Link:
     """What there is to do for one name server."""
 
-    __slots__ = ("address", "asked", "attempted", "connection", "due", "failures", "forced", "topics", "wake")
+    __slots__ = (
+        "address",
+        "asked",
+        "attempted",
+        "connection",
+        "due",
+        "failures",
+        "forced",
+        "settled",
+        "topics",
+        "wake",
+    )
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -75,6 +86,8 @@ class _Link:
         """In a row."""
         self.connection: Connection | None = None
         self.wake = asyncio.Event()
+        self.settled = asyncio.Event()
+        """Set while every change was told, or at least tried to."""
         self.attempted = asyncio.Event()
         """Set once the first registration has ended, well or not."""
 
@@ -127,7 +140,17 @@ class Registration:
         """Register one topic at once, in the background; the hook for ``TopicTable.on_change``."""
         for link in self._links:
             link.topics[topic.topic_name] = topic
+            link.settled.clear()
             link.wake.set()
+
+    async def settled(self, *, wait_s: float = _SHORT_TIMEOUT_S) -> None:
+        """Wait until every name server was told of the changes so far, ``wait_s`` at most."""
+        try:
+            async with asyncio.timeout(wait_s):
+                for link in self._links:
+                    await link.settled.wait()
+        except TimeoutError:
+            logger.warning("not every name server knows the last change yet waited_s=%g", wait_s)
 
     def refresh(self) -> None:
         """Register everything again now, in the background. After a change of the broker's permission the table
@@ -159,6 +182,8 @@ class Registration:
                 first = False
             elif link.topics and not await self._register_changes(link):
                 link.due = min(link.due, loop.time() + self._pause_s(link, first=False, done=False))
+            if not link.topics:
+                link.settled.set()
             try:
                 async with asyncio.timeout_at(link.due):
                     await link.wake.wait()

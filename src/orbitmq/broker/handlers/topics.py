@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -50,13 +50,16 @@ class TopicHandlers:
         offsets: ConsumerOffsets,
         store: MessageStore,
         on_deleted: Callable[[str], None] | None = None,
+        registered: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """``on_deleted`` is told the name of every topic that went, for what others keep about it."""
+        """``on_deleted`` is told the name of every topic that went, for what others keep about it; ``registered``
+        waits, within a bound, until the name servers know the last change."""
         self._config = config
         self._topics = topics
         self._offsets = offsets
         self._store = store
         self._on_deleted = on_deleted
+        self._registered = registered
 
     def routes(self) -> list[Route]:
         return [
@@ -68,7 +71,8 @@ class TopicHandlers:
             Route(RequestCode.GET_TOPIC_CONFIG, self.topic_config, GetTopicConfigRequest),
         ]
 
-    def update_topic(self, call: Call[UpdateAndCreateTopicRequest]) -> Reply:
+    def update_topic(self, call: Call[UpdateAndCreateTopicRequest]) -> Reply | Awaitable[Reply]:
+        """Answered when the name servers know: an admin looks at the route next."""
         header = call.header
         self._check_name(header.topic)
         try:
@@ -90,16 +94,16 @@ class TopicHandlers:
         except InvalidParameter as error:
             raise ServerError(error.remark) from None
         self._apply([(config, changes)], call.peer.remote_text)
-        return Reply()
+        return Reply() if self._registered is None else _when(self._registered())
 
-    def update_topics(self, call: Call[UpdateAndCreateTopicListRequest]) -> Reply:
+    def update_topics(self, call: Call[UpdateAndCreateTopicListRequest]) -> Reply | Awaitable[Reply]:
         """All or none; in the list the attributes of a topic are the signed changes."""
         requests = []
         for config in TopicConfigList.decode(call.body).topic_config_list:
             self._check_name(config.topic_name)
             requests.append((config, config.attributes))
         self._apply(requests, call.peer.remote_text)
-        return Reply()
+        return Reply() if self._registered is None else _when(self._registered())
 
     def _check_name(self, topic: str) -> None:
         check_topic(topic)
@@ -172,3 +176,8 @@ def _check_numbers(config: TopicConfig) -> None:
             raise InvalidParameter(f"{name} {count} is not within 0 to {_QUEUES_MAX}")
     if not is_perm_valid(config.perm):
         raise InvalidParameter(f"perm {config.perm} is not made of 4 (read), 2 (write) and 1 (inherit)")
+
+
+async def _when(registered: Awaitable[None]) -> Reply:
+    await registered
+    return Reply()
