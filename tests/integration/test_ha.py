@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.integration.ha_kit import (
+    BORN_HOST,
     SEGMENT_BYTES,
     ask,
     assert_equal_logs,
@@ -32,7 +33,10 @@ from orbitmq.broker.config import BrokerRole
 from orbitmq.broker.ha.stream import encode_report
 from orbitmq.codes import RequestCode, ResponseCode
 from orbitmq.model.group import SubscriptionGroupConfig
+from orbitmq.model.names import SCHEDULE_TOPIC
 from orbitmq.model.topic import TopicConfig
+from orbitmq.store.types import NewMessage
+from orbitmq.wire import javajson
 
 TABLES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json")
 
@@ -226,3 +230,48 @@ async def test_brokers_ask_and_tell_where_the_master_is(tmp_path: Path) -> None:
         assert told.code == 0
         await until(lambda: caught_up(master, slave), "the log")
         json.dumps(await ha_status(client, slave))
+
+
+@on_both_loops
+async def test_name_server_knows_the_new_master_and_delayed_messages_go_on_there(tmp_path: Path) -> None:
+    async with name_server() as names, rpc() as client:
+        options: dict[str, Any] = {"name_servers": names.address}
+        first = make_broker(tmp_path / "a", **options)
+        await first.start()
+        async with make_broker(tmp_path / "b", BrokerRole.SLAVE, 1, **options) as second:
+            await until(
+                lambda: bool(first.roles.replicas.status()), "the slave, by what the name server told"
+            )
+            delayed = NewMessage(
+                SCHEDULE_TOPIC,
+                0,
+                b"later",
+                b"DELAY\x011\x02REAL_TOPIC\x01T\x02REAL_QID\x013\x02",
+                0,
+                BORN_HOST,
+            )
+            put(first, 10)
+            first.store.append(delayed)
+            await until(lambda: caught_up(first, second), "the log")
+            await first.stop()
+            await asyncio.sleep(0)
+            assert second.store.max_offset("T", 3) == 2, "a slave delivers nothing"
+            await change(client, second, "brokerRole=ASYNC_MASTER")
+            await until(lambda: second.store.max_offset("T", 3) == 3, "the delayed message")
+
+            async def addresses() -> dict[str, str]:
+                answer = await client.call(names.address, RequestCode.GET_BROKER_CLUSTER_INFO)
+                table = javajson.loads(bytes(answer.body))["brokerAddrTable"]
+                return {str(key): value for key, value in table["broker-a"]["brokerAddrs"].items()}
+
+            async with asyncio.timeout(10):
+                while await addresses() != {"0": second.address}:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+        # The old master comes back as a slave of the new one, told by the name server.
+        async with (
+            make_broker(tmp_path / "b", **options) as second,
+            make_broker(tmp_path / "a", BrokerRole.SLAVE, 1, **options) as first,
+        ):
+            put(second, 10, first=10)
+            await until(lambda: caught_up(second, first), "the new master's log")
+            assert_equal_logs(second, first)

@@ -1,6 +1,7 @@
 """A slave copies what is not in the log from its master (Apache: SlaveSynchronize, handleSlaveSynchronize).
 
-First 3 s after it became a slave and then every 10 s, in this order: topics, consumer offsets, delay cursors, groups.
+First 3 s after it became a slave and then every 10 s, in this order: topics, consumer offsets, delay cursors, groups,
+and what 5.x adds: the check point of the timers.
 Topics and groups are replaced when their data version differs; consumer offsets are merged over our own; the delay
 cursors are taken as they are, so that a promoted slave goes on delivering where its master was. Each part that fails
 is logged and the next one is tried.
@@ -16,9 +17,10 @@ from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.groups import GroupTable
 from orbitmq.broker.offsets import ConsumerOffsets
 from orbitmq.broker.schedule import Schedule
+from orbitmq.broker.timers import Timers
 from orbitmq.broker.topics import TopicTable
 from orbitmq.codes import RequestCode, ResponseCode
-from orbitmq.errors import OrbitError, error_for_code
+from orbitmq.errors import OrbitError, RequestCodeNotSupported, error_for_code
 from orbitmq.model.data_version import DataVersion
 from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.transport.client import RpcClient
@@ -45,6 +47,7 @@ class MetadataSync:
         offsets: ConsumerOffsets,
         schedule: Schedule,
         groups: GroupTable,
+        timers: Timers,
         rpc: RpcClient,
     ) -> None:
         self._config = config
@@ -52,6 +55,7 @@ class MetadataSync:
         self._offsets = offsets
         self._schedule = schedule
         self._groups = groups
+        self._timers = timers
         self._rpc = rpc
         self._tasks: TaskOwner | None = None
         self._delay_offsets = b""
@@ -84,6 +88,7 @@ class MetadataSync:
             ("consumer offsets", self._sync_offsets),
             ("delay offsets", self._sync_delay_offsets),
             ("groups", self._sync_groups),
+            ("timer check point", self._sync_timers),
         )
         for name, part in parts:
             address = self.master_address
@@ -138,3 +143,12 @@ class MetadataSync:
                 table.data_version,
             )
             logger.info("groups copied count=%d", len(table.subscription_group_table))
+
+    async def _sync_timers(self, address: str) -> None:
+        if not self._config.timer_wheel_enabled:
+            return
+        try:
+            body = await self._ask(address, RequestCode.GET_TIMER_CHECK_POINT)
+        except RequestCodeNotSupported:
+            return  # a master of 4.x has no timers
+        self._timers.take(body)

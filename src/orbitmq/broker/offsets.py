@@ -258,6 +258,8 @@ class _Form:
     def __init__(self, *, pretty: bool) -> None:
         self._pretty = pretty
         self._breaks = ["\n" + "\t" * depth if pretty else "" for depth in range(4)]
+        # Files have bare numbers as keys, as Apache writes them. In an answer an Apache 5.5 slave cannot read those.
+        self._entry = "%d:%d" if pretty else '"%d":%d'
 
     def braces(self, members: Sequence[str], depth: int) -> str:
         if not members:
@@ -268,7 +270,7 @@ class _Form:
     def table(self, table: OffsetTable) -> str:
         return self.braces(
             [
-                f"{_quote(key)}:{self.braces([f'{queue}:{offset}' for queue, offset in sorted(queues.items())], 2)}"
+                f"{_quote(key)}:{self.braces([self._entry % item for item in sorted(queues.items())], 2)}"
                 for key, queues in table.items()
             ],
             1,

