@@ -63,7 +63,7 @@ _RETRY_MS: Final = 100
 _AFTER_ERROR_MS: Final = 10_000
 _SLEEP_MS_MAX: Final = 60_000
 _EXPIRE_S: Final = 30.0
-_FINISH_S: Final = 1.5
+_FINISH_S: Final = 5.0
 _FINISH_STEP_MS: Final = 20
 _OUT: Final = Property.TIMER_OUT_MS.encode()
 _DELETES: Final = Property.TIMER_DEL_UNIQKEY.encode()
@@ -134,6 +134,8 @@ class Timers:
         """A heap of the seconds in use, without the running one."""
         self._running = False
         """Whether the messages of ``_second`` are in ``_near``."""
+        self._loading = -1
+        """Place of the next message of the running second to be read; -1 when all are in ``_near``."""
         self._near: list[_Near] = []
         self._deleted: set[bytes] = set()
         self._waiting = 0
@@ -207,12 +209,12 @@ class Timers:
         """A begun second is not left half delivered: the check point knows whole ones only."""
         try:
             async with asyncio.timeout(_FINISH_S):
-                while self._near:
+                while self._near or self._loading >= 0:
                     wait_ms = self._deliver_portion() - self.clock.now_ms()
                     await asyncio.sleep(min(max(0, wait_ms), _FINISH_STEP_MS) / 1000)
         except TimeoutError:
             logger.warning("a second of timer messages will be repeated second=%d", self._second)
-        if self._running and not self._near:
+        if self._running and not self._near and self._loading < 0:
             # What is sent for the rest of it is delivered at its end, which is when Apache would.
             self._running = False
             self._second += 1
@@ -446,6 +448,9 @@ class Timers:
                 self._pass_idle_seconds(now_ms // 1000)
                 return self._seconds[0] * 1000 if self._seconds else now_ms + _SLEEP_MS_MAX
             self._begin_second(heapq.heappop(self._seconds))
+        if self._loading >= 0:
+            self._load_portion()
+            return 0
         due: list[_Near] = []
         while self._near and self._near[0].due_ms <= now_ms and len(due) < _PORTION:
             due.append(heapq.heappop(self._near))
@@ -473,14 +478,23 @@ class Timers:
         self._second = second
         self._running = True
         slot = self._wheel.slot(second)
-        place = -1 if slot is None else slot.last
-        while place >= 0:
+        self._loading = -1 if slot is None else slot.last
+
+    def _load_portion(self) -> None:
+        """Read messages of a second that began, the last entered first; deliveries start when all are read, since any
+        of them may be due first or take another one back."""
+        for _ in range(_PORTION):
+            place = self._loading
             unit = self._log.unit(place)
             if unit is None or unit.before >= place:
-                logger.error("timer log broken second=%d place=%d", second, place)
+                logger.error("timer log broken second=%d place=%d", self._second, place)
+                self._loading = -1
+            else:
+                self._bring_near(unit)
+                self._loading = unit.before
+            if self._loading < 0:
+                heapq.heapify(self._near)
                 return
-            self._bring_near(unit)
-            place = unit.before
 
     def _bring_near(self, unit: TimerUnit) -> None:
         record = self._record(unit.log_offset, unit.size)
@@ -502,7 +516,10 @@ class Timers:
             except ValueError:
                 asked_ms = 0
             due_ms = asked_ms if begin_ms < asked_ms <= begin_ms + 1000 else begin_ms + 1000
-        heapq.heappush(self._near, _Near(due_ms, unit))
+        if self._loading >= 0:
+            self._near.append(_Near(due_ms, unit))  # put in order when all are read
+        else:
+            heapq.heappush(self._near, _Near(due_ms, unit))
 
     def _deliver(self, due: list[_Near], now_ms: int) -> int:
         """Store messages in their order; gives how many are done with."""
