@@ -221,6 +221,8 @@ class SendHandlers:
 
     def __post_init__(self) -> None:
         self._pending: list[_Pending] = []
+        self._stalled = ""
+        """Why sends are refused until ``_stalled_until``; empty when they are not."""
         self._stalled_until = 0.0
         self._shapes: dict[bytes, bool] = {}
         """Properties around the unique key that need nothing, and whether their sender waits for safety."""
@@ -305,6 +307,7 @@ class SendHandlers:
             or not unique_key.isalnum()
             or self.gate.waiting_count >= _PENDING_ACKS_MAX
             or self.config.role is _SLAVE
+            or self._stalled
         ):
             self._unusual(frame, connection, fields)
             return
@@ -357,7 +360,9 @@ class SendHandlers:
         queue_id = fields.queue_id
         if queue_id < 0:
             if config.write_queue_nums <= 0:
-                raise ServerError(f"topic[{config.topic_name}] has no queue to write to, queueId is {queue_id}")
+                raise ServerError(
+                    f"topic[{config.topic_name}] has no queue to write to, queueId is {queue_id}"
+                )
             queue_id = random.randrange(config.write_queue_nums)
         sys_flag = fields.sys_flag
         if config.topic_filter_type is TopicFilterType.MULTI_TAG:
@@ -410,8 +415,10 @@ class SendHandlers:
             raise SystemBusy("[REJECTREQUEST]system busy, start flow control for a while")
         if self.gate.waiting_count >= _PENDING_ACKS_MAX:
             raise SystemBusy("[OVERLOAD]system busy, start flow control for a while")
-        if self.clock.monotonic() < self._stalled_until:
-            raise SystemBusy("[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while")
+        if self._stalled:
+            if self.clock.monotonic() < self._stalled_until:
+                raise SystemBusy(f"[{self._stalled}]broker busy, start flow control for a while")
+            self._stalled = ""
         accept_from = self.config.accept_sends_from_ms
         if accept_from and self.clock.now_ms() < accept_from:
             raise ServerError(f"broker unable to service, until, {accept_from}")
@@ -508,11 +515,17 @@ class SendHandlers:
         elapsed_ms = (self.clock.monotonic() - started) * 1000
         if elapsed_ms >= 1.0:
             self.stats.put_times.slow(elapsed_ms, len(messages))
-            if elapsed_ms > _STALL_MS:
-                # What is queued behind a stalled disk would be answered late: refuse it for a moment, so that
-                # its senders turn to another broker, as Apache's page-cache-busy check does.
-                self._stalled_until = self.clock.monotonic() + 0.1
+            self._notice_stall(elapsed_ms)
         self._answer(pending, appended)
+
+    def _notice_stall(self, elapsed_ms: float) -> None:
+        """What is queued behind a stalled disk waited too long already: refuse it for a moment, so that its senders
+        turn to another broker, as Apache's cleaning of overdue requests does."""
+        if not self.config.fast_failure_enabled or elapsed_ms <= self.config.send_wait_max_ms:
+            return
+        busy = elapsed_ms > _STALL_MS
+        self._stalled = "PCBUSY_CLEAN_QUEUE" if busy else "TIMEOUT_CLEAN_QUEUE"
+        self._stalled_until = self.clock.monotonic() + (0.1 if busy else 0.01)
 
     def _append_one_by_one(self, pending: list[_Pending]) -> None:
         for one in pending:

@@ -1,0 +1,240 @@
+"""The send path: the short way and the long way store the same, and nothing of a refused send is stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.unit.broker.admin_kit import TalkingConnection, World, talking
+
+from orbitmq.broker.durability import AckGate
+from orbitmq.broker.handlers.send import SendHandlers, SendReplies
+from orbitmq.broker.intake import Intake
+from orbitmq.codes import ResponseCode, SerializeType
+from orbitmq.model.delay_levels import DelayLevels
+from orbitmq.record.batch import encode_batch
+from orbitmq.record.codec import Record, decode_record
+from orbitmq.record.ids import UniqueKeys
+from orbitmq.transport.connection import Connection
+from orbitmq.transport.router import Router
+from orbitmq.wire.frame import Frame, FrameDecoder, encode_oneway, encode_request
+
+HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
+KEY = "7F0000014676C0DEE0B0588B00000001"
+
+
+class Sender:
+    """A world with the send path in it, and one producer."""
+
+    def __init__(self, directory: Path, **options: object) -> None:
+        self.world = World(directory, **options)
+        self.world.topic("T", queues=4)
+        clock = self.world.clock
+        self.handlers = SendHandlers(
+            config=self.world.config,
+            store=self.world.store,
+            topics=self.world.topics,
+            groups=self.world.groups,
+            stats=self.world.stats,
+            gate=AckGate(self.world.store),
+            replies=SendReplies(HOST, "DefaultRegion", trace_on=True),
+            unique_keys=UniqueKeys(
+                address=HOST[:4],
+                process_id=1,
+                process_constant=2,
+                now_ms=clock.now_ms,
+                month_of=lambda _: (0, 1 << 62),
+            ),
+            clock=clock,
+            rewrites=Intake(self.world.store, DelayLevels()),
+        )
+        self.router = Router(self.handlers.routes())
+        self.fake: TalkingConnection
+        self.connection: Connection
+        self.fake, self.connection = talking(5)
+
+    def feed(self, *requests: bytes) -> list[Frame]:
+        """One socket read of requests; the answers in the order they were sent."""
+        self.fake.sent.clear()
+        immediate = []
+        for request in requests:
+            for frame in FrameDecoder().feed(request):
+                answer = self.router.dispatch(frame, self.connection)
+                if answer is not None:
+                    immediate.append(answer)
+        self.handlers.finish_read()
+        return FrameDecoder().feed(b"".join((*immediate, *self.fake.sent)))
+
+    def records(self) -> list[Record]:
+        return [decode_record(raw) for raw in self.world.store.scan(0)]
+
+
+@pytest.fixture
+def sender(tmp_path: Path) -> Sender:
+    return Sender(tmp_path)
+
+
+def send(
+    opaque: int = 1,
+    *,
+    topic: str = "T",
+    queue_id: int = 1,
+    properties: str = f"UNIQ_KEY\x01{KEY}\x02WAIT\x01true\x02",
+    body: bytes = b"body",
+    code: int = 310,
+    batch: bool = False,
+    **fields: str,
+) -> bytes:
+    header = {
+        "a": "group",
+        "b": topic,
+        "c": "TBW102",
+        "d": "4",
+        "e": str(queue_id),
+        "f": "0",
+        "g": "1794773001075",
+        "h": "7",
+        "i": properties,
+        "j": "0",
+        "k": "false",
+        "m": "true" if batch else "false",
+    } | fields
+    return encode_request(code, opaque, header, body, SerializeType.ROCKETMQ)
+
+
+def test_first_and_later_sends_are_stored_alike(sender: Sender) -> None:
+    for opaque in range(3):  # the first goes the long way, the others the short one
+        (answer,) = sender.feed(send(opaque))
+        assert (answer.code, answer.opaque) == (0, opaque)
+        assert answer.ext_fields["queueOffset"] == str(opaque)
+    first, *others = sender.records()
+    assert first.topic == "T"
+    assert first.queue_id == 1
+    assert first.flag == 7
+    assert first.property_map() == {
+        "UNIQ_KEY": KEY,
+        "WAIT": "true",
+        "MSG_REGION": "DefaultRegion",
+        "TRACE_ON": "true",
+        "CLUSTER": "DefaultCluster",
+    }
+    for other in others:
+        assert other.property_map() == first.property_map()
+        assert (other.born_host, other.body, other.sys_flag) == (first.born_host, first.body, first.sys_flag)
+
+
+@pytest.mark.parametrize(
+    ("extra", "stored"),
+    [
+        ("DELAY\x013\x02", {"DELAY": "3", "REAL_TOPIC": "T", "REAL_QID": "1"}),
+        ("MSG_REGION\x01other\x02", {"MSG_REGION": "DefaultRegion"}),
+        ("POP_CK\x01handle\x02a\x01b\x02", {"a": "b"}),
+        ("empty\x01\x02a\x01b\x02", {"a": "b"}),
+        ("TAGS\x01A", {"TAGS": "A"}),
+    ],
+)
+def test_unusual_properties_are_seen_although_the_producer_was_ordinary_before(
+    sender: Sender, extra: str, stored: dict[str, str]
+) -> None:
+    sender.feed(send(), send())
+    (answer,) = sender.feed(send(properties=f"UNIQ_KEY\x01{KEY}\x02WAIT\x01true\x02{extra}"))
+    assert answer.code == 0
+    record = sender.records()[-1]
+    properties = record.property_map()
+    assert properties.items() >= stored.items()
+    assert "POP_CK" not in properties
+    assert record.topic == ("SCHEDULE_TOPIC_XXXX" if "DELAY" in stored else "T")
+    assert answer.ext_fields["queueId"] == "1", "the queue that was asked for, wherever it waits"
+
+
+@pytest.mark.parametrize(
+    "key", ["short", "x" * 33, f"{KEY[:30]}\x02A", "", f"{KEY[:5]}\x02DELAY\x013\x02{KEY[:18]}"]
+)
+def test_odd_unique_keys_are_read_as_the_property_parser_reads_them(sender: Sender, key: str) -> None:
+    sender.feed(send(), send())
+    sender.feed(send(properties=f"UNIQ_KEY\x01{key}\x02WAIT\x01true\x02"))
+    record = sender.records()[-1]
+    assert record.topic == ("SCHEDULE_TOPIC_XXXX" if "DELAY" in key else "T")
+    assert record.unique_key, "the broker makes one where the producer did not"
+
+
+def test_all_sends_of_a_read_are_appended_and_answered_together(sender: Sender) -> None:
+    answers = sender.feed(*(send(opaque, queue_id=opaque % 4) for opaque in range(8)))
+    assert [answer.opaque for answer in answers] == list(range(8))
+    assert [record.queue_id for record in sender.records()] == [0, 1, 2, 3] * 2
+
+
+def test_refused_send_stores_nothing_and_does_not_harm_its_neighbours(sender: Sender) -> None:
+    big = b"x" * (4 * 1024 * 1024 + 1)
+    answers = sender.feed(
+        send(1), send(2, body=big), send(3, queue_id=77), send(4, topic="no such%topic!"), send(5)
+    )
+    codes = {answer.opaque: answer.code for answer in answers}
+    assert codes == {
+        1: 0,
+        2: ResponseCode.MESSAGE_ILLEGAL,
+        3: ResponseCode.INVALID_PARAMETER,
+        4: ResponseCode.INVALID_PARAMETER,
+        5: 0,
+    }
+    assert len(sender.records()) == 2
+
+
+def test_oneway_sends_are_stored_and_never_answered(sender: Sender) -> None:
+    (frame,) = FrameDecoder().feed(send())
+    oneway = encode_oneway(310, 1, frame.ext_fields, b"body", SerializeType.ROCKETMQ)
+    bad = encode_oneway(310, 2, frame.ext_fields | {"e": "99"}, b"body", SerializeType.ROCKETMQ)
+    assert sender.feed(oneway, bad) == []
+    assert len(sender.records()) == 1
+
+
+def test_batch_becomes_one_record_each_with_its_own_properties(sender: Sender) -> None:
+    body = encode_batch([(1, b"a", b"KEYS\x01k1\x02"), (2, b"b", b"KEYS\x01k2\x02")])
+    (answer,) = sender.feed(send(code=320, batch=True, body=body))
+    assert answer.code == 0
+    assert answer.ext_fields["msgId"].count(",") == 1
+    assert [(r.flag, r.body, r.properties) for r in sender.records()] == [
+        (1, b"a", b"KEYS\x01k1\x02"),
+        (2, b"b", b"KEYS\x01k2\x02"),
+    ]
+
+
+def test_broken_batch_is_refused_whole(sender: Sender) -> None:
+    body = encode_batch([(1, b"a", b""), (2, b"b", b"")])[:-1]
+    (answer,) = sender.feed(send(code=320, batch=True, body=body))
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert sender.records() == []
+
+
+@pytest.mark.parametrize(
+    ("stall_ms", "prefix"), [(250, "[TIMEOUT_CLEAN_QUEUE]"), (1500, "[PCBUSY_CLEAN_QUEUE]")]
+)
+def test_sends_behind_a_stalled_disk_are_refused_for_a_moment(
+    sender: Sender, stall_ms: float, prefix: str
+) -> None:
+    sender.feed(send(), send())
+    sender.handlers._notice_stall(stall_ms)
+    (refused,) = sender.feed(send())
+    assert refused.code == ResponseCode.SYSTEM_BUSY
+    assert refused.remark is not None
+    assert refused.remark.startswith(prefix)
+    sender.world.clock.advance(200)
+    (answer,) = sender.feed(send())
+    assert answer.code == 0
+
+
+def test_slave_takes_no_sends(tmp_path: Path) -> None:
+    from orbitmq.broker.config import BrokerRole
+
+    sender = Sender(tmp_path, role=BrokerRole.SLAVE, broker_id=1)
+    (answer,) = sender.feed(send())
+    assert answer.code == ResponseCode.SYSTEM_BUSY
+    assert answer.remark is not None
+    assert answer.remark.startswith("[REJECTREQUEST]")
+
+
+def test_changed_topic_is_checked_again(sender: Sender) -> None:
+    sender.feed(send(queue_id=3), send(queue_id=3))
+    sender.world.topic("T", queues=2)
+    (answer,) = sender.feed(send(queue_id=3))
+    assert answer.code == ResponseCode.INVALID_PARAMETER
