@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.broker.kit import safe_file
 
-from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.config import BrokerConfig, BrokerRole, change_role
 from orbitmq.broker.live_config import LiveConfig, edited
 from orbitmq.errors import NoPermission, ServerError
 from orbitmq.runtime.options import parse_properties
@@ -32,7 +32,13 @@ class Live:
             file=file,
             effective={"brokerIP1": "10.0.0.9", "brokerName": "not used", "useTLS": "false"},
             on_change=self.told.append,
+            on_role=self._became,
         )
+        self.roles: list[tuple[str, int]] = []
+
+    async def _became(self, role: BrokerRole, broker_id: int) -> None:
+        change_role(self.config, role, broker_id)
+        self.roles.append((role.value, broker_id))
 
     def update(self, text: str) -> frozenset[str]:
         return asyncio.run(self.live.update(text))
@@ -146,3 +152,46 @@ def test_editing_keeps_every_other_line(before: str, after: str) -> None:
 )
 def test_edited_value_is_read_back_as_it_was(value: str) -> None:
     assert parse_properties(edited("", {"k": value}), "after").values["k"] == value
+
+
+@pytest.mark.parametrize(
+    ("before", "text", "after"),
+    [
+        (("ASYNC_MASTER", 0), "brokerRole=SLAVE", ("SLAVE", 1)),
+        (("ASYNC_MASTER", 0), "brokerRole=SLAVE\nbrokerId=4", ("SLAVE", 4)),
+        (("ASYNC_MASTER", 0), "brokerRole=SYNC_MASTER", ("SYNC_MASTER", 0)),
+        (("SLAVE", 3), "brokerRole=ASYNC_MASTER", ("ASYNC_MASTER", 0)),
+        (("SLAVE", 3), "brokerId=5", ("SLAVE", 5)),
+        (("SLAVE", 3), "brokerRole=SLAVE", None),
+        (("SLAVE", 3), "brokerId=3", None),
+    ],
+)
+def test_role_changes_and_one_key_implies_the_other(
+    before: tuple[str, int], text: str, after: tuple[str, int] | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text(f"brokerRole={before[0]}\nbrokerId={before[1]}\n")
+    live = Live(safe_file(tmp_path, "broker.conf"), role=BrokerRole(before[0]), broker_id=before[1])
+    changed = live.update(text)
+    assert live.roles == ([] if after is None else [after])
+    assert changed == (frozenset() if after is None else {"brokerRole", "brokerId"})
+    role, broker_id = before if after is None else after
+    assert path.read_text() == f"brokerRole={role}\nbrokerId={broker_id}\n", "a restart keeps the role"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "brokerRole=KING",
+        "brokerRole=SLAVE\nbrokerId=0",
+        "brokerRole=SYNC_MASTER\nbrokerId=1",
+        "brokerId=1",
+        "brokerId=-1",
+    ],
+)
+def test_role_that_cannot_be_is_refused_with_everything_else(text: str) -> None:
+    live = Live()
+    with pytest.raises(ServerError, match="broker"):
+        live.update(f"brokerPermission=4\n{text}")
+    assert live.roles == []
+    assert live.config.permission == 6

@@ -208,7 +208,7 @@ class Follower:
             self._changed.clear()
 
     async def _follow(self) -> tuple[str, bool]:
-        """One connection, from its begin to its end: why it ended, and whether anything came over it."""
+        """One connection, from its begin to its end: why it ended, and whether it was of any use."""
         try:
             # The master goes on where our log ends, so it must end with a whole record that the master has too.
             self._store.end_replication()
@@ -217,13 +217,15 @@ class Follower:
         except (OrbitError, OSError, TimeoutError) as error:
             return str(error) or "timed out", False
         self.link = link
-        logger.info("following ha_address=%s from=%d", self.ha_address, self._store.max_log_offset)
+        loop = asyncio.get_running_loop()
+        began, start = loop.time(), self._store.max_log_offset
+        logger.info("following ha_address=%s from=%d", self.ha_address, start)
         try:
             reason = await link.closed
         finally:
             self.link = None
             link.close("left")
-        return reason, link.last_read_ms > 0
+        return reason, self._store.max_log_offset > start or loop.time() - began > _RETRY_S_MAX
 
     async def _connect(self) -> MasterLink:
         host, port = split_address(self.ha_address)
