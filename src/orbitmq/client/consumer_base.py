@@ -274,7 +274,15 @@ class ConsumerBase:
     async def _rebalance_topic(self, topic: str) -> bool:
         queues = self._instance.book.subscribe.get(topic)
         if not queues:
-            return True
+            # Asked for again each second: a topic created after the start is found long before the route timer.
+            try:
+                await self._instance.book.refresh(topic)
+            except TopicNotFound:
+                return False
+            await self._instance.heartbeat()
+            queues = self._instance.book.subscribe.get(topic)
+            if not queues:
+                return False
         if self.broadcasting:
             return await self._apply(topic, queues, queues)
         members = await self._members(topic)

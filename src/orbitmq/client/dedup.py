@@ -1,0 +1,125 @@
+"""Messages handled exactly once, as far as their effects are in a database.
+
+Delivery is at least once: after a crash or a rebalance a message may come again. ``once`` runs the handler and the
+note "this message is done" in one database transaction, so a second delivery finds the note and does nothing. Any
+DB-API 2.0 database works; SQLite needs no settings.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from orbitmq.client.message import ReceivedMessage
+from orbitmq.errors import ConfigError
+from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
+
+__all__ = ["Deduplicator", "sqlite_connections"]
+
+logger = logging.getLogger(__name__)
+
+
+def sqlite_connections(path: str) -> Callable[[], sqlite3.Connection]:
+    """Connections to a SQLite file that several threads may write."""
+
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(path, timeout=30.0)
+        connection.execute("PRAGMA journal_mode=WAL")
+        return connection
+
+    return connect
+
+
+def _message_id(message: ReceivedMessage) -> str:
+    return message.message_id
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deduplicator:
+    """Remembers which messages a group has done, beside the effects they had.
+
+    ``connect`` makes a connection; each thread gets one and keeps it. ``key`` names what counts as the same message:
+    by default the unique key its sender gave it, which every retry and redelivery keeps. ``placeholder`` is ``%s``
+    for most other drivers, ``integrity_error`` what they raise for a key that exists.
+    """
+
+    connect: Callable[[], Any]
+    group: str
+    table: str = "orbitmq_done"
+    key: Callable[[ReceivedMessage], str] = _message_id
+    placeholder: str = "?"
+    integrity_error: type[Exception] = sqlite3.IntegrityError
+    clock: Clock = SYSTEM_CLOCK
+
+    def __post_init__(self) -> None:
+        if not self.table.replace("_", "").replace(".", "").isalnum():
+            raise ConfigError(f"table name {self.table!r} has other characters than letters, digits, _ and .")
+        object.__setattr__(self, "_local", threading.local())
+
+    def create_table(self) -> None:
+        """Make the table if it is not there."""
+        connection = self._connection()
+        cursor = connection.cursor()
+        cursor.execute(
+            f"CREATE TABLE IF NOT EXISTS {self.table} (consumer_group VARCHAR(255) NOT NULL, "
+            "message_key VARCHAR(255) NOT NULL, done_ms BIGINT NOT NULL, PRIMARY KEY (consumer_group, message_key))"
+        )
+        connection.commit()
+
+    def once(self, handler: Callable[[ReceivedMessage, Any], object]) -> Callable[[ReceivedMessage], None]:
+        """A listener that calls ``handler(message, connection)`` once per message.
+
+        The handler writes through the connection and does not commit. If it raises, everything is rolled back and the
+        message comes again. It is a plain function: the consumer runs it on a thread.
+        """
+
+        def listen(message: ReceivedMessage) -> None:
+            connection = self._connection()
+            try:
+                if not self._claim(connection, self.key(message)):
+                    connection.rollback()
+                    logger.info("message was done before id=%s", message.message_id)
+                    return
+                handler(message, connection)
+                connection.commit()
+            except BaseException:
+                connection.rollback()
+                raise
+
+        listen.__qualname__ = getattr(handler, "__qualname__", "once")
+        return listen
+
+    def forget_before(self, timestamp_ms: int) -> int:
+        """Remove notes older than that; keep them longer than messages can be redelivered. Gives how many went."""
+        connection = self._connection()
+        cursor = connection.cursor()
+        mark = self.placeholder
+        cursor.execute(
+            f"DELETE FROM {self.table} WHERE consumer_group = {mark} AND done_ms < {mark}",
+            (self.group, timestamp_ms),
+        )
+        connection.commit()
+        return int(cursor.rowcount)
+
+    def _claim(self, connection: Any, key: str) -> bool:
+        """Note the message as done; False if it is already. Another thread at the same message waits here."""
+        mark = self.placeholder
+        try:
+            connection.cursor().execute(
+                f"INSERT INTO {self.table} (consumer_group, message_key, done_ms) VALUES ({mark}, {mark}, {mark})",
+                (self.group, key, self.clock.now_ms()),
+            )
+        except self.integrity_error:
+            return False
+        return True
+
+    def _connection(self) -> Any:
+        local: Any = self._local  # type: ignore[attr-defined]
+        connection = getattr(local, "connection", None)
+        if connection is None:
+            connection = local.connection = self.connect()
+        return connection

@@ -1,0 +1,122 @@
+"""States of clients, local offsets, the plain facade and forks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from tests.unit.client.messages import QUEUE
+
+from orbitmq.client import (
+    ClientStateError,
+    ForkedError,
+    LitePullConsumer,
+    Message,
+    Producer,
+    PushConsumer,
+    sync,
+)
+from orbitmq.client.offset_store import LocalOffsets
+from orbitmq.errors import InvalidParameter
+from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM
+from orbitmq.testing import run_broker
+
+
+def test_local_offsets_survive_and_read_as_the_java_client_writes_them(tmp_path: Path) -> None:
+    offsets = LocalOffsets(LOCAL_FILE_SYSTEM, str(tmp_path), "ip@DEFAULT", "g")
+    offsets.load()
+    offsets.update(QUEUE, 5)
+    offsets.update(QUEUE, 3)
+    asyncio.run(offsets.persist([QUEUE]))
+    file = tmp_path / "ip@DEFAULT" / "g" / "offsets.json"
+    assert '"offsetTable"' in file.read_text()
+    again = LocalOffsets(LOCAL_FILE_SYSTEM, str(tmp_path), "ip@DEFAULT", "g")
+    again.load()
+    assert asyncio.run(again.stored(QUEUE)) == 5
+    java = b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:9}}'
+    file.write_bytes(java)
+    again.load()
+    assert asyncio.run(again.stored(QUEUE)) == 9
+    file.write_bytes(b"rubbish")
+    file.with_name("offsets.json.bak").write_bytes(b"rubbish")
+    again.load()
+    assert asyncio.run(again.stored(QUEUE)) == -1
+
+
+def test_frozen_offsets_do_not_move_until_forgotten(tmp_path: Path) -> None:
+    offsets = LocalOffsets(LOCAL_FILE_SYSTEM, str(tmp_path), "c", "g")
+    offsets.update(QUEUE, 5)
+    offsets.freeze(QUEUE)
+    offsets.update(QUEUE, 9)
+    assert offsets.offsets[QUEUE] == 5
+    offsets.forget(QUEUE)
+    offsets.update(QUEUE, 2)
+    assert offsets.offsets[QUEUE] == 2
+
+
+def test_wrong_use_is_told_at_once() -> None:
+    async def run() -> None:
+        with pytest.raises(ClientStateError, match="reserved"):
+            Producer("DEFAULT_PRODUCER")
+        with pytest.raises(InvalidParameter, match="blank"):
+            Producer(" ")
+        with pytest.raises(ClientStateError, match="subscribe"):
+            await PushConsumer("g").start()
+        consumer = LitePullConsumer("g")
+        consumer.subscribe("T")
+        with pytest.raises(ClientStateError, match="exclude"):
+            await consumer.assign([QUEUE])
+        with pytest.raises(ClientStateError, match="start"):
+            await consumer.poll(0.1)
+        two = PushConsumer("g")
+        two.subscribe("A", handler=lambda message: None)
+        two.subscribe("B")
+        with pytest.raises(ClientStateError, match="no handler for topic B"):
+            await two.start()
+
+    asyncio.run(run())
+
+
+def test_second_start_is_an_error() -> None:
+    async def run() -> None:
+        async with Producer("g", "127.0.0.1:1") as producer:
+            with pytest.raises(ClientStateError, match="started before"):
+                await producer.start()
+
+    asyncio.run(run())
+
+
+def test_client_left_behind_by_a_fork_says_so() -> None:
+    async def run() -> str:
+        async with Producer("g", "127.0.0.1:1") as producer:
+            real = producer._instance._process_id
+            producer._instance._process_id = os.getppid()  # what a child of a fork would see
+            try:
+                with pytest.raises(ForkedError, match="after the fork") as caught:
+                    await producer.send(Message("T", "x"))
+            finally:
+                producer._instance._process_id = real
+            return str(caught.value)
+
+    assert str(os.getppid()) in asyncio.run(run())
+
+
+@pytest.mark.slow
+def test_plain_clients_share_a_loop_and_leave_no_thread() -> None:
+    before = set(threading.enumerate())
+    with run_broker() as broker:
+        loop = sync.LoopThread()
+        with (
+            sync.Producer("p", broker.name_server, loop=loop) as one,
+            sync.Producer("q", broker.name_server, loop=loop) as two,
+        ):
+            futures = [producer.send_async(Message("T", "x")) for producer in (one, two) for _ in range(5)]
+            assert len({future.result(10).message_id for future in futures}) == 10
+            assert one.client_id != two.client_id
+        loop.close()
+        with pytest.raises(ClientStateError, match="closed"):
+            one.send(Message("T", "x"))
+    assert set(threading.enumerate()) == before

@@ -1,0 +1,178 @@
+"""Small parts of the client that need no server: signing, queue choice, options, headers, errors, trace records."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.client.messages import QUEUE, received
+
+from orbitmq.client.errors import SendFailed, add_hint
+from orbitmq.client.handlers import ConsumeContext, Handler, Outcome
+from orbitmq.client.message import Message, SendResult, SendStatus, TransactionState
+from orbitmq.client.options import Credentials, ProducerOptions, PushOptions, build_options
+from orbitmq.client.queue_picker import QueuePicker, select_by_hash
+from orbitmq.client.routes import split_name_servers
+from orbitmq.client.signing import sign
+from orbitmq.client.trace import (
+    consume_after_record,
+    consume_before_record,
+    end_transaction_record,
+    send_record,
+)
+from orbitmq.errors import ConfigError, RecordError, TopicNotFound
+from orbitmq.model.route import MessageQueue
+from orbitmq.testing.manual_clock import ManualClock
+from orbitmq.wire.frame import encode_binary_ext
+from orbitmq.wire.send_writer import SendWriter
+
+QUEUES = [
+    MessageQueue(topic="T", broker_name=name, queue_id=number) for name in ("a", "b") for number in range(2)
+]
+
+
+def test_signature_is_that_of_the_java_client() -> None:
+    fields = {
+        "a": "PG", "b": "T", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "1700000000000", "h": "0",
+        "i": "TAGS\x01TagA\x02", "j": "0", "k": "false", "m": "false", "n": "b",
+    }  # fmt: skip
+    signed = sign(fields, b"hi", Credentials("ak", "sk12345678"))
+    assert signed["Signature"] == "Bv0W0JeeUSPMhU82T6LRfLSrm3M="
+    assert "Signature" not in fields
+    assert "sk12345678" not in repr(Credentials("ak", "sk12345678"))
+
+
+@pytest.mark.parametrize(
+    ("key", "queue_id"), [("TagA", 2598919 % 4), ("polygenelubricants", 2**31 % 4), (7, 3)]
+)
+def test_hash_selector_chooses_as_java_does(key: str | int, queue_id: int) -> None:
+    assert select_by_hash(QUEUES, key) is QUEUES[queue_id]
+
+
+def test_picker_goes_round_and_avoids_the_broker_that_failed() -> None:
+    picker = QueuePicker(ManualClock().now_ms, avoid_slow=False)
+    assert {picker.pick(QUEUES, None).sort_key for _ in range(4)} == {queue.sort_key for queue in QUEUES}
+    assert {picker.pick(QUEUES, "a").broker_name for _ in range(8)} == {"b"}
+    assert picker.pick(QUEUES[:2], "a").broker_name == "a", "better the same broker than none"
+
+
+def test_picker_leaves_slow_brokers_alone_for_a_while() -> None:
+    clock = ManualClock()
+    picker = QueuePicker(clock.now_ms, avoid_slow=True)
+    picker.report("a", 600)
+    assert {picker.pick(QUEUES, None).broker_name for _ in range(8)} == {"b"}
+    picker.report("b", 0, failed=True)
+    assert picker.isolated() == {"a", "b"}
+    assert picker.pick(QUEUES, None), "all isolated: some queue nevertheless"
+    clock.advance(2001)
+    assert picker.isolated() == {"b"}
+    assert {picker.pick(QUEUES, None).broker_name for _ in range(8)} == {"a"}
+
+
+def test_binary_send_header_equals_the_general_encoder() -> None:
+    writer = SendWriter("group", "TBW102", 4)
+    for batch in (False, True):
+        properties = "TAGS\x01größe\x02"
+        arguments = ("T", "broker-a", 3, 1_700_000_000_000, (0x301, 7))
+        topic, broker, queue_id, born_ms, flags = arguments
+        fields = writer.fields(topic, broker, queue_id, properties, born_ms, flags, batch=batch)
+        for _ in range(2):  # learnt, then known
+            raw = writer.binary(topic, broker, queue_id, properties.encode(), born_ms, flags, batch=batch)
+            assert raw == encode_binary_ext(fields)
+
+
+def test_options_refuse_unknown_names_and_values_out_of_range() -> None:
+    with pytest.raises(ConfigError, match=r"no such setting: retrys; ProducerOptions has .*retries"):
+        build_options(ProducerOptions, None, {"retrys": 3})
+    with pytest.raises(ConfigError, match="workers is 0; 1 to 1000 is accepted"):
+        PushOptions(workers=0)
+    base = ProducerOptions(retries=1)
+    assert build_options(ProducerOptions, base, {}) is base
+    assert build_options(ProducerOptions, base, {"send_timeout_s": 9.0}) == ProducerOptions(
+        retries=1, send_timeout_s=9.0
+    )
+
+
+def test_message_properties_hold_what_was_asked_for() -> None:
+    message = Message(
+        "T",
+        "x",
+        tags="t",
+        keys=["a", "b"],
+        properties={"p": "1"},
+        delay_level=3,
+        shard_key="s",
+        wait_stored=False,
+    )
+    assert message.property_pairs() == {
+        "p": "1", "KEYS": "a b", "TAGS": "t", "__SHARDINGKEY": "s", "DELAY": "3", "WAIT": "false",
+    }  # fmt: skip
+    with pytest.raises(RecordError, match="'TAGS' is reserved"):
+        Message("T", "x", properties={"TAGS": "t"}).property_pairs()
+
+
+def test_received_message_shows_the_topic_it_was_sent_to() -> None:
+    plain, again = received(0), received(1, topic="%RETRY%g", RETRY_TOPIC="T", TAGS="a", KEYS="k1 k2")
+    assert (plain.topic, again.topic, again.record.topic) == ("T", "T", "%RETRY%g")
+    assert (again.tags, again.keys, again.get("none")) == ("a", ["k1", "k2"], None)
+    assert plain.message_id == plain.offset_message_id == "0A00000100002A9F0000000000000000"
+
+
+def test_errors_say_what_to_do() -> None:
+    error = add_hint(TopicNotFound("no topic T"))
+    assert "autoCreateTopicEnable" in error.__notes__[0]
+    assert (error.response_code, error.retriable) == (17, True)
+    assert add_hint(error).__notes__ == error.__notes__, "once is enough"
+    assert SendFailed("x", code=10002, attempts=3).retriable
+
+
+def test_handler_outcomes() -> None:
+    def fails(message: object) -> None:
+        raise ValueError("no")
+
+    assert Handler(fails, None).run_blocking([received(0)]).done == 0
+    assert Handler(lambda message: None, None).run_blocking([received(0)]) == Outcome()
+
+
+def test_name_servers_may_be_separated_by_either_sign() -> None:
+    assert sorted(split_name_servers(" a:1; b:2,c:3;")) == ["a:1", "b:2", "c:3"]
+
+
+def test_trace_records_have_the_fields_of_the_java_client() -> None:
+    result = SendResult(SendStatus.OK, "ID", QUEUE, 5, "OFFSETID", "TX", "DefaultRegion")
+    message = Message("T", "four", tags="tag", keys=["k1", "k2"])
+    record = send_record("g", message, result, address="1.2.3.4:5", now_ms=7, cost_ms=3)
+    assert (
+        record.text
+        == "\x01".join(
+            [
+                "Pub",
+                "7",
+                "DefaultRegion",
+                "g",
+                "T",
+                "ID",
+                "tag",
+                "k1 k2",
+                "1.2.3.4:5",
+                "4",
+                "3",
+                "0",
+                "OFFSETID",
+                "true",
+            ]
+        )
+        + "\x02"
+    )
+    assert record.keys == {"ID", "k1", "k2"}
+    end = end_transaction_record(
+        "g", message, result, TransactionState.ROLLBACK, address="h", now_ms=7, from_check=False
+    )
+    assert end.text.split("\x01")[-3:] == ["TX", "ROLLBACK_MESSAGE", "false\x02"]
+    context = ConsumeContext(
+        "g", [received(0, KEYS="k", UNIQ_KEY="U", MSG_REGION="R")], success=True, started_ms=10
+    )
+    assert (
+        consume_before_record(context, "g", "REQ").text
+        == "SubBefore\x0110\x01R\x01g\x01REQ\x01U\x010\x01k\x02"
+    )
+    after = consume_after_record(context, "g", "REQ", now_ms=14).text
+    assert after == "SubAfter\x01REQ\x01U\x014\x01true\x01k\x010\x0114\x01g\x02"
