@@ -164,6 +164,7 @@ class Broker:
             post=loop.call_soon_threadsafe,
             memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         )
+        self.store.filter_bitmap = self.filters.bitmap
         # Recovery of a large store takes seconds; nobody is served yet, so blocking the loop harms no one.
         self.store.open()
         levels = DelayLevels(self.store_config.delay_levels)
