@@ -387,7 +387,7 @@ class Transactions:
             return False
         first = self._first.pop(half.queue_offset, half.queue_offset)
         self._newest.pop(first, None)
-        logger.error(
+        logger.warning(
             "transaction given up key=%s half_offset=%d checks=%d", half.unique_key, half.queue_offset, times
         )
         return True
