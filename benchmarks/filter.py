@@ -1,6 +1,6 @@
 """Pulls filtered by SQL92: our broker and Apache's in one run, by one load generator.
 
-    python -m benchmarks.filter [--seconds 3] [--ours-only]
+    python -m benchmarks.filter [--seconds 1] [--rounds 3] [--readers 4] [--ours-only]
 
 Both brokers get the same messages (four queues, two properties of interest among six, 100 bytes of body). A consumer
 registers its expression by heartbeat, as the official push consumer does; one connection per queue then pulls from
@@ -16,6 +16,7 @@ import selectors
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any, Final
 
 from tests.apache.harness import BENCH_JVM, LATEST, ApacheBroker, ApacheNamesrv, create_topic, missing_tools
@@ -25,6 +26,9 @@ from tests.apache.servers import create_group
 from orbitmq.codes import RequestCode
 from orbitmq.record.batch import encode_batch
 from orbitmq.wire.frame import Frame, FrameDecoder, encode_request
+
+Broker = ApacheBroker | OrbitBroker
+Namesrv = ApacheNamesrv | OrbitNamesrv
 
 QUEUES: Final = 4
 MESSAGES_PER_QUEUE: Final = 20_000
@@ -145,27 +149,54 @@ class _Reader:
             self._offset = 0 if following >= MESSAGES_PER_QUEUE else following
             self.send()
 
+    def finish(self) -> None:
+        """Take the answer that is still on the way."""
+        frames: list[Frame] = []
+        while not frames:
+            frames = self._decoder.feed(self.connection.recv(1 << 20))
 
-def _measure(broker: ApacheBroker | OrbitBroker, group: str, seconds: float) -> dict[str, float]:
-    readers = [_Reader(broker.address, group, queue_id) for queue_id in range(QUEUES)]
-    with selectors.DefaultSelector() as selector:
-        for reader in readers:
-            selector.register(reader.connection, selectors.EVENT_READ, reader)
-            reader.send()
-        _run(selector, seconds)  # warm-up: a JIT needs some thousands of calls
-        looked, cpu = sum(reader.looked for reader in readers), broker.cpu_seconds()
-        given, started = sum(reader.given_bytes for reader in readers), time.perf_counter()
-        _run(selector, seconds)
-        elapsed, cpu = time.perf_counter() - started, broker.cpu_seconds() - cpu
-        looked = sum(reader.looked for reader in readers) - looked
-        given = sum(reader.given_bytes for reader in readers) - given
-    for reader in readers:
-        reader.connection.close()
-    return {
-        "looked_at_per_s": looked / elapsed,
-        "given_mib_per_s": given / elapsed / 2**20,
-        "cpu_us_per_message": cpu / looked * 1e6,
-    }
+
+class _Load:
+    """One broker, filled, with one reader per queue for each expression."""
+
+    def __init__(self, namesrv: Namesrv, broker: Broker, readers: int) -> None:
+        self.broker = broker
+        self.rounds: dict[str, list[dict[str, float]]] = {name: [] for name in EXPRESSIONS}
+        create_topic(namesrv, broker, TOPIC, queue_count=QUEUES)
+        self._connection = _connect(broker.address)
+        self._readers: dict[str, list[_Reader]] = {}
+        _fill(self._connection)
+        for number, (name, expression) in enumerate(EXPRESSIONS.items()):
+            group = f"readers-{number}"
+            create_group(namesrv, broker, group)
+            _register(self._connection, group, expression)
+            self._readers[name] = [_Reader(broker.address, group, queue_id) for queue_id in range(readers)]
+
+    def run(self, name: str, seconds: float) -> dict[str, float]:
+        readers = self._readers[name]
+        with selectors.DefaultSelector() as selector:
+            for reader in readers:
+                selector.register(reader.connection, selectors.EVENT_READ, reader)
+                reader.send()
+            looked, cpu = sum(reader.looked for reader in readers), self.broker.cpu_seconds()
+            given, started = sum(reader.given_bytes for reader in readers), time.perf_counter()
+            _run(selector, seconds)
+            elapsed, cpu = time.perf_counter() - started, self.broker.cpu_seconds() - cpu
+            looked = sum(reader.looked for reader in readers) - looked
+            given = sum(reader.given_bytes for reader in readers) - given
+            for reader in readers:
+                reader.finish()
+        return {
+            "looked_at_per_s": looked / elapsed,
+            "given_mib_per_s": given / elapsed / 2**20,
+            "cpu_us_per_message": cpu / looked * 1e6,
+        }
+
+    def close(self) -> None:
+        for readers in self._readers.values():
+            for reader in readers:
+                reader.connection.close()
+        self._connection.close()
 
 
 def _run(selector: selectors.DefaultSelector, seconds: float) -> None:
@@ -175,40 +206,48 @@ def _run(selector: selectors.DefaultSelector, seconds: float) -> None:
             key.data.receive()
 
 
-def measure(
-    namesrv: OrbitNamesrv | ApacheNamesrv, broker: ApacheBroker | OrbitBroker, seconds: float
-) -> dict[str, dict[str, float]]:
-    """Figures by expression."""
-    with namesrv, broker:
-        create_topic(namesrv, broker, TOPIC, queue_count=QUEUES)
-        with _connect(broker.address) as connection:
-            _fill(connection)
-            figures = {}
-            for number, (name, expression) in enumerate(EXPRESSIONS.items()):
-                group = f"readers-{number}"
-                create_group(namesrv, broker, group)
-                _register(connection, group, expression)
-                figures[name] = _measure(broker, group, seconds)
-    return figures
+def run(
+    seconds: float = 1.0, *, rounds: int = 3, readers: int = QUEUES, ours_only: bool = False
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Figures by broker and expression, of each the round in the middle. Apache's only where Java is present."""
+    with ExitStack() as stack:
+        namesrv = stack.enter_context(OrbitNamesrv())
+        broker = stack.enter_context(OrbitBroker(namesrv, enablePropertyFilter=True))
+        loads = {"orbitmq": _Load(namesrv, broker, readers)}
+        if not ours_only and not missing_tools():
+            theirs = stack.enter_context(ApacheNamesrv(LATEST))
+            apache = stack.enter_context(
+                ApacheBroker(LATEST, theirs, jvm_args=BENCH_JVM, enablePropertyFilter=True)
+            )
+            loads[f"apache-{LATEST}"] = _Load(theirs, apache, readers)
+        for name in EXPRESSIONS:  # a JIT needs some thousands of calls
+            for load in loads.values():
+                load.run(name, seconds)
+        # In turns, so that what else the machine does meanwhile hits both alike.
+        for _ in range(rounds):
+            for name in EXPRESSIONS:
+                for load in loads.values():
+                    load.rounds[name].append(load.run(name, seconds))
+        for load in loads.values():
+            load.close()
+    return {
+        server: {name: _middle(figures) for name, figures in load.rounds.items()}
+        for server, load in loads.items()
+    }
 
 
-def run(seconds: float = 3.0, *, ours_only: bool = False) -> dict[str, dict[str, dict[str, float]]]:
-    """Figures by broker and expression. Apache's is left out where Java is missing or not wanted."""
-    namesrv = OrbitNamesrv()
-    results = {"orbitmq": measure(namesrv, OrbitBroker(namesrv, enablePropertyFilter=True), seconds)}
-    if not ours_only and not missing_tools():
-        apache = ApacheNamesrv(LATEST)
-        broker = ApacheBroker(LATEST, apache, jvm_args=BENCH_JVM, enablePropertyFilter=True)
-        results[f"apache-{LATEST}"] = measure(apache, broker, seconds)
-    return results
+def _middle(rounds: list[dict[str, float]]) -> dict[str, float]:
+    return sorted(rounds, key=lambda figures: figures["looked_at_per_s"])[len(rounds) // 2]
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description="SQL92-filtered pulls, ours beside Apache's")
-    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--readers", type=int, default=QUEUES, help="queues read at a time")
     parser.add_argument("--ours-only", action="store_true")
     chosen = parser.parse_args(arguments)
-    results = run(chosen.seconds, ours_only=chosen.ours_only)
+    results = run(chosen.seconds, rounds=chosen.rounds, readers=chosen.readers, ours_only=chosen.ours_only)
     for name in EXPRESSIONS:
         print(f"{name}: {EXPRESSIONS[name]}")
         for server, figures in results.items():
