@@ -21,7 +21,7 @@ from tests.apache.servers import ApacheBroker, ApacheNamesrv, create_group, crea
 
 TARGETS: Final = ("ours", "apache-5.5.0", "apache-4.9.7")
 TEST_SECONDS: Final = 60.0
-SETTINGS: Final[dict[str, str | int | bool]] = {
+SETTINGS: Final[dict[str, Any]] = {
     "enablePropertyFilter": True,
     "traceTopicEnable": True,
     # An unanswered transaction is asked about after a second or two, not after a minute.

@@ -161,7 +161,12 @@ async def test_transaction_commits_rolls_back_and_is_asked_about(target: Target)
     collector.on(consumer, topic)
     async with consumer, Producer("pg-tx", target.address, check=check) as producer:
         for body, state in states.items():
-            result = await producer.send_in_transaction(Message(topic, body), lambda m, i, s=state: s)
+            outcome = state
+
+            def local(message: Message, transaction_id: str) -> TransactionState:
+                return outcome  # noqa: B023 - called before the next round
+
+            result = await producer.send_in_transaction(Message(topic, body), local)
             assert result.transaction_state is state
         await collector.wait(2)
     assert sorted(collector.bodies) == ["perhaps", "yes"]

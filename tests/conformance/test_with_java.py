@@ -82,8 +82,8 @@ async def test_messages_of_the_java_client_read_alike(target: Target, java_lates
         JavaMessage(topic=topic, body=b"z" * 10_000),
         JavaMessage(topic=topic, body=b"later", delay_level=1),
     ]
-    for message in sent:
-        await blocking(producer.send, message)
+    for single in sent:
+        await blocking(producer.send, single)
     await blocking(producer.send_batch, [JavaMessage(topic=topic, body=b"b%d" % i) for i in range(3)])
     await blocking(producer.send_oneway, JavaMessage(topic=topic, body=b"oneway"))
     transactional = await blocking(java_latest.producer, f"jt-{topic}", target.address, transactional=True)

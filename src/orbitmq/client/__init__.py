@@ -32,6 +32,14 @@ from orbitmq.client.puller import PullResult, PullStatus
 from orbitmq.client.push_consumer import PushConsumer
 from orbitmq.client.queue_picker import select_by_hash
 from orbitmq.client.sender import SendContext, SendHook
+from orbitmq.model.rebalance import (
+    allocate_averagely,
+    allocate_averagely_by_circle,
+    allocate_by_config,
+    allocate_by_consistent_hash,
+    allocate_by_machine_room,
+    allocate_nearby,
+)
 from orbitmq.model.route import MessageQueue
 from orbitmq.record.compression import Compression
 from orbitmq.wire.bodies import ConsumeFromWhere, MessageModel
@@ -74,5 +82,11 @@ __all__ = [
     "SendStatus",
     "TooManyInFlightError",
     "TransactionState",
+    "allocate_averagely",
+    "allocate_averagely_by_circle",
+    "allocate_by_config",
+    "allocate_by_consistent_hash",
+    "allocate_by_machine_room",
+    "allocate_nearby",
     "select_by_hash",
 ]

@@ -20,7 +20,9 @@ class Span:
 
     def __init__(self, name: str, parent: object, attributes: dict[str, object]) -> None:
         self.name, self.parent, self.attributes = name, parent, attributes
-        self.ended, self.status, self.errors = False, None, list[BaseException]()
+        self.ended = False
+        self.status: Any = None
+        self.errors: list[BaseException] = []
 
     def set_attribute(self, name: str, value: object) -> None:
         self.attributes[name] = value
