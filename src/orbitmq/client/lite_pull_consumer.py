@@ -6,13 +6,14 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
-from typing import Any, Final
+from typing import Final, Unpack
 
 from orbitmq.client.consumer_base import ConsumerBase
 from orbitmq.client.errors import ClientStateError, OffsetOutOfRangeError
 from orbitmq.client.message import ReceivedMessage
 from orbitmq.client.options import LitePullOptions, build_options
 from orbitmq.client.process_queue import ProcessQueue
+from orbitmq.client.settings import LitePullSettings
 from orbitmq.codes import PullFlag
 from orbitmq.errors import FlowControl, OrbitError
 from orbitmq.model.names import wrap_namespace
@@ -46,9 +47,9 @@ class LitePullConsumer(ConsumerBase):
         options: LitePullOptions | None = None,
         *,
         clock: Clock = SYSTEM_CLOCK,
-        **settings: Any,
+        **settings: Unpack[LitePullSettings],
     ) -> None:
-        self.options = build_options(LitePullOptions, options, settings)
+        self.options = build_options(LitePullOptions, options, dict(settings))
         super().__init__(group, name_servers, self.options, clock)
         self._assigned: dict[MessageQueue, str] | None = None
         self._expressions: dict[str, SubscriptionData] = {}

@@ -6,7 +6,7 @@ import base64
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self, Unpack
 
 import msgspec
 
@@ -19,6 +19,7 @@ from orbitmq.client.options import ProducerOptions, build_options
 from orbitmq.client.queue_picker import select_by_hash
 from orbitmq.client.request_reply import Requests
 from orbitmq.client.sender import Outgoing, SendContext, Sender, SendHook
+from orbitmq.client.settings import ProducerSettings
 from orbitmq.client.transactions import LocalTransaction, TransactionCheck, Transactions
 from orbitmq.codes import RequestCode
 from orbitmq.errors import MessageIllegal
@@ -63,9 +64,9 @@ class Producer:
         *,
         check: TransactionCheck | None = None,
         clock: Clock = SYSTEM_CLOCK,
-        **settings: Any,
+        **settings: Unpack[ProducerSettings],
     ) -> None:
-        self.options = build_options(ProducerOptions, options, settings)
+        self.options = build_options(ProducerOptions, options, dict(settings))
         self.group = wrap_namespace(self.options.namespace, group)
         check_group(self.group)
         if group == PRODUCER_GROUP_RESERVED:

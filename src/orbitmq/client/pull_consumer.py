@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final, Unpack
 
 from orbitmq.client.consumer_base import ConsumerBase
 from orbitmq.client.message import ReceivedMessage
@@ -10,6 +10,7 @@ from orbitmq.client.options import ConsumerOptions, build_options
 from orbitmq.client.process_queue import ProcessQueue
 from orbitmq.client.puller import PullResult
 from orbitmq.client.send_back import SendBack
+from orbitmq.client.settings import ConsumerSettings
 from orbitmq.codes import PullFlag
 from orbitmq.model.route import MessageQueue
 from orbitmq.model.subscription import SQL92, TAG, parse_subscription
@@ -33,9 +34,9 @@ class PullConsumer(ConsumerBase):
         options: ConsumerOptions | None = None,
         *,
         clock: Clock = SYSTEM_CLOCK,
-        **settings: Any,
+        **settings: Unpack[ConsumerSettings],
     ) -> None:
-        self.options = build_options(ConsumerOptions, options, settings)
+        self.options = build_options(ConsumerOptions, options, dict(settings))
         super().__init__(group, name_servers, self.options, clock)
         self._send_back = SendBack(self._instance, self.group, self.options, -1)
 

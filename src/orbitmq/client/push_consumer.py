@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
 from orbitmq.client.callables import UserCalls
 from orbitmq.client.consume_concurrent import ConcurrentService
@@ -19,6 +19,7 @@ from orbitmq.client.options import PushOptions, build_options
 from orbitmq.client.process_queue import ProcessQueue
 from orbitmq.client.puller import PullResult, PullStatus
 from orbitmq.client.send_back import SendBack
+from orbitmq.client.settings import PushSettings
 from orbitmq.codes import PullFlag
 from orbitmq.errors import FlowControl, OrbitError
 from orbitmq.model.names import retry_topic, unwrap_namespace, wrap_namespace
@@ -70,9 +71,9 @@ class PushConsumer(ConsumerBase):
         options: PushOptions | None = None,
         *,
         clock: Clock = SYSTEM_CLOCK,
-        **settings: Any,
+        **settings: Unpack[PushSettings],
     ) -> None:
-        self.options = build_options(PushOptions, options, settings)
+        self.options = build_options(PushOptions, options, dict(settings))
         super().__init__(group, name_servers, self.options, clock)
         self.orderly = self.options.orderly
         self._handlers: dict[str, Handler] = {}

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from orbitmq.client import lite_pull_consumer as async_lite
 from orbitmq.client import producer as async_producer
@@ -23,7 +23,8 @@ from orbitmq.client.message import Message, ReceivedMessage, SendResult
 from orbitmq.client.producer import QueueSelector
 from orbitmq.client.puller import PullResult
 from orbitmq.client.sender import SendHook
-from orbitmq.client.transactions import LocalTransaction
+from orbitmq.client.settings import ConsumerSettings, LitePullSettings, ProducerSettings, PushSettings
+from orbitmq.client.transactions import LocalTransaction, TransactionCheck
 from orbitmq.model.route import MessageQueue
 
 __all__ = ["LitePullConsumer", "LoopThread", "Producer", "PullConsumer", "PushConsumer"]
@@ -133,9 +134,15 @@ class Producer(_Facade):
     _client: async_producer.Producer
 
     def __init__(
-        self, group: str, name_servers: str = "", *, loop: LoopThread | None = None, **settings: Any
+        self,
+        group: str,
+        name_servers: str = "",
+        *,
+        check: TransactionCheck | None = None,
+        loop: LoopThread | None = None,
+        **settings: Unpack[ProducerSettings],
     ) -> None:
-        super().__init__(async_producer.Producer, loop, group, name_servers, **settings)
+        super().__init__(async_producer.Producer, loop, group, name_servers, check=check, **settings)
 
     def add_hook(self, hook: SendHook) -> None:
         self._client.add_hook(hook)
@@ -189,7 +196,12 @@ class PushConsumer(_Facade):
     _client: async_push.PushConsumer
 
     def __init__(
-        self, group: str, name_servers: str = "", *, loop: LoopThread | None = None, **settings: Any
+        self,
+        group: str,
+        name_servers: str = "",
+        *,
+        loop: LoopThread | None = None,
+        **settings: Unpack[PushSettings],
     ) -> None:
         super().__init__(async_push.PushConsumer, loop, group, name_servers, **settings)
 
@@ -249,7 +261,12 @@ class LitePullConsumer(_Facade):
     _client: async_lite.LitePullConsumer
 
     def __init__(
-        self, group: str, name_servers: str = "", *, loop: LoopThread | None = None, **settings: Any
+        self,
+        group: str,
+        name_servers: str = "",
+        *,
+        loop: LoopThread | None = None,
+        **settings: Unpack[LitePullSettings],
     ) -> None:
         super().__init__(async_lite.LitePullConsumer, loop, group, name_servers, **settings)
 
@@ -311,7 +328,12 @@ class PullConsumer(_Facade):
     _client: async_pull.PullConsumer
 
     def __init__(
-        self, group: str, name_servers: str = "", *, loop: LoopThread | None = None, **settings: Any
+        self,
+        group: str,
+        name_servers: str = "",
+        *,
+        loop: LoopThread | None = None,
+        **settings: Unpack[ConsumerSettings],
     ) -> None:
         super().__init__(async_pull.PullConsumer, loop, group, name_servers, **settings)
 

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any, get_type_hints
+
 import pytest
 from tests.unit.client.messages import QUEUE, received
 
 from orbitmq.client.errors import SendFailed, add_hint
 from orbitmq.client.handlers import ConsumeContext, Handler, Outcome
 from orbitmq.client.message import Message, SendResult, SendStatus, TransactionState
-from orbitmq.client.options import Credentials, ProducerOptions, PushOptions, build_options
+from orbitmq.client.options import (
+    ConsumerOptions,
+    Credentials,
+    LitePullOptions,
+    ProducerOptions,
+    PushOptions,
+    build_options,
+)
 from orbitmq.client.queue_picker import QueuePicker, select_by_hash
 from orbitmq.client.routes import split_name_servers
+from orbitmq.client.settings import ConsumerSettings, LitePullSettings, ProducerSettings, PushSettings
 from orbitmq.client.signing import sign
 from orbitmq.client.trace import (
     consume_after_record,
@@ -89,6 +100,24 @@ def test_options_refuse_unknown_names_and_values_out_of_range() -> None:
     assert build_options(ProducerOptions, base, {"send_timeout_s": 9.0}) == ProducerOptions(
         retries=1, send_timeout_s=9.0
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        (ProducerSettings, ProducerOptions),
+        (ConsumerSettings, ConsumerOptions),
+        (PushSettings, PushOptions),
+        (LitePullSettings, LitePullOptions),
+    ],
+)
+def test_keyword_arguments_are_the_options(arguments: type, options: Any) -> None:
+    declared = get_type_hints(arguments)
+    assert declared == {
+        name: kind
+        for name, kind in get_type_hints(options).items()
+        if name in {field.name for field in dataclasses.fields(options)}
+    }
 
 
 def test_message_properties_hold_what_was_asked_for() -> None:

@@ -1,0 +1,102 @@
+"""The settings of clients as keyword arguments, for type checkers and editors. ``options.py`` is where they mean
+something; a test holds the two together."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from typing import Any, TypedDict
+
+from orbitmq.client.options import Credentials
+from orbitmq.codes import SerializeType
+from orbitmq.model.rebalance import Strategy
+from orbitmq.record.compression import Compression
+from orbitmq.wire.bodies import ConsumeFromWhere, MessageModel
+
+__all__ = ["ClientSettings", "ConsumerSettings", "LitePullSettings", "ProducerSettings", "PushSettings"]
+
+
+class ClientSettings(TypedDict, total=False):
+    """Keyword arguments of the same names as ``ClientOptions``."""
+
+    instance_name: str
+    client_ip: str
+    unit_name: str
+    namespace: str
+    credentials: Credentials | None
+    tls: ssl.SSLContext | None
+    serialize: SerializeType
+    connect_timeout_s: float
+    call_timeout_s: float
+    route_refresh_s: float
+    heartbeat_s: float
+    close_wait_s: float
+
+
+class ProducerSettings(ClientSettings, total=False):
+    """Keyword arguments of the same names as ``ProducerOptions``."""
+
+    send_timeout_s: float
+    retries: int
+    retry_when_not_safe: bool
+    retry_codes: frozenset[int]
+    compress_over_bytes: int
+    compression: Compression
+    compression_level: int
+    message_bytes_max: int
+    auto_create_topic: str
+    auto_create_queue_count: int
+    avoid_slow_brokers: bool
+    trace: bool
+    trace_topic: str
+    check_threads: int
+    batch_linger_s: float
+    batch_bytes: int
+    batch_total_bytes: int
+
+
+class ConsumerSettings(ClientSettings, total=False):
+    """Keyword arguments of the same names as ``ConsumerOptions``."""
+
+    model: MessageModel
+    from_where: ConsumeFromWhere
+    from_timestamp_ms: int
+    strategy: Strategy
+    rebalance_s: float
+    rebalance_spacing_s: float
+    offset_persist_s: float
+    offset_directory: str
+    pull_batch_size: int
+    pull_bytes: int
+    cached_count_max: int
+    cached_bytes_max: int
+    suspend_s: float
+    pull_timeout_s: float
+    pull_error_pause_s: float
+    trace: bool
+    trace_topic: str
+
+
+class PushSettings(ConsumerSettings, total=False):
+    """Keyword arguments of the same names as ``PushOptions``."""
+
+    orderly: bool
+    workers: int
+    pull_interval_s: float
+    span_max: int
+    cached_count_max_per_topic: int
+    cached_bytes_max_per_topic: int
+    reconsume_max: int
+    suspend_queue_s: float
+    consume_timeout_s: float
+    post_subscription: bool
+    on_queues_changed: Callable[[str, list[Any], list[Any]], None] | None
+
+
+class LitePullSettings(ConsumerSettings, total=False):
+    """Keyword arguments of the same names as ``LitePullOptions``."""
+
+    auto_commit: bool
+    auto_commit_s: float
+    poll_batch_size: int
+    cached_count_max_all: int
