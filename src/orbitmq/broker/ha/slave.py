@@ -74,8 +74,7 @@ class MasterLink(asyncio.Protocol):
         if self.closed.done():
             return
         try:
-            for log_offset, body in self._reader.feed(data):
-                self._take(log_offset, body)
+            self._take_all(data)
         except (RemoteProtocolError, StoreError) as error:
             self.close(str(error))
             return
@@ -86,18 +85,28 @@ class MasterLink(asyncio.Protocol):
         if self._store.max_log_offset > self._reported:
             self._report()
 
-    def _take(self, log_offset: int, body: memoryview) -> None:
-        store = self._store
-        end = store.max_log_offset
-        if log_offset != end and end != 0:
-            raise RemoteProtocolError(f"a transfer at log offset {log_offset}, our log ends at {end}")
-        if not body:
-            return
-        boundary = store.whole_log_offset
+    def _take_all(self, data: bytes) -> None:
+        """Append all transfers of one read at once: the store works through a few large pieces faster than through
+        many of 32 KiB."""
+        pieces: list[memoryview] = []
+        start = end = self._store.max_log_offset
+        for log_offset, body in self._reader.feed(data):
+            if end == 0 and not pieces:
+                start = end = log_offset  # the log of a new slave begins where the master says
+            if log_offset != end:
+                raise RemoteProtocolError(f"a transfer at log offset {log_offset}, our log ends at {end}")
+            if body:
+                pieces.append(body)
+                end += len(body)
+        if pieces:
+            self._append(start, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+    def _append(self, log_offset: int, body: bytes | memoryview) -> None:
+        boundary = self._store.whole_log_offset
         try:
-            store.append_raw(log_offset, body)
+            self._store.append_raw(log_offset, body)
         except CorruptionError:
-            store.truncate(boundary)
+            self._store.truncate(boundary)
             raise
 
     def _report(self) -> None:
