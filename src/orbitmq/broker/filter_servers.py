@@ -13,7 +13,7 @@ from typing import Final
 
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.codes import RequestCode
-from orbitmq.errors import InvalidParameter, NoPermission
+from orbitmq.errors import ConnectionLostError, InvalidParameter, NoPermission
 from orbitmq.runtime.clock import Clock
 from orbitmq.transport.client import split_address
 from orbitmq.transport.connection import Connection
@@ -53,8 +53,8 @@ class FilterServers:
                 )
             try:
                 split_address(address)
-            except ValueError as error:
-                raise InvalidParameter(f"filter server address {address!r}: {error}") from None
+            except ConnectionLostError as error:
+                raise InvalidParameter(f"filter server: {error}") from None
         is_new = address not in self._seen
         self._seen[address] = (self._clock.now_ms(), call.peer)
         if is_new:

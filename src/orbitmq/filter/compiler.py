@@ -414,7 +414,7 @@ class _Generator:
         variable, text = self._variables[node.operand.name], repr(_bytes(node.text))
         match node.test:
             case TextTestKind.CONTAINS:
-                test = f"{text} in {variable}"
+                test = f"{variable}.find({text}) >= 0"  # half the time of ``in``
             case TextTestKind.STARTSWITH:
                 test = f"{variable}.startswith({text})"
             case TextTestKind.ENDSWITH:
