@@ -26,6 +26,7 @@ from orbitmq.runtime.machine import environment, process_id
 from orbitmq.runtime.network import own_address
 from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.transport.client import RpcClient
+from orbitmq.transport.connection import Connection
 from orbitmq.transport.router import RawRoute, Route, Router
 from orbitmq.wire.bodies import ConsumerData, HeartbeatData, ProducerData
 from orbitmq.wire.frame import Frame
@@ -36,6 +37,8 @@ __all__ = ["ClientInstance", "Member"]
 
 logger = logging.getLogger(__name__)
 
+_GREETING_WAITS_S: Final = (0.05, 0.2, 0.5, 1.0, 1.0, 2.0, 2.0, 5.0, 5.0, 10.0)
+"""After a lost connection; then the heartbeat timer goes on."""
 _serial: Final = itertools.count(1)
 """Only makes client ids of one process differ."""
 
@@ -91,6 +94,7 @@ class ClientInstance:
         self.book = RouteBook(self.name_servers, self._ask_name_server)
         self.broker_versions: dict[str, int] = {}
         """Version each broker address gave with its last heartbeat."""
+        self._greeting: set[str] = set()
         self._greeted: set[str | None] = set()
         self.on_routes: Callable[[], None] | None = None
         """Called after the routes were refreshed."""
@@ -107,6 +111,7 @@ class ClientInstance:
             tls=options.tls,
             connect_timeout_s=options.connect_timeout_s,
             serialize_type=options.serialize,
+            on_close=self._connection_closed,
         )
         self.tasks.start(every(options.route_refresh_s, self.refresh_routes), "routes")
         self.tasks.start(
@@ -218,14 +223,8 @@ class ClientInstance:
 
     async def heartbeat(self) -> None:
         """Tell every known broker that we are here."""
-        producer, consumer = self._member.producer_data(), self._member.consumer_data()
-        if producer is None and consumer is None:
-            return
-        body = HeartbeatData(
-            client_id=self.client_id,
-            producer_data_set=[] if producer is None else [producer],
-            consumer_data_set=[] if consumer is None else [consumer],
-        ).encode()
+        consumer = self._member.consumer_data()
+        body = self._heartbeat_body()
         addresses = [
             address
             for data in self.book.brokers()
@@ -234,12 +233,44 @@ class ClientInstance:
         ]
         await asyncio.gather(*(self._heartbeat_to(address, body) for address in addresses))
 
+    def _heartbeat_body(self) -> bytes:
+        producer, consumer = self._member.producer_data(), self._member.consumer_data()
+        return HeartbeatData(
+            client_id=self.client_id,
+            producer_data_set=[] if producer is None else [producer],
+            consumer_data_set=[] if consumer is None else [consumer],
+        ).encode()
+
     def heartbeat_to_new_brokers(self) -> None:
         """Introduce ourselves, in the background, if a route named a broker that does not know us yet."""
         masters = {data.master_address for data in self.book.brokers()} - {None}
         if self.running and not masters <= self._greeted:
             self._greeted |= masters
             self.tasks.start(self.heartbeat(), "heartbeat-new-brokers")
+
+    def _connection_closed(self, connection: Connection) -> None:
+        """A broker that lost our connection forgot us: introduce ourselves as soon as it can be reached again."""
+        address = connection.remote_text
+        if self.running and address in self.broker_versions and address not in self._greeting:
+            self._greeting.add(address)
+            self.tasks.start(self._greet_again(address), f"greet-{address}")
+
+    async def _greet_again(self, address: str) -> None:
+        try:
+            for wait_s in _GREETING_WAITS_S:
+                await asyncio.sleep(wait_s)
+                if not any(address in data.broker_addrs.values() for data in self.book.brokers()):
+                    return  # no route names it any more
+                before = self.broker_versions.pop(address, None)
+                await self._heartbeat_to(address, self._heartbeat_body())
+                if address in self.broker_versions:
+                    if self.on_routes is not None:
+                        self.on_routes()
+                    return
+                if before is not None:
+                    self.broker_versions[address] = before
+        finally:
+            self._greeting.discard(address)
 
     async def ensure_known(self) -> None:
         """Return when every master of a known route had a heartbeat of ours, as far as they answer."""
@@ -253,7 +284,7 @@ class ClientInstance:
             answer = await self.ask(address, RequestCode.HEART_BEAT, HeartBeatRequest(), body)
             self.broker_versions[address] = answer.version
         except OrbitError as error:
-            logger.warning("heartbeat failed broker=%s error=%s", address, error)
+            logger.info("heartbeat failed broker=%s error=%s", address, error)
 
     async def _unregister(self) -> None:
         producer, consumer = self._member.producer_data(), self._member.consumer_data()

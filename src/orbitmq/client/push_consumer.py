@@ -21,7 +21,7 @@ from orbitmq.client.puller import PullResult, PullStatus
 from orbitmq.client.send_back import SendBack
 from orbitmq.client.settings import PushSettings
 from orbitmq.codes import PullFlag
-from orbitmq.errors import FlowControl, OrbitError
+from orbitmq.errors import FlowControl, OrbitError, SubscriptionNotExist, SubscriptionNotLatest
 from orbitmq.model.names import retry_topic, unwrap_namespace, wrap_namespace
 from orbitmq.model.route import MessageQueue
 from orbitmq.model.subscription import subscribe_by_tags
@@ -307,6 +307,8 @@ class PushConsumer(ConsumerBase):
                 continue
             except OrbitError as error:
                 if not held.dropped:
+                    if isinstance(error, SubscriptionNotExist | SubscriptionNotLatest):
+                        await self._instance.heartbeat()  # the broker forgot us, or heard of us too long ago
                     logger.warning(
                         "pull failed queue=%s offset=%d error=%s", held.queue, held.next_offset, error
                     )
