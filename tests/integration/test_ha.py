@@ -281,3 +281,27 @@ async def test_name_server_knows_the_new_master_and_delayed_messages_go_on_there
             put(second, 10, first=10)
             await until(lambda: caught_up(second, first), "the new master's log")
             assert_equal_logs(second, first)
+
+
+@on_both_loops
+async def test_slave_that_is_ahead_keeps_what_it_has_unless_told_to_cut_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with pair(tmp_path) as (master, slave):
+        put(master, 50)
+        await until(lambda: caught_up(master, slave), "the log")
+    async with make_broker(tmp_path / "slave") as alone:
+        put(alone, 5, first=50)
+        ahead = alone.store.max_log_offset
+    async with make_broker(tmp_path / "master") as master:
+        async with make_broker(tmp_path / "slave", BrokerRole.SLAVE, 1) as slave:
+            introduce(slave, master)
+            await until(lambda: "haTruncateSlave" in caplog.text, "the refusal")
+            assert slave.store.max_log_offset == ahead
+            assert not master.roles.replicas.links
+        async with make_broker(tmp_path / "slave", BrokerRole.SLAVE, 1, cut_differing_log=True) as slave:
+            introduce(slave, master)
+            await until(lambda: caught_up(master, slave), "the cut")
+            put(master, 20, first=60)
+            await until(lambda: caught_up(master, slave), "the log")
+            assert_equal_logs(master, slave)
