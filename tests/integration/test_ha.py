@@ -31,7 +31,7 @@ from tests.unit.transport.loops import on_both_loops
 
 from orbitmq.broker.broker import Broker
 from orbitmq.broker.config import BrokerRole
-from orbitmq.broker.ha.stream import encode_report
+from orbitmq.broker.ha.stream import encode_report, encode_transfer_head
 from orbitmq.codes import RequestCode, ResponseCode
 from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.names import SCHEDULE_TOPIC
@@ -305,3 +305,29 @@ async def test_slave_that_is_ahead_keeps_what_it_has_unless_told_to_cut_it(
             put(master, 20, first=60)
             await until(lambda: caught_up(master, slave), "the log")
             assert_equal_logs(master, slave)
+
+
+@on_both_loops
+async def test_idle_link_beats_and_a_silent_slave_is_cut(tmp_path: Path) -> None:
+    quick: dict[str, Any] = {"replication_heartbeat_ms": 100, "replication_silence_ms": 1_000}
+    async with make_broker(tmp_path / "m", **quick) as master:
+        reader, writer = await asyncio.open_connection("127.0.0.1", master.config.ha_listen_port)
+        writer.write(encode_report(0)[:3])
+        await writer.drain()
+        await asyncio.sleep(0.02)
+        writer.write(encode_report(0)[3:])
+        assert await reader.readexactly(12) == encode_transfer_head(0, 0)
+        put(master, 1)
+        end = master.store.max_log_offset
+        head = await reader.readexactly(12)
+        while head == encode_transfer_head(0, 0):
+            head = await reader.readexactly(12)
+        assert head == encode_transfer_head(0, end)
+        assert await reader.readexactly(end) == log_bytes(master)
+        writer.write(encode_report(end // 2) + encode_report(end))
+        assert await reader.readexactly(12) == encode_transfer_head(end, 0)
+        assert master.roles.replicas.links[0].acknowledged == end, "of several reports the newest counts"
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await reader.readexactly(1_000)
+        assert not master.roles.replicas.links
+        writer.close()
