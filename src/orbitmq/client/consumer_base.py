@@ -226,12 +226,12 @@ class ConsumerBase:
                 await self._instance.ask(address, RequestCode.CHECK_CLIENT_CONFIG, None, body.encode())
 
     async def _leave(self) -> None:
-        await self.persist_offsets()
+        await self.persist_offsets(wait=True)
         await self._instance.stop()
 
-    async def persist_offsets(self) -> None:
-        """Store how far we are, now."""
-        await self._offsets.persist(list(self._held))
+    async def persist_offsets(self, *, wait: bool = False) -> None:
+        """Store how far we are, now; with ``wait`` it is stored when this returns."""
+        await self._offsets.persist(list(self._held), wait=wait)
 
     # -- rebalance -------------------------------------------------------------------------------------
 

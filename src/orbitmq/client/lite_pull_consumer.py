@@ -196,11 +196,11 @@ class LitePullConsumer(ConsumerBase):
         """Store what was consumed, or the given offsets, at once."""
         if offsets is None:
             self._commit_positions()
-            await self.persist_offsets()
+            await self.persist_offsets(wait=True)
             return
         for queue, offset in offsets.items():
             self._offsets.update(queue, offset, increase_only=False)
-        await self._offsets.persist(list(offsets))
+        await self._offsets.persist(list(offsets), wait=True)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on from this offset. Raises ``OffsetOutOfRangeError`` when the queue does not reach there."""

@@ -36,8 +36,8 @@ class OffsetStore(Protocol):
     async def stored(self, queue: MessageQueue) -> int:
         """What was persisted, -1 if nothing. Raises ``OrbitError`` when that cannot be found out."""
 
-    async def persist(self, queues: Iterable[MessageQueue]) -> None:
-        """Make what is known of these queues last. Failures are logged: the next round comes."""
+    async def persist(self, queues: Iterable[MessageQueue], *, wait: bool = False) -> None:
+        """Make what is known of these queues last; ``wait`` until the broker says so. Failures are logged."""
 
     def freeze(self, queue: MessageQueue) -> None:
         """Ignore updates of the queue until ``forget``."""
@@ -73,7 +73,6 @@ class RemoteOffsets(_Memory):
         super().__init__()
         self._instance = instance
         self._group = group
-        self._persisted: dict[MessageQueue, int] = {}
 
     async def stored(self, queue: MessageQueue) -> int:
         address = await self._instance.address_for(queue.broker_name, queue.topic)
@@ -89,7 +88,7 @@ class RemoteOffsets(_Memory):
             return -1
         return decode_header(OffsetResponse, answer).offset
 
-    async def persist(self, queues: Iterable[MessageQueue]) -> None:
+    async def persist(self, queues: Iterable[MessageQueue], *, wait: bool = False) -> None:
         for queue in queues:
             offset = self.offsets.get(queue)
             # Every offset is sent, changed or not: a broker that lost its table learns it again.
@@ -97,7 +96,8 @@ class RemoteOffsets(_Memory):
                 continue
             try:
                 address = await self._instance.address_for(queue.broker_name, queue.topic)
-                await self._instance.tell(
+                send = self._instance.ask if wait else self._instance.tell
+                await send(
                     address,
                     RequestCode.UPDATE_CONSUMER_OFFSET,
                     UpdateConsumerOffsetRequest(
@@ -132,7 +132,7 @@ class LocalOffsets(_Memory):
     async def stored(self, queue: MessageQueue) -> int:
         return self._saved.get(queue, -1)
 
-    async def persist(self, queues: Iterable[MessageQueue]) -> None:
+    async def persist(self, queues: Iterable[MessageQueue], *, wait: bool = False) -> None:
         changed = {queue: self.offsets[queue] for queue in queues if queue in self.offsets}
         if all(self._saved.get(queue) == offset for queue, offset in changed.items()):
             return

@@ -78,7 +78,7 @@ class PullConsumer(ConsumerBase):
     async def update_offset(self, queue: MessageQueue, offset: int) -> None:
         """Store how far the group is."""
         self._offsets.update(queue, offset, increase_only=False)
-        await self._offsets.persist([queue])
+        await self._offsets.persist([queue], wait=True)
 
     async def send_back(self, message: ReceivedMessage, delay_level: int = 0) -> bool:
         """Have the group get a message again through its retry topic."""
