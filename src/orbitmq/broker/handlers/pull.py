@@ -38,13 +38,14 @@ from orbitmq.store.types import ReadResult, ReadStatus
 from orbitmq.transport.connection import Connection
 from orbitmq.transport.router import RawRoute
 from orbitmq.wire.frame import Frame, encode_response
-from orbitmq.wire.header import decode_header
 from orbitmq.wire.headers.consume import PullMessageRequest
+from orbitmq.wire.pull_fields import encode_pull_answer, read_pull
 
 __all__ = ["PullHandlers", "SqlFilters"]
 
 _ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
 _COMMIT: Final = int(PullFlag.COMMIT_OFFSET)
+_READ: Final = int(Perm.READ)  # an IntFlag costs two microseconds per operation
 _SUSPEND: Final = int(PullFlag.SUSPEND)
 _SUBSCRIPTION: Final = int(PullFlag.SUBSCRIPTION)
 _FAQ: Final = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
@@ -118,7 +119,7 @@ class PullHandlers:
 
     def pull(self, frame: Frame, connection: Connection) -> bytes | None:
         """PULL_MESSAGE (11)."""
-        request = decode_header(PullMessageRequest, frame)
+        request = read_pull(frame)
         topic, group = self._check(request, connection)
         selection = self._filter(request, group)
         flags = request.sys_flag
@@ -163,7 +164,7 @@ class PullHandlers:
         topic = self.topics.configs.get(request.topic)
         if topic is None:
             raise TopicNotFound(f"topic[{request.topic}] not exist, apply first please!\n{_FAQ}")
-        if not topic.perm & Perm.READ:
+        if not topic.perm & _READ:
             raise NoPermission(f"the topic[{request.topic}] pulling message is forbidden")
         if not 0 <= request.queue_id < topic.read_queue_nums:
             raise InvalidParameter(
@@ -360,17 +361,15 @@ class PullHandlers:
             size = len(header)
             head = (size + 4 + size_bytes).to_bytes(4, "big") + size.to_bytes(4, "big") + header
         else:
-            ext = {
-                "suggestWhichBrokerId": str(suggested),
-                "nextBeginOffset": str(result.next_offset),
-                "minOffset": str(result.min_offset),
-                "maxOffset": str(result.max_offset),
-                "topicSysFlag": str(topic.topic_sys_flag),
-                "groupSysFlag": str(group.group_sys_flag),
-            }
-            head = encode_response(code, frame.opaque, ext, b"", remark, _ROCKETMQ)
-            if size_bytes:
-                head = (len(head) - 4 + size_bytes).to_bytes(4, "big") + head[4:]
+            numbers = (
+                suggested,
+                result.next_offset,
+                result.min_offset,
+                result.max_offset,
+                topic.topic_sys_flag,
+                group.group_sys_flag,
+            )
+            head = encode_pull_answer(frame.opaque, code, remark.encode(), size_bytes, numbers)
         if not size_bytes:
             return head
         return b"".join((head, *result.slices))
