@@ -56,8 +56,9 @@ GOALS: Final = {
 
 
 def _log_end(broker: Server) -> int:
-    _, _, body = remoting_call(broker.address, GET_BROKER_RUNTIME_INFO, timeout_s=10)
-    return int(json.loads(body)["table"]["commitLogMaxOffset"])
+    code, _, body = remoting_call(broker.address, GET_BROKER_RUNTIME_INFO, timeout_s=10)
+    # An Apache broker under load refuses now and then.
+    return int(json.loads(body)["table"]["commitLogMaxOffset"]) if code == 0 else -1
 
 
 def _queue_ends(broker: Server, topic: str) -> int:
@@ -82,6 +83,8 @@ def measure_copy(namesrv: Namesrv, master: Server, slave: Server) -> Figures:
     with Benchmark("batch-producer", namesrv, topic="bench-copy", args=("-b", "32", "-s", "1024", "-w", "8")):
         _wait_for(lambda: _log_end(master) > BACKLOG_BYTES, 120.0, "the backlog")
     end = _log_end(master)
+    if end < BACKLOG_BYTES:
+        raise RuntimeError("the master does not say where its log ends")
     slave.start()
     _wait_for(lambda: _log_end(slave) > 0, 60.0, "the first byte of the copy")
     first, began = _log_end(slave), time.perf_counter()
@@ -184,7 +187,7 @@ def measure(kind: str, seconds: float) -> Figures:
             # With its number of replicas from now on; without, it acknowledges alone.
             master.stop()
             master.start()
-            _wait_for(lambda: _log_end(slave) == _log_end(master), 60.0, "the slave's return")
+            _wait_for(lambda: 0 < _log_end(slave) == _log_end(master), 60.0, "the slave's return")
             time.sleep(6.0)
         figures |= measure_latency(namesrv, master)
         figures |= measure_rate(namesrv, master, seconds)
