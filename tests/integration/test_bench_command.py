@@ -85,7 +85,20 @@ def test_servers_stand_side_by_side_and_options_reach_them(tree: Path) -> None:
 def test_benchmark_that_cannot_run_says_why_and_ends_with_1(tree: Path) -> None:
     ended = bench(tree, "broker")
     assert ended.returncode == 1
-    assert ended.stderr.splitlines()[-1] == "orbitmq: broker: needs java, mvn"
+    assert ended.stderr.splitlines()[-2:] == [
+        "orbitmq: broker: needs java, mvn",
+        "orbitmq: nothing of broker could be measured",
+    ]
+
+
+def test_all_measures_what_it_can_and_names_the_rest(tree: Path) -> None:
+    (tree / "benchmarks" / "client.py").write_text("async def measure(seconds: float) -> None: ...\n")
+    ended = bench(tree, "all")
+    assert ended.returncode == 0, ended.stderr
+    assert "orbitmq: broker: needs java, mvn" in ended.stderr
+    assert "python -m benchmarks.client" in ended.stderr
+    report = json.loads((tree / "build" / "bench" / "all.json").read_text())
+    assert sorted(report["results"]) == ["micro_broker", "micro_record", "namesrv"]
 
 
 def test_part_without_a_benchmark_is_named(tree: Path) -> None:
