@@ -1,6 +1,7 @@
 """Our client and Apache's Java client against one and the same broker, in one run.
 
     python -m benchmarks.client [--broker ours|apache] [--seconds 4] [--body 128] [--java] [--uvloop]
+                                [--rocketmq-python DIRECTORY]
 
 Sync is one send after the other; async keeps 100 on the way; batches hold 32 messages; push consuming counts messages
 that reached a coroutine handler and were acknowledged. CPU is that of the client process alone. The Java figures are
@@ -12,16 +13,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import uvloop
 from tests.apache.harness import LATEST, ApacheBroker, ApacheNamesrv, create_topic, run_benchmark
 from tests.apache.ours import orbit_cluster
 
-from orbitmq.client import ConsumeFromWhere, Message, Producer, PushConsumer, ReceivedMessage
+from orbitmq.client import ConsumeFromWhere, Message, Producer, PullConsumer, PushConsumer, ReceivedMessage
 
 IN_FLIGHT: Final = 100
 BATCH: Final = 32
@@ -115,6 +120,11 @@ def main() -> None:
     parser.add_argument("--body", type=int, default=128)
     parser.add_argument("--java", action="store_true", help="also run Apache's own programs (20 s more)")
     parser.add_argument("--uvloop", action="store_true", help="run our client on uvloop")
+    parser.add_argument(
+        "--rocketmq-python",
+        metavar="DIRECTORY",
+        help="where the package rocketmq 0.4.4 is installed (pip --target)",
+    )
     arguments = parser.parse_args()
     body = b"x" * arguments.body
     results: dict[str, Any] = {"broker": arguments.broker, "body_bytes": arguments.body}
@@ -129,9 +139,36 @@ def main() -> None:
             results["orbitmq"]["push"] = runner.run(
                 consumes(namesrv.address, "bench", arguments.seconds, int(stored * 0.9))
             )
+        if arguments.rocketmq_python:
+            asyncio.run(start_at_zero(namesrv.address))
+            results["rocketmq-python"] = rocketmq_python(
+                arguments.rocketmq_python, namesrv.address, str(arguments.body), str(arguments.seconds)
+            )
         if arguments.java:
             results["java"] = java(namesrv, arguments.body)
     print(json.dumps(results, indent=2))
+
+
+async def start_at_zero(address: str) -> None:
+    """Let the group of the PyPI package read all that is there."""
+    async with PullConsumer("bench-pypi-readers", address) as consumer:
+        for queue in await consumer.fetch_queues("bench"):
+            await consumer.update_offset(queue, 0)
+
+
+def rocketmq_python(directory: str, *arguments: str) -> Any:
+    """The PyPI package, in a process of its own; the topic already holds what our client sent."""
+    address, *rest = arguments
+    script = Path(__file__).with_name("client_rocketmq_python.py")
+    ended = subprocess.run(
+        [sys.executable, str(script), address, "bench", *rest],
+        env=os.environ | {"PYTHONPATH": directory},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    lines = [line for line in ended.stdout.splitlines() if line.startswith("{")]
+    return json.loads(lines[-1]) if lines else {"failed": ended.stderr[-300:]}
 
 
 def java(namesrv: Any, body_bytes: int) -> dict[str, float]:

@@ -313,3 +313,12 @@ async def test_namespace_is_put_on_and_taken_off(target: Target) -> None:
         await producer.send(Message(topic, "inside"))
         [got] = await collector.wait(1)
     assert (got.topic, got.record.topic, got.get("INSTANCE_ID")) == (topic, f"{namespace}%{topic}", namespace)
+
+
+async def test_stored_offset_of_a_new_group_is_there_at_once(target: Target) -> None:
+    topic = target.topic(queue_count=1)
+    await fill(target, topic, 3)
+    async with PullConsumer(f"new-{topic}", target.address) as consumer:
+        [queue] = await consumer.fetch_queues(topic)
+        await consumer.update_offset(queue, 2)
+        assert await consumer.committed(queue) == 2

@@ -170,6 +170,7 @@ class ConsumerBase:
         """All queues of a topic that can be read."""
         topic = wrap_namespace(self._options.namespace, topic)
         await self._instance.book.refresh(topic)
+        await self._instance.ensure_known()
         return list(self._instance.book.subscribe[topic])
 
     async def _offset(self, queue: MessageQueue, code: int, header: Any) -> int:
@@ -226,8 +227,14 @@ class ConsumerBase:
                 await self._instance.ask(address, RequestCode.CHECK_CLIENT_CONFIG, None, body.encode())
 
     async def _leave(self) -> None:
-        await self.persist_offsets(wait=True)
+        await self._persist_at_end()
         await self._instance.stop()
+
+    async def _persist_at_end(self) -> None:
+        try:
+            await self.persist_offsets(wait=True)
+        except OrbitError as error:
+            logger.warning("offsets not stored at the end, messages will come again error=%s", error)
 
     async def persist_offsets(self, *, wait: bool = False) -> None:
         """Store how far we are, now; with ``wait`` it is stored when this returns."""

@@ -37,7 +37,11 @@ class OffsetStore(Protocol):
         """What was persisted, -1 if nothing. Raises ``OrbitError`` when that cannot be found out."""
 
     async def persist(self, queues: Iterable[MessageQueue], *, wait: bool = False) -> None:
-        """Make what is known of these queues last; ``wait`` until the broker says so. Failures are logged."""
+        """Make what is known of these queues last.
+
+        With ``wait`` the broker has it when this returns, and the first failure is raised once all were tried.
+        Without, failures are logged: the next round comes.
+        """
 
     def freeze(self, queue: MessageQueue) -> None:
         """Ignore updates of the queue until ``forget``."""
@@ -89,6 +93,7 @@ class RemoteOffsets(_Memory):
         return decode_header(OffsetResponse, answer).offset
 
     async def persist(self, queues: Iterable[MessageQueue], *, wait: bool = False) -> None:
+        failure: OrbitError | None = None
         for queue in queues:
             offset = self.offsets.get(queue)
             # Every offset is sent, changed or not: a broker that lost its table learns it again.
@@ -109,7 +114,12 @@ class RemoteOffsets(_Memory):
                     ),
                 )
             except OrbitError as error:
-                logger.warning("offset not persisted queue=%s offset=%d error=%s", queue, offset, error)
+                if wait:
+                    failure = failure or error
+                else:
+                    logger.warning("offset not persisted queue=%s offset=%d error=%s", queue, offset, error)
+        if failure is not None:
+            raise failure
 
 
 class LocalOffsets(_Memory):

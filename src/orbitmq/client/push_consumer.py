@@ -223,7 +223,7 @@ class PushConsumer(ConsumerBase):
         for held in self._held.values():
             held.drop()
         if self.orderly and not self.broadcasting:
-            await self.persist_offsets(wait=True)
+            await self._persist_at_end()
             await self._unlock(list(self._held), wait=True)
         await self._leave()
         if self._tracer is not None:
