@@ -59,7 +59,9 @@ class TransactionHandlers:
         if self._config.is_slave:
             raise SlaveNotAvailable("transactions are ended on the master, this broker is a slave")
         if header.commit_or_rollback not in (0, _COMMIT, _ROLLBACK):
-            raise ServerError(f"commitOrRollback is {header.commit_or_rollback}, not 0, {_COMMIT} or {_ROLLBACK}")
+            raise ServerError(
+                f"commitOrRollback is {header.commit_or_rollback}, not 0, {_COMMIT} or {_ROLLBACK}"
+            )
         if header.commit_or_rollback not in (_COMMIT, _ROLLBACK):
             logger.info(
                 "transaction stays open group=%s id=%s remark=%s",
