@@ -6,10 +6,14 @@ Answers to Apache's HeartbeatData, ProducerData, ConsumerData, CheckClientReques
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any, Final
 
+import msgspec
 from msgspec import field
 
+from orbitmq.errors import BodyError
 from orbitmq.model.subscription import SubscriptionData
+from orbitmq.wire import javajson
 from orbitmq.wire.bodies.base import Body, always
 from orbitmq.wire.header import Int32
 
@@ -47,6 +51,21 @@ class ConsumeFromWhere(StrEnum):
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
 
+_ORDINALS: Final = {
+    "consumeFromWhere": (
+        ConsumeFromWhere.LAST_OFFSET.value,
+        "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+        "CONSUME_FROM_MIN_OFFSET",
+        "CONSUME_FROM_MAX_OFFSET",
+        ConsumeFromWhere.FIRST_OFFSET.value,
+        ConsumeFromWhere.TIMESTAMP.value,
+    ),
+    "consumeType": (ConsumeType.ACTIVELY.value, ConsumeType.PASSIVELY.value, ConsumeType.POP.value),
+    "messageModel": (MessageModel.BROADCASTING.value, MessageModel.CLUSTERING.value),
+}
+"""The order of Java's enums."""
+
+
 class ProducerData(Body, frozen=True, kw_only=True):
     group_name: str
 
@@ -72,6 +91,31 @@ class HeartbeatData(Body, frozen=True, kw_only=True):
     producer_data_set: list[ProducerData] = always(list)
     without_sub: bool | None = None
     """Since 5.1.3: nothing changed, the subscriptions are left out."""
+
+    @classmethod
+    def decode(cls, data: bytes) -> HeartbeatData:
+        """Also reads what the C++ client and its Python binding send: kinds as ordinals, versions as text."""
+        try:
+            return javajson.decode(data, cls)
+        except BodyError:
+            named = _with_names(javajson.loads(data))
+            if named is None:
+                raise
+            return javajson.decode(named, cls)
+
+
+def _with_names(heartbeat: Any) -> bytes | None:
+    """The heartbeat with Java's names for ordinals; None when it has another fault."""
+    try:
+        for consumer in heartbeat["consumerDataSet"]:
+            for member, names in _ORDINALS.items():
+                if isinstance(consumer.get(member), int):
+                    consumer[member] = names[consumer[member]]
+            for subscription in consumer.get("subscriptionDataSet") or ():
+                subscription["subVersion"] = int(subscription.get("subVersion", 0))
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        return None
+    return msgspec.json.encode(heartbeat)
 
 
 class CheckClientConfig(Body, frozen=True, kw_only=True):
