@@ -90,6 +90,7 @@ class _Written(msgspec.Struct, gc=False, rename="camel", omit_defaults=True):
 
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 _decode_ext = msgspec.json.Decoder(dict[str, str | None]).decode
+_decode_loose_ext = msgspec.json.Decoder(dict[str, str | int | float | bool | None]).decode
 _encode_json = msgspec.json.Encoder().encode
 
 
@@ -133,8 +134,24 @@ def _read_json_ext(raw: bytes) -> dict[str, str]:
         return {}
     try:
         return {key: value for key, value in _decode_ext(raw).items() if value is not None}
+    except msgspec.ValidationError:
+        return _read_loose_ext(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise HeaderFieldError(f"extFields cannot be read: {error}") from None
+
+
+def _read_loose_ext(raw: bytes) -> dict[str, str]:
+    """The C++ client writes some numbers as numbers; Java reads them as their text."""
+    fields: dict[str, str] = {}
+    try:
+        for key, value in _decode_loose_ext(raw).items():
+            if isinstance(value, bool):
+                fields[key] = "true" if value else "false"
+            elif value is not None:
+                fields[key] = str(value)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise HeaderFieldError(f"extFields cannot be read: {error}") from None
+    return fields
 
 
 def _read_binary_ext(raw: bytes) -> dict[str, str]:

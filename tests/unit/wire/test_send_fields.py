@@ -121,3 +121,10 @@ def test_header_cut_inside_its_properties_is_refused_whatever_was_learned() -> N
     for cut in range(1, len(whole["i"])):
         with pytest.raises(HeaderFieldError):
             read_send_v2(Frame(310, 1, serialize_type=SerializeType.ROCKETMQ, ext_raw=raw[:-cut]))
+
+
+def test_numbers_and_booleans_in_json_fields_read_as_their_text() -> None:
+    frame = Frame(310, 1, ext_raw=b'{"a":1,"b":true,"c":null,"d":"x","e":-2.5}')
+    assert frame.ext_fields == {"a": "1", "b": "true", "d": "x", "e": "-2.5"}
+    with pytest.raises(HeaderFieldError):
+        _ = Frame(310, 1, ext_raw=b'{"a":[1]}').ext_fields
