@@ -254,7 +254,7 @@ _REGISTRY: Final = re.compile(
         for left, right in [
             ("py", "pi.org"),
             ("python", "hosted.org"),
-            ("repo.maven", ".apache.org"),
+            ("repo.ma", "ven.apache.org"),
             ("repo1.", "maven.org"),
             ("proxy.", "golang.org"),
             ("registry.", "npmjs.org"),

@@ -118,7 +118,7 @@ class Deduplicator:
         return True
 
     def _connection(self) -> Any:
-        local: Any = self._local  # type: ignore[attr-defined]
+        local: Any = self._local  # type: ignore[attr-defined]  # set when files are opened per thread
         connection = getattr(local, "connection", None)
         if connection is None:
             connection = local.connection = self.connect()

@@ -76,7 +76,7 @@ class Handler:
     async def run(self, messages: list[ReceivedMessage]) -> Outcome:
         """Call a coroutine function."""
         try:
-            result = await self.function(messages if self.is_batch else messages[0])  # type: ignore[misc]
+            result = await self.function(messages if self.is_batch else messages[0])  # type: ignore[misc]  # is_coroutine says it can be awaited
         except Exception as error:  # noqa: BLE001 - whatever a handler raises means "again later"
             return failed(error, self.function)
         return SUCCESS if result is None else judged(result)

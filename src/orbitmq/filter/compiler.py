@@ -183,7 +183,7 @@ def _generated(body: list[str]) -> tuple[Callable[[memoryview], bool], Callable[
     names = dict(_NAMES)
     source = f"{_FROM_RECORD}{lines}{_END}{_FROM_PROPERTIES}{lines}{_END}"
     exec(compile(source, "<SQL92 expression>", "exec"), names)
-    return names["matches"], names["matches_properties"]  # type: ignore[return-value]
+    return names["matches"], names["matches_properties"]  # type: ignore[return-value]  # made by exec
 
 
 def _interpreted(tree: Logic) -> tuple[Callable[[memoryview], bool], Callable[[bytes], bool]]:

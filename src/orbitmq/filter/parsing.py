@@ -171,7 +171,7 @@ def _unexpected(expression: str, token: Token, expected: set[str]) -> Subscripti
 def _tree_of(expression: str) -> Logic:
     tree: Any = _parser().parse(expression)
     assert is_truth(tree)
-    return tree  # type: ignore[no-any-return]
+    return tree  # type: ignore[no-any-return]  # lark is untyped here
 
 
 @lru_cache(maxsize=1)

@@ -90,7 +90,7 @@ def _updated(
             raise NoPermission(f"{key} cannot change while the server runs: set it in the file and restart")
         chosen[declared.name] = value
         taken[key] = render_value(value)
-    return dataclasses.replace(config, **chosen), taken, unknown  # type: ignore[arg-type]
+    return dataclasses.replace(config, **chosen), taken, unknown  # type: ignore[arg-type]  # checked by parse_value
 
 
 def _properties_text(values: Mapping[str, str]) -> bytes:
