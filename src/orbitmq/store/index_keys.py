@@ -14,10 +14,12 @@ from orbitmq.record.hashing import extend_hash, index_hash, java_hash
 from orbitmq.record.properties import find_property
 from orbitmq.store.index_file import IndexPut
 
-__all__ = ["KeyHasher", "Pending", "index_keys"]
+__all__ = ["UNIQUE_KEY_ONLY", "KeyHasher", "Pending", "index_keys"]
 
 Pending: TypeAlias = tuple[str, bytes, int, int, int]
 """Topic, property text, system flag, log offset, store time in ms: one appended record."""
+UNIQUE_KEY_ONLY: Final = 1 << 32
+"""Added to the system flag, beyond its 32 bits, of a record that is known to have neither KEYS nor TAGS."""
 
 ROLLBACK: Final = 0xC
 """Both transaction bits: a rolled back message gets no index entry."""
@@ -105,6 +107,8 @@ class KeyHasher:
                     hashed = (0x100000000 - hashed) & 0x7FFFFFFF
                 add((hashed, log_offset, store_ms))
 
+            if sys_flag >= 0x100000000:
+                continue
             # Most messages have no KEYS, and a tag behind another property that was seen before: read in place.
             if properties.find(b"KEYS\x01") < 0:
                 if not with_tags:

@@ -34,7 +34,7 @@ from orbitmq.store.parts import StoreParts
 from orbitmq.store.reader import QueueReader
 from orbitmq.store.recovery import Recovery, RecoveryReport
 from orbitmq.store.retention import Retention
-from orbitmq.store.types import Appended, FlushMode, IndexUpdate, NewMessage, ReadResult
+from orbitmq.store.types import Appended, AppendedBatch, FlushMode, IndexUpdate, NewMessage, ReadResult
 
 __all__ = ["MessageStore"]
 
@@ -99,6 +99,13 @@ class MessageStore:
         """Store one message; visible to readers at once. Raises ``StoreError``; then nothing was stored."""
         self.append_batch: Callable[[Sequence[NewMessage]], list[Appended]] = self._appender.append_batch
         """Store all or none, in order, with one write. Raises as ``append`` does."""
+        self.append_entries: Callable[[NewMessage], AppendedBatch | None] = self._appender.append_entries
+        """Store the messages of one batch, all or none: the body is the row of entries a producer sends (see
+        ``record.batch``), everything but their flags, bodies and properties is taken from the message given.
+
+        None, and nothing stored, when they need ``append_batch``: the end of a segment, an IPv6 host, a topic whose
+        queue units are not hashes of tags. Raises ``RecordError`` for what is no batch, and as ``append`` does.
+        """
 
     @property
     def filter_bitmap(self) -> Bitmap | None:
@@ -220,7 +227,7 @@ class MessageStore:
             self._queue_fault = f"queue units cannot be written: {error}"
         self._renew_refusal()
 
-    # Write: `append` and `append_batch` are set in __init__.
+    # Write: `append`, `append_batch` and `append_entries` are set in __init__.
     def append_raw(self, log_offset: int, data: bytes | memoryview) -> None:
         """Replication: add bytes exactly at the end of the log, then dispatch the records that are whole now.
 

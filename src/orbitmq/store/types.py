@@ -9,6 +9,7 @@ import msgspec
 
 __all__ = [
     "Appended",
+    "AppendedBatch",
     "FlushMode",
     "IndexUpdate",
     "NewMessage",
@@ -49,6 +50,17 @@ class Appended(msgspec.Struct, gc=False):
     log_offset: int
     size: int
     queue_offset: int
+    store_timestamp_ms: int
+
+
+class AppendedBatch(msgspec.Struct, gc=False):
+    """Where the messages of one batch landed: neighbours in the log and in their queue."""
+
+    log_offsets: list[int]
+    end: int
+    """Log offset behind the last one."""
+    queue_offset: int
+    """Of the first one."""
     store_timestamp_ms: int
 
 

@@ -50,7 +50,7 @@ from orbitmq.record.properties import (
 from orbitmq.runtime.clock import Clock
 from orbitmq.store.errors import StoreError
 from orbitmq.store.message_store import MessageStore
-from orbitmq.store.types import Appended, NewMessage
+from orbitmq.store.types import Appended, AppendedBatch, NewMessage
 from orbitmq.transport.connection import Connection
 from orbitmq.transport.router import RawRoute
 from orbitmq.wire.frame import Frame, encode_response
@@ -61,6 +61,7 @@ __all__ = ["Rewrites", "SendHandlers", "SendReplies"]
 _ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
 _ONEWAY: Final = 2
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
+_TRANSACTION_BITS: Final = int(SysFlag.TRANSACTION_ROLLBACK)
 _PROPERTIES_MAX: Final = 32_767
 _PENDING_ACKS_MAX: Final = 10_000
 _STALL_MS: Final = 1_000
@@ -102,6 +103,8 @@ class _Pending(msgspec.Struct):
     unique_key: bytes
     waits: bool
     """False when the sender set WAIT=false: acknowledged as soon as stored."""
+    batch: NewMessage | None = None
+    """What the messages of a batch share; their row is its body. ``messages`` is empty then."""
 
 
 class SendReplies:
@@ -140,13 +143,30 @@ class SendReplies:
     def message_id(self, appended: Appended) -> str:
         return (b"%b%016X" % (self._id_prefix, appended.log_offset)).decode()
 
+    def stored_row(
+        self, frame: Frame, code: int, queue_id: int, appended: AppendedBatch, unique_key: bytes
+    ) -> bytes:
+        """The answer to a batch that was stored: one formatting operation for all its ids."""
+        offsets = appended.log_offsets
+        ids = b",".join([self._id_prefix + b"%016X"] * len(offsets)) % tuple(offsets)
+        first = Appended(offsets[0], 0, appended.queue_offset, appended.store_timestamp_ms)
+        return self.stored(frame, code, queue_id, (first,), unique_key, ids)
+
     def stored(
-        self, frame: Frame, code: int, queue_id: int, appended: Sequence[Appended], unique_key: bytes
+        self,
+        frame: Frame,
+        code: int,
+        queue_id: int,
+        appended: Sequence[Appended],
+        unique_key: bytes,
+        message_id: bytes = b"",
     ) -> bytes:
         """The answer to a send that was stored."""
         prefix = self._id_prefix
         first = appended[0]
-        if len(appended) == 1:
+        if message_id:
+            pass
+        elif len(appended) == 1:
             message_id = b"%b%016X" % (prefix, first.log_offset)
         else:
             message_id = b",".join([b"%b%016X" % (prefix, one.log_offset) for one in appended])
@@ -189,6 +209,19 @@ class SendReplies:
         )
 
 
+def _split(template: NewMessage) -> list[NewMessage]:
+    """The messages of a batch one by one. Raises ``ServerError`` for what is no batch."""
+    try:
+        entries = split_batch(template.body)
+    except RecordError as error:
+        raise ServerError(str(error)) from None
+    topic, queue_id, _, _, born_ms, born_host, _, sys_flag, times, _ = msgspec.structs.astuple(template)
+    return [
+        NewMessage(topic, queue_id, body, properties, born_ms, born_host, flag, sys_flag, times)
+        for flag, body, properties in entries
+    ]
+
+
 def _describe(config: TopicConfig) -> str:
     """A topic as Apache's remarks print it."""
     attributes = ", ".join(f"{name}={value}" for name, value in config.attributes.items())
@@ -221,6 +254,7 @@ class SendHandlers:
 
     def __post_init__(self) -> None:
         self._pending: list[_Pending] = []
+        self._batches_pending = False
         self._stalled = ""
         """Why sends are refused until ``_stalled_until``; empty when they are not."""
         self._stalled_until = 0.0
@@ -369,46 +403,47 @@ class SendHandlers:
             sys_flag |= SysFlag.MULTI_TAGS
         born_host = encode_host(*connection.remote)
         if fields.batch or frame.code == RequestCode.SEND_BATCH_MESSAGE:
-            messages, unique_key = self._batch(frame, fields, queue_id, sys_flag, born_host)
-            waits = b"WAIT\x01false" not in fields.properties
-        else:
-            properties = decode_properties(fields.properties)
-            properties.pop(Property.POP_CK, None)
-            if Property.UNIQUE_KEY not in properties:
-                properties[Property.UNIQUE_KEY] = self.unique_keys.next()
-            properties[Property.MSG_REGION] = self.config.region_id
-            properties[Property.TRACE_ON] = "true" if self.config.trace_on else "false"
-            properties[Property.CLUSTER] = self.config.cluster_name
-            message = NewMessage(
-                config.topic_name,
-                queue_id,
-                frame.body,
-                encode_properties(properties),
-                fields.born_timestamp_ms,
-                born_host,
-                fields.flag,
-                sys_flag,
-                fields.reconsume_times,
-            )
-            if config.topic_name.startswith(RETRY_PREFIX):
-                self._retry_or_dead_letter(message, fields, frame)
-            if self.rewrites is not None:
-                message = self.rewrites.before_store(message)
-            messages = [message]
-            unique_key = properties[Property.UNIQUE_KEY].encode()
-            waits = properties.get(Property.WAIT) != "false"
+            self._accept_batch(frame, connection, fields, (queue_id, sys_flag, born_host))
+            self._remember_topic(config)
+            return
+        properties = decode_properties(fields.properties)
+        properties.pop(Property.POP_CK, None)
+        if Property.UNIQUE_KEY not in properties:
+            properties[Property.UNIQUE_KEY] = self.unique_keys.next()
+        properties[Property.MSG_REGION] = self.config.region_id
+        properties[Property.TRACE_ON] = "true" if self.config.trace_on else "false"
+        properties[Property.CLUSTER] = self.config.cluster_name
+        message = NewMessage(
+            config.topic_name,
+            queue_id,
+            frame.body,
+            encode_properties(properties),
+            fields.born_timestamp_ms,
+            born_host,
+            fields.flag,
+            sys_flag,
+            fields.reconsume_times,
+        )
+        if config.topic_name.startswith(RETRY_PREFIX):
+            self._retry_or_dead_letter(message, fields, frame)
+        if self.rewrites is not None:
+            message = self.rewrites.before_store(message)
+        messages = [message]
+        unique_key = properties[Property.UNIQUE_KEY].encode()
+        waits = properties.get(Property.WAIT) != "false"
         self._check_size(messages)
-        if (
-            config.topic_filter_type is TopicFilterType.SINGLE_TAG
-            and not config.order
-            and fields.topic[0] != "%"
-        ):
-            self._ordinary[fields.topic] = config
+        self._remember_topic(config)
         if messages[0].topic == TIMER_TOPIC and not frame.flag & _ONEWAY:
             handle = recall_handle(messages[0], self.config.broker_name)
             if handle is not None:
                 self._recalls[id(frame)] = handle
         self._pending.append(_Pending(connection, frame, messages, queue_id, unique_key, waits))
+
+    def _remember_topic(self, config: TopicConfig) -> None:
+        """Whether the next ordinary message of this topic may take the short way."""
+        name = config.topic_name
+        if config.topic_filter_type is TopicFilterType.SINGLE_TAG and not config.order and name[0] != "%":
+            self._ordinary[name] = config
 
     def _check_broker(self) -> None:
         if self.config.is_slave:
@@ -448,35 +483,38 @@ class SendHandlers:
         if total > limit:
             raise MessageIllegal(f"the message is illegal, maybe msg body length over limit {limit} bytes")
 
-    def _batch(
-        self, frame: Frame, fields: SendFields, queue_id: int, sys_flag: int, born_host: bytes
-    ) -> tuple[list[NewMessage], bytes]:
-        """One message per entry; each keeps exactly the properties its sender gave it."""
+    def _accept_batch(
+        self, frame: Frame, connection: Connection, fields: SendFields, place: tuple[int, int, bytes]
+    ) -> None:
+        """Each message of a batch keeps exactly the properties its sender gave it."""
         topic = fields.topic
         properties = fields.properties
         if topic.startswith(RETRY_PREFIX):
             raise MessageIllegal(f"batch request does not support retry group {topic}")
         if b"DELAY\x01" in properties and find_property(properties, b"DELAY"):
             raise MessageIllegal("batch request does not support delay level")
-        if fields.sys_flag & SysFlag.TRANSACTION_ROLLBACK:
+        if fields.sys_flag & _TRANSACTION_BITS:
             raise MessageIllegal("batch request does not support transaction")
         if len(topic.encode()) > 127:
             raise MessageIllegal(f"topic length {len(topic)} is over 127")
-        try:
-            entries = split_batch(frame.body)
-        except RecordError as error:
-            raise ServerError(str(error)) from None
-        born = fields.born_timestamp_ms
-        reconsume_times = fields.reconsume_times
-        messages = [
-            NewMessage(
-                topic, queue_id, body, entry_properties, born, born_host, flag, sys_flag, reconsume_times
-            )
-            for flag, body, entry_properties in entries
-        ]
-        if not messages:
-            raise MessageIllegal("the batch holds no message")
-        return messages, find_property(properties, _UNIQUE_KEY) or b""
+        queue_id, sys_flag, born_host = place
+        template = NewMessage(
+            topic,
+            queue_id,
+            frame.body,
+            b"",
+            fields.born_timestamp_ms,
+            born_host,
+            0,
+            sys_flag,
+            fields.reconsume_times,
+        )
+        if len(frame.body) > self.store.config.message_bytes_max:
+            self._check_size(_split(template))
+        self._batches_pending = True
+        unique_key = find_property(properties, _UNIQUE_KEY) or b""
+        waits = b"WAIT\x01false" not in properties
+        self._pending.append(_Pending(connection, frame, [], queue_id, unique_key, waits, template))
 
     def _retry_or_dead_letter(self, message: NewMessage, fields: SendFields, frame: Frame) -> None:
         """A consumer sends a message back as a plain send to its retry topic."""
@@ -501,6 +539,63 @@ class SendHandlers:
         if not pending:
             return
         self._pending = []
+        if self._batches_pending:
+            self._batches_pending = False
+            self._append_in_order(pending)
+        else:
+            self._append(pending)
+
+    def _append_in_order(self, pending: list[_Pending]) -> None:
+        """Batches one by one, what is between them together: a producer's messages keep their order."""
+        singles: list[_Pending] = []
+        for one in pending:
+            if one.batch is None:
+                singles.append(one)
+                continue
+            if singles:
+                self._append(singles)
+                singles = []
+            self._append_row(one, one.batch)
+        if singles:
+            self._append(singles)
+
+    def _append_row(self, one: _Pending, template: NewMessage) -> None:
+        """The messages of a batch, straight from the row they came in."""
+        started = self.clock.monotonic()
+        try:
+            appended = self.store.append_entries(template)
+            if appended is None:
+                one.messages = _split(template)
+        except (RecordError, ServerError) as error:
+            self._send_refusal(one, ResponseCode.SYSTEM_ERROR, getattr(error, "remark", str(error)))
+            return
+        except StoreError as error:
+            self._send_refusal(one, error.code, error.remark)
+            return
+        if appended is None:
+            self._append([one])
+            return
+        count = len(appended.log_offsets)
+        elapsed_ms = (self.clock.monotonic() - started) * 1000
+        if elapsed_ms >= 1.0:
+            self.stats.put_times.slow(elapsed_ms, count)
+            self._notice_stall(elapsed_ms)
+        self.stats.put(template.topic, template.queue_id, count, appended.end - appended.log_offsets[0])
+        if one.frame.flag & _ONEWAY:
+            return
+        stored = self.replies.stored_row
+        if self.gate.immediate or not one.waits:
+            one.connection.send(stored(one.frame, _SUCCESS, one.queue_id, appended, one.unique_key))
+        else:
+            self.gate.wait(
+                appended.end,
+                lambda code: one.connection.send(
+                    stored(one.frame, code, one.queue_id, appended, one.unique_key)
+                ),
+            )
+
+    def _append(self, pending: list[_Pending]) -> None:
+        """Everything with one write, or, when that is refused, one after the other."""
         if len(pending) == 1:
             messages = pending[0].messages
         else:
@@ -532,13 +627,16 @@ class SendHandlers:
             try:
                 appended = self.store.append_batch(one.messages)
             except StoreError as error:
-                self.stats.put_failures += len(one.messages)
                 self._recalls.pop(id(one.frame), None)
-                encoded = self._refusal(one.frame, error.code, error.remark)
-                if encoded is not None:
-                    one.connection.send(encoded)
+                self._send_refusal(one, error.code, error.remark)
                 continue
             self._answer([one], appended)
+
+    def _send_refusal(self, one: _Pending, code: int, remark: str) -> None:
+        self.stats.put_failures += len(one.messages) or 1
+        encoded = self._refusal(one.frame, code, remark)
+        if encoded is not None:
+            one.connection.send(encoded)
 
     def _answer(self, pending: list[_Pending], appended: list[Appended]) -> None:
         """Reply now to what is safe enough already, and to the rest when the gate says so."""

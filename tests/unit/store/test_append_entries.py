@@ -1,0 +1,209 @@
+"""A batch stored straight from its row must leave what storing its messages one by one leaves."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.store.support import HOST, HOST_V6, START_MS, bodies, message, open_store
+
+from orbitmq.errors import RecordError
+from orbitmq.record.batch import encode_batch, split_batch
+from orbitmq.store.errors import StoreUnavailable
+from orbitmq.store.message_store import MessageStore
+from orbitmq.store.types import NewMessage
+from orbitmq.testing.faulty_fs import FaultyFileSystem
+
+Entry = tuple[int, bytes, bytes]
+TOPIC = "TopicA"
+
+
+def entries(count: int, *, properties: bytes = b"") -> list[Entry]:
+    return [
+        (number, b"body %d" % number, b"UNIQ_KEY\x01%032X\x02" % number + properties)
+        for number in range(count)
+    ]
+
+
+def begun(fs: FaultyFileSystem) -> MessageStore:
+    """A store with a message in it: the first one of a segment takes the general way."""
+    store = open_store(fs)
+    store.append(message(0, topic="Other"))
+    return store
+
+
+def template(row: bytes, **changes: Any) -> NewMessage:
+    fields: dict[str, Any] = {
+        "topic": TOPIC,
+        "queue_id": 1,
+        "body": row,
+        "properties": b"",
+        "born_timestamp_ms": START_MS - 5,
+        "born_host": HOST,
+        "sys_flag": 0,
+        "reconsume_times": 2,
+    }
+    return NewMessage(**fields | changes)
+
+
+def one_by_one(store: MessageStore, wanted: NewMessage) -> None:
+    store.append_batch(
+        [
+            NewMessage(
+                wanted.topic,
+                wanted.queue_id,
+                body,
+                properties,
+                wanted.born_timestamp_ms,
+                wanted.born_host,
+                flag,
+                wanted.sys_flag,
+                wanted.reconsume_times,
+            )
+            for flag, body, properties in split_batch(wanted.body)
+        ]
+    )
+
+
+def content(fs: FaultyFileSystem, store: MessageStore) -> dict[str, bytes]:
+    """Every byte of a closed store: log, queues, index, checkpoint."""
+    store.close()
+    return {path: fs.content(path) for path in fs.paths()}
+
+
+ROWS = {
+    "unique keys only": entries(5),
+    "tags": entries(5, properties=b"TAGS\x01tag\x02"),
+    "tags first": [(0, b"x", b"TAGS\x01tag\x02UNIQ_KEY\x01%032X\x02" % 1)],
+    "keys": entries(5, properties=b"KEYS\x01k1 shared\x02"),
+    "name of a property inside a body": [(0, b"TAGS\x01tag\x02", b"UNIQ_KEY\x01%032X\x02" % 1)],
+    "name of a property inside a value": [(0, b"x", b"a\x01xTAGS\x01tag\x02")],
+    "no properties": [(0, b"x", b""), (1, b"y", b"")],
+    "long properties": [(0, b"x", b"a\x01" + b"v" * 1500 + b"\x02")],
+    "empty body": [(0, b"", b"a\x01b\x02")],
+}
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
+@pytest.mark.parametrize("sys_flag", [0, 1, 0x30, 0x8])
+def test_row_leaves_what_its_messages_leave(row: list[Entry], sys_flag: int) -> None:
+    wanted = template(encode_batch(row), sys_flag=sys_flag)
+    fast, slow = FaultyFileSystem(), FaultyFileSystem()
+    fast_store, slow_store = begun(fast), begun(slow)
+    for turn in range(2):
+        done = fast_store.append_entries(wanted)
+        assert done is not None
+        assert len(done.log_offsets) == len(row)
+        assert done.queue_offset == turn * len(row)
+        assert done.end == fast_store.max_log_offset
+        one_by_one(slow_store, wanted)
+    assert content(fast, fast_store) == content(slow, slow_store)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(-(2**31), 2**31 - 1),
+            st.binary(max_size=40),
+            st.lists(
+                st.sampled_from([b"TAGS\x01", b"KEYS\x01", b"UNIQ_KEY\x01", b"tag", b"k1 ", b"\x02", b"\x00"])
+            ).map(b"".join),
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_any_row_leaves_what_its_messages_leave(row: list[Entry]) -> None:
+    wanted = template(encode_batch(row))
+    fast, slow = FaultyFileSystem(), FaultyFileSystem()
+    fast_store, slow_store = begun(fast), begun(slow)
+    assert fast_store.append_entries(wanted) is not None
+    one_by_one(slow_store, wanted)
+    assert content(fast, fast_store) == content(slow, slow_store)
+
+
+def test_row_cut_or_damaged_anywhere_is_refused_whole_or_stored_whole() -> None:
+    whole = encode_batch(entries(3))
+    for position in range(len(whole)):
+        for row in (whole[:position], whole[:position] + b"\xff" + whole[position + 1 :]):
+            store = begun(FaultyFileSystem())
+            before = store.max_log_offset
+            try:
+                split_batch(row)
+                readable = True
+            except RecordError:
+                readable = False
+            if readable:
+                store.append_entries(template(row))
+            elif row:
+                with pytest.raises(RecordError):
+                    store.append_entries(template(row))
+            else:
+                assert store.append_entries(template(row)) is None
+            if not readable:
+                assert (store.max_log_offset, store.max_offset(TOPIC, 1)) == (before, 0)
+            store.close()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"born_host": HOST_V6},
+        {"topic": "T" * 130},
+        {"topic": "SCHEDULE_TOPIC_XXXX"},
+        {"sys_flag": 4},
+        {"sys_flag": 12},
+        {"row": encode_batch([(0, b"x" * 2001, b"")])},
+    ],
+    ids=["IPv6", "long topic", "units that are times", "prepared", "rolled back", "a body over the limit"],
+)
+def test_what_needs_the_general_way_is_left_alone(changes: dict[str, Any]) -> None:
+    store = begun(FaultyFileSystem())
+    before = store.max_log_offset
+    assert store.append_entries(template(**{"row": encode_batch(entries(2)), **changes})) is None
+    assert store.max_log_offset == before
+    store.close()
+
+
+def test_row_at_the_end_of_a_segment_is_left_to_the_general_way() -> None:
+    store = begun(FaultyFileSystem())
+    wanted = template(encode_batch(entries(5)))
+    while (done := store.append_entries(wanted)) is not None:
+        end = done.end
+    assert store.max_log_offset == end
+    one_by_one(store, wanted)
+    assert store.append_entries(wanted) is not None
+    assert bodies(store, TOPIC, 1) == [body for _, body, _ in entries(5)] * (store.max_offset(TOPIC, 1) // 5)
+    store.close()
+
+
+def test_full_disk_refuses_the_row_and_leaves_nothing_of_it() -> None:
+    fs = FaultyFileSystem()
+    store = begun(fs)
+    wanted = template(encode_batch(entries(3)))
+    assert store.append_entries(wanted) is not None
+    before = store.max_log_offset
+    fs.fail_writes(error=errno.ENOSPC)
+    with pytest.raises(StoreUnavailable):
+        store.append_entries(wanted)
+    assert (store.max_log_offset, store.max_offset(TOPIC, 1)) == (before, 3)
+    fs.heal()
+    store.tick()
+    done = store.append_entries(wanted)
+    assert done is not None
+    assert done.queue_offset == 3
+    store.close()
+
+
+def test_closed_store_refuses_and_arrival_is_told_once() -> None:
+    store = begun(FaultyFileSystem())
+    arrived: list[tuple[str, int]] = []
+    store.on_arrival = lambda topic, queue_id: arrived.append((topic, queue_id))
+    store.append_entries(template(encode_batch(entries(4))))
+    assert arrived == [(TOPIC, 1)]
+    store.close()
+    with pytest.raises(StoreUnavailable):
+        store.append_entries(template(encode_batch(entries(1))))
