@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +16,8 @@ from tests.unit.transport.loops import run
 from orbitmq.broker.broker import Broker
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.codes import RequestCode, SerializeType
+from orbitmq.namesrv.config import NameServerConfig
+from orbitmq.namesrv.server import NameServer
 from orbitmq.record.batch import encode_batch
 from orbitmq.record.codec import Record, decode_record
 from orbitmq.record.ids import parse_offset_message_id
@@ -170,5 +173,64 @@ def test_batch_wakes_a_waiting_pull_and_oneway_batches_arrive(tmp_path: Path) ->
             answer = await waiting
             assert (answer.code, answer.ext_fields["nextBeginOffset"]) == (0, "3")
             assert [record.body for record in stored(broker)] == [b"a", b"b", b"c"]
+
+    run("uvloop", everything)
+
+
+def test_answer_to_the_first_send_of_a_topic_means_that_it_is_routed(tmp_path: Path) -> None:
+    async def everything() -> None:
+        names = NameServerConfig(listen_port=0, bind_address=HOST, kv_config_path="", config_store_path="")
+        async with NameServer(names) as name_server:
+            config = BrokerConfig(
+                listen_port=0,
+                bind_host=HOST,
+                public_host=HOST,
+                fast_port_enabled=False,
+                name_servers=name_server.address,
+            )
+            client = RpcClient()
+            async with Broker(config, StoreConfig(root=str(tmp_path))) as broker:
+                for number in range(40):
+                    topic = f"fresh-{number}"
+                    fields = {**SEND_V2, "b": topic, "m": str(number % 2 == 1).lower()}
+                    body = encode_batch([(0, b"x", b"")]) if number % 2 else b"x"
+                    answer = await client.call(
+                        broker.address, RequestCode.SEND_MESSAGE_V2, None, body, ext=fields
+                    )
+                    assert answer.code == 0, answer.remark
+                    route = await client.call(
+                        name_server.address, RequestCode.GET_ROUTEINFO_BY_TOPIC, ext={"topic": topic}
+                    )
+                    assert route.code == 0, route.remark
+                await client.close()
+
+    run("uvloop", everything)
+
+
+def test_dead_name_server_delays_the_first_send_of_a_topic_but_does_not_lose_it(tmp_path: Path) -> None:
+    async def everything() -> None:
+        with socket.socket() as silent:  # accepts, and never answers
+            silent.bind((HOST, 0))
+            silent.listen()
+            config = BrokerConfig(
+                listen_port=0,
+                bind_host=HOST,
+                public_host=HOST,
+                fast_port_enabled=False,
+                name_servers=f"{HOST}:{silent.getsockname()[1]}",
+            )
+            client = RpcClient()
+            async with Broker(config, StoreConfig(root=str(tmp_path))) as broker:
+                for _ in range(2):
+                    answer = await client.call(
+                        broker.address,
+                        RequestCode.SEND_MESSAGE_V2,
+                        None,
+                        b"x",
+                        ext={**SEND_V2, "b": "fresh"},
+                        timeout_s=3.0,  # what clients wait by default
+                    )
+                    assert answer.code == 0, answer.remark
+                await client.close()
 
     run("uvloop", everything)

@@ -15,8 +15,9 @@ import logging
 import os
 import posixpath
 import socket
+from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from orbitmq.broker.clients import ConsumerTable, PeerInfo, ProducerTable
 from orbitmq.broker.config import BrokerConfig
@@ -83,6 +84,9 @@ from orbitmq.transport.tls import ServerTls
 __all__ = ["Broker"]
 
 logger = logging.getLogger(__name__)
+
+_ROUTED_S: Final = 1.0
+"""How long the first send to a new topic waits for name servers: less than a client waits for its answer."""
 
 
 class Broker:
@@ -295,6 +299,7 @@ class Broker:
             unique_keys=unique_keys,
             clock=self._clock,
             rewrites=self.intake,
+            when_routed=self._when_routed,
         )
         self._pull = PullHandlers(
             config=config,
@@ -492,6 +497,15 @@ class Broker:
         listener = self._on_arrival.get(topic)
         if listener is not None:
             listener(queue_id)
+
+    def _when_routed(self, work: Callable[[], None]) -> None:
+        """Do something once the name servers know the topics there are now; soon in any case."""
+
+        async def later() -> None:
+            await self.registration.settled(wait_s=_ROUTED_S)
+            work()
+
+        self._tasks.start(later(), "topic-routed")
 
     def _start_jobs(self) -> None:
         start = self._tasks.start

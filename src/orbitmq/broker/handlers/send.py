@@ -92,10 +92,30 @@ class Rewrites(Protocol):
         """The message as it must be stored. Raises ``BrokerError`` to refuse it."""
 
 
+class _Answers(Protocol):
+    """Where the answer to a send goes: its connection, or one that waits first."""
+
+    def send(self, data: bytes) -> None: ...
+
+
+class _RoutedAnswers:
+    """Answers the send that made a topic only when the name servers know it, as Apache does: the next thing its
+    sender does may be to ask them for the route."""
+
+    __slots__ = ("_connection", "_when_routed")
+
+    def __init__(self, connection: Connection, when_routed: Callable[[Callable[[], None]], None]) -> None:
+        self._connection = connection
+        self._when_routed = when_routed
+
+    def send(self, data: bytes) -> None:
+        self._when_routed(lambda: self._connection.send(data))
+
+
 class _Pending(msgspec.Struct):
     """A checked send, waiting for the end of the read."""
 
-    connection: Connection
+    connection: _Answers
     frame: Frame
     messages: list[NewMessage]
     queue_id: int
@@ -251,6 +271,8 @@ class SendHandlers:
     unique_keys: UniqueKeys
     clock: Clock
     rewrites: Rewrites | None = None
+    when_routed: Callable[[Callable[[], None]], None] | None = None
+    """Calls back once the name servers know of the topics made so far, or after a second."""
 
     def __post_init__(self) -> None:
         self._pending: list[_Pending] = []
@@ -390,7 +412,11 @@ class SendHandlers:
         self._check_broker()
         if not frame.body:
             raise ServerError("the message has no body")
+        is_new = fields.topic not in self.topics.configs
         config = self._checked_topic(fields, connection)
+        answers: _Answers = connection
+        if is_new and self.when_routed is not None:
+            answers = _RoutedAnswers(connection, self.when_routed)
         queue_id = fields.queue_id
         if queue_id < 0:
             if config.write_queue_nums <= 0:
@@ -403,7 +429,7 @@ class SendHandlers:
             sys_flag |= SysFlag.MULTI_TAGS
         born_host = encode_host(*connection.remote)
         if fields.batch or frame.code == RequestCode.SEND_BATCH_MESSAGE:
-            self._accept_batch(frame, connection, fields, (queue_id, sys_flag, born_host))
+            self._accept_batch(frame, answers, fields, (queue_id, sys_flag, born_host))
             self._remember_topic(config)
             return
         properties = decode_properties(fields.properties)
@@ -437,7 +463,7 @@ class SendHandlers:
             handle = recall_handle(messages[0], self.config.broker_name)
             if handle is not None:
                 self._recalls[id(frame)] = handle
-        self._pending.append(_Pending(connection, frame, messages, queue_id, unique_key, waits))
+        self._pending.append(_Pending(answers, frame, messages, queue_id, unique_key, waits))
 
     def _remember_topic(self, config: TopicConfig) -> None:
         """Whether the next ordinary message of this topic may take the short way."""
@@ -484,7 +510,7 @@ class SendHandlers:
             raise MessageIllegal(f"the message is illegal, maybe msg body length over limit {limit} bytes")
 
     def _accept_batch(
-        self, frame: Frame, connection: Connection, fields: SendFields, place: tuple[int, int, bytes]
+        self, frame: Frame, answers: _Answers, fields: SendFields, place: tuple[int, int, bytes]
     ) -> None:
         """Each message of a batch keeps exactly the properties its sender gave it."""
         topic = fields.topic
@@ -514,7 +540,7 @@ class SendHandlers:
         self._batches_pending = True
         unique_key = find_property(properties, _UNIQUE_KEY) or b""
         waits = b"WAIT\x01false" not in properties
-        self._pending.append(_Pending(connection, frame, [], queue_id, unique_key, waits, template))
+        self._pending.append(_Pending(answers, frame, [], queue_id, unique_key, waits, template))
 
     def _retry_or_dead_letter(self, message: NewMessage, fields: SendFields, frame: Frame) -> None:
         """A consumer sends a message back as a plain send to its retry topic."""
