@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.apache.harness import (
+    LATEST,
     JavaClients,
     Message,
     Producer,
@@ -23,8 +24,9 @@ from tests.apache.harness import (
 from tests.apache.ours import OrbitCluster, orbit_cluster
 
 Unique = Callable[[str], str]
+SHARED_S = 30.0
 # A member that has to wait for its own round rebalances every 20 s; a notified one at once.
-NOTIFIED_S = 12.0
+NOTIFIED_S = 6.0
 QUERY_CONSUMER_OFFSET = 14
 
 
@@ -33,7 +35,7 @@ def shares(members: Sequence[PushConsumer], topic: str) -> list[list[Queue]]:
 
 
 def wait_for_shares(
-    members: Sequence[PushConsumer], topic: str, wanted: list[int], *, timeout_s: float = NOTIFIED_S
+    members: Sequence[PushConsumer], topic: str, wanted: list[int], *, timeout_s: float = SHARED_S
 ) -> None:
     """Each queue at exactly one member, in shares of these sizes."""
 
@@ -89,7 +91,22 @@ def share_eight_queues(
 def test_three_members_share_eight_queues_on_join_leave_and_crash(
     any_java: JavaClients, ours: OrbitCluster, unique: Unique
 ) -> None:
-    share_eight_queues(any_java, ours, unique, orderly=False, after_crash_s=NOTIFIED_S)
+    share_eight_queues(any_java, ours, unique, orderly=False, after_crash_s=SHARED_S)
+
+
+def test_members_are_told_of_each_other_at_once(
+    apache_tools: None, ours: OrbitCluster, unique: Unique
+) -> None:
+    topic = ours.create_topic(unique("topic"), queue_count=8)
+    group = ours.create_group(unique("readers"))
+    with JavaClients(LATEST, quick=False) as java:
+        first = join(java, ours, group, topic)
+        wait_for_shares([first], topic, [8])
+        for _ in range(2):
+            second = join(java, ours, group, topic)
+            wait_for_shares([first, second], topic, [4, 4], timeout_s=NOTIFIED_S)
+            second.stop()
+            wait_for_shares([first], topic, [8], timeout_s=NOTIFIED_S)
 
 
 def test_three_orderly_members_share_eight_queues_once_the_locks_of_a_dead_one_expired(
