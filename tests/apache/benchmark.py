@@ -122,7 +122,8 @@ def run_benchmark(
 
 def parse_reports(kind: Kind, output: str) -> list[BenchmarkReport]:
     reports = []
-    for line in LINE.finditer(output):
+    # The program may be in the middle of its last line.
+    for line in LINE.finditer(output[: output.rfind("\n") + 1]):
         figures = {}
         for part in line["figures"].split("|"):
             name, _, value = part.rpartition(":")
