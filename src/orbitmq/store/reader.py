@@ -28,6 +28,11 @@ READ_BYTES_MAX: Final = 128 << 20
 """Apache's bounds of the size a reader may ask for."""
 
 LOG_OFFSET: Final = Struct(">q")
+_RUN_COUNT_MAX: Final = 64
+_RUN_BYTES_MAX: Final = _RUN_COUNT_MAX * UNIT_BYTES
+_SIZES: Final = tuple(Struct(">" + "8xi8x" * count) for count in range(_RUN_COUNT_MAX + 1))
+"""By the number of units: reads nothing but the record sizes."""
+assert _SIZES[1].size == UNIT_BYTES
 
 TagCodes = frozenset[int] | None
 Predicate = Callable[[memoryview], bool] | None
@@ -134,6 +139,33 @@ class QueueReader:
         return low
 
 
+def _whole_run(log: CommitLog, units: bytes, limits: tuple[int, int, int]) -> memoryview | None:
+    """All records of ``units`` as one slice when they are neighbours in the log, as those of a batch are; else None.
+
+    Units are in log order, so their records are neighbours exactly when their sizes add up to the span they cover.
+    """
+    first, size, _ = UNIT.unpack_from(units)
+    if LOG_OFFSET.unpack_from(units, UNIT_BYTES)[0] != first + size:
+        return None
+    last, last_size, _ = UNIT.unpack_from(units, len(units) - UNIT_BYTES)
+    count_max, bytes_max, log_limit = limits
+    end = last + last_size
+    start = first - first % log.segment_bytes
+    count = len(units) // UNIT_BYTES
+    if (
+        first < 0
+        or end - first > bytes_max
+        or end > min(log_limit, start + log.segment_bytes)
+        or count > count_max
+    ):
+        return None
+    sizes = _SIZES[count].unpack(units)
+    if sum(sizes) != end - first or min(sizes) <= 0:
+        return None
+    view = log.segments.view(start)
+    return None if view is None else view[first - start : end - start]
+
+
 def collect(
     log: CommitLog, units: bytes, limits: tuple[int, int, int], tag_codes: TagCodes, slices: list[memoryview]
 ) -> tuple[int, int, int]:
@@ -146,6 +178,11 @@ def collect(
     # Hot: two million messages a second. A run of neighbours costs one slice, and a record in the segment at hand
     # costs two comparisons.
     count_max, bytes_max, log_limit = limits
+    if tag_codes is None and not log.damaged and 2 * UNIT_BYTES <= len(units) <= _RUN_BYTES_MAX:
+        run = _whole_run(log, units, limits)
+        if run is not None:
+            slices.append(run)
+            return len(units) // UNIT_BYTES, len(units) // UNIT_BYTES, len(run)
     view: memoryview | None = None
     looked = count = total = 0
     start = stop = run_start = run_end = 0

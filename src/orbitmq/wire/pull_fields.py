@@ -5,15 +5,15 @@ Apache's fast encoder writes group, topic and queue before them and the rest beh
 bytes, whole, and one regular expression reads the numbers. Anything that does not look exactly like that goes through
 the typed reader, which also finds every error.
 
-Measured with the header of the Java 5.5.0 push consumer: 2.5 us, against 10 us for the typed reader; the answer's
-header takes 2 us, against 14 us for the general writer.
+Measured with the header of the Java 5.5.0 push consumer: 2 us, against 7 us for the typed reader; the answer's header
+takes 1 us, against 9 us for the general writer.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from copy import copy
+from collections.abc import Callable
 from typing import Final
 
 from orbitmq.codes import SerializeType, Version
@@ -63,6 +63,8 @@ _MIDDLE: Final = re.compile(
     + b"\\x00\\x0ccommitOffset\\x00\\x00\\x00"
     + _digits(18)
 )
+# copy.copy() would take longer than the copying. msgspec's stubs do not know the method.
+_copy: Final[Callable[[PullMessageRequest], PullMessageRequest]] = PullMessageRequest.__copy__  # type: ignore[attr-defined]
 _OFFSET_KEY: Final = b"\x00\x0bqueueOffset\x00\x00\x00"
 _heads: dict[bytes, tuple[str, str, int]] = {}
 _tails: dict[bytes, PullMessageRequest] = {}
@@ -83,7 +85,7 @@ def read_pull(frame: Frame) -> PullMessageRequest:
                 tail = _tails.get(raw[middle.end() :])
                 if tail is not None:
                     # A copy with seven fields set takes a third of the time of a constructor with twenty.
-                    request = copy(tail)
+                    request = _copy(tail)
                     request.consumer_group, request.topic, request.queue_id = head
                     queue_offset, max_msg_nums, sys_flag, commit_offset = middle.groups()
                     request.queue_offset = int(queue_offset)
@@ -116,7 +118,7 @@ def _learn(raw: bytes, at: int, request: PullMessageRequest) -> None:
     if len(_tails) >= _MEMO_ENTRIES:
         _tails.clear()
     _heads[head] = (request.consumer_group, request.topic, request.queue_id)
-    _tails[tail] = copy(request)
+    _tails[tail] = _copy(request)
 
 
 def _keys(region: bytes) -> list[bytes] | None:
@@ -150,6 +152,17 @@ _FIELDS: Final = (
 )
 
 
+_COMMON_FIELDS: Final = (
+    b"\x00\x14suggestWhichBrokerId\x00\x00\x00\x010"
+    b"\x00\x0fnextBeginOffset\x00\x00\x00%c%b"
+    b"\x00\x09minOffset\x00\x00\x00%c%b"
+    b"\x00\x09maxOffset\x00\x00\x00%c%b"
+    b"\x00\x0ctopicSysFlag\x00\x00\x00\x010"
+    b"\x00\x0cgroupSysFlag\x00\x00\x00\x010"
+)
+"""From a master, with neither flag: nearly always."""
+
+
 def encode_pull_answer(
     opaque: int, code: int, remark: bytes, body_bytes: int, numbers: tuple[int, int, int, int, int, int]
 ) -> bytes:
@@ -157,21 +170,33 @@ def encode_pull_answer(
 
     ``numbers``: suggested broker, next, least and greatest offset, flags of the topic and of the group.
     """
-    suggested, following, low, high, topic_flag, group_flag = [b"%d" % number for number in numbers]
-    fields = _FIELDS % (
-        len(suggested),
-        suggested,
-        len(following),
-        following,
-        len(low),
-        low,
-        len(high),
-        high,
-        len(topic_flag),
-        topic_flag,
-        len(group_flag),
-        group_flag,
-    )
+    suggested, following, low, high, topic_flag, group_flag = numbers
+    following_text, low_text, high_text = b"%d" % following, b"%d" % low, b"%d" % high
+    if suggested or topic_flag or group_flag:
+        suggested_text, topic_text, group_text = b"%d" % suggested, b"%d" % topic_flag, b"%d" % group_flag
+        fields = _FIELDS % (
+            len(suggested_text),
+            suggested_text,
+            len(following_text),
+            following_text,
+            len(low_text),
+            low_text,
+            len(high_text),
+            high_text,
+            len(topic_text),
+            topic_text,
+            len(group_text),
+            group_text,
+        )
+    else:
+        fields = _COMMON_FIELDS % (
+            len(following_text),
+            following_text,
+            len(low_text),
+            low_text,
+            len(high_text),
+            high_text,
+        )
     size = _FIXED_BYTES + len(remark) + len(fields)
     return b"%b%b%b%b" % (
         _FIXED(size + 4 + body_bytes, 0x01000000 | size, code, _PYTHON, _VERSION, opaque, 1, len(remark)),

@@ -235,3 +235,45 @@ def test_offset_by_time_finds_the_first_at_or_after_or_the_last_at_or_before(bor
     assert store.store_time_at("TopicA", 0, 30) == -1
     assert store.earliest_store_time("TopicB", 0) == -1
     assert store.earliest_log_time() == START_MS + 10
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 32, 64, 65, 100])
+def test_neighbours_in_the_log_come_as_one_slice(count: int) -> None:
+    store = open_store(FaultyFileSystem(), segment_bytes=1 << 20, memory_transfer_count_max=200)
+    store.append_batch([message(number) for number in range(count)])
+    result = store.read("TopicA", 0, 0, 200)
+    assert (result.status, result.count, result.next_offset) == (ReadStatus.FOUND, count, count)
+    assert len(result.slices) == 1
+    assert result.size_bytes == len(result.slices[0])
+    assert [record.body for record in decoded(result.slices)] == [b"body %d" % n for n in range(count)]
+    store.close()
+
+
+def test_run_of_neighbours_ends_at_every_limit_like_single_records() -> None:
+    store = open_store(FaultyFileSystem(), segment_bytes=4096)
+    sizes = [store.append(message(number)).size for number in range(60)]  # several segments
+    for start in range(0, 60, 7):
+        for count in (1, 2, 10, 32):
+            for max_bytes in (None, 100, sum(sizes[:3]), sum(sizes[:10]) - 1):
+                result = store.read("TopicA", 0, start, count, max_bytes=max_bytes)
+                found = [record.body for record in decoded(result.slices)]
+                wanted = [b"body %d" % n for n in range(start, min(60, start + count))]
+                limit = max(100, max_bytes or 1 << 20)
+                while len(wanted) > 1 and sum(sizes[start : start + len(wanted)]) > limit:
+                    wanted.pop()
+                assert found == wanted, (start, count, max_bytes)
+                assert result.next_offset == start + len(wanted)
+    store.close()
+
+
+def test_unconfirmed_neighbours_are_not_given_with_the_confirmed_ones() -> None:
+    store = open_store(FaultyFileSystem())
+    ends = []
+    for number in range(6):
+        done = store.append(message(number))
+        ends.append(done.log_offset + done.size)
+    store.confirm_offset = ends[2]
+    result = store.read("TopicA", 0, 0, 32)
+    assert [record.body for record in decoded(result.slices)] == [b"body 0", b"body 1", b"body 2"]
+    assert result.next_offset == 3
+    store.close()
