@@ -65,8 +65,8 @@ def unique(request: pytest.FixtureRequest) -> Callable[[str], str]:
     return lambda kind: f"{kind}-{test}-{next(_serial)}"
 
 
-# Per module although a start takes four seconds: once it has seen a transaction, an Apache 5.5.0 broker keeps one core
-# busy for as long as it lives (its TransactionalOpBatchService waits for a moment that has passed).
+# Per module although a start takes four seconds: once it has seen a transaction, an Apache 5.5.0 broker keeps one
+# core busy for as long as it lives (its TransactionalOpBatchService waits for a moment that has passed).
 @pytest.fixture(scope="module")
 def apache_cluster(apache_tools: None) -> Iterator[ApacheCluster]:
     """Apache 5.5.0 beside Apache 5.5.0, with SQL filters on; shared by a module, so leave it running."""
