@@ -45,7 +45,8 @@ lock:  ## renew requirements/dev.txt (all hashes, no index address)
 	@build/lock/bin/pip install --quiet --disable-pip-version-check pip-tools
 	@env -u PIP_FIND_LINKS CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile --quiet --upgrade \
 		--strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
-		--build-deps-for editable --extra dev --output-file requirements/dev.txt pyproject.toml
+		--build-deps-for editable --extra dev \
+		--extra otel --extra failover --extra spark --extra decode --extra lake --output-file requirements/dev.txt pyproject.toml
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist
