@@ -34,6 +34,7 @@ PARTS: Final[Mapping[str, Sequence[str]]] = {
     "namesrv": ("namesrv",),
     "broker": ("broker",),
     "filter": ("filter",),
+    "delay": ("delay",),
     "client": ("client",),
     "ha": ("ha",),
 }
