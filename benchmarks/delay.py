@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
@@ -29,8 +29,7 @@ Namesrv = ApacheNamesrv | OrbitNamesrv
 QUEUES: Final = 4
 IN_FLIGHT: Final = 64
 DELAY_S: Final = 15
-# Apache refuses sends that wait 200 ms in its queue; while the JIT is cold that is soon.
-CONF: Final[Mapping[str, str | bool]] = {"messageDelayLevel": f"{DELAY_S}s", "brokerFastFailureEnable": False}
+LEVELS: Final = f"{DELAY_S}s"
 OUT_TIMEOUT_S: Final = 120.0
 KINDS: Final = ("delay level", "timer")
 
@@ -119,13 +118,15 @@ def run(
     """Figures by broker and kind, of each the round in the middle. Apache's only where Java is present."""
     found: dict[str, dict[str, list[dict[str, float]]]] = {}
     with ExitStack() as stack:
+        # Apache refuses sends that wait 200 ms in its queue, which is soon while the JIT is cold; so none does here.
         namesrv = stack.enter_context(OrbitNamesrv())
-        brokers: dict[str, tuple[Namesrv, Broker]] = {
-            "orbitmq": (namesrv, stack.enter_context(OrbitBroker(namesrv, **CONF)))
-        }
+        ours = OrbitBroker(namesrv, messageDelayLevel=LEVELS, brokerFastFailureEnable=False)
+        brokers: dict[str, tuple[Namesrv, Broker]] = {"orbitmq": (namesrv, stack.enter_context(ours))}
         if not ours_only and not missing_tools():
             theirs = stack.enter_context(ApacheNamesrv(LATEST))
-            apache = ApacheBroker(LATEST, theirs, jvm_args=BENCH_JVM, **CONF)
+            apache = ApacheBroker(
+                LATEST, theirs, jvm_args=BENCH_JVM, messageDelayLevel=LEVELS, brokerFastFailureEnable=False
+            )
             brokers[f"apache-{LATEST}"] = (theirs, stack.enter_context(apache))
         for number in range(rounds + 1):  # the first is for the JIT
             for kind in KINDS:
