@@ -266,38 +266,42 @@ class BrokerConfig:
         apache="waitTimeMillsInPullQueue",
         low=1,
         reload=True,
-        doc="Longest a pull may wait unserved.",
+        doc="Accepted for old files; only sends queue here.",
     )
     lite_pull_wait_max_ms: int = option(
-        5 * _SECOND, apache="waitTimeMillsInLitePullQueue", low=1, reload=True, doc="The same for lite pulls."
+        5 * _SECOND,
+        apache="waitTimeMillsInLitePullQueue",
+        low=1,
+        reload=True,
+        doc="Accepted for old files; only sends queue here.",
     )
     heartbeat_wait_max_ms: int = option(
         31 * _SECOND,
         apache="waitTimeMillsInHeartbeatQueue",
         low=1,
         reload=True,
-        doc="The same for heartbeats.",
+        doc="Accepted for old files; only sends queue here.",
     )
     transaction_wait_max_ms: int = option(
         3 * _SECOND,
         apache="waitTimeMillsInTransactionQueue",
         low=1,
         reload=True,
-        doc="The same for transactions.",
+        doc="Accepted for old files; only sends queue here.",
     )
     ack_wait_max_ms: int = option(
         3 * _SECOND,
         apache="waitTimeMillsInAckQueue",
         low=1,
         reload=True,
-        doc="The same for acknowledgements.",
+        doc="Accepted for old files; only sends queue here.",
     )
     admin_wait_max_ms: int = option(
         5 * _SECOND,
         apache="waitTimeMillsInAdminBrokerQueue",
         low=1,
         reload=True,
-        doc="The same for admin requests.",
+        doc="Accepted for old files; only sends queue here.",
     )
     send_queue_capacity: int = option(
         10_000, apache="sendThreadPoolQueueCapacity", low=1, doc="Sends that may wait; more are refused."
