@@ -192,7 +192,7 @@ def test_one_topic_over_several_brokers(any_client: Clients, unique: Unique) -> 
                 return False
 
         for body in late:
-            wait_until(lambda body=body: arrived(body), timeout_s=20, what="a broker that takes it")  # type: ignore[misc]
+            wait_until(lambda body=body: arrived(body), timeout_s=20, what="a broker that takes it")  # type: ignore[misc]  # a default binds the loop's value
         consumer.wait_bodies(late)
         brokers[0].check_log()
         brokers[2].check_log()

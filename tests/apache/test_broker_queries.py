@@ -75,7 +75,7 @@ def test_time_bounds_of_queries_and_searches_are_those_of_apaches(
         time.sleep(2.2)  # the index keeps seconds
         producer.send(Message(topic=topic, body=b"late", keys="größe"))
         wait_until(
-            lambda producer=producer, topic=topic: len(_found(producer, topic, "größe")) == 4,  # type: ignore[misc]
+            lambda producer=producer, topic=topic: len(_found(producer, topic, "größe")) == 4,  # type: ignore[misc]  # a default binds the loop's value
             timeout_s=10,
             what="the index",
         )
@@ -110,7 +110,7 @@ def test_messages_are_found_again_after_a_restart_and_after_a_kill(
             for number in (0, 17, 49):
                 # The client may need a moment to find the broker again.
                 wait_until(
-                    lambda number=number: _found(producer, topic, f"k{number}") == [b"%d" % number],  # type: ignore[misc]
+                    lambda number=number: _found(producer, topic, f"k{number}") == [b"%d" % number],  # type: ignore[misc]  # a default binds the loop's value
                     timeout_s=20,
                     what=f"k{number}",
                 )

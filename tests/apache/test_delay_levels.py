@@ -138,7 +138,7 @@ def test_a_clean_restart_repeats_and_loses_nothing(
                 for kind, more in (("level", {"delay_level": 1}), ("timer", {"delay_ms": 300 + 50 * number})):
                     body = f"{kind} {number}".encode()
                     bodies.add(body)
-                    producer.send(Message(topic=topic, body=body, **more))  # type: ignore[arg-type]
+                    producer.send(Message(topic=topic, body=body, **more))  # type: ignore[arg-type]  # values of several types by name
             broker.stop()
         with broker:
             consumer = java_latest.push_consumer(unique("CG"), namesrv, {topic: "*"}, from_first=True)

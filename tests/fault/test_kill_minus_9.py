@@ -52,7 +52,7 @@ def run_and_kill(root: Path, mode: FlushMode, first: int, after_s: float) -> lis
             output += data
     # The last line may be cut: then its message counts as not acknowledged.
     lines = bytes(output).split(b"\n")[:-1]
-    return [tuple(map(int, line.split())) for line in lines]  # type: ignore[misc]
+    return [tuple(map(int, line.split())) for line in lines]  # type: ignore[misc]  # three numbers a line
 
 
 def check(root: Path, mode: FlushMode, acknowledged: list[tuple[int, int, int, int]]) -> int:

@@ -51,7 +51,7 @@ class RouteTableMachine(RuleBasedStateMachine):
     def register(self, held: list[tuple[str, int, int]], **fields: object) -> None:
         configs = [topic_config(topic, queues=queues, perm=perm) for topic, queues, perm in held]
         try:
-            self.table.register(registration(configs, **fields))  # type: ignore[arg-type]
+            self.table.register(registration(configs, **fields))  # type: ignore[arg-type]  # values of several types by name
         except ServerError:
             assert len({topic for topic, _, _ in held}) == 1
 

@@ -25,7 +25,7 @@ class Kit:
         self.clock = ManualClock()
         self.fs = FaultyFileSystem()
         self.file = SafeFile(self.fs, "/store/config/consumerFilter.json")
-        self.config = BrokerConfig(**options)  # type: ignore[arg-type]
+        self.config = BrokerConfig(**options)  # type: ignore[arg-type]  # values of several types by name
         self.filters = self.again()
 
     def again(self) -> ConsumerFilters:

@@ -358,7 +358,7 @@ def test_pauses_grow_up_to_the_period() -> None:
     config = BrokerConfig(register_period_ms=30_000)
 
     async def test() -> None:
-        one = Registration(config, topics=None)  # type: ignore[arg-type]
+        one = Registration(config, topics=None)  # type: ignore[arg-type]  # wrong on purpose
         link = registration._Link("h:1")
         pauses = []
         for failures in (1, 2, 3, 4, 5, 6, 50):

@@ -41,7 +41,7 @@ class Bench:
         self.timers = self.new_timers()
 
     def new_timers(self) -> Timers:
-        config = BrokerConfig(broker_name="broker-a", **self.options)  # type: ignore[arg-type]
+        config = BrokerConfig(broker_name="broker-a", **self.options)  # type: ignore[arg-type]  # values of several types by name
         return Timers(
             config=config, store=self.store, stats=BrokerStats(), fs=LOCAL_FILE_SYSTEM, clock=self.clock
         )

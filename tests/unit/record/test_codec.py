@@ -94,8 +94,8 @@ def test_topics_beyond_127_bytes_take_the_second_version(length: int, magic: int
         (Sent(born_host=b"1234567"), "not 7"),
         (Sent(queue_id=2**31), "cannot be stored"),
         (Sent(born_timestamp_ms=2**63), "cannot be stored"),
-        (Sent(body=None), "no body"),  # type: ignore[arg-type]
-        (Sent(body="text"), "cannot be stored"),  # type: ignore[arg-type]
+        (Sent(body=None), "no body"),  # type: ignore[arg-type]  # wrong on purpose
+        (Sent(body="text"), "cannot be stored"),  # type: ignore[arg-type]  # wrong on purpose
     ],
 )
 def test_encode_refuses_what_no_reader_could_read(message: Sent, fault: str) -> None:

@@ -129,7 +129,7 @@ def test_safe_file_on_a_full_disk_leaves_the_old_content(tmp_path: Path) -> None
     path = str(tmp_path / "a.json")
     SafeFile(FS, path).save(b"kept")
     with pytest.raises(OSError, match="no space"):
-        SafeFile(FullDisk(), path).save(b"lost")  # type: ignore[arg-type]
+        SafeFile(FullDisk(), path).save(b"lost")  # type: ignore[arg-type]  # a fake with what is needed
     assert SafeFile(FS, path).load(bytes.decode) == "kept"
     assert FS.names(str(tmp_path)) == ["a.json"]
 

@@ -66,7 +66,7 @@ def test_append_gives_offsets_and_stores_the_record_the_codec_defines() -> None:
 def test_batch_writes_the_same_bytes_and_units_as_single_appends(
     changes: dict[str, object], store_host: bytes
 ) -> None:
-    messages = [message(number, **changes) for number in range(3)]  # type: ignore[arg-type]
+    messages = [message(number, **changes) for number in range(3)]  # type: ignore[arg-type]  # values of several types by name
     one_by_one = open_store(FaultyFileSystem(), store_host=store_host)
     singles = [one_by_one.append(each) for each in messages]
     at_once = open_store(FaultyFileSystem(), store_host=store_host)
@@ -200,7 +200,7 @@ def test_store_times_never_go_back() -> None:
         (message(born_host=b"123"), BadMessage),
         (message(flag=1 << 40), BadMessage),
         (message(body=None), None),
-        (NewMessage("TopicA", 0, None, b"", 0, HOST), BadMessage),  # type: ignore[arg-type]
+        (NewMessage("TopicA", 0, None, b"", 0, HOST), BadMessage),  # type: ignore[arg-type]  # wrong on purpose
     ],
 )
 def test_message_that_cannot_be_stored_is_refused_and_leaves_nothing(

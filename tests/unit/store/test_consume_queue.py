@@ -181,7 +181,7 @@ def test_write_cut_short_keeps_what_is_missing_in_the_tail() -> None:
     fs = FaultyFileSystem()
     queue = filled(fs, 0)
     short = ShortWrites(fs)
-    queue = ConsumeQueue(short, HandleCache(short, 4), DIRECTORY, "TopicA", 0, FILE_UNITS)  # type: ignore[arg-type]
+    queue = ConsumeQueue(short, HandleCache(short, 4), DIRECTORY, "TopicA", 0, FILE_UNITS)  # type: ignore[arg-type]  # a fake with what is needed
     for number in range(6):
         queue.append(100 * number, 100, number)
     queue.write_tail()

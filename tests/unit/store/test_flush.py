@@ -31,7 +31,7 @@ class SlowDisk(LocalFileSystem):
         self.syncs = 0
         self.error: int | None = None
 
-    def sync_data(self, handle: int, /) -> None:  # type: ignore[override]
+    def sync_data(self, handle: int, /) -> None:  # type: ignore[override]  # wrong on purpose
         if threading.current_thread().name != "store-sync":
             return
         self.syncs += 1
@@ -160,7 +160,7 @@ def test_callbacks_come_in_log_order_whatever_the_order_of_asking() -> None:
     ends = [done.log_offset + done.size for done in (store.append(message(number)) for number in range(4))]
     answers: list[int] = []
     for index in (2, 0, 3, 1):
-        store.when_flushed(ends[index], lambda ok, index=index: answers.append(index))  # type: ignore[misc]
+        store.when_flushed(ends[index], lambda ok, index=index: answers.append(index))  # type: ignore[misc]  # a default binds the loop's value
     assert answers == []
     store.flush()
     assert answers == [0, 1, 2, 3]

@@ -274,7 +274,7 @@ def store_of_segments(
     count: int, clock: ManualClock, **changes: object
 ) -> tuple[MessageStore, FaultyFileSystem]:
     fs = FaultyFileSystem(clock=clock.now_ms)
-    store = open_store(fs, clock, **changes)  # type: ignore[arg-type]
+    store = open_store(fs, clock, **changes)  # type: ignore[arg-type]  # values of several types by name
     number = 0
     while store.max_log_offset < count * SEGMENT_BYTES:
         store.append(message(number))
@@ -342,7 +342,7 @@ def test_full_disk_forbids_writes_until_there_is_room() -> None:
 def test_reconfigure_takes_over_what_may_change_and_refuses_nonsense() -> None:
     store = open_store(FaultyFileSystem())
     store.reconfigure(config(message_bytes_max=10))
-    with pytest.raises(StoreUnavailable.__base__):  # type: ignore[arg-type]
+    with pytest.raises(StoreUnavailable.__base__):  # type: ignore[arg-type]  # it has one
         store.append(message(body=bytes(11)))
     with pytest.raises(ConfigError, match="deleteWhen"):
         store.reconfigure(config(delete_when="25"))
@@ -360,13 +360,13 @@ def test_topics_that_nobody_keeps_are_dropped() -> None:
 def test_log_may_lie_in_several_directories() -> None:
     fs = FaultyFileSystem()
     places: dict[str, object] = {"commit_log_path": "/disk1/log, /disk2/log"}
-    store = open_store(fs, **places)  # type: ignore[arg-type]
+    store = open_store(fs, **places)  # type: ignore[arg-type]  # values of several types by name
     for number in range(100):
         store.append(message(number))
     store.close()
     assert fs.paths("/disk1/log/")
     assert fs.paths("/disk2/log/")
-    assert len(bodies(open_store(fs, **places))) == 100  # type: ignore[arg-type]
+    assert len(bodies(open_store(fs, **places))) == 100  # type: ignore[arg-type]  # values of several types by name
 
 
 def test_real_disk_serves_what_was_just_written_and_many_queues_with_few_handles(tmp_path: Path) -> None:

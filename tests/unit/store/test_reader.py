@@ -21,7 +21,7 @@ from orbitmq.testing.manual_clock import ManualClock
 
 
 def store_with(count: int, **changes: object) -> MessageStore:
-    store = open_store(FaultyFileSystem(), **changes)  # type: ignore[arg-type]
+    store = open_store(FaultyFileSystem(), **changes)  # type: ignore[arg-type]  # values of several types by name
     for number in range(count):
         store.append(message(number))
     return store

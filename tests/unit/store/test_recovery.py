@@ -373,7 +373,7 @@ def test_uncommon_records_are_walked_as_well() -> None:
         {"sys_flag": 0x4},
     ]
     for number in range(70):
-        store.append(message(number, **kinds[number % 7]))  # type: ignore[arg-type]
+        store.append(message(number, **kinds[number % 7]))  # type: ignore[arg-type]  # values of several types by name
     fs = fs.kill()
     again = open_store(fs.kill())
     for path in fs.paths(QUEUES):
@@ -452,7 +452,7 @@ def test_recovery_is_repeatable_when_it_is_interrupted_anywhere() -> None:
         assert_holds(open_store(fs.kill()), 60)
 
 
-def _stop_after(count: int):  # type: ignore[no-untyped-def]
+def _stop_after(count: int):  # type: ignore[no-untyped-def]  # returns a hook of the store's own type
     left = [count]
 
     def check(name: str, path: str) -> None:

@@ -47,10 +47,10 @@ def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..
         inspect.Parameter("loop_kind", inspect.Parameter.POSITIONAL_OR_KEYWORD),
         *inspect.signature(test).parameters.values(),
     ]
-    both.__signature__ = inspect.Signature(wanted)  # type: ignore[attr-defined]
+    both.__signature__ = inspect.Signature(wanted)  # type: ignore[attr-defined]  # functions carry it, stubs do not say so
     both.__name__ = test.__name__
     both.__doc__ = test.__doc__
     both.__module__ = test.__module__
     marked: Callable[..., None] = pytest.mark.parametrize("loop_kind", list(LOOPS))(both)
-    marked.pytestmark += getattr(test, "pytestmark", [])  # type: ignore[attr-defined]
+    marked.pytestmark += getattr(test, "pytestmark", [])  # type: ignore[attr-defined]  # functions carry it, stubs do not say so
     return marked
