@@ -1,0 +1,71 @@
+"""The table a topic or a store is in Spark: names and types of the columns, for every reader the same.
+
+A user may ask for fewer columns (``.schema("topic string, body binary")``): Spark prunes nothing in Python sources,
+so this is how a reader is told what not to decode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
+
+from orbitmq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = ["COLUMNS", "SCHEMA_DDL", "arrow_schema", "selected_columns"]
+
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+
+_TYPES: Final[Mapping[str, tuple[str, pa.DataType]]] = {
+    "topic": ("string", pa.string()),
+    "broker": ("string", pa.string()),
+    "queue_id": ("int", pa.int32()),
+    "queue_offset": ("bigint", pa.int64()),
+    "log_offset": ("bigint", pa.int64()),
+    "msg_id": ("string", pa.string()),
+    "keys": ("string", pa.string()),
+    "tags": ("string", pa.string()),
+    "body": ("binary", pa.binary()),
+    "properties": ("map<string,string>", pa.map_(pa.string(), pa.string())),
+    "born_timestamp": ("timestamp", _TIMESTAMP),
+    "store_timestamp": ("timestamp", _TIMESTAMP),
+    "born_host": ("string", pa.string()),
+    "store_host": ("string", pa.string()),
+    "reconsume_times": ("int", pa.int32()),
+    "sys_flag": ("int", pa.int32()),
+    "flag": ("int", pa.int32()),
+}
+
+COLUMNS: Final = tuple(_TYPES)
+"""All columns, in order. Users depend on the names: add at the end, never rename."""
+
+SCHEMA_DDL: Final = ", ".join(f"{name} {ddl}" for name, (ddl, _) in _TYPES.items())
+
+
+def arrow_schema(columns: Iterable[str] = COLUMNS) -> pa.Schema:
+    """The schema of batches with these columns. Spark compares it with its own, type by type."""
+    return pa.schema([pa.field(name, _TYPES[name][1]) for name in columns])
+
+
+def selected_columns(schema: StructType) -> Sequence[str]:
+    """The columns of a schema the user gave. Raises ``ConfigError`` for a column or a type that a reader has not."""
+    for field in schema.fields:
+        known = _TYPES.get(field.name)
+        if known is None:
+            raise ConfigError(
+                f"the schema names a column {field.name!r} that messages do not have; "
+                f"they have {', '.join(COLUMNS)}"
+            )
+        if field.dataType.simpleString() != known[0]:
+            raise ConfigError(
+                f"the schema gives column {field.name!r} the type {field.dataType.simpleString()}; it is {known[0]}"
+            )
+        if not field.nullable:
+            raise ConfigError(f"the schema makes column {field.name!r} NOT NULL; leave that out")
+    if not schema.fields:
+        raise ConfigError("the schema has no columns")
+    return tuple(field.name for field in schema.fields)
