@@ -132,15 +132,20 @@ class ClientInstance:
         await self.tasks.close()
         await self._rpc.close()
 
-    @property
-    def rpc(self) -> RpcClient:
-        """The connections. Raises when the client is not running, or runs in another process."""
+    def check_running(self) -> None:
+        """Raises when the client is not running, or runs in another process."""
         if self._rpc is None or self._stopped:
             raise ClientClosedError(
                 f"client {self.client_id} is {'stopped' if self._stopped else 'not started'}"
             )
         if self._process_id != process_id():
             raise ForkedError(f"client {self.client_id} was started in process {self._process_id}")
+
+    @property
+    def rpc(self) -> RpcClient:
+        """The connections. Raises as ``check_running`` does."""
+        self.check_running()
+        assert self._rpc is not None
         return self._rpc
 
     @property

@@ -40,7 +40,7 @@ from orbitmq.wire.headers import (
 if TYPE_CHECKING:
     from orbitmq.client.trace import TraceDispatcher
 
-__all__ = ["Producer", "QueueSelector"]
+__all__ = ["Producer", "QueueSelector", "per_message"]
 
 logger = logging.getLogger(__name__)
 
@@ -228,7 +228,7 @@ class Producer:
             finally:
                 if context is not None:
                     self._run_hooks("after_send", context)
-            results += _per_message(result, keys)
+            results += per_message(result, keys)
         return results
 
     async def _send_accumulated(self, messages: list[Message]) -> list[SendResult]:
@@ -328,7 +328,8 @@ def _batch(topic: str, entries: list[tuple[int, bytes, bytes]], keys: list[str],
     )
 
 
-def _per_message(result: SendResult, keys: list[str]) -> list[SendResult]:
+def per_message(result: SendResult, keys: list[str]) -> list[SendResult]:
+    """The result of a batch as one for each of its messages."""
     ids = result.offset_message_id.split(",")
     if len(ids) != len(keys):  # a topic of batch queues keeps the batch as one record
         ids = [result.offset_message_id] * len(keys)

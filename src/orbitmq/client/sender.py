@@ -32,7 +32,7 @@ from orbitmq.record.properties import encode_properties
 from orbitmq.wire.frame import Frame
 from orbitmq.wire.send_writer import SendWriter
 
-__all__ = ["Outgoing", "SendContext", "SendHook", "Sender"]
+__all__ = ["Attempted", "Outgoing", "SendContext", "SendHook", "Sender"]
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +69,15 @@ class Outgoing(msgspec.Struct, gc=False):
     """Of a message to a retry topic: times consumed, and the limit."""
 
 
+class Attempted(msgspec.Struct, gc=False):
+    """A first attempt made elsewhere that failed (``blocking.py``)."""
+
+    queue: MessageQueue
+    error: OrbitError
+    left_s: float
+    """Time the send still has."""
+
+
 class SendContext(msgspec.Struct):
     """What a hook sees of a send."""
 
@@ -103,7 +112,8 @@ class Sender:
         self._writer = SendWriter(group, options.auto_create_topic, options.auto_create_queue_count)
         self.picker = QueuePicker(instance.clock.now_ms, avoid_slow=options.avoid_slow_brokers)
         self._retry_codes = RETRY_CODES | options.retry_codes
-        self._binary = options.serialize is SerializeType.ROCKETMQ and options.credentials is None
+        self.binary = options.serialize is SerializeType.ROCKETMQ and options.credentials is None
+        """Headers of sends can be written in the binary form."""
         self._checked_topics: set[str] = set()
 
     # -- preparing -------------------------------------------------------------------------------------
@@ -169,9 +179,13 @@ class Sender:
         select: Callable[[list[MessageQueue]], MessageQueue] | None = None,
         timeout_s: float | None = None,
         context: SendContext | None = None,
+        after: Attempted | None = None,
     ) -> SendResult:
-        """All attempts of one send. Raises ``SendFailed``, ``NoRouteError``, ``NameServerError`` or the
-        ``BrokerError`` of a refusal no other broker would judge differently."""
+        """All attempts of one send, or those after a first one made elsewhere.
+
+        Raises ``SendFailed``, ``NoRouteError``, ``NameServerError`` or the ``BrokerError`` of a refusal no other
+        broker would judge differently.
+        """
         options = self._options
         now = asyncio.get_running_loop().time
         deadline = now() + (options.send_timeout_s if timeout_s is None else timeout_s)
@@ -187,7 +201,10 @@ class Sender:
         attempts = 1 if fixed is not None else 1 + options.retries
         failed_broker: str | None = None
         failure: OrbitError | None = None
-        for attempt in range(1, attempts + 1):
+        if after is not None:
+            failure, failed_broker = after.error, after.queue.broker_name
+            self._failed(outgoing.topic, failed_broker, 1, after.error)
+        for attempt in range(1 if after is None else 2, attempts + 1):
             left_s = deadline - now()
             if left_s <= 0:
                 break
@@ -196,25 +213,22 @@ class Sender:
             try:
                 result = await self.attempt(outgoing, target, left_s, context)
             except (BrokerError, ConnectionLostError, RequestTimeoutError) as error:
-                failure = error
-                failed_broker = target.broker_name
-                self.picker.report(failed_broker, 0, failed=True)
-                if isinstance(error, BrokerError) and error.response_code not in self._retry_codes:
-                    raise add_hint(error) from None
-                self._refresh_soon(outgoing.topic)
-                logger.info(
-                    "send failed topic=%s broker=%s attempt=%d error=%s",
-                    outgoing.topic,
-                    failed_broker,
-                    attempt,
-                    error,
-                )
+                failure, failed_broker = error, target.broker_name
+                self._failed(outgoing.topic, failed_broker, attempt, error)
                 continue
             self.picker.report(target.broker_name, (now() - started) * 1000)
             if result.status is SendStatus.OK or not options.retry_when_not_safe or attempt == attempts:
                 return result
             failed_broker = target.broker_name
         raise self._give_up(outgoing.topic, failure, attempts)
+
+    def _failed(self, topic: str, broker_name: str, attempt: int, error: OrbitError) -> None:
+        """Note a failed attempt. Raises it when no other broker would judge differently."""
+        self.picker.report(broker_name, 0, failed=True)
+        if isinstance(error, BrokerError) and error.response_code not in self._retry_codes:
+            raise add_hint(error) from None
+        self._refresh_soon(topic)
+        logger.info("send failed topic=%s broker=%s attempt=%d error=%s", topic, broker_name, attempt, error)
 
     async def _find_queues(self, topic: str, wait_s: float) -> list[MessageQueue]:
         try:
@@ -262,24 +276,16 @@ class Sender:
             context.queue, context.broker_address = queue, address
         rpc = instance.rpc
         connection = rpc.open_connection(address)
-        if connection is not None and self._binary and outgoing.reconsume is None:
+        if connection is not None and self.binary and outgoing.reconsume is None:
             # Hot path: one call per message sent.
-            raw = self._writer.binary(
-                outgoing.topic,
-                queue.broker_name,
-                queue.queue_id,
-                outgoing.properties,
-                instance.clock.now_ms(),
-                (outgoing.sys_flag, outgoing.flag),
-                batch=outgoing.batch,
-            )
+            raw = self.binary_fields(outgoing, queue)
             frame = await connection.call_binary(outgoing.code, raw, outgoing.body, timeout_s=timeout_s)
         else:
             fields = self._fields(outgoing, queue)
             frame = await rpc.call(
                 address, outgoing.code, None, outgoing.body, timeout_s=timeout_s, ext=fields
             )
-        return self._result(outgoing, queue, frame)
+        return self.result(outgoing, queue, frame)
 
     async def attempt_oneway(self, outgoing: Outgoing, queue: MessageQueue) -> None:
         """Hand one request to the connection; nothing tells whether it arrived."""
@@ -309,7 +315,20 @@ class Sender:
         credentials = self._options.credentials
         return fields if credentials is None else sign(fields, outgoing.body, credentials)
 
-    def _result(self, outgoing: Outgoing, queue: MessageQueue, frame: Frame) -> SendResult:
+    def binary_fields(self, outgoing: Outgoing, queue: MessageQueue) -> bytes:
+        """The extension fields of a send in the binary form."""
+        return self._writer.binary(
+            outgoing.topic,
+            queue.broker_name,
+            queue.queue_id,
+            outgoing.properties,
+            self._instance.clock.now_ms(),
+            (outgoing.sys_flag, outgoing.flag),
+            batch=outgoing.batch,
+        )
+
+    def result(self, outgoing: Outgoing, queue: MessageQueue, frame: Frame) -> SendResult:
+        """What the answer to a send says. Raises the ``BrokerError`` of a refusal."""
         status = SendStatus.OK if frame.code == _OK else _STATUSES.get(frame.code)
         if status is None:
             raise error_for_code(frame.code, frame.remark)

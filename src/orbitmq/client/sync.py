@@ -1,7 +1,8 @@
 """The same clients for code without asyncio: same names, same arguments, calls that block.
 
 Each client runs on an event loop in a thread of its own, or shares one that is given as ``loop``. Plain functions as
-handlers run on worker threads, as they do under asyncio; coroutines run on the loop's thread.
+handlers run on worker threads, as they do under asyncio; coroutines run on the loop's thread. Sends that have nothing
+to wait for but their answer do not take the way over that thread (``blocking.py``).
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from orbitmq.client import lite_pull_consumer as async_lite
 from orbitmq.client import producer as async_producer
 from orbitmq.client import pull_consumer as async_pull
 from orbitmq.client import push_consumer as async_push
-from orbitmq.client.errors import ClientStateError
-from orbitmq.client.handlers import Listener
+from orbitmq.client.blocking import IDLE_S, BlockingSends
+from orbitmq.client.consumer_base import ConsumerBase
+from orbitmq.client.errors import ClientStateError, ForkedError
+from orbitmq.client.handlers import ConsumeHook, Listener
 from orbitmq.client.message import Message, ReceivedMessage, SendResult
 from orbitmq.client.producer import QueueSelector
 from orbitmq.client.puller import PullResult
@@ -26,6 +29,8 @@ from orbitmq.client.sender import SendHook
 from orbitmq.client.settings import ConsumerSettings, LitePullSettings, ProducerSettings, PushSettings
 from orbitmq.client.transactions import LocalTransaction, TransactionCheck
 from orbitmq.model.route import MessageQueue
+from orbitmq.runtime.machine import process_id
+from orbitmq.runtime.tasks import every
 
 __all__ = ["LitePullConsumer", "LoopThread", "Producer", "PullConsumer", "PushConsumer"]
 
@@ -38,6 +43,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._process_id = process_id()
         self._thread = threading.Thread(target=self._run, name="orbitmq-loop", daemon=True)
         self._thread.start()
 
@@ -51,15 +57,23 @@ class LoopThread:
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine on the loop."""
-        if threading.current_thread() is self._thread:
+        try:
+            self.check_caller()
+        except ClientStateError:
             work.close()
+            raise
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def check_caller(self) -> None:
+        """Raises ``ClientStateError`` where a call could never end."""
+        if threading.get_ident() == self._thread.ident:
             raise ClientStateError(
                 "a blocking call on the loop's own thread would wait for itself: use the asyncio client there"
             )
+        if self._process_id != process_id():
+            raise ForkedError(f"the loop of this client runs in process {self._process_id}")
         if not self._thread.is_alive():
-            work.close()
-            raise ClientStateError("the loop of this client is closed, or was left behind by a fork")
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+            raise ClientStateError("the loop of this client is closed")
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine."""
@@ -83,13 +97,15 @@ async def _make(function: Callable[..., T], *arguments: Any, **settings: Any) ->
 
 
 class _Facade:
+    _client: Any
+
     def __init__(
         self, kind: Callable[..., Any], loop: LoopThread | None, *arguments: Any, **settings: Any
     ) -> None:
         self._owns_loop = loop is None
         self._loop = loop or LoopThread()
         try:
-            self._client: Any = self._loop.run(_make(kind, *arguments, **settings))
+            self._client = self._loop.run(_make(kind, *arguments, **settings))
         except BaseException:
             self._close_loop()
             raise
@@ -143,6 +159,18 @@ class Producer(_Facade):
         **settings: Unpack[ProducerSettings],
     ) -> None:
         super().__init__(async_producer.Producer, loop, group, name_servers, check=check, **settings)
+        self._sends = BlockingSends(self._client, self._loop.run)
+
+    def start(self) -> None:
+        self._loop.run(self._start())
+
+    async def _start(self) -> None:
+        await self._client.start()
+        self._client._instance.tasks.start(every(IDLE_S / 4, self._sends.close_idle), "idle-connections")
+
+    def stop(self) -> None:
+        self._sends.close()
+        super().stop()
 
     def add_hook(self, hook: SendHook) -> None:
         self._client.add_hook(hook)
@@ -155,16 +183,24 @@ class Producer(_Facade):
         select: QueueSelector | None = None,
         timeout_s: float | None = None,
     ) -> SendResult:
-        return self._loop.run(self._client.send(message, queue=queue, select=select, timeout_s=timeout_s))
+        self._loop.check_caller()
+        return self._sends.send(message, queue=queue, select=select, timeout_s=timeout_s)
 
     def send_async(
-        self, message: Message, *, queue: MessageQueue | None = None, timeout_s: float | None = None
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        select: QueueSelector | None = None,
+        timeout_s: float | None = None,
     ) -> Future[SendResult]:
         """Start a send; the future gives its result. Callbacks of the future run on the loop's thread."""
-        return self._loop.submit(self._client.send(message, queue=queue, timeout_s=timeout_s))
+        return self._loop.submit(self._client.send(message, queue=queue, select=select, timeout_s=timeout_s))
 
-    def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
-        self._loop.run(self._client.send_oneway(message, queue=queue))
+    def send_oneway(
+        self, message: Message, *, queue: MessageQueue | None = None, select: QueueSelector | None = None
+    ) -> None:
+        self._loop.run(self._client.send_oneway(message, queue=queue, select=select))
 
     def send_batch(
         self,
@@ -173,7 +209,8 @@ class Producer(_Facade):
         queue: MessageQueue | None = None,
         timeout_s: float | None = None,
     ) -> list[SendResult]:
-        return self._loop.run(self._client.send_batch(list(messages), queue=queue, timeout_s=timeout_s))
+        self._loop.check_caller()
+        return self._sends.send_batch(messages, queue=queue, timeout_s=timeout_s)
 
     def send_in_transaction(
         self, message: Message, local: LocalTransaction, *, timeout_s: float | None = None
@@ -190,7 +227,59 @@ class Producer(_Facade):
         return self._loop.run(self._client.queues(topic))
 
 
-class PushConsumer(_Facade):
+class _Consumer(_Facade):
+    """What every consumer has."""
+
+    _client: ConsumerBase
+
+    @property
+    def broadcasting(self) -> bool:
+        return self._client.broadcasting
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        return self._client.queues
+
+    def fetch_queues(self, topic: str) -> list[MessageQueue]:
+        return self._loop.run(self._client.fetch_queues(topic))
+
+    def min_offset(self, queue: MessageQueue) -> int:
+        return self._loop.run(self._client.min_offset(queue))
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        return self._loop.run(self._client.max_offset(queue))
+
+    def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        return self._loop.run(self._client.offset_at(queue, timestamp_ms))
+
+    def committed(self, queue: MessageQueue) -> int:
+        return self._loop.run(self._client.committed(queue))
+
+    def persist_offsets(self, *, wait: bool = False) -> None:
+        self._loop.run(self._client.persist_offsets(wait=wait))
+
+    def rebalance_soon(self) -> None:
+        self._loop.run(_make(self._client.rebalance_soon))
+
+
+class _SubscribingConsumer(_Consumer):
+    """What can be iterated and unsubscribed."""
+
+    _client: async_push.PushConsumer | async_lite.LitePullConsumer
+
+    def unsubscribe(self, topic: str) -> None:
+        self._loop.run(_make(self._client.unsubscribe, topic))
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        messages = aiter(self._client)
+        try:
+            while True:
+                yield self._loop.run(_next(messages))
+        finally:
+            self._loop.run(_end(messages))
+
+
+class PushConsumer(_SubscribingConsumer):
     """``orbitmq.PushConsumer`` with blocking calls; ``for message in consumer`` when it has no handlers."""
 
     _client: async_push.PushConsumer
@@ -205,10 +294,6 @@ class PushConsumer(_Facade):
     ) -> None:
         super().__init__(async_push.PushConsumer, loop, group, name_servers, **settings)
 
-    @property
-    def queues(self) -> list[MessageQueue]:
-        return self._client.queues
-
     def subscribe(
         self,
         topic: str,
@@ -222,9 +307,6 @@ class PushConsumer(_Facade):
             _make(self._client.subscribe, topic, expression, handler, sql=sql, batch_size=batch_size)
         )
 
-    def unsubscribe(self, topic: str) -> None:
-        self._loop.run(_make(self._client.unsubscribe, topic))
-
     def listen(
         self, topic: str, expression: str = "*", *, sql: bool = False, batch_size: int | None = None
     ) -> Callable[[F], F]:
@@ -237,25 +319,17 @@ class PushConsumer(_Facade):
     def on_message(self, handler: Listener, *, batch_size: int | None = None) -> None:
         self._client.on_message(handler, batch_size=batch_size)
 
+    def add_hook(self, hook: ConsumeHook) -> None:
+        self._client.add_hook(hook)
+
     def suspend(self) -> None:
         self._client.suspend()
 
     def resume(self) -> None:
         self._client.resume()
 
-    def persist_offsets(self) -> None:
-        self._loop.run(self._client.persist_offsets())
 
-    def __iter__(self) -> Iterator[ReceivedMessage]:
-        messages = aiter(self._client)
-        try:
-            while True:
-                yield self._loop.run(_next(messages))
-        finally:
-            self._loop.run(_end(messages))
-
-
-class LitePullConsumer(_Facade):
+class LitePullConsumer(_SubscribingConsumer):
     """``orbitmq.LitePullConsumer`` with blocking calls."""
 
     _client: async_lite.LitePullConsumer
@@ -270,30 +344,20 @@ class LitePullConsumer(_Facade):
     ) -> None:
         super().__init__(async_lite.LitePullConsumer, loop, group, name_servers, **settings)
 
-    @property
-    def queues(self) -> list[MessageQueue]:
-        return self._client.queues
-
     def subscribe(self, topic: str, expression: str = "*", *, sql: bool = False) -> None:
         self._loop.run(_make(self._client.subscribe, topic, expression, sql=sql))
-
-    def unsubscribe(self, topic: str) -> None:
-        self._loop.run(_make(self._client.unsubscribe, topic))
 
     def assign(self, queues: Iterable[MessageQueue], expression: str = "*") -> None:
         self._loop.run(self._client.assign(queues, expression))
 
-    def fetch_queues(self, topic: str) -> list[MessageQueue]:
-        return self._loop.run(self._client.fetch_queues(topic))
-
     def poll(self, timeout_s: float = 5.0) -> list[ReceivedMessage]:
         return self._loop.run(self._client.poll(timeout_s))
 
+    def position(self, queue: MessageQueue) -> int | None:
+        return self._client.position(queue)
+
     def commit(self, offsets: dict[MessageQueue, int] | None = None) -> None:
         self._loop.run(self._client.commit(offsets))
-
-    def committed(self, queue: MessageQueue) -> int:
-        return self._loop.run(self._client.committed(queue))
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         self._loop.run(self._client.seek(queue, offset))
@@ -304,25 +368,14 @@ class LitePullConsumer(_Facade):
     def seek_to_end(self, queue: MessageQueue) -> None:
         self._loop.run(self._client.seek_to_end(queue))
 
-    def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        return self._loop.run(self._client.offset_at(queue, timestamp_ms))
-
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         self._client.pause(queues)
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         self._client.resume(queues)
 
-    def __iter__(self) -> Iterator[ReceivedMessage]:
-        messages = aiter(self._client)
-        try:
-            while True:
-                yield self._loop.run(_next(messages))
-        finally:
-            self._loop.run(_end(messages))
 
-
-class PullConsumer(_Facade):
+class PullConsumer(_Consumer):
     """``orbitmq.PullConsumer`` with blocking calls."""
 
     _client: async_pull.PullConsumer
@@ -337,8 +390,8 @@ class PullConsumer(_Facade):
     ) -> None:
         super().__init__(async_pull.PullConsumer, loop, group, name_servers, **settings)
 
-    def fetch_queues(self, topic: str) -> list[MessageQueue]:
-        return self._loop.run(self._client.fetch_queues(topic))
+    def register(self, topic: str) -> None:
+        self._loop.run(self._client.register(topic))
 
     def pull(
         self,
@@ -347,21 +400,12 @@ class PullConsumer(_Facade):
         max_count: int = 32,
         *,
         expression: str = "*",
+        sql: bool = False,
         block: bool = False,
     ) -> PullResult:
-        return self._loop.run(self._client.pull(queue, offset, max_count, expression=expression, block=block))
-
-    def min_offset(self, queue: MessageQueue) -> int:
-        return self._loop.run(self._client.min_offset(queue))
-
-    def max_offset(self, queue: MessageQueue) -> int:
-        return self._loop.run(self._client.max_offset(queue))
-
-    def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        return self._loop.run(self._client.offset_at(queue, timestamp_ms))
-
-    def committed(self, queue: MessageQueue) -> int:
-        return self._loop.run(self._client.committed(queue))
+        return self._loop.run(
+            self._client.pull(queue, offset, max_count, expression=expression, sql=sql, block=block)
+        )
 
     def update_offset(self, queue: MessageQueue, offset: int) -> None:
         self._loop.run(self._client.update_offset(queue, offset))

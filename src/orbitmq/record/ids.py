@@ -7,6 +7,7 @@ one stored record: the broker's address and the log offset. Both have 32 digits 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -79,7 +80,7 @@ class UniqueKeys:
 
     ``now_ms`` reads the wall clock; ``month_of`` returns for such a time the first and the last millisecond (end
     exclusive) of its month in local time. Keys repeat after 65,536 in one millisecond, as in Apache's clients.
-    Not for several threads at once: every producer has its own.
+    May be used by several threads at once.
     """
 
     def __init__(
@@ -99,15 +100,14 @@ class UniqueKeys:
         self._now_ms: Final = now_ms
         self._month_of: Final = month_of
         self._month_start_ms, self._month_end_ms = month_of(now_ms())
-        self._counter = 0
+        self._counter: Final = count()
 
     def next(self) -> str:
         """A new key: 32 or 56 digits."""
         now_ms = self._now_ms()
         if now_ms >= self._month_end_ms:
             self._month_start_ms, self._month_end_ms = self._month_of(now_ms)
-        counter = self._counter
-        self._counter = counter + 1
+        counter = next(self._counter)
         # A clock set back behind the start of the month gives 0, as in Apache's client.
         since_ms = max(now_ms - self._month_start_ms, 0)
         return f"{self._prefix}{since_ms & 0xFFFFFFFF:08X}{counter & 0xFFFF:04X}"
