@@ -58,18 +58,22 @@ class LoopThread:
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine on the loop."""
         try:
-            self.check_caller()
+            self._check_caller()
         except ClientStateError:
             work.close()
             raise
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def check_caller(self) -> None:
-        """Raises ``ClientStateError`` where a call could never end."""
+    def check_thread(self) -> None:
+        """Raises ``ClientStateError`` on the loop's own thread."""
         if threading.get_ident() == self._thread.ident:
             raise ClientStateError(
                 "a blocking call on the loop's own thread would wait for itself: use the asyncio client there"
             )
+
+    def _check_caller(self) -> None:
+        """Raises ``ClientStateError`` where a call could never end."""
+        self.check_thread()
         if self._process_id != process_id():
             raise ForkedError(f"the loop of this client runs in process {self._process_id}")
         if not self._thread.is_alive():
@@ -183,7 +187,7 @@ class Producer(_Facade):
         select: QueueSelector | None = None,
         timeout_s: float | None = None,
     ) -> SendResult:
-        self._loop.check_caller()
+        self._loop.check_thread()
         return self._sends.send(message, queue=queue, select=select, timeout_s=timeout_s)
 
     def send_async(
@@ -209,7 +213,7 @@ class Producer(_Facade):
         queue: MessageQueue | None = None,
         timeout_s: float | None = None,
     ) -> list[SendResult]:
-        self._loop.check_caller()
+        self._loop.check_thread()
         return self._sends.send_batch(messages, queue=queue, timeout_s=timeout_s)
 
     def send_in_transaction(

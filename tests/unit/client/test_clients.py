@@ -117,6 +117,8 @@ def test_plain_clients_share_a_loop_and_leave_no_thread() -> None:
             assert len({future.result(10).message_id for future in futures}) == 10
             assert one.client_id != two.client_id
         loop.close()
-        with pytest.raises(ClientStateError, match="closed"):
+        with pytest.raises(ClientStateError, match="stopped"):
             one.send(Message("T", "x"))
+        with pytest.raises(ClientStateError, match="closed"):
+            one.send_async(Message("T", "x"))
     assert set(threading.enumerate()) == before
