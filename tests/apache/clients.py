@@ -512,7 +512,8 @@ class Clients(Driver):
         **extra: Any,
     ) -> PushConsumer:
         """Started with the first rebalance under way. `from_first`: a new group reads from the beginning.
-        Extra keywords that are no option: accessKey, secretKey, trace, traceTopic, strategy, strategyQueues."""
+        Extra keywords that are no option: accessKey, secretKey, trace, traceTopic, strategy, strategyQueues
+        (CONFIG), rooms (MACHINE_ROOM), roomCount (MACHINE_ROOM_NEARBY)."""
         request, options = self._split(extra)
         if from_first:
             options.setdefault("consumeFromWhere", "CONSUME_FROM_FIRST_OFFSET")
@@ -619,5 +620,5 @@ def _subscription(topic: str, expression: str | Sql | ClassFilter) -> dict[str, 
 
 
 _NOT_OPTIONS: Final = frozenset(
-    {"accessKey", "secretKey", "trace", "traceTopic", "strategy", "strategyQueues"}
+    {"accessKey", "secretKey", "trace", "traceTopic", "strategy", "strategyQueues", "rooms", "roomCount"}
 )

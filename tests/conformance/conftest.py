@@ -21,7 +21,9 @@ from tests.apache.servers import ApacheBroker, ApacheNamesrv, create_group, crea
 
 TARGETS: Final = ("ours", "apache-5.5.0", "apache-4.9.7")
 TEST_SECONDS: Final = 60.0
+ROOM: Final = "here"
 SETTINGS: Final[dict[str, Any]] = {
+    "brokerName": f"{ROOM}@broker",  # the form the strategy of machine rooms reads
     "enablePropertyFilter": True,
     "traceTopicEnable": True,
     # An unanswered transaction is asked about after a second or two, not after a minute.

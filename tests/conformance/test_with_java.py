@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from tests.apache.clients import JavaClients, Script
 from tests.apache.values import Message as JavaMessage
 from tests.apache.values import Queue, Received
-from tests.conformance.conftest import Target
+from tests.conformance.conftest import ROOM, Target
 from tests.conformance.waiting import Collector, until
 
 from orbitmq.client import (
@@ -22,8 +23,12 @@ from orbitmq.client import (
     PushConsumer,
     ReceivedMessage,
     TransactionState,
+    allocate_averagely,
+    allocate_by_config,
+    allocate_by_machine_room,
+    allocate_nearby,
 )
-from orbitmq.model.rebalance import STRATEGIES, allocate_by_config
+from orbitmq.model.rebalance import STRATEGIES, Strategy, sorted_clients
 
 pytestmark = pytest.mark.apache
 FIRST = ConsumeFromWhere.FIRST_OFFSET
@@ -148,19 +153,50 @@ async def test_request_and_reply_cross_both_ways(target: Target, java_latest: Ja
     await blocking(answering.stop)
 
 
-@pytest.mark.parametrize("strategy", [*STRATEGIES, "CONFIG"])
+def room_of_client(client_id: str) -> str:
+    """As the resolver of the Java driver."""
+    found = re.search(r"room\d+", client_id)
+    return found.group() if found else "room0"
+
+
+def strategy_of(name: str, everything: set[MessageQueue]) -> tuple[Strategy, dict[str, Any]]:
+    """Our strategy, and what tells the Java member to use the same."""
+    if name == "CONFIG":
+        fixed = [queue for queue in everything if queue.queue_id < 3]
+        rest = [
+            Queue(queue.topic, queue.broker_name, queue.queue_id)
+            for queue in everything
+            if queue not in fixed
+        ]
+        return allocate_by_config(fixed), {"strategyQueues": rest}
+    if name == "MACHINE_ROOM":
+        return allocate_by_machine_room([ROOM]), {"rooms": [ROOM]}
+    if name == "MACHINE_ROOM_NEARBY":
+        # Rooms 0 and 1 have a member each, room 2 has none.
+        nearby = allocate_nearby(
+            allocate_averagely, lambda queue: f"room{queue.queue_id % 3}", room_of_client
+        )
+        return nearby, {"roomCount": 3}
+    return STRATEGIES[name], {}
+
+
+@pytest.mark.parametrize("name", [*STRATEGIES, "CONFIG", "MACHINE_ROOM", "MACHINE_ROOM_NEARBY"])
 async def test_queues_are_shared_with_a_java_member(
-    target: Target, java_latest: JavaClients, strategy: str
+    target: Target, java_latest: JavaClients, name: str
 ) -> None:
     topic, group = target.topic(queue_count=8), target.group()
     broker_name = target.broker.broker_name
     everything = {MessageQueue(topic=topic, broker_name=broker_name, queue_id=i) for i in range(8)}
-    fixed = [queue for queue in everything if queue.queue_id < 3]
-    choose = STRATEGIES.get(strategy) or allocate_by_config(fixed)
-    rest = [Queue(topic, broker_name, i) for i in range(3, 8)]
-    settings = {"strategyQueues": rest} if strategy == "CONFIG" else {}
+    strategy, settings = strategy_of(name, everything)
     collector = Collector()
-    ours = PushConsumer(group, target.address, from_where=FIRST, strategy=choose, rebalance_s=1.0)
+    ours = PushConsumer(
+        group,
+        target.address,
+        from_where=FIRST,
+        strategy=strategy,
+        rebalance_s=1.0,
+        instance_name=f"{topic}-room0",
+    )
     collector.on(ours, topic)
 
     def mine() -> set[MessageQueue]:
@@ -173,9 +209,18 @@ async def test_queues_are_shared_with_a_java_member(
             target.address,
             {topic: "*"},
             from_first=True,
-            strategy=strategy,
+            strategy=name,
+            instanceName=f"{topic}-room1",
             **settings,
         )
+        members = sorted_clients([ours.client_id, java.client_id])
+        # What each member must have by our own functions: the Java client has to come to the same.
+        wanted = (
+            set(strategy(sorted(everything), members, ours.client_id)),
+            everything - set(strategy(sorted(everything), members, ours.client_id)),
+        )
+        if name != "CONFIG":
+            assert wanted[1] == set(strategy(sorted(everything), members, java.client_id))
 
         async def shares() -> tuple[set[MessageQueue], set[MessageQueue]]:
             theirs = await blocking(java.queues)
@@ -186,20 +231,17 @@ async def test_queues_are_shared_with_a_java_member(
             }
 
         deadline = asyncio.get_running_loop().time() + 30
-        while True:
-            ours_now, theirs_now = await shares()
-            if ours_now and theirs_now and not ours_now & theirs_now and ours_now | theirs_now == everything:
-                break
-            assert asyncio.get_running_loop().time() < deadline, (ours_now, theirs_now)
-            await asyncio.sleep(0.2)
+        while (now := await shares()) != wanted:
+            assert asyncio.get_running_loop().time() < deadline, (now, wanted)
+            await asyncio.sleep(0.05)
         async with Producer("os", target.address) as producer:
             await asyncio.gather(*(producer.send(Message(topic, f"m{i}")) for i in range(40)))
         await until(lambda: len(collector.messages) + len(java.deliveries) >= 40, "all messages")
         await blocking(java.stop)
-        if strategy != "CONFIG":
+        if name != "CONFIG":
             await until(lambda: mine() == everything, "all queues after the Java member left")
-    assert collector.messages
-    assert java.deliveries
+    assert {message.queue for message in collector.messages} == wanted[0]
+    assert {d.message.queue.queue_id for d in java.deliveries} == {q.queue_id for q in wanted[1]}
     assert len({*collector.bodies, *(d.body.decode() for d in java.deliveries)}) == 40
 
 

@@ -3,11 +3,14 @@ package orbitmq.driver;
 import com.alibaba.fastjson.JSONArray;
 import com.alibaba.fastjson.JSONObject;
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import org.apache.rocketmq.client.consumer.AllocateMessageQueueStrategy;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
@@ -17,9 +20,11 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyContext;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMachineRoomNearby;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragelyByCircle;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueByConfig;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueByMachineRoom;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueConsistentHash;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.utils.MessageUtil;
@@ -153,8 +158,36 @@ final class PushConsumers {
                 AllocateMessageQueueByConfig config = new AllocateMessageQueueByConfig();
                 config.setMessageQueueList(Messages.queues(request.getJSONArray("strategyQueues")));
                 return config;
+            case "MACHINE_ROOM":
+                AllocateMessageQueueByMachineRoom rooms = new AllocateMessageQueueByMachineRoom();
+                rooms.setConsumeridcs(new HashSet<>(request.getJSONArray("rooms").toJavaList(String.class)));
+                return rooms;
+            case "MACHINE_ROOM_NEARBY":
+                return new AllocateMachineRoomNearby(
+                    new AllocateMessageQueueAveragely(), new RoomsByNumber(request.getIntValue("roomCount")));
             default:
                 throw new IllegalArgumentException("no allocation strategy " + name);
+        }
+    }
+
+    /** Queue i is in room i modulo n; a client is in the room its id names. */
+    private static final class RoomsByNumber implements AllocateMachineRoomNearby.MachineRoomResolver {
+        private static final Pattern ROOM = Pattern.compile("room\\d+");
+        private final int count;
+
+        RoomsByNumber(int count) {
+            this.count = count;
+        }
+
+        @Override
+        public String brokerDeployIn(MessageQueue queue) {
+            return "room" + queue.getQueueId() % count;
+        }
+
+        @Override
+        public String consumerDeployIn(String clientId) {
+            Matcher found = ROOM.matcher(clientId);
+            return found.find() ? found.group() : "room0";
         }
     }
 
