@@ -1,0 +1,339 @@
+"""The options of the Spark formats: text in, checked values out, errors that say what is accepted.
+
+Spark gives every option as text and may give its name in lower case, so names are compared without case. An
+unknown name that looks like a known one is refused (a misspelt ``failOnDataLoss`` must not be silently absent);
+any other unknown name is left alone, since Spark itself adds some.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.client.options import Credentials
+from orbitmq.errors import ConfigError
+from orbitmq.transport.tls import client_context
+
+if TYPE_CHECKING:
+    import ssl
+
+    from orbitmq.client.settings import ClientSettings
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "Access",
+    "Offsets",
+    "SourceOptions",
+    "TlsFiles",
+    "access",
+    "client_settings",
+    "flag",
+    "name_servers",
+    "number",
+    "parse_offsets",
+    "refuse_misspelt",
+    "required",
+    "text",
+]
+
+Offsets = dict[str, dict[str, dict[str, int]]]
+"""Topic, broker, queue to an offset: what stands in options and checkpoints. Queues are text, as in any JSON."""
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+_QUEUE_OFFSET_MAX: Final = 2**63 - 1
+
+CLIENT_OPTIONS: Final = (
+    "namesrvAddr",
+    "nameServer",
+    "accessKey",
+    "secretKey",
+    "securityToken",
+    "tls.enable",
+    "tls.trustCertPath",
+    "tls.certPath",
+    "tls.keyPath",
+    "tls.keyPassword",
+)
+_SOURCE_OPTIONS: Final = (
+    *CLIENT_OPTIONS,
+    "topic",
+    "topicPattern",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelayMs",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "failOnDataLoss",
+    "tags",
+    "subExpression",
+    "sql",
+    "group",
+    "pullTimeoutMs",
+    "retryTimeoutMs",
+    "routeRefreshMs",
+    "pullBatchSize",
+)
+
+
+# -- single values -------------------------------------------------------------------------------------
+
+
+def text(options: Mapping[str, str], *names: str) -> str | None:
+    """The value of the first of these names that is given, without blanks around; None without one."""
+    lowered = {key.lower(): value for key, value in options.items()}
+    for name in names:
+        value = lowered.get(name.lower())
+        if value is not None and str(value).strip():
+            return str(value).strip()
+    return None
+
+
+def required(options: Mapping[str, str], *names: str) -> str:
+    """As ``text``; raises ``ConfigError`` when it is missing. The first name is the one to tell the user."""
+    value = text(options, *names)
+    if value is None:
+        raise ConfigError(f"option {names[0]!r} is required: .option({names[0]!r}, ...)")
+    return value
+
+
+def number(
+    options: Mapping[str, str], name: str, default: int | None = None, *, low: int = 0, high: int = 2**63 - 1
+) -> int | None:
+    """A whole number between two bounds, or the default."""
+    value = text(options, name)
+    if value is None:
+        return default
+    try:
+        parsed = int(value)
+    except ValueError:
+        raise ConfigError(f"option {name!r} is {value!r}; a whole number is needed") from None
+    if not low <= parsed <= high:
+        raise ConfigError(f"option {name!r} is {parsed}; {low} to {high} is accepted")
+    return parsed
+
+
+def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
+    """True or false."""
+    value = text(options, name)
+    if value is None:
+        return default
+    if value.lower() not in ("true", "false"):
+        raise ConfigError(f"option {name!r} is {value!r}; true or false is accepted")
+    return value.lower() == "true"
+
+
+def refuse_misspelt(options: Mapping[str, str], known: Iterable[str]) -> None:
+    """Raise ``ConfigError`` for a name that is not known but close to one that is."""
+    by_lower = {name.lower(): name for name in known}
+    for given in options:
+        if given.lower() in by_lower:
+            continue
+        close = get_close_matches(given.lower(), by_lower, 1, cutoff=0.8)
+        if close:
+            raise ConfigError(f"there is no option {given!r}; did you mean {by_lower[close[0]]!r}?")
+
+
+def parse_offsets(name: str, value: str, *, ending: bool = False) -> int | Offsets:
+    """``earliest``, ``latest``, or JSON ``{topic: {broker: {queue: offset}}}`` with -2 for earliest, -1 for latest.
+
+    Gives ``EARLIEST``, ``LATEST`` or the offsets. ``ending`` refuses earliest.
+    """
+    word = value.strip().lower()
+    if word == "latest":
+        return LATEST
+    if word == "earliest" and not ending:
+        return EARLIEST
+    accepted = (
+        "" if ending else '"earliest", '
+    ) + '"latest" or JSON such as {"topic": {"broker-a": {"0": 42}}}'
+    try:
+        parsed = json.loads(value)
+    except ValueError:
+        raise ConfigError(f"option {name!r} is {value!r}; accepted are {accepted}") from None
+    low = LATEST if ending else EARLIEST
+    offsets: Offsets = {}
+    try:
+        for topic, brokers in parsed.items():
+            for broker, queues in brokers.items():
+                for queue, offset in queues.items():
+                    if not (queue.isascii() and queue.isdigit()) or type(offset) is not int:
+                        raise TypeError
+                    if not low <= offset <= _QUEUE_OFFSET_MAX:
+                        raise ConfigError(
+                            f"option {name!r}: offset {offset} of queue {queue} of {topic} on {broker} is out of range"
+                        )
+                    offsets.setdefault(topic, {}).setdefault(broker, {})[str(int(queue))] = offset
+    except (AttributeError, TypeError):
+        raise ConfigError(f"option {name!r} is {value!r}; accepted are {accepted}") from None
+    return offsets
+
+
+# -- who to talk to, and as whom -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Paths, not a context: this travels to executors, which open the files themselves."""
+
+    trusted: str = ""
+    certificate: str = ""
+    key: str = ""
+    password: str = field(default="", repr=False)
+
+    def context(self) -> ssl.SSLContext:
+        """Raises ``ConfigError`` when the files cannot be used."""
+        return client_context(
+            trusted=Path(self.trusted) if self.trusted else None,
+            certificate=Path(self.certificate) if self.certificate else None,
+            key=Path(self.key) if self.key else None,
+            password=self.password or None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Everything a connection needs. Hashable: connections are kept by it."""
+
+    name_servers: str
+    credentials: Credentials | None = None
+    tls: TlsFiles | None = None
+
+
+def name_servers(options: Mapping[str, str]) -> str:
+    """The addresses of the name servers, as given."""
+    return required(options, "namesrvAddr", "nameServer")
+
+
+def access(options: Mapping[str, str]) -> Access:
+    """Name servers, keys and TLS files from the options."""
+    key, secret = text(options, "accessKey"), text(options, "secretKey")
+    if (key is None) != (secret is None):
+        raise ConfigError("options 'accessKey' and 'secretKey' are needed both, or neither")
+    credentials = None
+    if key is not None and secret is not None:
+        credentials = Credentials(key, secret, text(options, "securityToken") or "")
+    files = TlsFiles(
+        text(options, "tls.trustCertPath") or "",
+        text(options, "tls.certPath") or "",
+        text(options, "tls.keyPath") or "",
+        text(options, "tls.keyPassword") or "",
+    )
+    tls = files if flag(options, "tls.enable", files != TlsFiles()) else None
+    return Access(name_servers(options), credentials, tls)
+
+
+def client_settings(options: Mapping[str, str]) -> ClientSettings:
+    """Keys and TLS as keyword arguments of our clients: ``Producer(group, name_servers(o), **client_settings(o))``."""
+    found = access(options)
+    settings: ClientSettings = {}
+    if found.credentials is not None:
+        settings["credentials"] = found.credentials
+    if found.tls is not None:
+        settings["tls"] = found.tls.context()
+    return settings
+
+
+# -- reading topics ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """All that the reader of format ``rocketmq`` may be told. Pickled to executors with it."""
+
+    access: Access
+    topics: tuple[str, ...] = ()
+    topic_pattern: str | None = None
+    starting: int | Offsets = EARLIEST
+    ending: int | Offsets = LATEST
+    starting_timestamp_ms: int | None = None
+    ending_timestamp_ms: int | None = None
+    offsets_per_trigger_max: int | None = None
+    offsets_per_trigger_min: int | None = None
+    trigger_delay_max_ms: int = 900_000
+    partitions_min: int | None = None
+    records_per_partition_max: int | None = None
+    fail_on_data_loss: bool = True
+    tags: str | None = None
+    sql: str | None = None
+    group: str | None = None
+    pull_timeout_ms: int = 30_000
+    retry_timeout_ms: int = 120_000
+    """How long a read or a question goes on trying while a broker cannot be reached or refuses for a time."""
+    route_refresh_ms: int = 10_000
+    pull_batch_size: int = 4096
+    """Most messages to ask for at once; the broker's own bounds are usually lower."""
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+        """Raises ``ConfigError`` that names the option and what it accepts."""
+        refuse_misspelt(options, _SOURCE_OPTIONS)
+        named, pattern = text(options, "topic", "path"), text(options, "topicPattern")
+        if (named is None) == (pattern is None):
+            raise ConfigError("one of the options 'topic' and 'topicPattern' is required, not both")
+        topics = tuple(dict.fromkeys(part.strip() for part in (named or "").split(",") if part.strip()))
+        if named is not None and not topics:
+            raise ConfigError("option 'topic' names no topic")
+        if pattern is not None:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ConfigError(f"option 'topicPattern' is no regular expression: {error}") from None
+        if streaming:
+            for name in ("endingOffsets", "endingTimestamp"):
+                if text(options, name) is not None:
+                    raise ConfigError(f"option {name!r} is for batch reads; a stream has no end")
+        else:
+            for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger"):
+                if text(options, name) is not None:
+                    raise ConfigError(f"option {name!r} is for streams; a batch read has no trigger")
+        tags, sql = text(options, "tags", "subExpression"), text(options, "sql")
+        if tags is not None and sql is not None:
+            raise ConfigError(
+                "options 'tags' and 'sql' exclude each other: a broker takes one kind of filter"
+            )
+        least, most = (
+            number(options, "minOffsetsPerTrigger", low=1),
+            number(options, "maxOffsetsPerTrigger", low=1),
+        )
+        if least is not None and most is not None and least > most:
+            raise ConfigError(f"'minOffsetsPerTrigger' {least} is more than 'maxOffsetsPerTrigger' {most}")
+        start = text(options, "startingOffsets") or ("latest" if streaming else "earliest")
+        return cls(
+            access=access(options),
+            topics=topics,
+            topic_pattern=pattern,
+            starting=parse_offsets("startingOffsets", start),
+            ending=parse_offsets("endingOffsets", text(options, "endingOffsets") or "latest", ending=True),
+            starting_timestamp_ms=number(options, "startingTimestamp"),
+            ending_timestamp_ms=number(options, "endingTimestamp"),
+            offsets_per_trigger_max=most,
+            offsets_per_trigger_min=least,
+            trigger_delay_max_ms=_int(options, "maxTriggerDelayMs", 900_000, 1, 86_400_000),
+            partitions_min=number(options, "minPartitions", low=1, high=1_000_000),
+            records_per_partition_max=number(options, "maxRecordsPerPartition", low=1),
+            fail_on_data_loss=flag(options, "failOnDataLoss", True),
+            tags=None if tags == "*" else tags,
+            sql=sql,
+            group=text(options, "group"),
+            pull_timeout_ms=_int(options, "pullTimeoutMs", 30_000, 100, 3_600_000),
+            retry_timeout_ms=_int(options, "retryTimeoutMs", 120_000, 0, 86_400_000),
+            route_refresh_ms=_int(options, "routeRefreshMs", 10_000, 0, 3_600_000),
+            pull_batch_size=_int(options, "pullBatchSize", 4096, 1, 65_536),
+        )
+
+
+def _int(options: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
+    value = number(options, name, default, low=low, high=high)
+    assert value is not None, "there is a default"
+    return value
