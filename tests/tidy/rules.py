@@ -29,8 +29,10 @@ IMPORTS: Final[Mapping[str, frozenset[str]]] = {
     "runtime": _CORE,
     "store": frozenset({"record", "model", "runtime"}),
     "transport": frozenset({"wire", "runtime"}),
-    "namesrv": frozenset({"transport"}),
-    "broker": frozenset({"filter", "store", "transport"}),
+    # Figures for Prometheus; each server fills them from its own tables.
+    "metrics": frozenset({"transport"}),
+    "namesrv": frozenset({"metrics", "transport"}),
+    "broker": frozenset({"filter", "metrics", "store", "transport"}),
     "filtersrv": frozenset({"transport"}),
     "client": frozenset({"transport"}),
     "admin": frozenset({"client"}),

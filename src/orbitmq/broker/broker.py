@@ -50,6 +50,7 @@ from orbitmq.broker.handlers.transactions import TransactionHandlers
 from orbitmq.broker.intake import Intake
 from orbitmq.broker.live_config import LiveConfig
 from orbitmq.broker.metadata_sync import MetadataSync
+from orbitmq.broker.metrics import SIZES_S, BrokerMetrics
 from orbitmq.broker.offsets import ConsumerOffsets
 from orbitmq.broker.pull_waiters import TICK_S
 from orbitmq.broker.queue_locks import QueueLocks
@@ -63,6 +64,8 @@ from orbitmq.broker.timers import Timers
 from orbitmq.broker.topics import TopicTable
 from orbitmq.broker.transactions import Transactions
 from orbitmq.broker.unsupported import unserved
+from orbitmq.metrics.endpoint import MetricsEndpoint, Pages
+from orbitmq.metrics.requests import RequestTimes
 from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.model.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from orbitmq.record.hosts import encode_host
@@ -112,6 +115,8 @@ class Broker:
         self._tasks = TaskOwner("broker", on_failure=self._job_died)
         self._failed: asyncio.Future[BaseException] | None = None
         self._started = False
+        self.metrics: MetricsEndpoint | None = None
+        """The port of the metrics, when there is one."""
 
     async def start(self) -> None:
         """Take the ports, recover the store, serve. Raises ``OSError``, ``ConfigError``, ``CorruptionError``."""
@@ -121,6 +126,8 @@ class Broker:
         except BaseException:
             for bound in sockets:
                 bound.close()
+            if self.metrics is not None:
+                await self.metrics.stop()
             raise
 
     def _bind(self) -> list[socket.socket]:
@@ -207,7 +214,7 @@ class Broker:
         self.registration.filter_servers = self.filter_servers.addresses
         self.filter_servers.on_change = self.registration.refresh
         self.registration.on_master = self.roles.told_master
-        await self._serve(self._build_handlers(store_host), sockets)
+        await self._serve(await self._measured(self._build_handlers(store_host)), sockets)
         self._start_jobs()
         self.topics.on_change = self.registration.topic_changed
         await self.registration.start(self.address, self.ha_address)
@@ -231,6 +238,51 @@ class Broker:
         )
         await self._server.start()
         await self.roles.start(self._ha_socket, self.address, self.ha_address)
+
+    async def _measured(self, routes: list[Route | RawRoute]) -> list[Route | RawRoute]:
+        """Serve the metrics, if they are wanted; gives the routes with a stopwatch then."""
+        if self.config.metrics_exporter == "DISABLE":
+            return routes
+        requests = RequestTimes(self._clock)
+        metrics = BrokerMetrics(
+            config=self.config,
+            store=self.store,
+            stats=self.stats,
+            topics=self.topics,
+            groups=self.groups,
+            offsets=self.offsets,
+            consumers=self.consumers,
+            producers=self.producers,
+            transactions=self.transactions,
+            timers=self.timers,
+            schedule=self.schedule,
+            roles=self.roles,
+            gate=self.gate,
+            requests=requests,
+            clock=self._clock,
+            fs=self._fs,
+            connection_count=lambda: len(self._server.connections),
+            waiting_pulls=lambda: self._pull.waiters.count,
+        )
+        pages = Pages(metrics.families, not_alive=self._not_alive, not_ready=self._not_ready)
+        self.metrics = MetricsEndpoint(self.config.metrics_host, self.config.metrics_port, pages)
+        await self.metrics.start()
+        self._tasks.start(every(SIZES_S, metrics.sizes.look), "message-sizes")
+        return requests.timed(routes)
+
+    def _not_alive(self) -> str:
+        if self._failed is not None and self._failed.done():
+            return f"a part of the broker died: {self._failed.result()}"
+        return ""
+
+    def _not_ready(self) -> str:
+        if not self._started:
+            return "the broker is starting or stopping"
+        if not self.store.writable and not self.config.is_slave:
+            return f"the store takes no messages: {self.store.unwritable_reason}"
+        if self.config.name_server_list and not self.registration.known_count:
+            return "no name server knows this broker"
+        return ""
 
     def _build_roles(self) -> None:
         rpc = RpcClient()
@@ -581,6 +633,8 @@ class Broker:
         self._send.finish_read()
         await self._server.stop(wait_s=3.0)
         await self.roles.stop()
+        if self.metrics is not None:
+            await self.metrics.stop()
         await self._tasks.close()
         for table in (self.topics, self.groups, self.offsets, self.filters):
             table.persist()

@@ -16,9 +16,19 @@ from orbitmq.codes import Perm
 from orbitmq.errors import ConfigError
 from orbitmq.runtime.options import option, options_of, parse_value
 
-__all__ = ["MASTER_ID", "BrokerConfig", "BrokerRole", "change_option", "change_role", "split_addresses"]
+__all__ = [
+    "FAILOVER_ID_MAX",
+    "MASTER_ID",
+    "BrokerConfig",
+    "BrokerRole",
+    "change_option",
+    "change_role",
+    "split_addresses",
+]
 
 MASTER_ID: Final = 0
+FAILOVER_ID_MAX: Final = 2**15 - 1
+"""A slave says its number in 15 bits of the replication stream."""
 _SECOND: Final = 1_000
 _MINUTE: Final = 60_000
 _PORT_MAX: Final = 65_535
@@ -440,6 +450,60 @@ class BrokerConfig:
         doc="A slave copies its master's topics, offsets and groups this often (Apache 5 does every 60 s).",
     )
 
+    # Failover (docs/failover.md).
+    failover_enabled: bool = option(
+        False,
+        apache="enableFailover",
+        doc="The brokers of a group elect their master through etcd. brokerId is then the number of this broker in "
+        "its group, from 1 on, and brokerRole is not looked at.",
+    )
+    etcd_endpoints: str = option(
+        "http://127.0.0.1:2379",
+        apache="etcdEndpoints",
+        doc="URLs of etcd's members, separated by ';' or ','.",
+    )
+    etcd_ca_file: str = option("", apache="etcdCaFile", doc="Certificates to check an https etcd with.")
+    etcd_cert_file: str = option("", apache="etcdCertFile", doc="Our certificate for an https etcd.")
+    etcd_key_file: str = option("", apache="etcdKeyFile", doc="The key that belongs to it.")
+    failover_group: str = option(
+        "", apache="failoverGroup", doc="Name of the group in etcd; empty means brokerClusterName/brokerName."
+    )
+    failover_role: str = option(
+        "SYNC_MASTER",
+        apache="failoverRole",
+        choices=("SYNC_MASTER", "ASYNC_MASTER"),
+        doc="What the elected broker is; an ASYNC_MASTER may lose what it acknowledged.",
+    )
+    lease_ttl_s: int = option(
+        6,
+        apache="leaseTtl",
+        low=1,
+        high=3600,
+        doc="Seconds after which a master that etcd does not hear of is replaced.",
+    )
+    min_in_sync_replicas: int = option(
+        1,
+        apache="minInSyncReplicas",
+        low=1,
+        high=64,
+        reload=True,
+        doc="With failover: sends are refused while fewer brokers, the master included, are in sync.",
+    )
+    all_in_sync_acknowledge: bool = option(
+        True,
+        apache="allAckInSyncStateSet",
+        reload=True,
+        doc="With failover: a send waits for every broker of the in-sync set. False: for inSyncReplicas of them "
+        "only, as Apache 5 does by default, and a failover may lose acknowledged messages.",
+    )
+    not_caught_up_ms: int = option(
+        15 * _SECOND,
+        apache="haMaxTimeSlaveNotCatchup",
+        low=1,
+        reload=True,
+        doc="With failover: a slave that did not reach the end of the log for so long leaves the in-sync set.",
+    )
+
     # Filters.
     property_filter_enabled: bool = option(
         False, apache="enablePropertyFilter", reload=True, doc="Consumers may filter by SQL92 expressions."
@@ -557,6 +621,35 @@ class BrokerConfig:
     detail_stats_enabled: bool = option(
         True, apache="enableDetailStat", reload=True, doc="Keep statistics per queue."
     )
+    metrics_exporter: str = option(
+        "DISABLE",
+        apache="metricsExporterType",
+        choices=("DISABLE", "PROM"),
+        doc="PROM: serve /metrics, /healthz and /readyz over HTTP. Apache's OTLP_GRPC and LOG are not there.",
+    )
+    metrics_port: int = option(
+        5557,
+        apache="metricsPromExporterPort",
+        low=0,
+        high=_PORT_MAX,
+        doc="Port of the metrics; 0 lets the system choose.",
+    )
+    metrics_host: str = option(
+        "127.0.0.1",
+        apache="metricsPromExporterHost",
+        doc="Address the metrics listen on. Apache takes brokerIP1; ours stay on the machine unless told otherwise.",
+    )
+    metrics_labels: str = option(
+        "", apache="metricsLabel", doc="Labels added to every figure: name:value,name:value."
+    )
+    metrics_series_max: int = option(
+        5_000,
+        apache="metricsOtelCardinalityLimit",
+        low=1,
+        high=1_000_000,
+        doc="Samples of one metric in one answer; more are left out and counted. Apache's default is 50000.",
+    )
+
     config_black_list: str = option(
         "configBlackList;brokerConfigPath",
         apache="configBlackList",
@@ -566,10 +659,25 @@ class BrokerConfig:
     def __post_init__(self) -> None:
         if not self.broker_name or not self.cluster_name:
             raise ConfigError("brokerName and brokerClusterName must not be empty")
+        if self.failover_enabled:
+            self._check_failover()
         if self.role is BrokerRole.SLAVE and self.broker_id == MASTER_ID:
             raise ConfigError("brokerRole=SLAVE needs a brokerId greater than 0")
         if self.role is not BrokerRole.SLAVE and self.broker_id != MASTER_ID:
             object.__setattr__(self, "broker_id", MASTER_ID)
+
+    def _check_failover(self) -> None:
+        if not 0 < self.broker_id <= FAILOVER_ID_MAX:
+            raise ConfigError(
+                f"enableFailover=true needs a brokerId from 1 to {FAILOVER_ID_MAX}, another one for every broker of "
+                "the group: the master is elected"
+            )
+        if self.fixed_ha_address:
+            raise ConfigError(
+                "haMasterAddress does not go with enableFailover=true: the master is known from etcd"
+            )
+        # Everybody starts as a slave of nobody; what comes then is decided in etcd.
+        object.__setattr__(self, "role", BrokerRole.SLAVE)
 
     @property
     def is_slave(self) -> bool:

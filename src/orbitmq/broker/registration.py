@@ -152,6 +152,15 @@ class Registration:
         except TimeoutError:
             logger.warning("not every name server knows the last change yet waited_s=%g", wait_s)
 
+    @property
+    def known_count(self) -> int:
+        """Name servers that took the last registration and are still connected."""
+        return sum(
+            1
+            for link in self._links
+            if link.connection is not None and link.attempted.is_set() and not link.failures
+        )
+
     def refresh(self) -> None:
         """Register everything again now, in the background. After a change of the broker's permission the table
         needs a new version as well (``TopicTable.touch``), or name servers keep what they have."""

@@ -252,6 +252,7 @@ class Schedule:
         for message, where in zip(messages, appended, strict=True):
             self._stats.get(SCHEDULE_GROUP, SCHEDULE_TOPIC, level - 1, 1, where.size)
             self._stats.put(message.topic, message.queue_id, 1, where.size)
+            self._stats.note_kind(message.topic, "delay", where.size)
         return len(messages)
 
     def _put_one_by_one(self, level: int, messages: list[NewMessage]) -> int:

@@ -14,10 +14,21 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
+from orbitmq.metrics.families import Histogram
 from orbitmq.model.names import is_system_topic
 from orbitmq.runtime.clock import day_end_ms
 
-__all__ = ["SAMPLE_S", "BrokerStats", "PutTimes", "Rates", "StatsWindow", "Traffic", "Windows"]
+__all__ = [
+    "FINISH_BOUNDS_S",
+    "SAMPLE_S",
+    "BrokerStats",
+    "PutTimes",
+    "Rates",
+    "StatsWindow",
+    "Traffic",
+    "TransactionCounts",
+    "Windows",
+]
 
 SAMPLE_S: Final = 10
 _ONE_MINUTE: Final = 60 // SAMPLE_S
@@ -27,6 +38,7 @@ _MARKS: Final = (7, 7, 25)
 _SAMPLES: Final = (1, _TEN_MINUTES, _ONE_HOUR)
 """How many marks the minute, the hour and the day have, and every how many samples one is made."""
 _TOTAL_SAMPLES: Final = _TEN_MINUTES + 1
+FINISH_BOUNDS_S: Final = (5, 60, 600, 3_600, 43_200, 86_400)
 
 
 class Traffic:
@@ -197,6 +209,18 @@ def _latency_bounds() -> list[int]:
 _LATENCY_BOUNDS_MS: Final = _latency_bounds()
 
 
+class TransactionCounts:
+    """How transactions of one topic ended."""
+
+    __slots__ = ("commits", "finish_s", "rollbacks")
+
+    def __init__(self) -> None:
+        self.commits = 0
+        self.rollbacks = 0
+        self.finish_s = Histogram(FINISH_BOUNDS_S)
+        """Whole seconds from birth to commit."""
+
+
 class BrokerStats:
     """Counters since the broker started, and how they moved."""
 
@@ -223,6 +247,11 @@ class BrokerStats:
         self._totals: deque[Totals] = deque([Totals(now_ms, 0, 0, 0, 0)], maxlen=_TOTAL_SAMPLES)
         self._samples = 0
         self._day_end_ms = day_end_ms(now_ms)
+        self.kinds: dict[tuple[str, str], Traffic] = {}
+        """By topic and kind of message, for those whose kind is not the one of their topic: what a delay or a
+        transaction ended with. They are in ``puts`` as well."""
+        self.transactions: dict[str, TransactionCounts] = {}
+        """By topic."""
         self._gone_puts = Traffic()
         self._gone_gets = Traffic()
         """What was counted for topics and groups deleted since."""
@@ -262,6 +291,25 @@ class BrokerStats:
             traffic = self.others[name, key] = Traffic()
         traffic.count += count
         traffic.times += 1
+
+    def note_kind(self, topic: str, kind: str, size_bytes: int) -> None:
+        """A stored message is of another kind than most of its topic."""
+        traffic = self.kinds.get((topic, kind))
+        if traffic is None:
+            traffic = self.kinds[topic, kind] = Traffic(topic)
+        traffic.count += 1
+        traffic.bytes += size_bytes
+
+    def transaction_ended(self, topic: str, *, committed: bool, age_ms: int) -> None:
+        """A producer ended a transaction for a message of ``topic``."""
+        counts = self.transactions.get(topic)
+        if counts is None:
+            counts = self.transactions[topic] = TransactionCounts()
+        if committed:
+            counts.commits += 1
+            counts.finish_s.add(max(0, age_ms) // 1000)
+        else:
+            counts.rollbacks += 1
 
     # -- periodic --------------------------------------------------------------------------------------
 
@@ -308,6 +356,9 @@ class BrokerStats:
     def forget_topic(self, topic: str) -> None:
         """Drop the counters of a deleted topic; the totals of the broker keep what they counted."""
         self._puts_of.pop(topic, None)
+        self.transactions.pop(topic, None)
+        for key in [key for key in self.kinds if key[0] == topic]:
+            del self.kinds[key]
         _remove(self.puts, lambda key: key[0] == topic, self._gone_puts)
         self._forget_gets(lambda key: key[0] == topic)
 

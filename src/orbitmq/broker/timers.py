@@ -328,19 +328,34 @@ class Timers:
             )
             self._saved = point
 
+    @property
+    def late_ms(self) -> int:
+        """How long the next message has been due; 0 when none is."""
+        if not self._seconds and not self._near:
+            return 0
+        next_ms = self._near[0].due_ms if self._near else self._seconds[0] * 1000
+        return max(0, self.clock.now_ms() - next_ms)
+
+    @property
+    def waiting_count(self) -> int:
+        """Messages on the wheel."""
+        return self._waiting
+
+    @property
+    def unread_count(self) -> int:
+        """Messages that were sent and are not on the wheel yet."""
+        if self._tasks is None:
+            return 0
+        return max(0, self.store.max_offset(TIMER_TOPIC, TIMER_QUEUE) - self._queue_offset)
+
     def facts(self) -> Mapping[str, str]:
         """What the runtime info tells of the timer; rates are since the last question."""
-        behind_ms = 0
-        if self._seconds or self._near:
-            next_ms = self._near[0].due_ms if self._near else self._seconds[0] * 1000
-            behind_ms = max(0, self.clock.now_ms() - next_ms)
-        end = self.store.max_offset(TIMER_TOPIC, TIMER_QUEUE)
         since, entered, delivered = self._counted
         self._counted = (self.clock.monotonic(), self._entered_count, self._delivered_count)
         elapsed = max(0.001, self._counted[0] - since)
         return {
-            "timerReadBehind": str(behind_ms // 1000),
-            "timerOffsetBehind": str(max(0, end - self._queue_offset)) if self._tasks is not None else "0",
+            "timerReadBehind": str(self.late_ms // 1000),
+            "timerOffsetBehind": str(self.unread_count),
             "timerCongestNum": str(self._waiting),
             "timerEnqueueTps": f"{(self._entered_count - entered) / elapsed:.1f}",
             "timerDequeueTps": f"{(self._delivered_count - delivered) / elapsed:.1f}",
@@ -552,6 +567,7 @@ class Timers:
         self._delivered_count += len(messages)
         for message, where in zip(messages, appended, strict=True):
             self.stats.put(message.topic, message.queue_id, 1, where.size)
+            self.stats.note_kind(message.topic, "delay", where.size)
         return len(messages)
 
     def _restored(self, unit: TimerUnit, now_ms: int) -> NewMessage | None:

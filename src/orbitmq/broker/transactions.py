@@ -72,6 +72,7 @@ _RECENT_MAX: Final = 20_000
 _HOUR_MS: Final = 3_600_000
 _GROUP: Final = Property.PRODUCER_GROUP.encode()
 _UNIQUE_KEY: Final = Property.UNIQUE_KEY.encode()
+_REAL_TOPIC: Final = Property.REAL_TOPIC.encode()
 _IMMUNITY: Final = Property.CHECK_IMMUNITY_TIME_IN_SECONDS
 
 
@@ -182,13 +183,34 @@ class Transactions:
         message = intake.placed(as_committed(half))
         appended = self.store.append(message)
         self.stats.put(message.topic, message.queue_id, 1, appended.size)
+        self.stats.note_kind(message.topic, "transaction", appended.size)
+        self._count_end(half, committed=True)
         self._end(half.queue_offset)
 
     def roll_back(self, half: Record) -> None:
         """Nobody will get the message."""
         if not self._over(half.queue_offset):
             self._check_room()
+            self._count_end(half, committed=False)
             self._end(half.queue_offset)
+
+    def _count_end(self, half: Record, *, committed: bool) -> None:
+        topic = (half.find(_REAL_TOPIC) or b"").decode("utf-8", "replace")
+        age_ms = self.clock.now_ms() - half.born_timestamp_ms
+        self.stats.transaction_ended(topic, committed=committed, age_ms=age_ms)
+
+    def open_by_topic(self, count_max: int) -> dict[str, int]:
+        """Half messages nobody has ended yet, by the topic they are for; looks at ``count_max`` at most."""
+        counts: dict[str, int] = {}
+        end = self.store.max_offset(HALF_TOPIC, HALF_QUEUE)
+        for half_offset in range(self._cursor, min(end, self._cursor + count_max)):
+            if half_offset in self._ended:
+                continue
+            half = self._record(HALF_TOPIC, half_offset)
+            if half is not None and half is not _UNREADABLE:
+                topic = (half.find(_REAL_TOPIC) or b"").decode("utf-8", "replace")
+                counts[topic] = counts.get(topic, 0) + 1
+        return counts
 
     def resume(self, record: Record) -> None:
         """Check a message that was given up from the start again. Raises ``StoreError``."""

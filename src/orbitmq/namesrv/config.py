@@ -147,6 +147,25 @@ class NameServerConfig:
         low=0,
         doc="Encoded routes kept ready; when more come the store is emptied and fills again. Not an Apache key.",
     )
+    metrics_exporter: str = option(
+        "DISABLE",
+        apache="metricsExporterType",
+        choices=("DISABLE", "PROM"),
+        doc="PROM: serve /metrics, /healthz and /readyz over HTTP. Apache's name server has no such thing.",
+    )
+    metrics_port: int = option(
+        5558,
+        apache="metricsPromExporterPort",
+        low=0,
+        high=65_535,
+        doc="Port of the metrics; 0 lets the system choose. One above the broker's, so that both fit on a machine.",
+    )
+    metrics_host: str = option(
+        "127.0.0.1", apache="metricsPromExporterHost", doc="Address the metrics listen on."
+    )
+    metrics_labels: str = option(
+        "", apache="metricsLabel", doc="Labels added to every figure: name:value,name:value."
+    )
     tls_mode: TlsMode = option(  # noqa: RUF009 - a field declaration, not a shared value
         TlsMode.PERMISSIVE,
         apache="tls.server.mode",

@@ -16,11 +16,14 @@ import msgspec
 
 from orbitmq.codes import RequestCode
 from orbitmq.errors import ConnectionLostError
+from orbitmq.metrics.endpoint import MetricsEndpoint, Pages
+from orbitmq.metrics.requests import RequestTimes
 from orbitmq.model.route import TopicRoute
 from orbitmq.namesrv.config import NameServerConfig, client_tls, file_path, server_tls
 from orbitmq.namesrv.handlers import NameServerHandlers
 from orbitmq.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
 from orbitmq.namesrv.live_config import LiveConfig
+from orbitmq.namesrv.metrics import NameServerMetrics
 from orbitmq.namesrv.registration import MinIdNotice, RouteRules
 from orbitmq.namesrv.route_cache import RouteCache
 from orbitmq.namesrv.route_table import RouteTable
@@ -70,14 +73,30 @@ class NameServer:
             client=self._client,
             send_notice=self._send_notice,
         )
+        routes = handlers.routes()
+        self.metrics: MetricsEndpoint | None = None
+        """The port of the metrics, when there is one."""
+        if config.metrics_exporter != "DISABLE":
+            requests = RequestTimes(clock)
+            routes = requests.timed(routes)
+            self.metrics = self._metrics_endpoint(config, requests)
         self._server = Server(
-            [Listener(config.bind_address, config.listen_port, Router(handlers.routes()))],
+            [Listener(config.bind_address, config.listen_port, Router(routes))],
             limits=ServerLimits(connections=config.connections_max, idle_s=float(config.channel_idle_s)),
             tls=server_tls(config),
             on_close=self._connection_closed,
         )
         self._tasks = TaskOwner("namesrv")
+        self._ready = False
         self._stopping = False
+
+    def _metrics_endpoint(self, config: NameServerConfig, requests: RequestTimes) -> MetricsEndpoint:
+        metrics = NameServerMetrics(config, self.table, requests, lambda: len(self._server.connections))
+        pages = Pages(metrics.families, not_alive=lambda: "", not_ready=self._not_ready)
+        return MetricsEndpoint(config.metrics_host, config.metrics_port, pages)
+
+    def _not_ready(self) -> str:
+        return "" if self._ready and not self._stopping else "the name server is starting or stopping"
 
     @property
     def config(self) -> NameServerConfig:
@@ -98,7 +117,15 @@ class NameServer:
     async def start(self) -> None:
         """Load what is stored and listen. Raises ``OSError`` or ``CorruptionError``; nothing stays open then."""
         self._kv.load()
-        await self._server.start()
+        if self.metrics is not None:
+            await self.metrics.start()
+        try:
+            await self._server.start()
+        except OSError:
+            if self.metrics is not None:
+                await self.metrics.stop()
+            raise
+        self._ready = True
         self._tasks.start(every(self.config.scan_interval_ms / 1000, self.remove_silent_brokers), "scan")
         logger.info("name server started address=%s:%d", self.config.bind_address, self.port)
 
@@ -106,6 +133,8 @@ class NameServer:
         """Close the port and all connections."""
         self._stopping = True
         await self._server.stop()
+        if self.metrics is not None:
+            await self.metrics.stop()
         await self._tasks.close()
         await self._client.close()
         logger.info("name server stopped")

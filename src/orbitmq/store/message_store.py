@@ -470,11 +470,15 @@ class MessageStore:
 
     def units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[tuple[int, int, int]]:
         """(log offset, record size, tag code) of messages, for tools and the schedule service."""
+        return list(UNIT.iter_unpack(self.unit_bytes(topic, queue_id, queue_offset, count)))
+
+    def unit_bytes(self, topic: str, queue_id: int, queue_offset: int, count: int) -> bytes:
+        """The same as they stand in the queue's file, whole units only."""
         queue = self._by_key.get((topic, queue_id))
         if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
-            return []
+            return b""
         data = queue.units(queue_offset, min(count, queue.max_offset - queue_offset))
-        return list(UNIT.iter_unpack(data[: len(data) // UNIT_BYTES * UNIT_BYTES]))
+        return data[: len(data) // UNIT_BYTES * UNIT_BYTES]
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
         """Queue offset of the first message stored at or after a time (``upper``: the last one at or before)."""

@@ -99,6 +99,8 @@ class SendBackHandlers:
         origin = record.find(_RETRY_TOPIC)
         name = origin.decode("utf-8", "replace") if origin is not None else record.topic
         self._stats.add("SNDBCK_PUT_NUMS", f"{name}@{request.group}")
+        if level == 0:
+            self._stats.add("DEAD_LETTERS", f"{name}@{request.group}")
         self._stats.put(message.topic, message.queue_id, 1, appended.size)
         return Reply()
 

@@ -1,0 +1,55 @@
+"""Figures about this process: memory, CPU, descriptors, garbage collections, the Python it runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from orbitmq import __version__
+from orbitmq.metrics.families import Declared, Families, Kind
+
+__all__ = ["BUILD_INFO", "ProcessMetrics"]
+
+BUILD_INFO: Final = Declared(
+    "orbitmq_build_info", Kind.GAUGE, "Always 1; the release is in the label.", ("release",)
+)
+
+
+class ProcessMetrics:
+    """What prometheus_client knows about a process, in our families."""
+
+    def __init__(self) -> None:
+        # Imported here: a server without metrics starts without it.
+        from prometheus_client import CollectorRegistry
+        from prometheus_client.gc_collector import GCCollector
+        from prometheus_client.platform_collector import PlatformCollector
+        from prometheus_client.process_collector import ProcessCollector
+
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        PlatformCollector(registry=self._registry)
+        GCCollector(registry=self._registry)
+
+    def _declared(self) -> Iterator[tuple[Declared, list[tuple[float, tuple[str, ...]]]]]:
+        for metric in self._registry.collect():
+            samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+            if not samples:
+                continue
+            kind = Kind.COUNTER if metric.type == "counter" else Kind.GAUGE
+            names = tuple(samples[0].labels)
+            yield (
+                Declared(samples[0].name, kind, metric.documentation, names),
+                [(sample.value, tuple(sample.labels[name] for name in names)) for sample in samples],
+            )
+
+    def report(self, families: Families) -> None:
+        """Add the families."""
+        families.gauge(BUILD_INFO, 1, __version__)
+        for declared, samples in self._declared():
+            family = families.start(declared)
+            for value, labels in samples:
+                family.add(value, *labels)
+
+    def declared(self) -> list[Declared]:
+        """For the reference."""
+        return [BUILD_INFO, *(declared for declared, _ in self._declared())]
