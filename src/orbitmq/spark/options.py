@@ -171,7 +171,7 @@ def parse_offsets(name: str, value: str, *, ending: bool = False) -> int | Offse
                         raise TypeError
                     if not low <= offset <= _QUEUE_OFFSET_MAX:
                         raise ConfigError(
-                            f"option {name!r}: offset {offset} of queue {queue} of {topic} on {broker} is out of range"
+                            f"option {name!r}: offset {offset} of {topic}, {broker}, queue {queue} is out of range"
                         )
                     offsets.setdefault(topic, {}).setdefault(broker, {})[str(int(queue))] = offset
     except (AttributeError, TypeError):
@@ -234,7 +234,7 @@ def access(options: Mapping[str, str]) -> Access:
 
 
 def client_settings(options: Mapping[str, str]) -> ClientSettings:
-    """Keys and TLS as keyword arguments of our clients: ``Producer(group, name_servers(o), **client_settings(o))``."""
+    """Keys and TLS as keyword arguments: ``Producer(group, name_servers(options), **client_settings(options))``."""
     found = access(options)
     settings: ClientSettings = {}
     if found.credentials is not None:
