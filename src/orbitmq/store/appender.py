@@ -28,6 +28,7 @@ from orbitmq.record.layout import (
     BLANK_BYTES,
     CRC_MASK,
     FIXED_V4,
+    HOLE_BYTES,
     HOST_V4_BYTES,
     LENGTH_16,
     MAGIC_V1,
@@ -44,6 +45,7 @@ from orbitmq.store.errors import (
     StoreError,
     StoreUnavailable,
 )
+from orbitmq.store.even_rows import EvenRows
 from orbitmq.store.index_keys import UNIQUE_KEY_ONLY
 from orbitmq.store.index_service import BUILD_COUNT
 from orbitmq.store.layout import UNIT
@@ -58,13 +60,15 @@ _TAG_NEEDLE: Final = b"\x02TAGS\x01"
 _TAG_NEEDLE_BYTES: Final = len(_TAG_NEEDLE)
 _FIXED_BYTES: Final = FIXED_V4.size + LENGTH_16.size
 _NO_HOSTS_V6: Final = ~0x30
+_ZERO: Final = b"\0"
+_HOLE: Final = bytes(HOLE_BYTES)
 _ENTRY_BYTES: Final = BATCH_ENTRY.size
 # A record's fixed part in two: what differs between the messages of a batch, and what they share. The size of the
 # body, the last field of it, stands before the body in a batch entry as well.
 _RECORD_HEAD: Final = Struct(">iIIiiqq")
 _RECORD_SHARED: Final = Struct(">iq8sq8siq")
 assert _RECORD_HEAD.size + _RECORD_SHARED.size + 4 == FIXED_V4.size
-_LENGTHS: Final = tuple(LENGTH_16.pack(size) for size in range(1024))
+_LENGTHS: Final = tuple(LENGTH_16.pack(size) for size in range(HOLE_BYTES))
 """The size field of ordinary properties; looking it up takes half the time of packing it."""
 
 Noted = tuple[str, bytes, int, int, int]
@@ -101,6 +105,7 @@ class Appender:
         self._prepare_segment = prepare_segment
         self._write_failed = write_failed
         self._cut_back = cut_back
+        self._even_rows = EvenRows()
 
     def append(self, message: NewMessage) -> Appended:
         """See ``MessageStore.append``."""
@@ -219,8 +224,12 @@ class Appender:
         self, messages: Sequence[NewMessage], store_ms: int, touched: list[ConsumeQueue]
     ) -> tuple[list[bytes], list[Appended], list[Noted]]:
         """Bytes for the end of the log, their units already in the tails; ``touched`` tells what to undo."""
-        by_key, host, host_is_v4 = self._by_key, self._host, self._host_is_v4
-        body_max = self.message_bytes_max
+        by_key, host, host_is_v4, body_max = (
+            self._by_key,
+            self._host,
+            self._host_is_v4,
+            self.message_bytes_max,
+        )
         pack_unit, pack_fixed, log_offset = UNIT.pack, FIXED_V4.pack, self._log.end
         chunks: list[bytes] = []
         results: list[Appended] = []
@@ -236,31 +245,18 @@ class Appender:
             body_size, properties_size, topic_field = len(body), len(properties), queue.topic_field
             if body_size > body_max:
                 raise self._too_large(message)
-            if host_is_v4 and len(born_host) == 8 and topic_field and properties_size < 1024:
+            as_it_is = properties_size < HOLE_BYTES and properties[-1:] != _ZERO
+            if as_it_is and host_is_v4 and len(born_host) == 8 and topic_field:
                 size = _FIXED_BYTES + body_size + len(topic_field) + properties_size
+                # fmt: off
                 chunks += (
                     pack_fixed(
-                        size,
-                        MAGIC_V1,
-                        crc32(body) & CRC_MASK,
-                        queue_id,
-                        flag,
-                        queue_offset,
-                        log_offset,
-                        sys_flag & _NO_HOSTS_V6,
-                        born_ms,
-                        born_host,
-                        store_ms,
-                        host,
-                        times,
-                        prepared,
-                        body_size,
+                        size, MAGIC_V1, crc32(body) & CRC_MASK, queue_id, flag, queue_offset, log_offset,
+                        sys_flag & _NO_HOSTS_V6, born_ms, born_host, store_ms, host, times, prepared, body_size,
                     ),
-                    body,
-                    topic_field,
-                    _LENGTHS[properties_size],
-                    properties,
+                    body, topic_field, _LENGTHS[properties_size], properties,
                 )
+                # fmt: on
             else:
                 record = encode_record(message, queue_offset, log_offset, store_ms, host)
                 size = len(record)
@@ -309,12 +305,20 @@ class Appender:
             shared = _RECORD_SHARED.pack(
                 sys_flag & _NO_HOSTS_V6, born_ms, born_host, store_ms, self._host, times, prepared
             )
-            chunks, units, noted = self._encode_entries(data, queue, (sys_flag, store_ms, shared))
+            row = self._even_rows.encode(data, queue, log.end, shared, self.message_bytes_max)
+            if row is not None:
+                records, units, log_offsets = row.records, row.units, row.log_offsets
+            else:
+                chunks, unit_list, noted = self._encode_entries(data, queue, (sys_flag, store_ms, shared))
+                if not chunks:
+                    return None
+                records, units, log_offsets = (
+                    b"".join(chunks),
+                    b"".join(unit_list),
+                    [note[3] for note in noted],
+                )
         except struct_error as error:
             raise self._illegal([template], error) from error
-        if not chunks:
-            return None
-        records = b"".join(chunks)
         if log.end + len(records) > log.room_end:
             return None
         try:
@@ -324,21 +328,24 @@ class Appender:
             raise
         log.last_store_ms = store_ms
         first = queue.max_offset
-        queue.tail += b"".join(units)
-        queue.max_offset = first + len(units)
+        queue.tail += units
+        queue.max_offset = first + len(log_offsets)
         queue.log_end = log.end
         if len(queue.tail) >= TAIL_BYTES_MAX:
             self.write_tail(queue)
         if self._index is not None:
-            pending = self._pending
-            pending += noted
-            if len(pending) >= BUILD_COUNT:
-                self._index.build()
+            if row is not None:
+                self._index.put_row(topic, row, sys_flag, store_ms)
+            else:
+                pending = self._pending
+                pending += noted
+                if len(pending) >= BUILD_COUNT:
+                    self._index.build()
         if log.end > log.prepare_at:
             self._prepare_segment()
         if self.on_arrival is not None:
             self.on_arrival(topic, queue_id)
-        return AppendedBatch([note[3] for note in noted], log.end, first, store_ms)
+        return AppendedBatch(log_offsets, log.end, first, store_ms)
 
     def _encode_entries(
         self, data: bytes, queue: ConsumeQueue, shared_values: tuple[int, int, bytes]
@@ -375,7 +382,8 @@ class Appender:
             properties_size = len(properties)
             if (data[body_end] << 8 | data[body_end + 1]) != properties_size:
                 raise RecordError(f"batch entry {len(units)}: its properties do not end with it")
-            if properties_size > PROPERTIES_BYTES_MAX or body_size > self.message_bytes_max:
+            odd = (properties_size >= HOLE_BYTES and _HOLE in properties) or properties[-1:] == _ZERO
+            if odd or properties_size > PROPERTIES_BYTES_MAX or body_size > self.message_bytes_max:
                 return [], [], []
             size = around + body_size + properties_size
             chunks += (

@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from struct import Struct
 from sys import byteorder
 from threading import Lock
@@ -32,7 +33,16 @@ from zlib import crc32
 from orbitmq.errors import CorruptionError
 from orbitmq.runtime.filesystem import FileSystem
 
-__all__ = ["ENTRY", "HEADER", "IndexEntry", "IndexFile", "IndexMark", "IndexProgress", "IndexPut"]
+__all__ = [
+    "ENTRY",
+    "HEADER",
+    "IndexColumns",
+    "IndexEntry",
+    "IndexFile",
+    "IndexMark",
+    "IndexProgress",
+    "IndexPut",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +65,18 @@ SCAN_BYTES: Final = 20 * 50_000
 
 IndexPut: TypeAlias = tuple[int, int, int]
 """Key hash (not negative), log offset, store time in ms."""
+
+
+class IndexColumns(NamedTuple):
+    """Entries to be, one list per field; as long as each other."""
+
+    hashes: list[int]
+    log_offsets: list[int]
+    times: list[int]
+
+    @classmethod
+    def of(cls, entries: Iterable[IndexPut]) -> Self:
+        return cls(*map(list, zip(*entries, strict=True))) if entries else cls([], [], [])
 
 
 class IndexEntry(NamedTuple):
@@ -170,48 +192,49 @@ class IndexFile:
 
         Raises ``OSError`` with the file unchanged.
         """
+        return self.put_columns(IndexColumns.of(entries), start)
+
+    def put_columns(self, columns: IndexColumns, start: int = 0) -> int:
+        """The same for entries that lie in columns."""
         slot_map = self._map
         if slot_map is None:
             slot_map = self._open_for_writing()
-        first = count = self.count
-        end = min(len(entries), start + self.entry_count_max - count)
+        first = self.count
+        end = min(len(columns.hashes), start + self.entry_count_max - first)
         if end <= start:
             return start
-        # Hot: one round per indexed key. Slots are written at once, before the entries are on the disk; when the disk
-        # refuses those, the slots are set back. Until the header counts an entry nobody follows a slot to it.
-        read_slot, write_slot, pack = SLOT.unpack_from, SLOT.pack_into, ENTRY.pack
-        slot_count = self.slot_count
-        begin_ms, used_slots = self.begin_ms, self.used_slots
-        seconds = last_ms = 0
-        packed: list[bytes] = []
-        add = packed.append
-        for key_hash, log_offset, store_ms in entries if end - start == len(entries) else entries[start:end]:
-            position = 40 + 4 * (key_hash % slot_count)
-            (previous,) = read_slot(slot_map, position)
-            if not 0 < previous < count:
-                previous = 0
-                used_slots += 1
-            write_slot(slot_map, position, count)
-            if store_ms != last_ms:
-                last_ms = store_ms
-                seconds = (store_ms - begin_ms) // 1000 if begin_ms > 0 else 0
-                if not 0 <= seconds <= SECONDS_MAX:
-                    seconds = 0 if seconds < 0 else SECONDS_MAX
-            add(pack(key_hash, log_offset, seconds, previous))
-            if count == 1:
-                begin_ms = store_ms
-                last_ms = 0
-            count += 1
+        # Hot: once per indexed key, so the bulk is done by C code over whole columns. Slots are written at once,
+        # before the entries are on the disk; when the disk refuses those, the slots are set back. Until the header
+        # counts an entry nobody follows a slot to it.
+        hashes, log_offsets, times = (column[start:end] for column in columns)
+        count = first + end - start
+        slots, slot_count = slot_map[HEADER.size : self.entries_at].cast("i"), self.slot_count
+        taken = [key_hash % slot_count for key_hash in hashes]
+        replaced: list[int] = []
+        add = replaced.append
+        # Numbers go from slot to entry and back as they lie in the file, their bytes swapped in bulk.
+        for slot, number in zip(taken, _swapped(range(first, count)), strict=True):
+            add(slots[slot])
+            slots[slot] = number
+        previous = list(_swapped(replaced))
+        if max(previous) >= first or min(previous) < 0:
+            # Two entries of one slot, or a slot that leads nowhere.
+            for at, number in enumerate(previous):
+                if not 0 < number < first + at:
+                    previous[at] = 0
+        values: list[int] = [0] * (4 * (end - start))
+        values[0::4], values[1::4], values[3::4] = hashes, log_offsets, previous
+        values[2::4] = self._seconds(times)
         try:
-            self._write_at(b"".join(packed), self.entries_at + first * ENTRY.size)
+            self._write_at(_entries_struct(end - start).pack(*values), self.entries_at + first * ENTRY.size)
         except OSError:
-            for undone in reversed(packed):
-                key_hash, _, _, previous = ENTRY.unpack(undone)
-                write_slot(slot_map, 40 + 4 * (key_hash % slot_count), previous)
+            for slot, number in zip(reversed(taken), reversed(_swapped(previous)), strict=True):
+                slots[slot] = number
             raise
+        used_slots = self.used_slots + previous.count(0)
         if first == 1:
-            _, self.begin_log_offset, self.begin_ms = entries[start]
-        _, self.end_log_offset, self.end_ms = entries[end - 1]
+            self.begin_log_offset, self.begin_ms = log_offsets[0], times[0]
+        self.end_log_offset, self.end_ms = log_offsets[-1], times[-1]
         self.count = count
         self.used_slots = used_slots
         self._write_header()
@@ -341,6 +364,21 @@ class IndexFile:
             self._fs.close(handle)
 
     # Inside.
+    def _seconds(self, times: list[int]) -> list[int]:
+        """The time fields of the next entries. They count from the first entry of the file; its own field counts from
+        the end of the file before, as Apache's does."""
+        begin_ms = self.begin_ms
+        leading: list[int] = []
+        if self.count == 1:
+            leading = [_seconds_between(begin_ms, times[0])]
+            begin_ms, times = times[0], times[1:]
+            if not times:
+                return leading
+        seconds = _seconds_between(begin_ms, times[0])
+        if seconds == _seconds_between(begin_ms, times[-1]):
+            return leading + [seconds] * len(times)
+        return leading + [_seconds_between(begin_ms, store_ms) for store_ms in times]
+
     def _raw_entries(self, number: int, end: int) -> Iterator[tuple[int, ...]]:
         while number < end:
             size = min(SCAN_BYTES, (end - number) * ENTRY.size)
@@ -458,6 +496,26 @@ class IndexFile:
     def _spans_sectors(self, number: int) -> bool:
         first = self.entries_at + number * ENTRY.size
         return first // SECTOR_BYTES != (first + ENTRY.size - 1) // SECTOR_BYTES
+
+
+def _seconds_between(begin_ms: int, store_ms: int) -> int:
+    return min(max((store_ms - begin_ms) // 1000, 0), SECONDS_MAX) if begin_ms > 0 else 0
+
+
+@lru_cache(maxsize=64)
+def _entries_struct(count: int) -> Struct:
+    return Struct(">" + "iqii" * count)
+
+
+@lru_cache(maxsize=64)
+def _swapping(count: int) -> tuple[Struct, Struct]:
+    return Struct(f"={count}i"), Struct(f">{count}i")
+
+
+def _swapped(numbers: Sequence[int]) -> tuple[int, ...]:
+    """Numbers of slots as they lie in the file, or back."""
+    native, stored = _swapping(len(numbers))
+    return stored.unpack(native.pack(*numbers))
 
 
 def _decode_slots(data: bytes | memoryview) -> array[int]:

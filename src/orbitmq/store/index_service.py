@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import posixpath
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -21,7 +22,8 @@ from orbitmq.record.hashing import index_hash, java_hash
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.runtime.filesystem import FileSystem
 from orbitmq.store.config import StoreConfig
-from orbitmq.store.index_file import IndexFile, IndexMark, IndexProgress, IndexPut
+from orbitmq.store.even_rows import EvenRow
+from orbitmq.store.index_file import IndexColumns, IndexFile, IndexMark, IndexProgress, IndexPut
 from orbitmq.store.index_keys import KeyHasher, Pending
 from orbitmq.store.types import IndexUpdate
 
@@ -55,6 +57,8 @@ class IndexService:
         self._sync_failed: deque[IndexFile] = deque()
         self.pending: list[Pending] = []
         """What waits. The append path may extend it directly and call ``build`` at ``BUILD_COUNT``."""
+        self._waiting = IndexColumns([], [], [])
+        """Entries that wait as well, of records before those in ``pending``."""
         self.paused = False
         """The disk refused an entry: nothing is taken until ``resume``."""
         self.synced_ms = 0
@@ -117,6 +121,7 @@ class IndexService:
         self._files.clear()
         self._unsynced.clear()
         self.pending.clear()
+        self._waiting = IndexColumns([], [], [])
         self.synced_ms = 0
 
     # Write.
@@ -128,28 +133,56 @@ class IndexService:
         if len(self.pending) >= BUILD_COUNT:
             self.build()
 
+    def put_row(self, topic: str, row: EvenRow, sys_flag: int, store_ms: int) -> None:
+        """Note the records of a batch, in their place in the log's order."""
+        if self.paused or row.log_offsets[0] <= self.rebuild_from:
+            heads = zip(row.key_heads, row.key_tails, row.log_offsets, strict=True)
+            key = b"".join((row.key_heads[0], row.key_tails[0]))
+            for head, tail, log_offset in heads:
+                self.put_pending(
+                    topic, row.properties.replace(key, head + tail, 1), sys_flag, log_offset, store_ms
+                )
+            return
+        if self.pending:
+            self._hash_pending()
+        waiting = self._waiting
+        hashes, log_offsets = self._hasher.row(topic, row)
+        waiting.hashes.extend(hashes)
+        waiting.log_offsets.extend(log_offsets)
+        waiting.times.extend([store_ms] * len(hashes))
+        if len(waiting.hashes) >= BUILD_COUNT:
+            self.build()
+
     def build(self) -> None:
         """Turn what waits into entries, visible to queries at once."""
-        if not self.pending:
-            return
+        if self.pending:
+            self._hash_pending()
+        waiting = self._waiting
+        if waiting.hashes:
+            self._waiting = IndexColumns([], [], [])
+            if not self.paused:
+                self._store(waiting)
+
+    def _hash_pending(self) -> None:
         batch = self.pending.copy()
         self.pending.clear()
-        if self.paused:
-            return
-        self._build(batch)
+        if not self.paused:
+            for column, more in zip(self._waiting, self._columns(batch), strict=True):
+                column.extend(more)
 
     def catch_up(self, records: Sequence[Pending]) -> bool:
         """While paused: take records from the log again, in order; False when the disk still refuses."""
         assert self.paused, "appends feed an index that is not paused"
-        return not records or self._build(records)
+        return not records or self._store(self._columns(records))
 
-    def _build(self, batch: Sequence[Pending]) -> bool:
-        if batch[0][3] <= self.rebuild_from:
-            entries = self._entries_not_yet_there(batch)
-        else:
-            entries = self._hasher.entries(batch)
+    def _columns(self, batch: Sequence[Pending]) -> IndexColumns:
+        if batch[0][3] <= self.rebuild_from and not self._waiting.hashes:
+            return IndexColumns.of(self._entries_not_yet_there(batch))
+        return IndexColumns.of(self._hasher.entries(batch))
+
+    def _store(self, columns: IndexColumns) -> bool:
         try:
-            self._store(entries)
+            self._put(columns)
         except OSError as error:
             if not self.paused:
                 logger.error("index paused error=%s rebuild_from=%d", error, self.rebuild_from)
@@ -161,11 +194,15 @@ class IndexService:
         """Take appended records again: everything before them has been fed by ``catch_up``, or comes now."""
         self.paused = False
         self.pending.clear()
+        self._waiting = IndexColumns([], [], [])
 
     def truncate(self, log_offset: int) -> None:
         """Forget every record at or beyond a log offset, durably: other records may soon lie at those offsets, and
         after a power cut entries of the old ones must not come back. Raises ``OSError``."""
         self.pending[:] = [item for item in self.pending if item[3] < log_offset]
+        kept = bisect_left(self._waiting.log_offsets, log_offset)
+        for column in self._waiting:
+            del column[kept:]
         self.build()
         removed = False
         while self._files:
@@ -273,13 +310,13 @@ class IndexService:
         if file.is_full:
             file.close()
 
-    def _store(self, entries: Sequence[IndexPut]) -> None:
+    def _put(self, columns: IndexColumns) -> None:
         position = 0
-        while position < len(entries):
+        while position < len(columns.hashes):
             file = self._writable()
             if file not in self._unsynced:
                 self._unsynced.append(file)
-            position = file.put(entries, position)
+            position = file.put_columns(columns, position)
 
     def _writable(self) -> IndexFile:
         last = self._files[-1] if self._files else None
