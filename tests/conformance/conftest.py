@@ -26,6 +26,7 @@ SETTINGS: Final[dict[str, Any]] = {
     "brokerName": f"{ROOM}@broker",  # the form the strategy of machine rooms reads
     "enablePropertyFilter": True,
     "traceTopicEnable": True,
+    "recallMessageEnable": True,
     # An unanswered transaction is asked about after a second or two, not after a minute.
     "transactionTimeOut": 2000,
     "transactionCheckInterval": 1000,

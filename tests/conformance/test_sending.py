@@ -15,10 +15,13 @@ from orbitmq.client import (
     Producer,
     PushConsumer,
     ReceivedMessage,
+    SendResult,
     SendStatus,
     TransactionState,
+    sync,
 )
 from orbitmq.errors import MessageIllegal, NoPermission
+from orbitmq.runtime.clock import SYSTEM_CLOCK
 
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 
@@ -94,6 +97,37 @@ async def test_batch_is_split_by_size_and_results_belong_to_messages(target: Tar
         assert twin.offset_message_id == result.offset_message_id
 
 
+async def test_plain_clients_send_and_read_without_asyncio(target: Target) -> None:
+    topic, group = target.topic(), target.group()
+
+    def run() -> tuple[list[SendResult], dict[str, ReceivedMessage]]:
+        with sync.Producer("pg-plain", target.address) as producer:
+            results = [producer.send(Message(topic, f"größe {i}", keys=f"k{i}")) for i in range(20)]
+            assert producer._sends._idle, "the caller's thread has sent"
+            results.append(producer.send(Message(topic, "z" * 9_000), select=lambda queues: queues[1]))
+            results += producer.send_batch([Message(topic, f"b{i}") for i in range(5)])
+            results.append(producer.send_async(Message(topic, "later")).result(10))
+            producer.send_oneway(Message(topic, "oneway"))
+        found: dict[str, ReceivedMessage] = {}
+        with sync.LitePullConsumer(group, target.address, from_where=FIRST) as consumer:
+            consumer.subscribe(topic)
+            for message in consumer:
+                found[message.message_id] = message
+                if len(found) == 28:
+                    break
+        return results, found
+
+    results, found = await asyncio.to_thread(run)
+    assert len(results) == 27
+    for result in results:
+        twin = found[result.message_id]
+        assert (twin.queue, twin.queue_offset) == (result.queue, result.queue_offset)
+        assert twin.offset_message_id == result.offset_message_id
+    assert found[results[3].message_id].text() == "größe 3"
+    assert found[results[20].message_id].body == b"z" * 9_000
+    assert results[20].queue.queue_id == 1
+
+
 async def test_oneway_arrives(target: Target) -> None:
     topic = target.topic()
     async with Producer("pg-oneway", target.address) as producer:
@@ -141,6 +175,45 @@ async def test_bad_messages_are_refused_with_a_reason(target: Target) -> None:
             await producer.send(Message("any", b""))
         with pytest.raises(NoPermission, match="SCHEDULE_TOPIC_XXXX"):
             await producer.send(Message("SCHEDULE_TOPIC_XXXX", b"x"))
+
+
+async def test_delays_hold_and_a_recalled_message_never_comes(target: Target) -> None:
+    topic = target.topic()
+    collector = Collector()
+    arrived_ms: dict[str, int] = {}
+    consumer = PushConsumer(target.group(), target.address, from_where=FIRST)
+
+    @consumer.listen(topic)
+    async def note(message: ReceivedMessage) -> None:
+        arrived_ms[message.text()] = SYSTEM_CLOCK.now_ms()
+        await collector(message)
+
+    async with consumer, Producer("pg-delay", target.address) as producer:
+        started_ms = SYSTEM_CLOCK.now_ms()
+        sent = {
+            "level": Message(topic, "level", delay_level=1),
+            "ms": Message(topic, "ms", delay_ms=1_500),
+            "at": Message(topic, "at", deliver_at_ms=started_ms + 1_200),
+            "gone": Message(topic, "gone", delay_ms=3_000),
+            "fence": Message(topic, "fence", delay_ms=4_000),
+        }
+        results = {name: await producer.send(message) for name, message in sent.items()}
+        if target.name == "apache-4.9.7":  # knows levels only: what it does not know it delivers at once
+            await collector.wait(5)
+            assert all(result.recall_handle is None for result in results.values())
+        else:
+            handle = results["gone"].recall_handle
+            assert handle is not None
+            assert results["level"].recall_handle is None
+            assert await producer.recall(topic, handle) == results["gone"].message_id
+            await collector.wait(4)
+            assert sorted(collector.bodies) == ["at", "fence", "level", "ms"]
+            assert arrived_ms["ms"] - started_ms >= 1_500
+            assert arrived_ms["at"] - started_ms >= 1_200
+            assert [m.message_id for m in collector.messages if m.text() == "ms"] == [
+                results["ms"].message_id
+            ]
+        assert arrived_ms["level"] - started_ms >= 900
 
 
 async def test_transaction_commits_rolls_back_and_is_asked_about(target: Target) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from orbitmq.client.class_filter import ClassFilter
 from orbitmq.client.errors import (
     ClientClosedError,
     ClientError,
@@ -45,6 +46,7 @@ from orbitmq.record.compression import Compression
 from orbitmq.wire.bodies import ConsumeFromWhere, MessageModel
 
 __all__ = [
+    "ClassFilter",
     "ClientClosedError",
     "ClientError",
     "ClientOptions",

@@ -141,6 +141,14 @@ class ConsumerBase:
         )
         return topic
 
+    def _add_class_subscription(self, topic: str, class_name: str) -> str:
+        topic = wrap_namespace(self._options.namespace, topic)
+        check_topic(topic)
+        self._subscriptions[topic] = SubscriptionData(
+            topic=topic, sub_string=class_name, class_filter_mode=True, sub_version=self._clock.now_ms()
+        )
+        return topic
+
     async def min_offset(self, queue: MessageQueue) -> int:
         """The oldest offset the broker still has."""
         header = GetMinOffsetRequest(

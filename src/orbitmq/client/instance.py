@@ -14,6 +14,7 @@ from ipaddress import ip_address
 from typing import Final, Protocol
 
 from orbitmq.client.errors import ClientClosedError, ClientStateError, ForkedError, add_hint
+from orbitmq.client.name_server_lookup import is_page, look_up
 from orbitmq.client.options import ClientOptions
 from orbitmq.client.routes import RouteBook, split_name_servers
 from orbitmq.client.signing import sign
@@ -74,7 +75,9 @@ class ClientInstance:
         self.options = options
         self.clock = clock
         self._member = member
-        self.name_servers = split_name_servers(name_servers or environment("NAMESRV_ADDR"))
+        given = name_servers or environment("NAMESRV_ADDR")
+        self._page = given if is_page(given) else ""
+        self.name_servers = [] if self._page else split_name_servers(given)
         self._process_id = process_id()
         address = options.client_ip or own_address()
         name = (
@@ -91,7 +94,9 @@ class ClientInstance:
         self._rpc: RpcClient | None = None
         self._stopped = False
         self.tasks = TaskOwner("client")
-        self.book = RouteBook(self.name_servers, self._ask_name_server)
+        self.book = RouteBook(
+            self.name_servers, self._ask_name_server, self._look_up_name_servers if self._page else None
+        )
         self.broker_versions: dict[str, int] = {}
         """Version each broker address gave with its last heartbeat."""
         self._greeting: set[str] = set()
@@ -113,6 +118,8 @@ class ClientInstance:
             serialize_type=options.serialize,
             on_close=self._connection_closed,
         )
+        if self._page:
+            self.tasks.start(every(options.name_server_lookup_s, self._look_up_name_servers), "name-servers")
         self.tasks.start(every(options.route_refresh_s, self.refresh_routes), "routes")
         self.tasks.start(
             every(options.heartbeat_s, self.heartbeat, first_s=min(1.0, options.heartbeat_s)), "heartbeat"
@@ -194,6 +201,13 @@ class ClientInstance:
 
     def _ask_name_server(self, address: str, code: int, header: Header) -> Awaitable[Frame]:
         return self.call(address, code, header)
+
+    async def _look_up_name_servers(self) -> None:
+        """Ask the page. Raises ``NameServerError``; the addresses known before stay."""
+        found = split_name_servers(await look_up(self._page, self.options.call_timeout_s))
+        if set(found) != set(self.name_servers):
+            logger.info("name servers changed page=%s addresses=%s", self._page, ";".join(found))
+            self.name_servers[:] = found
 
     def master(self, broker_name: str) -> str:
         """The address of a master. Raises ``ConnectionLostError`` when no route names one."""

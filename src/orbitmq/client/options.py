@@ -66,6 +66,8 @@ class ClientOptions:
     """For everything but sends and pulls."""
     route_refresh_s: float = _between(30.0, 0.01, 3600)
     heartbeat_s: float = _between(30.0, 0.01, 3600)
+    name_server_lookup_s: float = _between(120.0, 0.01, 86_400)
+    """How often the page is read again, where ``name_servers`` is the address of one (``http://...``)."""
     close_wait_s: float = _between(10.0, 0, 3600)
     """How long a stop waits for handlers and answers."""
 

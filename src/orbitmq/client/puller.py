@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from orbitmq.client.class_filter import filter_server
 from orbitmq.client.errors import add_hint
 from orbitmq.client.instance import ClientInstance
 from orbitmq.client.message import ReceivedMessage
@@ -76,6 +77,9 @@ class Puller:
         broker_id, address = await self._address(queue)
         if broker_id != MASTER_ID:
             flags &= ~PullFlag.COMMIT_OFFSET  # a slave must not take offsets
+        if subscription.class_filter_mode:
+            flags = (flags & ~PullFlag.COMMIT_OFFSET) | PullFlag.CLASS_FILTER
+            address = filter_server(self._instance, queue.topic, address)
         lite = bool(flags & PullFlag.LITE_PULL)
         version = self._instance.broker_versions.get(address, 0)
         code = (

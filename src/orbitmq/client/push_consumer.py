@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
 from orbitmq.client.callables import UserCalls
+from orbitmq.client.class_filter import ClassFilter, ClassUploads
 from orbitmq.client.consume_concurrent import ConcurrentService
 from orbitmq.client.consume_orderly import OrderlyHooks, OrderlyService
 from orbitmq.client.consumer_base import ConsumerBase
@@ -89,24 +90,31 @@ class PushConsumer(ConsumerBase):
         self._offered: set[asyncio.Future[None]] = set()
         self._tracer: TraceDispatcher | None = None
         self._remote_calls = ConsumerCalls(self)
+        self._uploads = ClassUploads(self._instance, self.group)
 
     # -- subscriptions ---------------------------------------------------------------------------------
 
     def subscribe(
         self,
         topic: str,
-        expression: str = "*",
+        expression: str | ClassFilter = "*",
         handler: Listener | None = None,
         *,
         sql: bool = False,
         batch_size: int | None = None,
     ) -> None:
-        """Consume a topic: all of it, some tags (``"A || B"``), or by an SQL92 expression over properties.
+        """Consume a topic: all of it, some tags (``"A || B"``), by an SQL92 expression over properties, or what a
+        class selects that a filter server runs.
 
         ``handler`` gets one message, or a list of up to ``batch_size`` if that is given. Also possible while running;
         all members of a group must subscribe alike.
         """
-        wire_topic = self._add_subscription(topic, expression, sql)
+        if isinstance(expression, ClassFilter):
+            wire_topic = self._add_class_subscription(topic, expression.class_name)
+            self._uploads.add(wire_topic, expression)
+        else:
+            wire_topic = self._add_subscription(topic, expression, sql)
+            self._uploads.remove(wire_topic)
         if handler is not None:
             self._handlers[unwrap_namespace(wire_topic, self.options.namespace)] = Handler(
                 handler, batch_size
@@ -117,6 +125,7 @@ class PushConsumer(ConsumerBase):
     async def _subscribe_late(self, topic: str) -> None:
         await self._refresh_missing()
         await self._instance.heartbeat()
+        await self._uploads.upload()
         if topic in self._subscriptions:
             self._announced[topic] = self._subscriptions[topic]
         self.rebalance_soon()
@@ -126,11 +135,17 @@ class PushConsumer(ConsumerBase):
         wire_topic = wrap_namespace(self.options.namespace, topic)
         self._subscriptions.pop(wire_topic, None)
         self._announced.pop(wire_topic, None)
+        self._uploads.remove(wire_topic)
         self._handlers.pop(topic, None)
         self.rebalance_soon()
 
     def listen(
-        self, topic: str, expression: str = "*", *, sql: bool = False, batch_size: int | None = None
+        self,
+        topic: str,
+        expression: str | ClassFilter = "*",
+        *,
+        sql: bool = False,
+        batch_size: int | None = None,
     ) -> Callable[[F], F]:
         """Decorator: subscribe and call this function with the messages of the topic."""
 
@@ -172,6 +187,7 @@ class PushConsumer(ConsumerBase):
             self._hooks.append(self._tracer)
         self._build_services()
         await self._join()
+        await self._uploads.upload()
         start = self._instance.tasks.start
         if self.orderly and not self.broadcasting:
             start(every(_LOCK_S, self._relock_all, first_s=1.0), "locks")
@@ -309,6 +325,8 @@ class PushConsumer(ConsumerBase):
                 if not held.dropped:
                     if isinstance(error, SubscriptionNotExist | SubscriptionNotLatest):
                         await self._instance.heartbeat()  # the broker forgot us, or heard of us too long ago
+                    elif subscription.class_filter_mode:
+                        await self._find_filter_servers(topic)
                     logger.warning(
                         "pull failed queue=%s offset=%d error=%s", held.queue, held.next_offset, error
                     )
@@ -318,6 +336,14 @@ class PushConsumer(ConsumerBase):
                 await self._pulled(held, result)
                 if options.pull_interval_s:
                     await asyncio.sleep(options.pull_interval_s)
+
+    async def _find_filter_servers(self, topic: str) -> None:
+        """One is new, or was started again and knows nothing of our class."""
+        try:
+            await self._instance.book.refresh(topic)
+        except OrbitError as error:
+            logger.debug("route not refreshed topic=%s error=%s", topic, error)
+        await self._uploads.upload()
 
     async def _pulled(self, held: ProcessQueue, result: PullResult) -> None:
         if result.status is PullStatus.OFFSET_MOVED:

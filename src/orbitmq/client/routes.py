@@ -24,6 +24,7 @@ __all__ = ["RouteBook", "split_name_servers"]
 logger = logging.getLogger(__name__)
 
 Ask = Callable[[str, int, Header], Awaitable[Frame]]
+Find = Callable[[], Awaitable[None]]
 
 
 def split_name_servers(text: str) -> list[str]:
@@ -36,8 +37,10 @@ def split_name_servers(text: str) -> list[str]:
 class RouteBook:
     """Routes by topic and broker addresses by name. Owned by one event loop."""
 
-    def __init__(self, name_servers: list[str], ask: Ask) -> None:
+    def __init__(self, name_servers: list[str], ask: Ask, find: Find | None = None) -> None:
+        """``find`` is asked for name servers while none is known."""
         self._servers = name_servers
+        self._find = find
         self._ask = ask
         self._chosen = 0
         self._routes: dict[str, TopicRoute] = {}
@@ -127,6 +130,8 @@ class RouteBook:
 
     async def _fetch(self, topic: str) -> TopicRoute:
         header = GetRouteinfoByTopicRequest(topic=topic, accept_standard_json_only=True)
+        if not self._servers and self._find is not None:
+            await self._find()
         if not self._servers:
             raise NameServerError("no name server address is given")
         failure: OrbitError | None = None

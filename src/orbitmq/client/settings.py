@@ -30,6 +30,7 @@ class ClientSettings(TypedDict, total=False):
     call_timeout_s: float
     route_refresh_s: float
     heartbeat_s: float
+    name_server_lookup_s: float
     close_wait_s: float
 
 

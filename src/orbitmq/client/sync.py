@@ -19,6 +19,7 @@ from orbitmq.client import producer as async_producer
 from orbitmq.client import pull_consumer as async_pull
 from orbitmq.client import push_consumer as async_push
 from orbitmq.client.blocking import IDLE_S, BlockingSends
+from orbitmq.client.class_filter import ClassFilter
 from orbitmq.client.consumer_base import ConsumerBase
 from orbitmq.client.errors import ClientStateError, ForkedError
 from orbitmq.client.handlers import ConsumeHook, Listener
@@ -301,7 +302,7 @@ class PushConsumer(_SubscribingConsumer):
     def subscribe(
         self,
         topic: str,
-        expression: str = "*",
+        expression: str | ClassFilter = "*",
         handler: Listener | None = None,
         *,
         sql: bool = False,
@@ -312,7 +313,12 @@ class PushConsumer(_SubscribingConsumer):
         )
 
     def listen(
-        self, topic: str, expression: str = "*", *, sql: bool = False, batch_size: int | None = None
+        self,
+        topic: str,
+        expression: str | ClassFilter = "*",
+        *,
+        sql: bool = False,
+        batch_size: int | None = None,
     ) -> Callable[[F], F]:
         def decorate(function: F) -> F:
             self.subscribe(topic, expression, function, sql=sql, batch_size=batch_size)
