@@ -36,7 +36,8 @@ IMPORTS: Final[Mapping[str, frozenset[str]]] = {
     "filtersrv": frozenset({"transport"}),
     "client": frozenset({"transport"}),
     "admin": frozenset({"client"}),
-    "spark": frozenset({"client"}),
+    # Reads store directories by itself, without a broker.
+    "spark": frozenset({"client", "store"}),
     "console": frozenset({"admin"}),
     # The command line starts every server, so it stands above all of them.
     "cli": frozenset({"admin", "broker", "filtersrv", "console", "namesrv", "spark", "store"}),

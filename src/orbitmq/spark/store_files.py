@@ -1,0 +1,329 @@
+"""The log of a store directory as blocks of whole records, for readers that have no broker.
+
+The directory may be a copy or belong to a running broker, on a local disk (then it is mapped into memory) or wherever
+``pyarrow.fs`` reaches. Nothing is locked or changed.
+
+How a segment is split without reading it: a record says its own log offset, so a place in the middle of a file
+where a whole record stands that says this very offset, with a right checksum, is a boundary. Bytes inside a body
+could only look like that on purpose. Against that purpose stands the reader's rule: the records of a block must end
+exactly where the next block begins, else the read fails instead of giving wrong rows.
+
+The last segment is walked from its beginning, because behind the end of its data there may be zeroes, half a record,
+or records of an earlier life. What the walk finds is the end of the table, however much is appended while it is read.
+On a remote file system that would mean to read it twice: there the last task finds the end.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+from pyarrow import fs as pafs
+
+from orbitmq.errors import ConfigError, CorruptionError
+from orbitmq.record.layout import BLANK_BYTES, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from orbitmq.record.scan import EndKind, ScannedRecord, scan
+from orbitmq.spark.arrow import scan_records
+from orbitmq.store.layout import FILE_NAME_DIGITS, offset_of_name
+
+__all__ = ["Block", "Segment", "list_segments", "open_location", "open_segment", "plan_blocks"]
+
+logger = logging.getLogger(__name__)
+
+RESYNC_BYTES: Final = 8 * 1024 * 1024
+"""How far behind a wished boundary a record is looked for: twice the largest message of a default broker."""
+_CHUNK_BYTES: Final = 1024 * 1024
+CLOCK_SLACK_MS: Final = 60_000
+"""Store times only grow, unless the clock of the broker was set back. By up to this much it may have been."""
+_TAIL_BYTES: Final = 1024 * 1024
+_MAGIC: Final = re.compile(
+    b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (MAGIC_V1, MAGIC_V2)), re.DOTALL
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One file of the log."""
+
+    location: str
+    path: str
+    log_offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Records of one segment that a task reads. Positions are in the file."""
+
+    segment: Segment
+    start: int
+    end: int
+    first_ms: int
+    """Store time of its first record."""
+    open_end: bool = False
+    """``end`` is that of the file, and where the records end is not known."""
+    last_of_segment: bool = False
+    """The marker of the segment's end may stand before ``end``."""
+
+
+class Bytes(Protocol):
+    """A segment, opened."""
+
+    def read(self, start: int, end: int) -> memoryview:
+        """The bytes between two positions, fewer if the file ends before."""
+
+
+def open_location(location: str) -> tuple[pafs.FileSystem, str]:
+    """File system and path of a local path or a URI. Raises ``ConfigError``."""
+    try:
+        if "://" not in location:
+            return pafs.LocalFileSystem(), location.removeprefix("file:")
+        filesystem, path = pafs.FileSystem.from_uri(location)
+    except (OSError, ValueError, NotImplementedError) as error:
+        raise ConfigError(f"cannot open {location!r}: {error}") from None
+    return filesystem, path
+
+
+def list_segments(location: str, filesystem: pafs.FileSystem | None = None) -> list[Segment]:
+    """The log files of a store, by offset. ``location`` is its root, its ``commitlog`` or one file of that.
+
+    Raises ``ConfigError`` when there is none.
+    """
+    if filesystem is None:
+        filesystem, root = open_location(location)
+    else:
+        root = location
+    log = posixpath.join(root, "commitlog")
+    try:
+        info = filesystem.get_file_info([log, root])
+        directory = next((one.path for one in info if one.type == pafs.FileType.Directory), None)
+        found = info[1:] if directory is None else filesystem.get_file_info(pafs.FileSelector(directory))
+    except OSError as error:
+        raise ConfigError(f"cannot list {location!r}: {error}") from None
+    segments = [
+        Segment(location, one.path, log_offset, one.size)
+        for one in found
+        if one.type == pafs.FileType.File and (log_offset := offset_of_name(one.base_name)) is not None
+    ]
+    if not segments:
+        raise ConfigError(
+            f"there is no commit log at {location!r}: give the root of a store, its commitlog directory or "
+            f"one of the files in that (names of {FILE_NAME_DIGITS} digits)"
+        )
+    return sorted(segments, key=lambda segment: segment.log_offset)
+
+
+class _Mapped:
+    def __init__(self, path: str) -> None:
+        with open(path, "rb") as file:
+            file.seek(0, 2)
+            size = file.tell()
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+
+    def read(self, start: int, end: int) -> memoryview:
+        return memoryview(self._map)[start:end]
+
+
+class _Remote:
+    def __init__(self, filesystem: pafs.FileSystem, path: str) -> None:
+        self._file = filesystem.open_input_file(path)
+
+    def read(self, start: int, end: int) -> memoryview:
+        size = self._file.size()
+        end = min(end, size)
+        return memoryview(self._file.read_at(end - start, start) if end > start else b"")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@contextmanager
+def open_segment(segment: Segment, filesystem: pafs.FileSystem | None = None) -> Iterator[Bytes]:
+    """The bytes of a segment: mapped if it is local. Raises ``CorruptionError`` when the file is gone."""
+    if filesystem is None:
+        filesystem, _ = open_location(segment.location)
+    try:
+        if isinstance(filesystem, pafs.LocalFileSystem):
+            yield _Mapped(segment.path)  # unmapped when the last array on it is gone
+            return
+        remote = _Remote(filesystem, segment.path)
+    except FileNotFoundError:
+        raise CorruptionError(
+            f"{segment.path} is gone: deleted by retention since the read was planned?"
+        ) from None
+    try:
+        yield remote
+    finally:
+        remote.close()
+
+
+# -- planning ------------------------------------------------------------------------------------------
+
+
+def plan_blocks(
+    segments: Sequence[Segment],
+    *,
+    block_bytes: int,
+    starting_ms: int | None = None,
+    ending_ms: int | None = None,
+    fail_on_data_loss: bool = True,
+    filesystem: pafs.FileSystem | None = None,
+) -> list[Block]:
+    """The blocks that may hold records stored from ``starting_ms`` on and before ``ending_ms``.
+
+    ``block_bytes`` 0 leaves segments whole. Raises ``CorruptionError`` if a segment does not begin with a record, or
+    logs it and leaves that segment out.
+    """
+    written = _written(segments, fail_on_data_loss, filesystem)
+    blocks: list[Block] = []
+    for index, (segment, first) in enumerate(written):
+        is_last = index == len(written) - 1
+        following_ms = None if is_last else written[index + 1][1].store_timestamp_ms
+        if not _may_hold(first.store_timestamp_ms, following_ms, starting_ms, ending_ms):
+            continue
+        with open_segment(segment, filesystem) as data:
+            if is_last:
+                blocks += _last_blocks(segment, data, first, block_bytes)
+            else:
+                blocks += _blocks(segment, data, first, block_bytes, segment.size_bytes)
+    nexts = [*(block.first_ms for block in blocks[1:]), None]
+    return [
+        block
+        for block, following_ms in zip(blocks, nexts, strict=True)
+        if _may_hold(block.first_ms, following_ms, starting_ms, ending_ms)
+    ]
+
+
+def _written(
+    segments: Sequence[Segment], fail_on_data_loss: bool, filesystem: pafs.FileSystem | None
+) -> list[tuple[Segment, ScannedRecord]]:
+    """The segments that hold something, each with its first record."""
+    firsts: list[ScannedRecord | CorruptionError] = []
+    for segment in segments:
+        try:
+            firsts.append(_first_record(segment, filesystem))
+        except CorruptionError as error:
+            firsts.append(error)
+    # Segments are made ahead of need, and the first record of the newest may be half written.
+    while firsts and isinstance(firsts[-1], CorruptionError):
+        firsts.pop()
+    written: list[tuple[Segment, ScannedRecord]] = []
+    for segment, first in zip(segments, firsts, strict=False):
+        if isinstance(first, ScannedRecord):
+            written.append((segment, first))
+        elif fail_on_data_loss:
+            raise first
+        else:
+            logger.warning("segment left out: %s", first)
+    return written
+
+
+def _may_hold(
+    first_ms: int, following_ms: int | None, starting_ms: int | None, ending_ms: int | None
+) -> bool:
+    """Whether records from ``first_ms`` up to ``following_ms`` (None: no end) may lie in the time asked for."""
+    if ending_ms is not None and first_ms - CLOCK_SLACK_MS >= ending_ms:
+        return False
+    return starting_ms is None or following_ms is None or following_ms + CLOCK_SLACK_MS >= starting_ms
+
+
+def _first_record(segment: Segment, filesystem: pafs.FileSystem | None) -> ScannedRecord:
+    """The record a segment begins with. Raises ``CorruptionError`` if there is none."""
+    with open_segment(segment, filesystem) as data:
+        record = _record_at(data, 0, segment)
+    if record is None:
+        raise CorruptionError(
+            f"{segment.path} does not begin with a record of log offset {segment.log_offset}"
+        )
+    return record
+
+
+def _record_at(data: Bytes, position: int, segment: Segment) -> ScannedRecord | None:
+    """The whole, intact record at a position, if there is one that says to be there."""
+    size = int.from_bytes(data.read(position, position + 4), "big", signed=True)
+    if size < RECORD_BYTES_MIN or position + size > segment.size_bytes:
+        return None
+    view = data.read(position, position + size)
+    return next(iter(scan(view, 0, len(view), log_base=segment.log_offset + position)), None)
+
+
+def _blocks(segment: Segment, data: Bytes, first: ScannedRecord, block_bytes: int, end: int) -> list[Block]:
+    """A segment cut near each multiple of ``block_bytes`` where a record is found."""
+    starts = [(0, first.store_timestamp_ms)]
+    if block_bytes:
+        for wish in range(block_bytes, end, block_bytes):
+            found = _resync(segment, data, max(wish, starts[-1][0] + 1), min(wish + block_bytes, end))
+            if found is not None:
+                starts.append(found)
+    ends = [*(start for start, _ in starts[1:]), end]
+    last = len(starts) - 1
+    return [
+        Block(segment, start, stop, first_ms, last_of_segment=index == last)
+        for index, ((start, first_ms), stop) in enumerate(zip(starts, ends, strict=True))
+    ]
+
+
+def _resync(segment: Segment, data: Bytes, start: int, end: int) -> tuple[int, int] | None:
+    """The first record that begins at ``start`` or behind it, before ``end``; and its store time."""
+    end = min(end, start + RESYNC_BYTES)
+    position = start
+    while position < end:
+        # The magic stands behind the size; chunks overlap so that none is cut.
+        chunk = bytes(data.read(position, min(position + _CHUNK_BYTES, end) + BLANK_BYTES))
+        if not chunk.strip(b"\0"):
+            return None  # nothing is written here
+        for match in _MAGIC.finditer(chunk):
+            candidate = position + match.start() - 4
+            if start <= candidate < end and (record := _record_at(data, candidate, segment)) is not None:
+                return candidate, record.store_timestamp_ms
+        position += _CHUNK_BYTES
+    return None
+
+
+def _last_blocks(segment: Segment, data: Bytes, first: ScannedRecord, block_bytes: int) -> list[Block]:
+    """The same of the segment being written."""
+    if isinstance(data, _Mapped):
+        return _walked_blocks(segment, data, block_bytes)
+    blocks = _blocks(segment, data, first, block_bytes, segment.size_bytes)
+    last = blocks.pop()
+    return [*blocks, Block(segment, last.start, last.end, last.first_ms, open_end=True, last_of_segment=True)]
+
+
+def _walked_blocks(segment: Segment, data: Bytes, block_bytes: int) -> list[Block]:
+    view = data.read(0, segment.size_bytes)
+    starts = scan_records(view, 0, len(view))
+    end = _end_of_data(segment, view, starts)
+    wishes = range(0, end, block_bytes or end)
+    chosen = np.unique(np.searchsorted(starts, list(wishes)))
+    cuts = [int(starts[index]) for index in chosen.tolist() if index < len(starts) and starts[index] < end]
+    blocks: list[Block] = []
+    for start, stop in zip(cuts, [*cuts[1:], end], strict=True):
+        record = _record_at(data, start, segment)
+        # A damaged record may begin a block; the reader says so, with the offset.
+        first_ms = record.store_timestamp_ms if record is not None else 0
+        blocks.append(Block(segment, start, stop, first_ms))
+    return blocks
+
+
+def _end_of_data(
+    segment: Segment, view: memoryview, starts: np.ndarray[tuple[int], np.dtype[np.int64]]
+) -> int:
+    """Behind the last whole record. The last one on disk may lack its end: then its checksum, or zeroes, tell."""
+    last = int(starts[-1])
+    walked_end = last + int.from_bytes(view[last : last + 4], "big")
+    near = int(starts[int(np.searchsorted(starts, max(0, walked_end - _TAIL_BYTES)))])
+    walk = scan(view, near, len(view), log_base=segment.log_offset)
+    for _ in walk:
+        pass
+    assert walk.end is not None
+    if walk.end.kind is EndKind.BAD:
+        logger.warning("the log ends with half a record segment=%s at=%d: %s", segment.path, *walk.end[1:])
+    # Bad bytes with whole records behind them are damage, not an end; the reader will come upon them.
+    return last if walk.end.position == last else max(walked_end, walk.end.position)

@@ -1,0 +1,301 @@
+"""``spark.read.format("rocketmq-store").load(path)``: the log of a store directory as a table, without a broker.
+
+One row for every record, of every topic, in the order of the log: also what waits for its delay and what belongs to
+transactions, under the topics they lie in. Options narrow that down on the driver (whole segments and blocks) and
+then row by row: ``topic`` (a list), ``topicPattern``, ``startingTimestamp``, ``endingTimestamp`` (ms, the end
+exclusive).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import fs as pafs
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from orbitmq.errors import ConfigError, CorruptionError, RecordError
+from orbitmq.record.scan import EndKind, ScanEnd, scan
+from orbitmq.spark.arrow import Positions, decode_records, scan_records
+from orbitmq.spark.options import flag, number, refuse_misspelt, required, text
+from orbitmq.spark.schema import SCHEMA_DDL, selected_columns
+from orbitmq.spark.store_files import Block, list_segments, open_segment, plan_blocks
+
+__all__ = ["RocketmqStoreSource", "StoreOptions", "StoreReader", "read_block"]
+
+logger = logging.getLogger(__name__)
+
+PARTITION_BYTES: Final = 128 * 1024 * 1024
+"""As much as Spark takes of a file for one task."""
+BATCH_BYTES: Final = 8 * 1024 * 1024
+"""Records of about this many bytes become one Arrow batch."""
+_OPTIONS: Final = (
+    "path",
+    "paths",
+    "topic",
+    "topicPattern",
+    "startingTimestamp",
+    "endingTimestamp",
+    "broker",
+    "verifyCrc",
+    "failOnDataLoss",
+    "maxPartitionBytes",
+    "minPartitions",
+    "splitSegments",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions:
+    """All that the format may be told; travels to the executors."""
+
+    paths: tuple[str, ...]
+    topics: frozenset[str] | None = None
+    topic_pattern: str | None = None
+    starting_ms: int | None = None
+    ending_ms: int | None = None
+    broker: str | None = None
+    """The log does not say which broker wrote it."""
+    verify_crc: bool = True
+    fail_on_data_loss: bool = True
+    partition_bytes: int = PARTITION_BYTES
+    """0: one task for each segment."""
+    partitions_min: int = 1
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> StoreOptions:
+        """Raises ``ConfigError`` that names the option and what it accepts."""
+        refuse_misspelt(options, _OPTIONS)
+        named, pattern = text(options, "topic"), text(options, "topicPattern")
+        if named is not None and pattern is not None:
+            raise ConfigError("give 'topic' or 'topicPattern', not both")
+        if pattern is not None:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ConfigError(f"option 'topicPattern' is no regular expression: {error}") from None
+        starting, ending = number(options, "startingTimestamp"), number(options, "endingTimestamp")
+        if starting is not None and ending is not None and starting >= ending:
+            raise ConfigError(f"startingTimestamp {starting} is not before endingTimestamp {ending}")
+        partition_bytes = number(options, "maxPartitionBytes", PARTITION_BYTES, low=1)
+        assert partition_bytes is not None
+        return cls(
+            paths=_paths(options),
+            topics=None if named is None else frozenset(part.strip() for part in named.split(",")),
+            topic_pattern=pattern,
+            starting_ms=starting,
+            ending_ms=ending,
+            broker=text(options, "broker"),
+            verify_crc=flag(options, "verifyCrc", True),
+            fail_on_data_loss=flag(options, "failOnDataLoss", True),
+            partition_bytes=partition_bytes if flag(options, "splitSegments", True) else 0,
+            partitions_min=number(options, "minPartitions", 1, low=1, high=1_000_000) or 1,
+        )
+
+
+def _paths(options: Mapping[str, str]) -> tuple[str, ...]:
+    several = text(options, "paths")  # what Spark makes of load([...])
+    if several is None:
+        return (required(options, "path"),)
+    try:
+        paths = json.loads(several)
+    except ValueError:
+        paths = None
+    if not isinstance(paths, list) or not paths or not all(isinstance(path, str) for path in paths):
+        raise ConfigError(f"option 'paths' is {several!r}; a JSON list of paths is accepted")
+    return tuple(paths)
+
+
+class RocketmqStoreSource(DataSource):
+    """The format ``rocketmq-store``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "rocketmq-store"
+
+    def schema(self) -> str:
+        StoreOptions.parse(self.options)  # here an error is shown once and as it is
+        return SCHEMA_DDL
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return StoreReader(StoreOptions.parse(self.options), selected_columns(schema))
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPartition(InputPartition):
+    """One task."""
+
+    block: Block
+
+
+class StoreReader(DataSourceReader):
+    """Plans on the driver, reads on the executors."""
+
+    def __init__(self, options: StoreOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._columns = tuple(columns)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._options
+        blocks: list[Block] = []
+        for path in options.paths:
+            segments = list_segments(path)
+            block_bytes = options.partition_bytes
+            if block_bytes and options.partitions_min > 1:
+                total = sum(segment.size_bytes for segment in segments)
+                block_bytes = max(1, min(block_bytes, total // options.partitions_min))
+            blocks += plan_blocks(
+                segments,
+                block_bytes=block_bytes,
+                starting_ms=options.starting_ms,
+                ending_ms=options.ending_ms,
+                fail_on_data_loss=options.fail_on_data_loss,
+            )
+        return [BlockPartition(block) for block in blocks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # An empty plan is read as one partition without a value.
+        if isinstance(partition, BlockPartition):
+            yield from read_block(partition.block, self._options, self._columns)
+
+
+def read_block(
+    block: Block, options: StoreOptions, columns: Sequence[str], filesystem: pafs.FileSystem | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a block.
+
+    Raises ``CorruptionError`` if the block does not hold whole records from its start to its end, ``RecordError`` for
+    a body that is not what was stored. With ``fail_on_data_loss`` off both are logged: damaged records are left out.
+    """
+    try:
+        with open_segment(block.segment, filesystem) as data:
+            rows = _Rows(block, options, columns)
+            position = block.start
+            window = BATCH_BYTES
+            while position < block.end:
+                end = min(position + window, block.end)
+                view = data.read(position, end)
+                starts = scan_records(view, 0, len(view))
+                if not len(starts):
+                    if end < block.end:
+                        window *= 2  # a record longer than what was looked at
+                        continue
+                    _check_end(block, position, data.read(position, block.segment.size_bytes))
+                    return
+                yield from rows.decode(view, starts, position)
+                last = int(starts[-1])
+                position += last + int.from_bytes(view[last : last + 4], "big")
+                window = BATCH_BYTES
+    except CorruptionError as error:
+        if options.fail_on_data_loss:
+            raise
+        logger.warning("rows lost, the rest of the block is left out: %s", error)
+
+
+def _check_end(block: Block, position: int, rest: memoryview) -> None:
+    """Raise unless the records of a block may end here, before its end."""
+    walk = scan(rest, 0, len(rest), check_crc=False, log_base=block.segment.log_offset + position)
+    record = next(iter(walk), None)
+    end = walk.end or ScanEnd(EndKind.BAD, 0, "the record runs over the end of its block")
+    if record is None and end.kind is EndKind.BLANK and block.last_of_segment:
+        return
+    if record is None and end.kind in (EndKind.ZEROES, EndKind.BAD) and block.open_end:
+        if end.kind is EndKind.BAD:
+            logger.warning("the log ends with half a record segment=%s: %s", block.segment.path, end.reason)
+        return
+    problem = end.reason or ("zeroes" if end.kind is EndKind.ZEROES else end.kind.value)
+    raise CorruptionError(
+        f"{block.segment.path}: no record at log offset {block.segment.log_offset + position}: {problem}. "
+        f"Options: failOnDataLoss=false leaves out what cannot be read, splitSegments=false reads a segment "
+        f"from its beginning only"
+    )
+
+
+class _Rows:
+    """Turns records into batches of the columns asked for."""
+
+    def __init__(self, block: Block, options: StoreOptions, columns: Sequence[str]) -> None:
+        self._log_base = block.segment.log_offset
+        self._path = block.segment.path
+        self._options = options
+        self._columns = tuple(columns)
+        self._judge = _judge_of(options)
+        filters = ["log_offset"]
+        if self._judge is not None:
+            filters.append("topic")
+        if options.starting_ms is not None or options.ending_ms is not None:
+            filters.append("store_timestamp")
+        self._filters = tuple(filters) if len(filters) > 1 else ()
+
+    def decode(self, view: memoryview, starts: Positions, position: int) -> Iterator[pa.RecordBatch]:
+        """The rows that pass the filters; ``position`` is where ``view`` begins in the segment."""
+        log_base = self._log_base + position
+        try:
+            if self._filters:
+                facts = self._checked(view, starts, self._filters, log_base, verify_crc=False)
+                starts = starts[self._passing(facts)]
+            if len(starts):
+                verify = self._options.verify_crc
+                yield self._checked(view, starts, self._columns, log_base, verify_crc=verify)
+        except RecordError as error:
+            if self._options.fail_on_data_loss:
+                raise RecordError(
+                    f"{self._path}: {error}. failOnDataLoss=false leaves such records out"
+                ) from None
+            if len(starts) == 1:
+                logger.warning("record left out path=%s: %s", self._path, error)
+                return
+            # Halves until the damaged record is alone.
+            middle = len(starts) // 2
+            yield from self.decode(view, starts[:middle], position)
+            yield from self.decode(view, starts[middle:], position)
+
+    def _checked(
+        self, view: memoryview, starts: Positions, columns: Sequence[str], log_base: int, *, verify_crc: bool
+    ) -> pa.RecordBatch:
+        """Decode, and refuse records that say to lie elsewhere: bytes of an earlier life of the file."""
+        wanted = columns if "log_offset" in columns else (*columns, "log_offset")
+        batch = decode_records(
+            view, starts, broker=self._options.broker, columns=wanted, verify_crc=verify_crc
+        )
+        says = np.asarray(batch.column("log_offset"))
+        wrong = np.flatnonzero(says != starts + log_base)
+        if len(wrong):
+            row = int(wrong[0])
+            raise RecordError(
+                f"the record at log offset {int(starts[row]) + log_base} says to lie at {int(says[row])}"
+            )
+        return batch if wanted is columns else batch.select(list(columns))
+
+    def _passing(self, facts: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        passing = np.ones(facts.num_rows, np.bool_)
+        options = self._options
+        if "store_timestamp" in self._filters:
+            stored_ms = np.asarray(facts.column("store_timestamp").cast(pa.int64())) // 1000
+            if options.starting_ms is not None:
+                passing &= stored_ms >= options.starting_ms
+            if options.ending_ms is not None:
+                passing &= stored_ms < options.ending_ms
+        if self._judge is not None:
+            topics = facts.column("topic").dictionary_encode()
+            wanted = np.array([self._judge(topic) for topic in topics.dictionary.to_pylist()], np.bool_)
+            passing &= wanted[np.asarray(topics.indices)]
+        return passing
+
+
+def _judge_of(options: StoreOptions) -> Callable[[str], bool] | None:
+    """Whether a topic is asked for; None when all are."""
+    if options.topics is not None:
+        return options.topics.__contains__
+    if options.topic_pattern is not None:
+        pattern = re.compile(options.topic_pattern)
+        return lambda topic: pattern.fullmatch(topic) is not None
+    return None
