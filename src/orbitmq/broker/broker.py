@@ -20,9 +20,11 @@ from types import TracebackType
 from typing import Final, Self
 
 from orbitmq.broker.clients import ConsumerTable, PeerInfo, ProducerTable
-from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.config import BrokerConfig, BrokerRole
 from orbitmq.broker.consumer_filters import ConsumerFilters, compile_expression
 from orbitmq.broker.durability import AckGate
+from orbitmq.broker.failover.coordinator import Failover
+from orbitmq.broker.failover.in_sync import InSyncSet
 from orbitmq.broker.filter_servers import FilterServers
 from orbitmq.broker.groups import GroupTable
 from orbitmq.broker.handlers.clients import ClientHandlers
@@ -218,6 +220,8 @@ class Broker:
         self._start_jobs()
         self.topics.on_change = self.registration.topic_changed
         await self.registration.start(self.address, self.ha_address)
+        if self.failover is not None:
+            self.failover.start()
         self._started = True
         logger.info(
             "broker started name=%s id=%d address=%s", config.broker_name, config.broker_id, self.address
@@ -306,6 +310,27 @@ class Broker:
         self.roles.on_change = self._role_changed
         self._replicas = self.roles.replicas
         self.gate = AckGate(self.store, self._replicas.acks)
+        self.failover: Failover | None = None
+        if self.config.failover_enabled:
+            in_sync = InSyncSet(self.config, self.store, lambda: self._replicas.links, self._readable)
+            self.failover = Failover(
+                config=self.config,
+                store=self.store,
+                roles=self.roles,
+                gate=self.gate,
+                in_sync=in_sync,
+                file=self._metadata_file("failover.json"),
+            )
+            self.failover.on_office = self._elected
+
+    def _elected(self, epoch: int) -> None:
+        """With its epoch in the version of the topics a name server tells a new master from an old one."""
+        self.topics.state_version = epoch
+        self.topics.touch()
+
+    async def _change_role(self, role: BrokerRole, broker_id: int) -> None:
+        change = self.roles.change if self.failover is None else self.failover.change_role
+        await change(role, broker_id)
 
     def _role_changed(self) -> None:
         self._send.options_changed()
@@ -533,7 +558,7 @@ class Broker:
             file=self._config_file,
             effective=effective,
             on_change=self._options_changed,
-            on_role=self.roles.change,
+            on_role=self._change_role,
         )
 
     def _options_changed(self, keys: frozenset[str]) -> None:
@@ -543,9 +568,15 @@ class Broker:
             self.registration.refresh()
 
     def _arrived(self, topic: str, queue_id: int) -> None:
-        self._pull.waiters.arrived(topic, queue_id)
         if self._replicas.links:
             self._replicas.wake()
+        if self.failover is not None and self.failover.acting:
+            self.failover.in_sync.arrived(topic, queue_id)
+        else:
+            self._readable(topic, queue_id)
+
+    def _readable(self, topic: str, queue_id: int) -> None:
+        self._pull.waiters.arrived(topic, queue_id)
         listener = self._on_arrival.get(topic)
         if listener is not None:
             listener(queue_id)
@@ -632,6 +663,8 @@ class Broker:
         self._pull.waiters.release_all()
         self._send.finish_read()
         await self._server.stop(wait_s=3.0)
+        if self.failover is not None:
+            await self.failover.stop()
         await self.roles.stop()
         if self.metrics is not None:
             await self.metrics.stop()

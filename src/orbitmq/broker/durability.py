@@ -38,11 +38,16 @@ class AckGate:
         self.replication = replication
         self.waiting_count = 0
         """Bulk appends whose acknowledgement is outstanding."""
+        self.is_master: Callable[[], bool] | None = None
+        """With failover: whether this broker is surely the master still. Looked at when a send is acknowledged, since
+        a process may have slept between the check of its lease and this moment."""
+        self.refusal = ""
+        """Why no send is taken now; empty when they are."""
 
     @property
     def immediate(self) -> bool:
         """True when a message is acknowledged as soon as it is in the log."""
-        if self._store.flush_mode is FlushMode.SYNC:
+        if self._store.flush_mode is FlushMode.SYNC or self.is_master is not None:
             return False
         return self.replication is None or not self.replication.required
 
@@ -51,6 +56,8 @@ class AckGate:
         replication = self.replication if self.replication and self.replication.required else None
         sync_flush = self._store.flush_mode is FlushMode.SYNC
         outstanding = int(sync_flush) + int(replication is not None)
+        if self.is_master is not None:
+            callback = self._if_master(callback)
         if outstanding == 0:
             callback(ResponseCode.SUCCESS)
             return
@@ -75,3 +82,13 @@ class AckGate:
             )
         if replication is not None:
             replication.when_replicated(log_end, lambda code: finish(code, overrides=True))
+
+    def _if_master(self, callback: AckCallback) -> AckCallback:
+        """Stored, but nobody knows whether it stays: that is what FLUSH_SLAVE_TIMEOUT tells a producer."""
+        is_master = self.is_master
+        assert is_master is not None
+
+        def told(code: int) -> None:
+            callback(code if is_master() else ResponseCode.FLUSH_SLAVE_TIMEOUT)
+
+        return told

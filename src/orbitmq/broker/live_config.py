@@ -82,7 +82,9 @@ class LiveConfig:
             taken = self._changes({key: value for key, value in wanted.items() if key not in role})
             if not taken and not role:
                 return frozenset()
-            await self._save(role | {key: value for key, value, _ in taken})
+            # With failover a role is held, not configured: the file does not learn of it.
+            kept = {} if self._config.failover_enabled else role
+            await self._save(kept | {key: value for key, value, _ in taken})
             for key, value, config in taken:
                 change_option(config, key, value)
             if role and self._on_role is not None:

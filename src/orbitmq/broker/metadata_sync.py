@@ -22,7 +22,10 @@ from orbitmq.broker.topics import TopicTable
 from orbitmq.codes import RequestCode, ResponseCode
 from orbitmq.errors import OrbitError, RequestCodeNotSupported, error_for_code
 from orbitmq.model.data_version import DataVersion
+from orbitmq.model.names import DLQ_PREFIX, RETRY_PREFIX
+from orbitmq.model.topic import TopicConfig
 from orbitmq.runtime.tasks import TaskOwner, every
+from orbitmq.store.message_store import MessageStore
 from orbitmq.transport.client import RpcClient
 from orbitmq.wire import bodies, javajson
 
@@ -103,6 +106,27 @@ class MetadataSync:
                 logger.log(level, "%s not copied master=%s error=%s", name, address, error)
             else:
                 self._failing.discard(name)
+
+    def adopt_topics(self, store: MessageStore) -> None:
+        """On becoming master: topics the old one made after our last copy, whose messages we have. A topic that was
+        deleted there has no message newer than the table it was deleted from."""
+        copied_ms = self._topics.data_version.timestamp_ms
+        for topic in store.topics():
+            if topic in self._topics.configs or self._topics.is_system(topic):
+                continue
+            queues = store.queues(topic)
+            newest_ms = max(
+                store.store_time_at(topic, queue_id, store.max_offset(topic, queue_id) - 1)
+                for queue_id in queues
+            )
+            if newest_ms >= copied_ms:
+                count = max(max(queues) + 1, self._config.default_queue_count)
+                if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+                    count = max(queues) + 1
+                logger.warning("topic made from its messages topic=%s queues=%d", topic, count)
+                self._topics.update(
+                    TopicConfig(topic_name=topic, read_queue_nums=count, write_queue_nums=count)
+                )
 
     async def _ask(self, address: str, code: int, timeout_s: float = _TIMEOUT_S) -> bytes:
         answer = await self._rpc.call(address, code, timeout_s=timeout_s)

@@ -7,6 +7,8 @@ Both listen on the replication port. The change is ordered by UPDATE_BROKER_CONF
 Order of a change, so that no two brokers of a group deliver at once and nothing is written that nobody follows:
 to slave: refuse sends, end deliveries, send our own slaves away, follow, copy tables, register.
 to master: copy no more, follow no more (half a record goes), take sends, deliver, register.
+
+With failover the changes come from ``failover.coordinator`` alone, which also says whom to follow.
 """
 
 from __future__ import annotations
@@ -53,7 +55,13 @@ class RoleSwitch:
         """Our own, which are never our master's."""
         self.replicas = ReplicaServer(config, store)
         self.agreement = Agreement(config, store, rpc)
-        self.follower = Follower(config, store, clock, self.agreement.reach)
+        self.follower = Follower(config, store, clock, self._agree)
+        self._acting = False
+        """Whether this broker does what a master does; differs from the config's role while that changes."""
+        self.before_following: Callable[[], None] | None = None
+        """With failover: cut off what is known not to be the master's. Raises ``OrbitError``."""
+        self.when_agreed: Callable[[], None] | None = None
+        """With failover: told when our log is a part of the master's, before it is followed."""
         self.start_deliveries: Callable[[], None] = lambda: None
         self.stop_deliveries: Callable[[], Awaitable[None]] | None = None
         self.on_change: Callable[[], None] | None = None
@@ -66,6 +74,7 @@ class RoleSwitch:
         if self._config.is_slave:
             self._become_slave()
         else:
+            self._acting = True
             self.start_deliveries()
 
     async def stop(self) -> None:
@@ -77,10 +86,38 @@ class RoleSwitch:
         await self._rpc.close()
 
     def told_master(self, master_address: str, ha_address: str) -> None:
-        """Where a name server, or the master itself, says that our master is."""
+        """Where a name server, or the master itself, says that our master is. With failover only etcd knows."""
+        if self._config.failover_enabled:
+            return
         if self._config.is_slave and master_address != self.address and ha_address != self.ha_address:
             self._sync.master_address = master_address
             self.follower.told_master(master_address, ha_address)
+
+    # -- failover --------------------------------------------------------------------------------------
+
+    def follow(self, master_address: str, ha_address: str) -> None:
+        """Follow the elected master, from wherever we were."""
+        if self._config.is_slave:
+            self._sync.master_address = master_address
+            self.follower.start()
+            self.follower.told_master(master_address, ha_address)
+
+    async def freeze(self) -> None:
+        """Follow nobody for now: from here on our log has an end that does not move."""
+        await self.follower.stop()
+
+    def fence(self, broker_id: int) -> None:
+        """Be no master for anybody who asks, at once; ``change`` does the rest."""
+        if not self._config.is_slave:
+            change_role(self._config, BrokerRole.SLAVE, broker_id)
+        self.replicas.drop_links()
+
+    async def _agree(self, master_address: str) -> None:
+        if self.before_following is not None:
+            self.before_following()
+        await self.agreement.reach(master_address)
+        if self.when_agreed is not None:
+            self.when_agreed()
 
     # -- change ----------------------------------------------------------------------------------------
 
@@ -88,9 +125,9 @@ class RoleSwitch:
         """Become that broker of the group; nothing when we are it already."""
         async with self._changing:
             config = self._config
-            if (role, broker_id) == (config.role, config.broker_id):
+            was_slave = not self._acting
+            if (role, broker_id) == (config.role, config.broker_id) and config.is_slave == was_slave:
                 return
-            was_slave = config.is_slave
             logger.info(
                 "role changes from=%s id=%d to=%s id=%d",
                 config.role.value,
@@ -104,8 +141,9 @@ class RoleSwitch:
                     if self.stop_deliveries is not None:
                         await self.stop_deliveries()
                     self.replicas.drop_links()
-                    # The operator has chosen the other broker's log.
-                    self.agreement.may_cut = True
+                    self._acting = False
+                    # The operator has chosen the other broker's log; with failover the history of epochs decides.
+                    self.agreement.may_cut = not config.failover_enabled
                     self._become_slave()
             else:
                 if was_slave:
@@ -113,8 +151,10 @@ class RoleSwitch:
                     await self.follower.stop()
                     self.replicas.drop_links()
                     self._store.corrects_offsets = True
+                    self._sync.adopt_topics(self._store)
                 change_role(config, role, MASTER_ID)
                 if was_slave:
+                    self._acting = True
                     self.start_deliveries()
             if self.on_change is not None:
                 self.on_change()

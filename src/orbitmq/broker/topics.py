@@ -52,6 +52,8 @@ class TopicTable:
         self.system_topics: frozenset[str] = names.SYSTEM_TOPICS | self.configs.keys()
         """Topics no request may change; those with the system's prefix are not listed."""
         self.data_version = DataVersion(timestamp_ms=clock.now_ms())
+        self.state_version = 0
+        """The epoch this broker is master of, with failover: a name server then ignores the master before it."""
         self.mapping_version = self.data_version
         """Of the table of static topics, which is always empty here."""
         self.on_change: Callable[[TopicConfig], None] | None = None
@@ -219,7 +221,7 @@ class TopicTable:
                 self.on_change(config)
 
     def _bump(self) -> None:
-        self.data_version = self.data_version.next(self._clock.now_ms())
+        self.data_version = self.data_version.next(self._clock.now_ms(), self.state_version)
 
     def _save(self) -> None:
         self._dirty = True

@@ -85,6 +85,11 @@ class QueueReader:
         units = queue.units(offset, min(window, high - offset))
         if not units:
             return ReadResult(ReadStatus.OFFSET_FOUND_NULL, queue.next_file_offset(offset), low, high)
+        if self.confirm_offset is not None:
+            # What is held back is not there yet for a reader, not even to be passed over by a filter.
+            units = _up_to(units, log_limit)
+            if not units:
+                return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         limit = min(bytes_max, config.memory_transfer_bytes_max)
         if LOG_OFFSET.unpack_from(units)[0] < memory_start:
             count_max = min(count_max, config.disk_transfer_count_max)
@@ -137,6 +142,19 @@ class QueueReader:
         if upper:
             return max(low - 1, queue.min_offset)
         return low
+
+
+def _up_to(units: bytes, log_end: int) -> bytes:
+    """The units whose records end at or before a log offset; units are in log order."""
+    low, high = 0, len(units) // UNIT_BYTES
+    while low < high:
+        middle = (low + high) // 2
+        log_offset, size, _ = UNIT.unpack_from(units, middle * UNIT_BYTES)
+        if log_offset + size <= log_end:
+            low = middle + 1
+        else:
+            high = middle
+    return units[: low * UNIT_BYTES]
 
 
 def _whole_run(log: CommitLog, units: bytes, limits: tuple[int, int, int]) -> memoryview | None:

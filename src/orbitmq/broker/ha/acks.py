@@ -3,7 +3,8 @@
 Waiting sends stand in the order of the log, so those a report answers are always the first ones. The number of slaves
 that must have a message comes from ``inSyncReplicas``; left at 0 a SYNC_MASTER does what 4.x does: one slave, and the
 code SLAVE_NOT_AVAILABLE at once when none is connected or none is near enough. Set to n it does what 5.x does: n - 1
-slaves, and FLUSH_SLAVE_TIMEOUT after ``slaveTimeout`` however many are there.
+slaves, and FLUSH_SLAVE_TIMEOUT after ``slaveTimeout`` however many are there. With failover it is every member of the
+in-sync set, which may be the master alone.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from orbitmq.broker.config import BrokerConfig, BrokerRole
 from orbitmq.codes import ResponseCode
@@ -19,6 +20,20 @@ from orbitmq.codes import ResponseCode
 __all__ = ["AckWaiters"]
 
 AckCallback = Callable[[int], None]
+
+
+class InSync(Protocol):
+    """The in-sync set of a failover group."""
+
+    @property
+    def members(self) -> frozenset[int]:
+        """Their numbers."""
+
+    def safe_end(self) -> int:
+        """Every member has the log up to here; -1 when one is missing."""
+
+    def progressed(self) -> None:
+        """A slave has more than before."""
 
 
 class _Waiter(NamedTuple):
@@ -36,13 +51,17 @@ class AckWaiters:
         self._acknowledged = acknowledged
         self._waiters: deque[_Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        self.in_sync: InSync | None = None
+        """With failover: whose having a message counts."""
         self.on_wait: Callable[[], None] | None = None
         """Told when somebody begins to wait: what is not yet on its way should go now."""
 
     @property
     def required(self) -> bool:
         """See ``Replication.required``."""
-        return self._config.role is BrokerRole.SYNC_MASTER and self._config.in_sync_replicas != 1
+        return self._config.role is BrokerRole.SYNC_MASTER and (
+            self._config.in_sync_replicas != 1 or self.in_sync is not None
+        )
 
     @property
     def needed_count(self) -> int:
@@ -55,7 +74,7 @@ class AckWaiters:
 
     def when_replicated(self, log_end: int, callback: AckCallback) -> None:
         """See ``Replication.when_replicated``."""
-        if self._config.in_sync_replicas == 0:
+        if self._config.in_sync_replicas == 0 and self.in_sync is None:
             newest = max(self._acknowledged(), default=-1)
             if newest < 0 or log_end - newest >= self._config.slave_gap_bytes_max:
                 callback(ResponseCode.SLAVE_NOT_AVAILABLE)
@@ -73,6 +92,8 @@ class AckWaiters:
 
     def reported(self) -> None:
         """A slave has more than before."""
+        if self.in_sync is not None:
+            self.in_sync.progressed()
         if not self._waiters:
             return
         safe = self.safe_end()
@@ -81,6 +102,8 @@ class AckWaiters:
 
     def safe_end(self) -> int:
         """As many slaves as needed have the log up to here; -1 when there are not that many."""
+        if self.in_sync is not None:
+            return self.in_sync.safe_end()
         ends = sorted(self._acknowledged(), reverse=True)
         needed = self.needed_count
         return ends[needed - 1] if len(ends) >= needed else -1

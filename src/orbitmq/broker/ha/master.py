@@ -47,6 +47,8 @@ class SlaveLink(asyncio.Protocol):
         self._paused = False
         self._again = False
         self.address = ""
+        self.member = 0
+        """Number in its failover group; 0 for a slave that is in none."""
         self.acknowledged = -1
         """The end of the slave's log; -1 before its first report."""
         self.next_offset = -1
@@ -96,6 +98,11 @@ class SlaveLink(asyncio.Protocol):
     def _reported(self, log_end: int) -> None:
         store = self._server.store
         if self.next_offset < 0:
+            stranger = self._server.stranger(self._reader.greeting)
+            if stranger:
+                self.refuse(stranger)
+                return
+            self.member = self._reader.greeting[0] if self._reader.greeting else 0
             self.next_offset = self._server.first_offset(log_end)
             logger.info(
                 "slave wants the log slave=%s its_end=%d from=%d our_end=%d",
@@ -202,6 +209,8 @@ class ReplicaServer:
         self._tasks: TaskOwner | None = None
         self._woken = False
         self._accepting = True
+        self.epoch: int | None = None
+        """With failover the epoch this broker is master of, 0 while it is not; None without failover."""
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -247,14 +256,25 @@ class ReplicaServer:
         for link in list(self.links):
             link.tick(now)
 
+    def stranger(self, greeting: tuple[int, int] | None) -> str:
+        """Why a slave with that greeting is not served; empty when it is. With failover only a master serves: whoever
+        follows another broker would get what may be cut off again."""
+        if self.epoch is None:
+            return ""
+        if not self.epoch:
+            return "this broker is not the master"
+        if greeting is not None and greeting[1] != self.epoch:
+            return f"it looks for the master of epoch {greeting[1]}, this is the one of {self.epoch}"
+        return ""
+
     def first_offset(self, log_end: int) -> int:
         """Where a slave whose log ends there is sent from. An empty one gets the newest segment, as from Apache,
-        or the whole log when it is not to be synchronised from the last file."""
+        or the whole log when it is not to be synchronised from the last file, or may become master."""
         if log_end > 0:
             return log_end
         end = self.store.max_log_offset
         start = end - end % self.store.config.segment_bytes
-        if not self.config.new_slave_from_last_file:
+        if self.epoch is not None or not self.config.new_slave_from_last_file:
             start = self.store.min_log_offset
         return max(start, self.store.min_log_offset)
 
@@ -274,6 +294,8 @@ class ReplicaServer:
 
     def in_sync(self, link: SlaveLink) -> bool:
         """Whether a slave is near enough to count."""
+        if self.acks.in_sync is not None:
+            return link.member in self.acks.in_sync.members
         gap = self.store.max_log_offset - link.acknowledged
         return link.acknowledged >= 0 and gap < self.config.slave_gap_bytes_max
 

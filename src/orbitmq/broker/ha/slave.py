@@ -40,10 +40,13 @@ _TICK_S: Final = 0.5
 class MasterLink(asyncio.Protocol):
     """The connection to the master."""
 
-    def __init__(self, config: BrokerConfig, store: MessageStore, clock: Clock) -> None:
+    def __init__(
+        self, config: BrokerConfig, store: MessageStore, clock: Clock, greeting: bytes = b""
+    ) -> None:
         self._config = config
         self._store = store
         self._clock = clock
+        self._greeting = greeting
         self._reader = TransferReader()
         self._transport: asyncio.Transport | None = None
         self._reported = -1
@@ -61,6 +64,8 @@ class MasterLink(asyncio.Protocol):
         bound = transport.get_extra_info("socket")
         if bound is not None:
             bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._greeting:
+            transport.write(self._greeting)
         self._report()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -159,6 +164,8 @@ class Follower:
         """Where the master takes requests."""
         self.ha_address = ""
         """Where the master sends its log from."""
+        self.greeting = b""
+        """What a member of a failover group says first."""
 
     def told_master(self, master_address: str, ha_address: str) -> None:
         """Where the master is now. A fixed address in the config wins."""
@@ -242,7 +249,7 @@ class Follower:
         try:
             async with asyncio.timeout(_CONNECT_S):
                 _, link = await loop.create_connection(
-                    lambda: MasterLink(self._config, self._store, self._clock), host, port
+                    lambda: MasterLink(self._config, self._store, self._clock, self.greeting), host, port
                 )
         except ValueError as error:  # a host name no resolver can take
             raise ConnectionLostError(f"cannot connect to {self.ha_address}: {error}") from None

@@ -1,6 +1,8 @@
 """The bytes of the replication stream, both ways, without IO (Apache: DefaultHAConnection, DefaultHAClient).
 
-A slave sends reports: 8 bytes, the end of its log, which is also what it wants next. A master sends transfers: the
+A slave sends reports: 8 bytes, the end of its log, which is also what it wants next. A member of a failover group
+says before the first one who it is and which epoch's master it looks for, in 8 bytes with the sign bit set, which no
+report can have; no other slave does, so both kinds can follow the same master. A master sends transfers: the
 log offset (8 bytes), the size (4 bytes) and that many raw bytes of its log; size 0 is a heartbeat. There is no
 prefix, no magic number and no checksum, so a reader can only judge by the numbers themselves.
 """
@@ -13,7 +15,14 @@ from typing import Final
 
 from orbitmq.errors import RemoteProtocolError
 
-__all__ = ["TRANSFER_BYTES_MAX", "ReportReader", "TransferReader", "encode_report", "encode_transfer_head"]
+__all__ = [
+    "TRANSFER_BYTES_MAX",
+    "ReportReader",
+    "TransferReader",
+    "encode_greeting",
+    "encode_report",
+    "encode_transfer_head",
+]
 
 _REPORT: Final = struct.Struct(">q")
 _HEAD: Final = struct.Struct(">qi")
@@ -29,6 +38,17 @@ def encode_report(log_end: int) -> bytes:
     return _REPORT.pack(log_end)
 
 
+_GREETING: Final = struct.Struct(">HHI")
+_GREETING_SIGN: Final = 0x8000
+_GREETING_MAGIC: Final = 0x4F4D
+
+
+def encode_greeting(member: int, epoch: int) -> bytes:
+    """What a member of a failover group says first."""
+    assert 0 < member < _GREETING_SIGN, member
+    return _GREETING.pack(_GREETING_SIGN | member, _GREETING_MAGIC, epoch)
+
+
 def encode_transfer_head(log_offset: int, size: int) -> bytes:
     """What stands before ``size`` bytes of log; a heartbeat when that is 0."""
     return _HEAD.pack(log_offset, size)
@@ -37,10 +57,13 @@ def encode_transfer_head(log_offset: int, size: int) -> bytes:
 class ReportReader:
     """Takes reports in pieces of any size."""
 
-    __slots__ = ("_rest",)
+    __slots__ = ("_begun", "_rest", "greeting")
 
     def __init__(self) -> None:
         self._rest = b""
+        self._begun = False
+        self.greeting: tuple[int, int] | None = None
+        """Member and epoch, once a greeting has come."""
 
     def feed(self, data: bytes) -> int | None:
         """The newest whole report in what came so far; None when there is no new one. Older ones are of no use.
@@ -48,6 +71,12 @@ class ReportReader:
         Raises ``RemoteProtocolError`` for a number no log can end at.
         """
         data = self._rest + data
+        if not self._begun and len(data) >= 8:
+            self._begun = True
+            member, magic, epoch = _GREETING.unpack_from(data)
+            if member > _GREETING_SIGN and magic == _GREETING_MAGIC:
+                self.greeting = (member & ~_GREETING_SIGN, epoch)
+                data = data[8:]
         whole = len(data) & ~7
         self._rest = data[whole:]
         if not whole:

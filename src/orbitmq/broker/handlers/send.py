@@ -474,6 +474,8 @@ class SendHandlers:
     def _check_broker(self) -> None:
         if self.config.is_slave:
             raise SystemBusy("[REJECTREQUEST]system busy, start flow control for a while")
+        if self.gate.refusal:
+            raise ServerError(self.gate.refusal)
         if self.gate.waiting_count >= _PENDING_ACKS_MAX:
             raise SystemBusy("[OVERLOAD]system busy, start flow control for a while")
         if self._stalled:

@@ -1,0 +1,1 @@
+"""Automatic failover of a broker group over etcd; see docs/failover.md."""

@@ -1,0 +1,531 @@
+"""Who is master of the group: the one whose lease holds the key (Apache: ReplicasManager and its controller).
+
+Theory of operation
+1. Every member has a lease in etcd and renews it three times in its life. With it live two keys: ``members/<n>``
+   of every member, and ``master`` of the elected one. ``state`` stays (see ``state``).
+2. One task looks at these keys about once a second and acts on what it sees: lead, follow, or try to be elected.
+   It never remembers the outcome of a write that failed; the next look shows it.
+3. A master is one only until its lease *may* have ended for others, by its own clock: counted from before the
+   last renewal was sent, less a quarter. Then it fences itself: sends are refused, waiting ones are answered with
+   FLUSH_SLAVE_TIMEOUT, slaves are sent away. Under SYNC_MASTER nothing depends on that clock: see rule 2 of
+   ``state``.
+4. When there is no master, a member of the in-sync set stops to follow, cuts what the history says is not the
+   group's, tells how long its log is, and after a moment, in the order of ``rank``, writes itself into the key
+   and the next epoch into the state, with one transaction that fails if anything changed since it looked.
+5. A write to the state with an unknown outcome may take effect later. It names the revision it was based on, so
+   it is harmless as soon as the state has another one; until then both in-sync sets count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from orbitmq.broker.config import MASTER_ID, BrokerConfig, BrokerRole, split_addresses
+from orbitmq.broker.durability import AckGate
+from orbitmq.broker.failover.etcd import Compare, EtcdClient, EtcdError, KeyValue, Put
+from orbitmq.broker.failover.in_sync import InSyncSet
+from orbitmq.broker.failover.state import GroupState, Master, Member, StateError, cut_point, decode, rank
+from orbitmq.broker.ha.stream import encode_greeting
+from orbitmq.broker.roles import RoleSwitch
+from orbitmq.errors import OrbitError, ServerError
+from orbitmq.runtime.safe_file import SafeFile
+from orbitmq.runtime.tasks import TaskOwner, every
+from orbitmq.store.message_store import MessageStore
+
+__all__ = ["Failover"]
+
+logger = logging.getLogger(__name__)
+
+_ROUND_S_MAX: Final = 1.0
+_SETTLE_S: Final = 0.3
+"""How long a candidate waits for others to tell how long their logs are."""
+_NEW_GROUP_S: Final = 2.0
+"""The same when the group has no state yet: its brokers may just be starting."""
+_RANK_S: Final = 1.0
+_HAND_OVER_S: Final = 10.0
+_REVOKE_S: Final = 1.0
+_UNKNOWN: Final = -1
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    """The group's keys at one moment."""
+
+    master: Master | None
+    master_key: KeyValue | None
+    state: GroupState | None
+    state_revision: int
+    members: dict[int, Member]
+
+
+class Failover:
+    """This broker's part in the election."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        store: MessageStore,
+        roles: RoleSwitch,
+        gate: AckGate,
+        in_sync: InSyncSet,
+        file: SafeFile,
+    ) -> None:
+        """``file`` keeps the newest epoch our log has a part of. Raises ``ConfigError``, ``CorruptionError``."""
+        self._config = config
+        self._store = store
+        self._roles = roles
+        self._gate = gate
+        self._file = file
+        self._own = config.broker_id
+        self._prefix = f"/orbitmq/failover/{config.failover_group or default_group(config)}/"
+        self._ttl_s = float(config.lease_ttl_s)
+        self._etcd = EtcdClient(
+            split_addresses(config.etcd_endpoints.replace(",", ";")),
+            timeout_s=max(0.3, config.lease_ttl_s / 4),
+            ca_file=config.etcd_ca_file,
+            cert=(config.etcd_cert_file, config.etcd_key_file) if config.etcd_cert_file else None,
+        )
+        self._tasks = TaskOwner("failover")
+        self._lease = 0
+        self._renew_at = self._held_until = 0.0
+        self._fence_timer: asyncio.TimerHandle | None = None
+        self._pause_s = 0.0
+        """Until the next look."""
+        self._barred = False
+        """Nobody is master and we may not be it."""
+        self._vacant_since: float | None = None
+        self._abstain_until = 0.0
+        self._proposed_revision = -1
+        self._aligning = 0
+        self._seen: _Seen | None = None
+        self._complaint = ""
+        self.epoch = self._load_epoch()
+        """The newest epoch our log has a part of."""
+        self.in_sync = in_sync
+        self.acting = False
+        """Whether this broker is the master."""
+        self.on_office: Callable[[int], None] | None = None
+        """Told the epoch when this broker has been elected, before it takes sends."""
+        roles.replicas.epoch = 0
+        roles.replicas.acks.in_sync = in_sync
+        roles.before_following = self._align
+        roles.when_agreed = self._aligned
+        gate.is_master = self.holds
+
+    # -- life ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._tasks.start(self._run(), "rounds")
+        self._tasks.start(every(0.1, self._check_minimum), "minimum")
+
+    async def stop(self) -> None:
+        """Be no master any more and say so, so that others need not wait for the end of the lease."""
+        await self._tasks.close()
+        self._fence()
+        try:
+            if self._lease:
+                async with asyncio.timeout(_REVOKE_S):
+                    await self._etcd.revoke(self._lease)
+        except (OrbitError, TimeoutError) as error:
+            logger.info("lease not given back error=%s", error)
+        await self._etcd.close()
+
+    async def _run(self) -> None:
+        while True:
+            self._pause_s = min(_ROUND_S_MAX, self._ttl_s / 6)
+            try:
+                await self.look()
+                if not self._barred:
+                    self._complain("")
+            except (OrbitError, OSError) as error:
+                self._complain(str(error))
+            except Exception:  # one bad round must not end the group's only way to a master
+                logger.exception("a round of failover failed")
+            await asyncio.sleep(self._pause_s)
+
+    def _complain(self, text: str) -> None:
+        """Once per outage, and once when it is over."""
+        if bool(text) != bool(self._complaint):
+            if text:
+                logger.warning("failover cannot work reason=%s", text)
+            else:
+                logger.info("failover works again")
+        self._complaint = text
+
+    # -- what we see -----------------------------------------------------------------------------------
+
+    async def look(self) -> None:
+        """One round. Raises ``EtcdError``, ``StateError``, ``StoreError``."""
+        await self._renew()
+        seen = self._seen = await self._read()
+        self._barred = False
+        if self.acting:
+            await self._lead(seen)
+        elif seen.master_key is None:
+            await self._stand(seen)
+        elif self._is_ours(seen):
+            await self._take_office(seen)
+        else:
+            self._vacant_since = None
+            if seen.master is not None and seen.master.member != self._own:
+                self._roles.follow(seen.master.address, seen.master.ha_address)
+
+    async def _read(self) -> _Seen:
+        master_key: KeyValue | None = None
+        state: GroupState | None = None
+        state_revision = 0
+        members: dict[int, Member] = {}
+        for found in await self._etcd.under(self._prefix):
+            name = found.key.removeprefix(self._prefix)
+            if name == "master":
+                master_key = found
+            elif name == "state":
+                state, state_revision = decode(found.value, GroupState), found.mod_revision
+            elif name.startswith("members/"):
+                member = decode(found.value, Member)
+                members[member.member] = member
+        master = None if master_key is None else decode(master_key.value, Master)
+        return _Seen(master, master_key, state, state_revision, members)
+
+    def _is_ours(self, seen: _Seen) -> bool:
+        """Whether we hold the key. One of an earlier life of ours ends with its lease."""
+        key = seen.master_key
+        return key is not None and key.lease == self._lease != 0
+
+    # -- lease -----------------------------------------------------------------------------------------
+
+    def holds(self) -> bool:
+        """Whether this broker is master and nobody else can be."""
+        return self.acting and asyncio.get_running_loop().time() < self._held_until
+
+    async def _renew(self) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        if self._lease and began < self._renew_at:
+            return
+        if self._lease:
+            ttl_s = await self._etcd.keep_alive(self._lease)
+            if ttl_s > 0:
+                self._renewed(began, ttl_s)
+                return
+            logger.warning("lease is over epoch=%d", self.epoch)
+            self._lease = 0
+            await self._demote()
+        began = loop.time()
+        self._lease, ttl_s = await self._etcd.grant(self._config.lease_ttl_s)
+        self._renewed(began, ttl_s)
+        await self._publish()
+
+    def _renewed(self, began: float, ttl_s: int) -> None:
+        self._ttl_s = float(ttl_s)
+        self._renew_at = began + ttl_s / 3
+        self._held_until = began + ttl_s * 0.75
+        self._watch_lease()
+
+    def _watch_lease(self) -> None:
+        if self._fence_timer is not None:
+            self._fence_timer.cancel()
+            self._fence_timer = None
+        if self.acting:
+            loop = asyncio.get_running_loop()
+            self._fence_timer = loop.call_at(self._held_until, self._lease_may_be_over)
+
+    def _lease_may_be_over(self) -> None:
+        self._fence_timer = None
+        if self.acting:
+            logger.warning("lease could not be renewed, no master any more epoch=%d", self.epoch)
+            self._fence()
+            self._tasks.start(self._demote(), "demote")
+
+    async def _publish(self) -> None:
+        own = Member(
+            self._own, self._roles.address, self._roles.ha_address, self.epoch, self._store.max_log_offset
+        )
+        await self._etcd.put(f"{self._prefix}members/{self._own}", msgspec.json.encode(own), self._lease)
+
+    # -- master ----------------------------------------------------------------------------------------
+
+    async def _take_office(self, seen: _Seen) -> None:
+        state, master = seen.state, seen.master
+        if state is None or master is None or state.master != self._own or state.epoch != master.epoch:
+            raise StateError(f"we hold the key of epoch {master and master.epoch}, but the state is {state}")
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._held_until or loop.time() < self._abstain_until:
+            return
+        begun_at = state.history[-1].log_offset if state.history else 0
+        if self._store.max_log_offset < begun_at:
+            raise StateError(
+                f"elected with a log up to {begun_at}, which ends at {self._store.max_log_offset}"
+            )
+        if self._proposed_revision == seen.state_revision:
+            # We were master of this epoch before, and a write of ours may still be on its way: overtake it.
+            await self._write_state(seen, state)
+            self._pause_s = 0.0
+            return
+        await self._roles.freeze()
+        self._save_epoch(state.epoch)
+        self._vacant_since = None
+        self._roles.replicas.epoch = state.epoch
+        self.in_sync.begin(state.in_sync, begun_at, loop.time())
+        self.acting = True
+        self._watch_lease()
+        logger.info(
+            "elected epoch=%d log_offset=%d in_sync=%s",
+            state.epoch,
+            self._store.max_log_offset,
+            state.in_sync,
+        )
+        self._check_minimum()
+        if self.on_office is not None:
+            self.on_office(state.epoch)
+        await self._roles.change(BrokerRole[self._config.failover_role], MASTER_ID)
+        if not self.acting:
+            await self._demote()
+
+    async def _lead(self, seen: _Seen) -> None:
+        state = seen.state
+        if not self._is_ours(seen) or state is None or state.epoch != self.epoch:
+            logger.warning("another broker is master, or nobody epoch=%d", self.epoch)
+            await self._demote()
+            return
+        now = asyncio.get_running_loop().time()
+        if seen.state_revision != self._proposed_revision:
+            self._proposed_revision = -1
+            self.in_sync.settle(state.in_sync, now)
+            self._roles.replicas.acks.reported()
+        if state.preferred not in (0, self._own):
+            if state.preferred in state.in_sync and state.preferred in seen.members:
+                logger.info("mastership is handed over to=%d", state.preferred)
+                await self._resign(seen)
+                return
+            await self._write_state(seen, msgspec.structs.replace(state, preferred=0))
+            return
+        wanted = self.in_sync.proposal(now)
+        if wanted is None and self._proposed_revision == seen.state_revision:
+            wanted = self.in_sync.members  # a write of unknown outcome must be overtaken
+        if wanted is None:
+            return
+        self._proposed_revision = seen.state_revision
+        self.in_sync.propose(wanted)
+        if await self._write_state(seen, state.with_in_sync(wanted)) and self.acting:
+            logger.info("in-sync set changed from=%s to=%s", state.in_sync, sorted(wanted))
+            self._proposed_revision = -1
+            self.in_sync.settle(sorted(wanted), now)
+            self._roles.replicas.acks.reported()
+
+    async def _write_state(self, seen: _Seen, state: GroupState) -> bool:
+        """Replace the state as it was seen, as its master."""
+        assert seen.master_key is not None
+        return await self._etcd.transact(
+            (
+                Compare(f"{self._prefix}master", seen.master_key.create_revision, created=True),
+                Compare(f"{self._prefix}state", seen.state_revision),
+            ),
+            (Put(f"{self._prefix}state", msgspec.json.encode(state)),),
+        )
+
+    def _check_minimum(self) -> None:
+        """Refuse sends while too few members are in sync (``minInSyncReplicas``)."""
+        minimum = self._config.min_in_sync_replicas
+        refusal = ""
+        if self.acting and len(self.in_sync.members) < minimum:
+            refusal = f"the in-sync replicas are not enough: {len(self.in_sync.members)} of {minimum}"
+        if refusal != self._gate.refusal:
+            self._gate.refusal = refusal
+            if self._roles.on_change is not None and self.acting:
+                self._roles.on_change()
+
+    def _fence(self) -> None:
+        """Stop being master, without waiting for anything."""
+        self._roles.replicas.epoch = 0
+        if self.acting:
+            self.acting = False
+            self._watch_lease()
+            self._roles.fence(self._own)
+            self.in_sync.end()
+            self._gate.refusal = ""
+
+    async def _demote(self) -> None:
+        self._fence()
+        await self._roles.change(BrokerRole.SLAVE, self._own)
+
+    async def _resign(self, seen: _Seen) -> None:
+        """Leave the office to somebody else of the in-sync set."""
+        await self._demote()
+        self._abstain_until = asyncio.get_running_loop().time() + self._ttl_s
+        assert seen.master_key is not None
+        key = f"{self._prefix}master"
+        try:
+            await self._etcd.transact(
+                (Compare(key, seen.master_key.create_revision, created=True),), (Put(key, None),)
+            )
+        except EtcdError:
+            # It may be deleted later: this lease must never make us master again.
+            self._lease = 0
+            raise
+
+    # -- candidate -------------------------------------------------------------------------------------
+
+    async def _stand(self, seen: _Seen) -> None:
+        """Nobody is master: try to be it, if we may."""
+        now = asyncio.get_running_loop().time()
+        state = seen.state
+        if now < self._abstain_until and len(seen.members) > 1:
+            return
+        if state is not None and self._own not in state.in_sync:
+            self._bar(f"it is not in sync, as {state.in_sync} are")
+            return
+        await self._roles.freeze()
+        if state is not None:
+            # A store that was emptied, or is too old, has no part in what the set has.
+            if self.epoch < 1 or not self._cut(state):
+                self._bar(f"its log is of epoch {self.epoch}, which the history does not reach")
+                return
+            self._save_epoch(state.epoch)
+        self._pause_s = min(self._pause_s, _SETTLE_S)
+        if self._vacant_since is None:
+            self._vacant_since = now
+            await self._publish()
+            return
+        rivals = [one for one in seen.members.values() if state is None or one.member in state.in_sync]
+        own = Member(self._own, "", "", self.epoch, self._store.max_log_offset)
+        place = rank(own, rivals, 0 if state is None else state.preferred)
+        wait_s = (_NEW_GROUP_S if state is None else _SETTLE_S) + place * _RANK_S
+        if now - self._vacant_since < wait_s:
+            return
+        end = self._store.max_log_offset
+        if state is None:
+            after = GroupState.first(self._own, end, max(0, self.epoch) + 1)
+        else:
+            after = state.elected(self._own, end)
+        master = Master(self._own, self._roles.address, self._roles.ha_address, after.epoch)
+        won = await self._etcd.transact(
+            (Compare(f"{self._prefix}master", 0), Compare(f"{self._prefix}state", seen.state_revision)),
+            (
+                Put(f"{self._prefix}master", msgspec.json.encode(master), self._lease),
+                Put(f"{self._prefix}state", msgspec.json.encode(after)),
+            ),
+        )
+        if won:
+            self._pause_s = 0.0
+
+    def _bar(self, reason: str) -> None:
+        self._barred = True
+        self._vacant_since = None
+        self._complain(f"nobody is master, and this broker may not be it: {reason}")
+
+    # -- slave -----------------------------------------------------------------------------------------
+
+    def _align(self) -> None:
+        """Before we follow: cut off what the history says is not the master's. Where it says nothing, the comparison
+        of records that comes next decides."""
+        state = self._seen.state if self._seen is not None else None
+        if state is None:
+            raise StateError("nothing is known of the group yet")
+        self._cut(state)
+        self._aligning = state.epoch
+
+    def _aligned(self) -> None:
+        self._save_epoch(self._aligning)
+        self._roles.follower.greeting = encode_greeting(self._own, self._aligning)
+
+    def _cut(self, state: GroupState) -> bool:
+        """Make our log a part of the newest one by the history; False when that does not reach back to ours."""
+        if self.epoch == state.epoch:
+            return True
+        end = cut_point(state, self.epoch)
+        if end is None:
+            return False
+        if end < self._store.max_log_offset:
+            logger.warning(
+                "log cut back to what the group acknowledged log_offset=%d lost_bytes=%d epoch=%d of=%d",
+                end,
+                self._store.max_log_offset - end,
+                self.epoch,
+                state.epoch,
+            )
+            self._store.truncate(end)
+        return True
+
+    # -- epoch -----------------------------------------------------------------------------------------
+
+    def _load_epoch(self) -> int:
+        epoch = self._file.load(_parse_epoch)
+        if epoch is None:
+            return 0 if self._store.max_log_offset == 0 else _UNKNOWN
+        return epoch
+
+    def _save_epoch(self, epoch: int) -> None:
+        """Before a byte of that epoch is in our log."""
+        if epoch != self.epoch:
+            self._file.save(msgspec.json.encode({"epoch": epoch}))
+            self.epoch = epoch
+
+    # -- by request ------------------------------------------------------------------------------------
+
+    async def change_role(self, role: BrokerRole, broker_id: int) -> None:
+        """What an operator asks for, done through etcd. Raises ``ServerError`` with the reason when it cannot be."""
+        if self._seen is None or self._seen.state is None:
+            raise ServerError("failover is on and etcd has not answered yet, so no role can change")
+        if role is BrokerRole.SLAVE:
+            if broker_id != self._own:
+                raise ServerError(f"with failover this broker has the number {self._own}, not {broker_id}")
+            await self._hand_over()
+        elif role.value != self._config.failover_role:
+            raise ServerError(f"with failover a master is {self._config.failover_role} (failoverRole)")
+        else:
+            await self._ask_for_office()
+
+    async def _hand_over(self) -> None:
+        seen = await self._fresh()
+        state = seen.state
+        if not self.acting or state is None:
+            return
+        others = [one for one in state.in_sync if one != self._own and one in seen.members]
+        if not others:
+            raise ServerError(
+                f"no other broker of the group is alive and in sync (in sync: {state.in_sync}); this one stays master"
+            )
+        await self._resign(seen)
+
+    async def _ask_for_office(self) -> None:
+        seen = await self._fresh()
+        state = seen.state
+        if self.acting or state is None:
+            return
+        if self._own not in state.in_sync:
+            raise ServerError(
+                f"this broker is not in the in-sync set {state.in_sync}: as a master it would lose messages"
+            )
+        if seen.master_key is None:
+            raise ServerError("an election is under way; ask again when it is over")
+        try:
+            written = await self._write_state(seen, msgspec.structs.replace(state, preferred=self._own))
+            if not written:
+                raise ServerError("the group changed meanwhile; ask again")
+            async with asyncio.timeout(_HAND_OVER_S + 2 * self._ttl_s):
+                while not self.acting:  # noqa: ASYNC110 - several parties take part in becoming master
+                    await asyncio.sleep(0.05)
+        except EtcdError as error:
+            raise ServerError(f"etcd does not answer: {error}") from None
+        except TimeoutError:
+            raise ServerError("the master did not hand over in time; see its log") from None
+
+    async def _fresh(self) -> _Seen:
+        try:
+            return await self._read()
+        except OrbitError as error:
+            raise ServerError(f"etcd does not answer: {error}") from None
+
+
+def default_group(config: BrokerConfig) -> str:
+    return f"{config.cluster_name}/{config.broker_name}"
+
+
+def _parse_epoch(content: bytes) -> int:
+    return msgspec.json.decode(content, type=dict[str, int])["epoch"]
