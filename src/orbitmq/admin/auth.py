@@ -1,0 +1,269 @@
+"""Users and access lists of Apache 5.3 and up (ACL 2.0). This project's broker refuses these requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orbitmq.admin.base import Change, Changed, Result
+from orbitmq.admin.session import Admin
+from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.errors import error_for_code
+from orbitmq.wire.bodies import Body, decode_body
+
+__all__ = [
+    "AclEntry",
+    "AclInfo",
+    "Acls",
+    "PolicyEntry",
+    "PolicyInfo",
+    "User",
+    "UserInfo",
+    "Users",
+    "acls",
+    "copy_acls",
+    "copy_users",
+    "delete_acl",
+    "delete_user",
+    "policy_of",
+    "store_acl",
+    "store_user",
+    "users",
+]
+
+
+class UserInfo(Body, frozen=True, kw_only=True):
+    """A user on the wire."""
+
+    password: str | None = None
+    user_status: str | None = None
+    user_type: str | None = None
+    username: str | None = None
+
+
+class PolicyEntry(Body, frozen=True, kw_only=True):
+    actions: list[str] | None = None
+    decision: str | None = None
+    resource: str | None = None
+    source_ips: list[str] | None = None
+
+
+class PolicyInfo(Body, frozen=True, kw_only=True):
+    entries: list[PolicyEntry] | None = None
+    policy_type: str | None = None
+
+
+class AclInfo(Body, frozen=True, kw_only=True):
+    """The access list of one subject on the wire."""
+
+    policies: list[PolicyInfo] | None = None
+    subject: str | None = None
+
+
+class User(Result, kw_only=True):
+    username: str
+    password: str
+    user_type: str
+    user_status: str
+
+
+class Users(Result, kw_only=True):
+    users: list[User]
+
+
+class AclEntry(Result, kw_only=True):
+    subject: str
+    policy_type: str = ""
+    resource: str = ""
+    actions: list[str]
+    source_ips: list[str]
+    decision: str = ""
+
+
+class Acls(Result, kw_only=True):
+    acls: list[AclEntry]
+
+
+# -- users -------------------------------------------------------------------------------------------------
+
+
+async def _users_at(admin: Admin, address: str, username: str | None, pattern: str | None) -> list[UserInfo]:
+    if username is not None:
+        answer = await admin.call(address, RequestCode.AUTH_GET_USER, {"username": username})
+        if answer.code == ResponseCode.USER_NOT_EXIST:
+            return []
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_for_code(answer.code, answer.remark)
+        return [UserInfo.decode(answer.body)] if answer.body else []
+    answer = await admin.ask(address, RequestCode.AUTH_LIST_USER, {"filter": pattern} if pattern else None)
+    return decode_body(list[UserInfo], answer.body) if answer.body else []
+
+
+async def users(
+    admin: Admin,
+    *,
+    broker: str | None,
+    cluster: str | None,
+    username: str | None = None,
+    pattern: str | None = None,
+) -> Users:
+    """Users of a broker or of the masters of a cluster: one, those whose name contains ``pattern``, or all."""
+    rows = [
+        User(
+            username=info.username or "",
+            password=info.password or "",
+            user_type=info.user_type or "",
+            user_status=info.user_status or "",
+        )
+        for address in await admin.targets(broker, cluster)
+        for info in await _users_at(admin, address, username, pattern)
+    ]
+    return Users(users=rows)
+
+
+async def store_user(
+    admin: Admin, info: UserInfo, *, create: bool, broker: str | None, cluster: str | None
+) -> Changed:
+    """Create or change a user on a broker or on every broker of a cluster."""
+    code = RequestCode.AUTH_CREATE_USER if create else RequestCode.AUTH_UPDATE_USER
+    done = []
+    for address in await admin.targets(broker, cluster, slaves=True):
+        await admin.ask(address, code, {"username": info.username or ""}, info.encode())
+        action = f"user {info.username} {'created' if create else 'changed'}"
+        done.append(Change(target=address, action=action))
+    return Changed(changes=done)
+
+
+async def delete_user(admin: Admin, username: str, *, broker: str | None, cluster: str | None) -> Changed:
+    """Delete a user."""
+    done = []
+    for address in await admin.targets(broker, cluster, slaves=True):
+        await admin.ask(address, RequestCode.AUTH_DELETE_USER, {"username": username})
+        done.append(Change(target=address, action=f"user {username} deleted"))
+    return Changed(changes=done)
+
+
+async def copy_users(admin: Admin, source: str, target: str, names: Sequence[str] = ()) -> Changed:
+    """Copy users between brokers: those named, else all."""
+    origin, goal = await admin.address(source), await admin.address(target)
+    if names:
+        found = [info for name in names for info in await _users_at(admin, origin, name, None)]
+    else:
+        found = await _users_at(admin, origin, None, None)
+    done = []
+    for info in found:
+        exists = await _users_at(admin, goal, info.username or "", None)
+        changed = await store_user(admin, info, create=not exists, broker=goal, cluster=None)
+        done += changed.changes
+    return Changed(changes=done)
+
+
+# -- access lists ------------------------------------------------------------------------------------------
+
+
+async def _acls_at(admin: Admin, address: str, subject: str | None, filters: dict[str, str]) -> list[AclInfo]:
+    if subject is not None:
+        answer = await admin.call(address, RequestCode.AUTH_GET_ACL, {"subject": subject})
+        if answer.code == ResponseCode.POLICY_NOT_EXIST:
+            return []
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_for_code(answer.code, answer.remark)
+        return [AclInfo.decode(answer.body)] if answer.body else []
+    answer = await admin.ask(address, RequestCode.AUTH_LIST_ACL, filters)
+    return decode_body(list[AclInfo], answer.body) if answer.body else []
+
+
+async def acls(
+    admin: Admin,
+    *,
+    broker: str | None,
+    cluster: str | None,
+    subject: str | None = None,
+    subject_filter: str | None = None,
+    resource_filter: str | None = None,
+) -> Acls:
+    """Access lists: of one subject, or of all that match the filters."""
+    filters = {"subjectFilter": subject_filter, "resourceFilter": resource_filter}
+    given = {name: text for name, text in filters.items() if text}
+    rows = [
+        row
+        for address in await admin.targets(broker, cluster)
+        for info in await _acls_at(admin, address, subject, given)
+        for row in _acl_rows(info)
+    ]
+    return Acls(acls=rows)
+
+
+def _acl_rows(info: AclInfo) -> list[AclEntry]:
+    rows = [
+        AclEntry(
+            subject=info.subject or "",
+            policy_type=policy.policy_type or "",
+            resource=entry.resource or "",
+            actions=entry.actions or [],
+            source_ips=entry.source_ips or [],
+            decision=entry.decision or "",
+        )
+        for policy in info.policies or ()
+        for entry in policy.entries or ()
+    ]
+    return rows or [AclEntry(subject=info.subject or "", actions=[], source_ips=[])]
+
+
+def policy_of(
+    subject: str,
+    resources: Sequence[str],
+    actions: Sequence[str],
+    decision: str,
+    source_ips: Sequence[str] | None,
+) -> AclInfo:
+    """An access list of one policy with an entry for each resource."""
+    entries = [
+        PolicyEntry(
+            resource=resource,
+            actions=list(actions),
+            decision=decision,
+            source_ips=None if source_ips is None else list(source_ips),
+        )
+        for resource in resources
+    ]
+    return AclInfo(subject=subject, policies=[PolicyInfo(entries=entries)])
+
+
+async def store_acl(
+    admin: Admin, info: AclInfo, *, create: bool, broker: str | None, cluster: str | None
+) -> Changed:
+    """Create or change an access list on a broker or on every broker of a cluster."""
+    code = RequestCode.AUTH_CREATE_ACL if create else RequestCode.AUTH_UPDATE_ACL
+    done = []
+    for address in await admin.targets(broker, cluster, slaves=True):
+        await admin.ask(address, code, {"subject": info.subject or ""}, info.encode())
+        action = f"access list of {info.subject} {'created' if create else 'changed'}"
+        done.append(Change(target=address, action=action))
+    return Changed(changes=done)
+
+
+async def delete_acl(
+    admin: Admin, subject: str, resource: str | None, *, broker: str | None, cluster: str | None
+) -> Changed:
+    """Delete an access list, or its entries for one resource."""
+    fields = {"subject": subject} | ({"resource": resource} if resource else {})
+    done = []
+    for address in await admin.targets(broker, cluster, slaves=True):
+        await admin.ask(address, RequestCode.AUTH_DELETE_ACL, fields)
+        done.append(Change(target=address, action=f"access list of {subject} deleted"))
+    return Changed(changes=done)
+
+
+async def copy_acls(admin: Admin, source: str, target: str, subjects: Sequence[str] = ()) -> Changed:
+    """Copy access lists between brokers: those of the subjects, else all."""
+    origin, goal = await admin.address(source), await admin.address(target)
+    if subjects:
+        found = [info for one in subjects for info in await _acls_at(admin, origin, one, {})]
+    else:
+        found = await _acls_at(admin, origin, None, {})
+    done = []
+    for info in found:
+        exists = await _acls_at(admin, goal, info.subject or "", {})
+        changed = await store_acl(admin, info, create=not exists, broker=goal, cluster=None)
+        done += changed.changes
+    return Changed(changes=done)

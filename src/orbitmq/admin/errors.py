@@ -1,0 +1,38 @@
+"""Why an admin call failed on this side of the wire. What a server refused is a ``BrokerError`` of its code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from orbitmq.errors import OrbitError
+
+__all__ = ["AdminError", "NoNameServerError", "UnknownNameError", "UnreachableError"]
+
+
+class AdminError(OrbitError):
+    """A call that cannot be carried out; the text says why."""
+
+
+class NoNameServerError(AdminError):
+    """A name server is needed and none is given."""
+
+
+class UnreachableError(AdminError):
+    """A server does not answer."""
+
+    def __init__(self, role: str, address: str, reason: str) -> None:
+        super().__init__(f"no answer from the {role} at {address}: {reason}")
+        self.role = role
+        self.address = address
+        self.reason = reason
+
+
+class UnknownNameError(AdminError):
+    """There is no cluster, broker, topic, group or client of this name."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str] = ()) -> None:
+        super().__init__(f"there is no {kind} {name!r}")
+        self.kind = kind
+        self.name = name
+        self.known = sorted(known)
+        """What there is instead; empty when that is not known."""

@@ -1,0 +1,201 @@
+"""A cluster on paper: its topics and groups, its important settings, its load. Values ready to be written as JSON."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from orbitmq.admin.brokers import config_of, runtime_info
+from orbitmq.admin.groups import consumer_connection
+from orbitmq.admin.session import Admin
+from orbitmq.admin.stats import PUT_COUNT, broker_stats, sum_of_a_day
+from orbitmq.codes import RequestCode, Version, version_name
+from orbitmq.errors import BrokerError
+from orbitmq.model.group import SubscriptionGroupConfig
+from orbitmq.model.names import (
+    HALF_TOPIC,
+    PREDEFINED_GROUPS,
+    SCHEDULE_TOPIC,
+    is_dlq_topic,
+    is_retry_topic,
+    is_system_group,
+    is_system_topic,
+)
+from orbitmq.model.topic import TopicConfig, is_perm_valid
+from orbitmq.wire.bodies import SubscriptionGroupWrapper, TopicConfigWrapper, TopicList
+
+__all__ = ["cluster_configs", "cluster_metadata", "cluster_metrics", "user_groups", "user_topics"]
+
+_SETTINGS: Final = (
+    "brokerClusterName",
+    "brokerId",
+    "brokerName",
+    "brokerRole",
+    "fileReservedTime",
+    "filterServerNums",
+    "flushDiskType",
+    "maxMessageSize",
+    "messageDelayLevel",
+    "msgTraceTopicName",
+    "slaveReadEnable",
+    "traceOn",
+    "traceTopicEnable",
+    "useTLS",
+    "autoCreateTopicEnable",
+    "autoCreateSubscriptionGroup",
+)
+"""What another cluster would have to share to take this one's load."""
+
+
+async def user_topics(admin: Admin, address: str, *, special: bool = False) -> TopicConfigWrapper:
+    """The topics of a broker but the system's; with ``special`` also retry and dead-letter topics."""
+    answer = await admin.ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, timeout_s=admin.slow_s)
+    wrapper = TopicConfigWrapper.decode(answer.body)
+    answer = await admin.ask(address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+    system = set(TopicList.decode(answer.body).topic_list)
+    chosen = {
+        name: config
+        for name, config in wrapper.topic_config_table.items()
+        if name not in system
+        and not is_system_topic(name)
+        and (special or not (is_retry_topic(name) or is_dlq_topic(name)))
+        and is_perm_valid(config.perm)
+    }
+    return msgspec.structs.replace(wrapper, topic_config_table=chosen)
+
+
+async def user_groups(admin: Admin, address: str) -> SubscriptionGroupWrapper:
+    """The groups of a broker but the system's."""
+    answer = await admin.ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, timeout_s=admin.slow_s)
+    wrapper = SubscriptionGroupWrapper.decode(answer.body)
+    chosen = {
+        name: config
+        for name, config in wrapper.subscription_group_table.items()
+        if not is_system_group(name) and name not in PREDEFINED_GROUPS
+    }
+    return msgspec.structs.replace(wrapper, subscription_group_table=chosen)
+
+
+async def cluster_metadata(admin: Admin, cluster: str, *, special: bool = False) -> dict[str, Any]:
+    """Topics and groups of a cluster; queues of a topic on several brokers are added up."""
+    topics: dict[str, TopicConfig] = {}
+    groups: dict[str, SubscriptionGroupConfig] = {}
+    for address in await admin.targets(None, cluster):
+        for name, topic in (await user_topics(admin, address, special=special)).topic_config_table.items():
+            if (known := topics.get(name)) is not None:
+                topic = msgspec.structs.replace(
+                    topic,
+                    read_queue_nums=topic.read_queue_nums + known.read_queue_nums,
+                    write_queue_nums=topic.write_queue_nums + known.write_queue_nums,
+                )
+            topics[name] = topic
+        for name, group in (await user_groups(admin, address)).subscription_group_table.items():
+            if (before := groups.get(name)) is not None:
+                added = group.retry_queue_nums + before.retry_queue_nums
+                group = msgspec.structs.replace(group, retry_queue_nums=added)
+            groups[name] = group
+    return {
+        "topicConfigTable": msgspec.to_builtins(topics),
+        "subscriptionGroupTable": msgspec.to_builtins(groups),
+        "exportTime": admin.clock.now_ms(),
+    }
+
+
+async def cluster_configs(admin: Admin, cluster: str) -> dict[str, Any]:
+    """The settings of each master that matter to clients, and how many servers there are."""
+    configs: dict[str, dict[str, str]] = {}
+    masters = slaves = 0
+    for data in await admin.brokers_of_cluster(cluster):
+        if data.master_address is None:
+            slaves += len(data.broker_addrs)
+            continue
+        masters += 1
+        slaves += len(data.broker_addrs) - 1
+        config = await config_of(admin, data.master_address)
+        configs[data.broker_name] = {key: config[key] for key in _SETTINGS if key in config}
+    scale = {
+        "namesrvSize": len(admin.required_name_servers()),
+        "masterBrokerSize": masters,
+        "slaveBrokerSize": slaves,
+    }
+    return {"brokerConfigs": configs, "clusterScale": scale}
+
+
+async def cluster_metrics(admin: Admin, cluster: str) -> dict[str, Any]:
+    """Load and size of each master, and the sums of the cluster."""
+    report: dict[str, Any] = {}
+    rates = dict.fromkeys(
+        ("totalNormalInTps", "totalNormalOutTps", "totalTransInTps", "totalScheduleInTps"), 0.0
+    )
+    sums = dict.fromkeys(
+        ("normalOneDayInNum", "normalOneDayOutNum", "transOneDayInNum", "scheduleOneDayInNum"), 0
+    )
+    for data in await admin.brokers_of_cluster(cluster):
+        if data.master_address is None:
+            continue
+        quota = await _quota(admin, data.master_address)
+        for key, value in quota["tps"].items():
+            rates[f"total{key[0].upper()}{key[1:]}"] += value
+        for key, value in quota["oneDayNum"].items():
+            sums[key] += value
+        table = await runtime_info(admin, data.master_address)
+        config = await config_of(admin, data.master_address)
+        environment = {
+            "cpuNum": config.get("clientCallbackExecutorThreads"),
+            "totalMemKBytes": table.get("totalMemKBytes"),
+        }
+        report[data.broker_name] = {
+            "runtimeEnv": {key: value for key, value in environment.items() if value is not None},
+            "runtimeQuota": quota,
+            "runtimeVersion": await _versions(admin, data.master_address),
+        }
+    return {"evaluateReport": report, "totalData": {"totalTps": rates, "totalOneDayNum": sums}}
+
+
+async def _quota(admin: Admin, address: str) -> dict[str, Any]:
+    table = await runtime_info(admin, address)
+    half = await broker_stats(admin, address, PUT_COUNT, HALF_TOPIC)
+    delayed = await broker_stats(admin, address, PUT_COUNT, SCHEDULE_TOPIC)
+
+    def rate(key: str) -> float:
+        return float((table.get(key) or "0").split()[0])
+
+    def of_yesterday(kind: str) -> int:
+        return int(table.get(f"msg{kind}TotalTodayMorning", 0)) - int(
+            table.get(f"msg{kind}TotalYesterdayMorning", 0)
+        )
+
+    topics = await user_topics(admin, address)
+    groups = await user_groups(admin, address)
+    return {
+        "diskRatio": {
+            key: table[key] for key in ("commitLogDiskRatio", "consumeQueueDiskRatio") if key in table
+        },
+        "tps": {
+            "normalInTps": rate("putTps"),
+            "normalOutTps": rate("getTransferredTps"),
+            "transInTps": half.stats_minute.tps if half and half.stats_minute else 0.0,
+            "scheduleInTps": delayed.stats_minute.tps if delayed and delayed.stats_minute else 0.0,
+        },
+        "oneDayNum": {
+            "normalOneDayInNum": of_yesterday("Put"),
+            "normalOneDayOutNum": of_yesterday("Get"),
+            "transOneDayInNum": sum_of_a_day(half),
+            "scheduleOneDayInNum": sum_of_a_day(delayed),
+        },
+        "messageAverageSize": table.get("putMessageAverageSize"),
+        "topicSize": len(topics.topic_config_table),
+        "groupSize": len(groups.subscription_group_table),
+    }
+
+
+async def _versions(admin: Admin, address: str) -> dict[str, Any]:
+    found: set[str] = set()
+    for group in (await user_groups(admin, address)).subscription_group_table:
+        try:
+            clients = (await consumer_connection(admin, group)).connections
+        except BrokerError:
+            continue
+        found.update(f"{client.language}%{client.version}" for client in clients)
+    return {"rocketmqVersion": version_name(Version.OURS), "clientInfo": sorted(found)}

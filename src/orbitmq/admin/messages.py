@@ -1,0 +1,319 @@
+"""Messages: found by id, key, unique key or place; who consumed them; read from queues; given to a consumer."""
+
+from __future__ import annotations
+
+import base64
+from typing import Final
+
+import msgspec
+
+from orbitmq.admin.base import Result
+from orbitmq.admin.errors import AdminError
+from orbitmq.admin.groups import consume_stats, consumer_connection, running_info
+from orbitmq.admin.session import Admin
+from orbitmq.admin.topics import groups_of_topic
+from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.errors import BrokerError, NoMessage, RecordError, error_for_code
+from orbitmq.record.codec import Record, decode_record, decode_records
+from orbitmq.record.hosts import host_text
+from orbitmq.record.ids import parse_offset_message_id
+from orbitmq.wire.bodies import ConsumeMessageDirectlyResult, ConsumeType
+from orbitmq.wire.headers import (
+    ConsumeMessageDirectlyRequest,
+    QueryMessageRequest,
+    ViewMessageByIdRequest,
+)
+
+__all__ = [
+    "DirectConsumption",
+    "FoundMessage",
+    "FoundMessages",
+    "KeyQuery",
+    "MessageDetail",
+    "MessageDetails",
+    "MessageView",
+    "Track",
+    "body_bytes",
+    "by_id",
+    "by_key",
+    "by_unique_key",
+    "consume_directly",
+    "detail",
+    "message_view",
+    "messages_by_key",
+    "tracks",
+]
+
+_LATEST_MS: Final = 2**63 - 1
+_UNIQUE_MAX: Final = 32
+
+
+class MessageView(Result, kw_only=True):
+    """A stored message."""
+
+    message_id: str
+    """The unique key, else the offset id."""
+    offset_msg_id: str
+    broker_name: str = ""
+    topic: str
+    tags: str
+    keys: str
+    queue_id: int
+    queue_offset: int
+    commit_log_offset: int
+    reconsume_times: int
+    born_timestamp: int
+    store_timestamp: int
+    born_host: str
+    store_host: str
+    sys_flag: int
+    flag: int
+    store_size: int
+    body_crc: int = msgspec.field(name="bodyCRC")
+    prepared_transaction_offset: int
+    properties: dict[str, str]
+    body: str | None
+    """None when it is not UTF-8."""
+    body_base64: str
+
+
+class Track(Result, kw_only=True):
+    """What one group did with a message."""
+
+    consumer_group: str
+    track_type: str
+    error: str = ""
+
+
+class MessageDetail(Result, kw_only=True):
+    message: MessageView
+    tracks: list[Track]
+
+
+class MessageDetails(Result, kw_only=True):
+    messages: list[MessageDetail]
+
+
+class FoundMessage(Result, kw_only=True):
+    message_id: str
+    queue_id: int
+    queue_offset: int
+    store_timestamp: int
+    commit_log_offset: int
+
+
+class FoundMessages(Result, kw_only=True):
+    topic: str
+    key: str
+    key_type: str
+    messages: list[FoundMessage]
+
+
+class KeyQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """What to look for in the indexes of a topic's brokers."""
+
+    topic: str
+    key: str
+    count_max: int = 64
+    unique: bool = False
+    """``key`` is the id a client gave the message."""
+    key_type: str = ""
+    """T (5.5): ``key`` is a tag."""
+    begin_ms: int = 0
+    end_ms: int = _LATEST_MS
+    last_key: str | None = None
+    """Go on behind this entry of the index (5.5)."""
+    route_topic: str = ""
+    """Finds the brokers of a topic that has no route of its own."""
+
+
+class DirectConsumption(Result, kw_only=True):
+    consume_result: str
+    order: bool
+    auto_commit: bool
+    spent_time_millis: int
+    remark: str
+
+
+def message_view(record: Record, broker_name: str = "") -> MessageView:
+    properties = record.property_map()
+    try:
+        body: str | None = record.body.decode()
+    except UnicodeDecodeError:
+        body = None
+    return MessageView(
+        message_id=record.unique_key or record.offset_message_id,
+        offset_msg_id=record.offset_message_id,
+        broker_name=broker_name,
+        topic=record.topic,
+        tags=properties.get("TAGS", ""),
+        keys=properties.get("KEYS", ""),
+        queue_id=record.queue_id,
+        queue_offset=record.queue_offset,
+        commit_log_offset=record.log_offset,
+        reconsume_times=record.reconsume_times,
+        born_timestamp=record.born_timestamp_ms,
+        store_timestamp=record.store_timestamp_ms,
+        born_host=host_text(record.born_host),
+        store_host=host_text(record.store_host),
+        sys_flag=record.sys_flag,
+        flag=record.flag,
+        store_size=record.size,
+        body_crc=record.body_crc,
+        prepared_transaction_offset=record.prepared_offset,
+        properties=properties,
+        body=body,
+        body_base64=base64.b64encode(record.body).decode(),
+    )
+
+
+def body_bytes(message: MessageView) -> bytes:
+    """The body as it was sent."""
+    return base64.b64decode(message.body_base64)
+
+
+# -- finding -----------------------------------------------------------------------------------------------
+
+
+async def by_id(admin: Admin, topic: str, message_id: str, *, route_topic: str = "") -> MessageView:
+    """A message by its offset id, else by its unique key. Raises ``NoMessage``."""
+    try:
+        place = parse_offset_message_id(message_id)
+        address = (
+            f"[{place.address}]:{place.port}" if ":" in place.address else f"{place.address}:{place.port}"
+        )
+        header = ViewMessageByIdRequest(offset=place.log_offset, topic=topic)
+        # Both kinds of id look alike: a unique key leads to a host that is no broker, or to nothing.
+        answer = await admin.ask(address, RequestCode.VIEW_MESSAGE_BY_ID, header)
+        return message_view(decode_record(answer.body, check_crc=False, decompress=True))
+    except (RecordError, BrokerError, AdminError):
+        found = await by_unique_key(admin, topic, message_id, route_topic=route_topic)
+        return found[0]
+
+
+async def messages_by_key(admin: Admin, query: KeyQuery) -> list[MessageView]:
+    """What the indexes of all brokers of the topic hold of a key, without what only shares its hash."""
+    header = QueryMessageRequest(
+        topic=query.topic,
+        key=query.key,
+        max_num=query.count_max,
+        begin_timestamp=query.begin_ms,
+        end_timestamp=query.end_ms,
+        unique_key_query=query.unique,
+        index_type="U" if query.unique else query.key_type or None,
+        last_key=query.last_key,
+    )
+    found: list[MessageView] = []
+    for name, address in await admin.addresses_of_topic(query.route_topic or query.topic):
+        answer = await admin.call(address, RequestCode.QUERY_MESSAGE, header, timeout_s=admin.slow_s)
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            continue
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_for_code(answer.code, answer.remark)
+        records = decode_records(answer.body, check_crc=False, decompress=True)
+        found += (message_view(record, name) for record in records if _has_key(record, query))
+    return found
+
+
+def _has_key(record: Record, query: KeyQuery) -> bool:
+    if query.unique:
+        return record.unique_key == query.key
+    properties = record.property_map()
+    if query.key_type == "T":
+        return properties.get("TAGS") == query.key
+    return record.topic == query.topic and query.key in properties.get("KEYS", "").split()
+
+
+async def by_key(admin: Admin, query: KeyQuery) -> FoundMessages:
+    """Where the messages with a key are. Raises ``NoMessage``."""
+    found = await messages_by_key(admin, query)
+    if not found:
+        raise NoMessage(f"no message of topic {query.topic} has the key {query.key!r}")
+    rows = [
+        FoundMessage(
+            message_id=message.message_id,
+            queue_id=message.queue_id,
+            queue_offset=message.queue_offset,
+            store_timestamp=message.store_timestamp,
+            commit_log_offset=message.commit_log_offset,
+        )
+        for message in found
+    ]
+    return FoundMessages(topic=query.topic, key=query.key, key_type=query.key_type or "K", messages=rows)
+
+
+async def by_unique_key(
+    admin: Admin, topic: str, message_id: str, *, route_topic: str = ""
+) -> list[MessageView]:
+    """Every stored copy of a message, oldest first. Raises ``NoMessage``."""
+    query = KeyQuery(topic=topic, key=message_id, count_max=_UNIQUE_MAX, unique=True, route_topic=route_topic)
+    found = await messages_by_key(admin, query)
+    if not found:
+        raise NoMessage(f"no message of topic {topic} has the id {message_id!r}")
+    return sorted(found, key=lambda message: message.store_timestamp)
+
+
+async def tracks(admin: Admin, message: MessageView) -> list[Track]:
+    """What every group that consumes the topic did with a message."""
+    return [await _track(admin, message, group) for group in await groups_of_topic(admin, message.topic)]
+
+
+async def detail(admin: Admin, message: MessageView) -> MessageDetail:
+    """A message and its tracks."""
+    return MessageDetail(message=message, tracks=await tracks(admin, message))
+
+
+async def _track(admin: Admin, message: MessageView, group: str) -> Track:
+    try:
+        connection = await consumer_connection(admin, group)
+        if connection.consume_type == ConsumeType.ACTIVELY:
+            return Track(consumer_group=group, track_type="PULL")
+        if connection.consume_type != ConsumeType.PASSIVELY:
+            return Track(consumer_group=group, track_type="UNKNOWN")
+        stats = await consume_stats(admin, group)
+        if not stats.offset_table and connection.message_model == "BROADCASTING":
+            return Track(consumer_group=group, track_type="CONSUME_BROADCASTING")
+        masters = {
+            data.broker_name: data.master_address
+            for data in (await admin.cluster_info()).broker_addr_table.values()
+        }
+    except BrokerError as error:
+        offline = error.response_code == ResponseCode.CONSUMER_NOT_ONLINE
+        text = f"code {error.response_code}: {error.remark}"
+        return Track(consumer_group=group, track_type="NOT_ONLINE" if offline else "UNKNOWN", error=text)
+    consumed = any(
+        queue.topic == message.topic
+        and queue.queue_id == message.queue_id
+        and masters.get(queue.broker_name) == message.store_host
+        and offset.consumer_offset > message.queue_offset
+        for queue, offset in stats.offset_table.items()
+    )
+    if not consumed:
+        return Track(consumer_group=group, track_type="NOT_CONSUME_YET")
+    expression = next((s.sub_expression for s in connection.subscriptions if s.topic == message.topic), "*")
+    wanted = {tag.strip() for tag in expression.split("||")}
+    filtered = "*" not in wanted and message.tags not in wanted
+    return Track(consumer_group=group, track_type="CONSUMED_BUT_FILTERED" if filtered else "CONSUMED")
+
+
+async def consume_directly(
+    admin: Admin, message: MessageView, group: str, client_id: str
+) -> DirectConsumption:
+    """Have a member that is online consume a message now, whatever its offsets say."""
+    info = await running_info(admin, group, client_id)
+    if info.properties.get("PROP_CONSUME_TYPE") != ConsumeType.PASSIVELY:
+        raise AdminError(f"client {client_id} is no push consumer: it takes messages by itself only")
+    header = ConsumeMessageDirectlyRequest(
+        consumer_group=group, client_id=client_id, msg_id=message.offset_msg_id, topic=message.topic
+    )
+    answer = await admin.ask(
+        message.store_host, RequestCode.CONSUME_MESSAGE_DIRECTLY, header, timeout_s=admin.slow_s
+    )
+    result = ConsumeMessageDirectlyResult.decode(answer.body)
+    return DirectConsumption(
+        consume_result=result.consume_result or "",
+        order=result.order,
+        auto_commit=result.auto_commit,
+        spent_time_millis=result.spent_time_mills,
+        remark=result.remark or "",
+    )

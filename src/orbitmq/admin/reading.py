@@ -1,0 +1,286 @@
+"""Queues: their units, and the messages read from them without a consumer group being moved."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+import msgspec
+
+from orbitmq.admin.base import Result
+from orbitmq.admin.errors import UnknownNameError
+from orbitmq.admin.messages import MessageView, message_view
+from orbitmq.admin.offsets import max_offset, offset_at
+from orbitmq.admin.session import Admin, best_address
+from orbitmq.codes import PullFlag, RequestCode, ResponseCode
+from orbitmq.errors import NoMessage, error_for_code
+from orbitmq.model.route import MessageQueue
+from orbitmq.model.subscription import subscribe_by_tags
+from orbitmq.record.batch import is_inner_batch, unwrap
+from orbitmq.record.codec import decode_records
+from orbitmq.wire.bodies import QueryConsumeQueueResponse
+from orbitmq.wire.frame import Frame
+from orbitmq.wire.header import decode_header
+from orbitmq.wire.headers import (
+    GetMinOffsetRequest,
+    OffsetResponse,
+    PullMessageRequest,
+    PullMessageResponse,
+    QueryConsumeQueueRequest,
+)
+
+__all__ = [
+    "TOOLS_GROUP",
+    "QueueData",
+    "QueueSlice",
+    "QueueUnit",
+    "ReadPlan",
+    "by_offset",
+    "min_offset",
+    "query_queue",
+    "read_topic",
+]
+
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+"""Brokers know this group without anybody creating it."""
+_BATCH: Final = 32
+
+
+class QueueUnit(Result, kw_only=True):
+    index: int
+    physic_offset: int
+    physic_size: int
+    tags_code: int
+    extend_data_json: str | None
+    bit_map: str | None
+    eval: bool
+    msg: str | None
+
+
+class QueueData(Result, kw_only=True):
+    subscription: dict[str, object] | None
+    filter_data: str | None
+    min_queue_index: int
+    max_queue_index: int
+    units: list[QueueUnit]
+
+
+class QueueSlice(Result, kw_only=True):
+    """Neighbouring messages of a queue; the first of a queue may have none."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    messages: list[MessageView]
+
+
+async def query_queue(
+    admin: Admin,
+    topic: str,
+    queue_id: int,
+    index: int,
+    *,
+    count: int = 10,
+    broker: str | None = None,
+    group: str | None = None,
+) -> QueueData:
+    """Units of a consume queue and, with a group, which of them its filter takes."""
+    if broker is not None:
+        address = await admin.address(broker)
+    else:
+        found = await admin.addresses_of_topic(topic)
+        if not found:
+            raise UnknownNameError("topic", topic)
+        address = found[0][1]
+    header = QueryConsumeQueueRequest(
+        topic=topic, queue_id=queue_id, index=index, count=count, consumer_group=group
+    )
+    answer = await admin.ask(address, RequestCode.QUERY_CONSUME_QUEUE, header)
+    body = QueryConsumeQueueResponse.decode(answer.body)
+    units = [
+        QueueUnit(
+            index=number,
+            physic_offset=unit.physic_offset,
+            physic_size=unit.physic_size,
+            tags_code=unit.tags_code,
+            extend_data_json=unit.extend_data_json,
+            bit_map=unit.bit_map,
+            eval=unit.eval,
+            msg=unit.msg,
+        )
+        for number, unit in enumerate(body.queue_data or (), index)
+    ]
+    subscription = body.subscription_data
+    return QueueData(
+        subscription=None if subscription is None else msgspec.to_builtins(subscription),
+        filter_data=body.filter_data,
+        min_queue_index=body.min_queue_index,
+        max_queue_index=body.max_queue_index,
+        units=units,
+    )
+
+
+async def _address_of(admin: Admin, queue: MessageQueue, route_topic: str = "") -> str:
+    route = await admin.route(route_topic or queue.topic)
+    data = route.broker(queue.broker_name)
+    address = None if data is None else best_address(data)
+    if address is None:
+        raise UnknownNameError("broker", queue.broker_name, [d.broker_name for d in route.broker_datas])
+    return address
+
+
+async def by_offset(admin: Admin, queue: MessageQueue, offset: int, *, route_topic: str = "") -> MessageView:
+    """The message at a place of a queue. Raises ``NoMessage``."""
+    address = await _address_of(admin, queue, route_topic)
+    frame, header = await _pull(admin, address, queue, offset, 1, ReadPlan(topic=queue.topic))
+    messages = _pulled(frame.body, queue, header) if frame.code == ResponseCode.SUCCESS else []
+    for message in messages:
+        if message.queue_offset == offset:
+            return message
+    raise NoMessage(
+        f"queue {queue.queue_id} of {queue.topic} on {queue.broker_name} has no message at offset {offset}; "
+        f"it holds {header.min_offset} to {header.max_offset}"
+    )
+
+
+async def min_offset(admin: Admin, address: str, queue: MessageQueue) -> int:
+    """The oldest offset a queue still has."""
+    header = GetMinOffsetRequest(
+        topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name or None
+    )
+    answer = await admin.ask(address, RequestCode.GET_MIN_OFFSET, header)
+    return decode_header(OffsetResponse, answer).offset
+
+
+class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Which messages of a topic to read."""
+
+    topic: str
+    broker_name: str | None = None
+    queue_id: int | None = None
+    expression: str = "*"
+    begin_ms: int | None = None
+    """None: from the oldest on."""
+    end_ms: int | None = None
+    """None: to the newest there is when the queue is opened."""
+    start_offset: int = 0
+    count_max: int | None = None
+    group: str = TOOLS_GROUP
+    route_topic: str = ""
+
+
+async def read_topic(admin: Admin, plan: ReadPlan) -> AsyncIterator[QueueSlice]:
+    """The messages of a topic, queue by queue.
+
+    Every queue begins with a slice that has no messages. No offset is stored: the group stays where it is.
+    """
+    route = await admin.route(plan.route_topic or plan.topic)
+    queues = [
+        queue
+        for queue in route.subscribe_queues(plan.topic)
+        if plan.broker_name in (None, queue.broker_name) and plan.queue_id in (None, queue.queue_id)
+    ]
+    if not queues:
+        names = {data.broker_name for data in route.broker_datas}
+        if plan.broker_name not in (None, *names):
+            raise UnknownNameError("broker", plan.broker_name or "", names)
+        raise UnknownNameError("queue", f"{plan.queue_id} of {plan.topic}")
+    left = plan.count_max
+    for number, queue in enumerate(queues):
+        admin.progress("queues", number, len(queues))
+        async for part in _read_queue(admin, queue, plan, left):
+            yield part
+            left = None if left is None else left - len(part.messages)
+        if left is not None and left <= 0:
+            break
+    admin.progress("queues", len(queues), len(queues))
+
+
+async def _read_queue(
+    admin: Admin, queue: MessageQueue, plan: ReadPlan, left: int | None
+) -> AsyncIterator[QueueSlice]:
+    address = await _address_of(admin, queue, plan.route_topic)
+    if plan.begin_ms is None:
+        low = await min_offset(admin, address, queue)
+    else:
+        low = await offset_at(admin, address, queue, plan.begin_ms)
+    if plan.end_ms is None:
+        high = await max_offset(admin, address, queue)
+    else:
+        high = await offset_at(admin, address, queue, plan.end_ms)
+    yield _slice(queue, low, high, [])
+    wanted = subscribe_by_tags(queue.topic, plan.expression)
+    offset = max(low, plan.start_offset)
+    while offset < high and (left is None or left > 0):
+        count = min(_BATCH, high - offset, _BATCH if left is None else left)
+        frame, header = await _pull(admin, address, queue, offset, count, plan)
+        if frame.code == ResponseCode.SUCCESS:
+            messages = [
+                message
+                for message in _pulled(frame.body, queue, header)
+                if offset <= message.queue_offset < high and wanted.matches_tag(message.tags)
+            ]
+            if messages:
+                yield _slice(queue, low, high, messages)
+            left = None if left is None else left - len(messages)
+        if header.next_begin_offset <= offset:
+            break  # a broker that does not get on
+        offset = header.next_begin_offset
+
+
+def _slice(queue: MessageQueue, low: int, high: int, messages: list[MessageView]) -> QueueSlice:
+    return QueueSlice(
+        topic=queue.topic,
+        broker_name=queue.broker_name,
+        queue_id=queue.queue_id,
+        min_offset=low,
+        max_offset=high,
+        messages=messages,
+    )
+
+
+_PULL_CODES: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
+
+
+async def _pull(
+    admin: Admin, address: str, queue: MessageQueue, offset: int, count: int, plan: ReadPlan
+) -> tuple[Frame, PullMessageResponse]:
+    header = PullMessageRequest(
+        consumer_group=plan.group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=count,
+        sys_flag=int(PullFlag.SUBSCRIPTION),
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        sub_version=admin.clock.now_ms(),
+        subscription=plan.expression,
+        expression_type="TAG",
+        broker_name=queue.broker_name,
+    )
+    frame = await admin.call(address, RequestCode.PULL_MESSAGE, header, timeout_s=admin.slow_s)
+    if frame.code not in _PULL_CODES:
+        raise error_for_code(frame.code, frame.remark)
+    return frame, decode_header(PullMessageResponse, frame)
+
+
+def _pulled(body: bytes, queue: MessageQueue, header: PullMessageResponse) -> list[MessageView]:
+    records = decode_records(body, check_crc=False, decompress=True)
+    bounds = {"MIN_OFFSET": str(header.min_offset), "MAX_OFFSET": str(header.max_offset)}
+    views = [
+        message_view(inner, queue.broker_name)
+        for record in records
+        for inner in (unwrap(record) if is_inner_batch(record.sys_flag) else [record])
+    ]
+    # As consumers see them: with the bounds of the queue among the properties.
+    return [msgspec.structs.replace(view, properties=view.properties | bounds) for view in views]

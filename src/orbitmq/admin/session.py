@@ -1,0 +1,245 @@
+"""The connection to a cluster that all admin functions share: calls, name servers, addresses, routes."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from orbitmq.admin.errors import NoNameServerError, UnknownNameError, UnreachableError
+from orbitmq.codes import RequestCode, ResponseCode, SerializeType
+from orbitmq.errors import ConnectionLostError, OrbitError, RequestTimeoutError, error_for_code
+from orbitmq.model.route import MASTER_ID, BrokerData, TopicRoute
+from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
+from orbitmq.transport.client import RpcClient
+from orbitmq.wire.bodies import ClusterInfo, decode_route
+from orbitmq.wire.frame import Frame
+from orbitmq.wire.header import Header, encode_ext
+from orbitmq.wire.headers import GetRouteinfoByTopicRequest
+
+if TYPE_CHECKING:
+    from orbitmq.client.options import Credentials
+
+__all__ = ["Admin", "AdminOptions", "Progress", "best_address"]
+
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, how much is done, and of how much."""
+
+_SLOW: Final = 3
+"""How many times longer a call may take for which a broker reads many queues, as Apache's tools have it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminOptions:
+    """How to talk to the cluster."""
+
+    timeout_s: float = 5.0
+    connect_timeout_s: float = 3.0
+    credentials: Credentials | None = None
+    tls: ssl.SSLContext | None = None
+    """See ``orbitmq.transport.tls.client_context``."""
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    """No progress is shown."""
+
+
+def best_address(data: BrokerData) -> str | None:
+    """The master of a broker name, else any replica."""
+    return data.master_address or next(iter(data.broker_addrs.values()), None)
+
+
+class Admin:
+    """See the module. An async context manager; use it from one event loop."""
+
+    def __init__(
+        self,
+        name_servers: str = "",
+        options: AdminOptions | None = None,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        progress: Progress = _silent,
+    ) -> None:
+        parts = name_servers.replace(",", ";").split(";")
+        self.name_servers: Final = list(dict.fromkeys(part.strip() for part in parts if part.strip()))
+        self.options: Final = AdminOptions() if options is None else options
+        self.clock: Final = clock
+        self.progress: Final = progress
+        self._rpc: RpcClient | None = None
+
+    async def __aenter__(self) -> Self:
+        # JSON headers: codes above 32767 do not fit the binary form, and speed is of no concern here.
+        self._rpc = RpcClient(
+            tls=self.options.tls,
+            connect_timeout_s=self.options.connect_timeout_s,
+            serialize_type=SerializeType.JSON,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._rpc is not None, "entered before"
+        await self._rpc.close()
+
+    @property
+    def slow_s(self) -> float:
+        """Time limit of a call that makes a broker look at many queues."""
+        return self.options.timeout_s * _SLOW
+
+    # -- calls -----------------------------------------------------------------------------------------
+
+    async def call(
+        self,
+        address: str,
+        code: int,
+        header: Header | dict[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float | None = None,
+        role: str = "broker",
+    ) -> Frame:
+        """Ask a server; gives the answer whatever its code. Raises ``UnreachableError``."""
+        assert self._rpc is not None, "use `async with Admin(...)`"
+        fields = encode_ext(header) if isinstance(header, Header) else dict(header or {})
+        if self.options.credentials is not None:
+            from orbitmq.client.signing import sign  # costs the import of the whole client
+
+            fields = sign(fields, body, self.options.credentials)
+        wait_s = self.options.timeout_s if timeout_s is None else timeout_s
+        try:
+            return await self._rpc.call(address, int(code), None, body, timeout_s=wait_s, ext=fields)
+        except ConnectionLostError as error:
+            raise UnreachableError(role, address, str(error)) from error
+        except RequestTimeoutError as error:
+            raise UnreachableError(role, address, f"nothing within {wait_s:g} s") from error
+
+    async def ask(
+        self,
+        address: str,
+        code: int,
+        header: Header | dict[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float | None = None,
+        role: str = "broker",
+    ) -> Frame:
+        """As ``call``, but raises the ``BrokerError`` of a refusal."""
+        answer = await self.call(address, code, header, body, timeout_s=timeout_s, role=role)
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_for_code(answer.code, answer.remark)
+        return answer
+
+    async def ask_name_server(
+        self, code: int, header: Header | dict[str, str] | None = None, body: bytes = b""
+    ) -> Frame:
+        """Ask the first name server that answers. Raises its refusal."""
+        failure: OrbitError | None = None
+        for address in self.required_name_servers():
+            try:
+                return await self.ask(address, code, header, body, role="name server")
+            except UnreachableError as error:
+                failure = error
+        assert failure is not None, "there is at least one"
+        raise failure
+
+    async def tell_name_servers(
+        self, code: int, header: Header | dict[str, str] | None = None, body: bytes = b""
+    ) -> dict[str, Frame]:
+        """Ask every name server: they know nothing of each other. Raises the first refusal."""
+        return {
+            address: await self.ask(address, code, header, body, role="name server")
+            for address in self.required_name_servers()
+        }
+
+    def required_name_servers(self) -> list[str]:
+        """The name servers. Raises ``NoNameServerError``."""
+        if not self.name_servers:
+            raise NoNameServerError("no name server is given")
+        return self.name_servers
+
+    # -- who is where ----------------------------------------------------------------------------------
+
+    async def cluster_info(self) -> ClusterInfo:
+        """Clusters, broker names and addresses."""
+        answer = await self.ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
+        return ClusterInfo.decode(answer.body)
+
+    async def route(self, topic: str) -> TopicRoute:
+        """Where a topic is. Raises ``TopicNotFound``."""
+        header = GetRouteinfoByTopicRequest(topic=topic, accept_standard_json_only=True)
+        answer = await self.ask_name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
+        return decode_route(answer.body)
+
+    async def addresses_of_topic(self, topic: str) -> list[tuple[str, str]]:
+        """Name and best address of every broker that has the topic."""
+        route = await self.route(topic)
+        found = [(data.broker_name, best_address(data)) for data in route.broker_datas]
+        return [(name, address) for name, address in found if address is not None]
+
+    async def broker_names(self, cluster: str) -> list[str]:
+        """The broker names of a cluster, sorted. Raises ``UnknownNameError``."""
+        info = await self.cluster_info()
+        names = info.cluster_addr_table.get(cluster)
+        if not names:
+            raise UnknownNameError("cluster", cluster, info.cluster_addr_table)
+        return sorted(names)
+
+    async def brokers_of_cluster(self, cluster: str) -> list[BrokerData]:
+        """The brokers of a cluster, by name. Raises ``UnknownNameError``."""
+        info = await self.cluster_info()
+        names = info.cluster_addr_table.get(cluster)
+        if not names:
+            raise UnknownNameError("cluster", cluster, info.cluster_addr_table)
+        return [info.broker_addr_table[name] for name in sorted(names) if name in info.broker_addr_table]
+
+    async def broker_data(self, name: str) -> BrokerData:
+        """The addresses behind a broker name. Raises ``UnknownNameError``."""
+        info = await self.cluster_info()
+        data = info.broker_addr_table.get(name)
+        if data is None:
+            raise UnknownNameError("broker", name, info.broker_addr_table)
+        return data
+
+    async def address(self, broker: str) -> str:
+        """The address of a broker given by address or by name; of a name the master."""
+        if ":" in broker:
+            return broker
+        found = best_address(await self.broker_data(broker))
+        if found is None:
+            raise UnknownNameError("broker", broker)
+        return found
+
+    async def targets(self, broker: str | None, cluster: str | None, *, slaves: bool = False) -> list[str]:
+        """The addresses a change is for: one broker, or the masters (with ``slaves``: all) of a cluster."""
+        if broker is not None:
+            return [await self.address(broker)]
+        assert cluster is not None, "a broker or a cluster is needed"
+        addresses = [
+            address
+            for data in await self.brokers_of_cluster(cluster)
+            for broker_id, address in sorted(data.broker_addrs.items())
+            if slaves or broker_id == MASTER_ID
+        ]
+        if not addresses:
+            raise UnreachableError("brokers of cluster", cluster, "none of them has a master")
+        return addresses
+
+    async def name_of(self, address: str) -> str:
+        """The broker name of an address. Raises ``UnknownNameError``."""
+        info = await self.cluster_info()
+        for name, data in info.broker_addr_table.items():
+            if address in data.broker_addrs.values():
+                return name
+        known = [a for data in info.broker_addr_table.values() for a in data.broker_addrs.values()]
+        raise UnknownNameError("broker", address, known)
+
+    def each(self, what: str, items: Iterable[str]) -> Iterable[str]:
+        """Go through ``items`` and tell the progress."""
+        waiting = list(items)
+        for done, item in enumerate(waiting):
+            self.progress(what, done, len(waiting))
+            yield item
+        self.progress(what, len(waiting), len(waiting))
