@@ -11,6 +11,7 @@ What differs from Apache's exporter is said in the family's text, and on the pag
 from __future__ import annotations
 
 import asyncio
+import sys
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -43,7 +44,7 @@ from orbitmq.model.names import (
 )
 from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.filesystem import FileSystem
-from orbitmq.store.layout import UNIT_BYTES
+from orbitmq.store.layout import BLANK_UNIT_SIZE, UNIT_BYTES
 from orbitmq.store.message_store import MessageStore
 from orbitmq.wire.bodies import ConsumeType
 
@@ -265,7 +266,9 @@ class MessageSizes:
             words = array("I")
             words.frombytes(units)
             for raw, count in Counter(words[2::5]).items():
-                histogram.add(int.from_bytes(raw.to_bytes(4, "little"), "big"), count)
+                size = int.from_bytes(raw.to_bytes(4, sys.byteorder), "big")
+                if size < BLANK_UNIT_SIZE:
+                    histogram.add(size, count)
             queue_offset += len(units) // UNIT_BYTES
         return queue_offset
 

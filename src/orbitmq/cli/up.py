@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import importlib.util
+import shlex
+import socket
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -15,12 +21,18 @@ from orbitmq.runtime.logs import configure_logging
 
 __all__ = ["up_command"]
 
+_LOOPBACK: Final = "127.0.0.1"
+_METRICS_PORT: Final = 5557
+
 
 @dataclass(frozen=True, slots=True)
 class _Running:
     name_server: str
     broker: str
+    metrics: tuple[str, ...]
     data: Path
+    log: Path
+    message_count: int
 
 
 @click.command("up")
@@ -31,12 +43,36 @@ class _Running:
     show_default=True,
     help="Where messages and metadata are kept between runs.",
 )
-@click.option("--port", type=click.IntRange(1, 65_535), default=9876, show_default=True, help="Name server.")
-@click.option("--broker-port", type=click.IntRange(3, 65_535), default=10911, show_default=True)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=9876,
+    show_default=True,
+    help="Port of the name server; 0 lets the system choose.",
+)
+@click.option(
+    "--broker-port",
+    type=click.IntRange(0, 65_535),
+    default=10911,
+    show_default=True,
+    help="Port of the broker; 0 lets the system choose.",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65_534),
+    help=f"Port of the broker's metrics, the name server's is one above; 0 lets the system choose, as does "
+    f"nothing given while {_METRICS_PORT} is taken.",
+)
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Set one broker option.")
 @logging_options
 def up_command(
-    data: Path, port: int, broker_port: int, overrides: tuple[str, ...], log_level: str, log_file: str | None
+    data: Path,
+    port: int,
+    broker_port: int,
+    metrics_port: int | None,
+    overrides: tuple[str, ...],
+    log_level: str,
+    log_file: str | None,
 ) -> None:
     """Run a name server and a broker in one process, on loopback only.
 
@@ -48,22 +84,32 @@ def up_command(
     from orbitmq.namesrv.server import NameServer
     from orbitmq.store.config import StoreConfig
 
+    log = Path(log_file) if log_file else data / "orbitmq.log"
+    broker_metrics, name_server_metrics = _metrics_ports(metrics_port)
     try:
         data.mkdir(parents=True, exist_ok=True)
         # On a terminal the ready text is what matters; the servers' own lines go to a file.
-        configure_logging(log_level.upper(), log_file or str(data / "orbitmq.log"))
+        configure_logging(log_level.upper(), str(log))
         name_server_config, _, _ = read_config(
             NameServerConfig,
             None,
-            (f"listenPort={port}", "bindAddress=127.0.0.1", f"kvConfigPath={data / 'kvConfig.json'}"),
+            (
+                f"listenPort={port}",
+                f"bindAddress={_LOOPBACK}",
+                f"kvConfigPath={data / 'kvConfig.json'}",
+                f"configStorePath={data / 'namesrv.properties'}",
+                "metricsExporterType=PROM",
+                f"metricsPromExporterPort={name_server_metrics}",
+            ),
         )
         settings = (
             f"listenPort={broker_port}",
-            "bindAddress=127.0.0.1",
-            "brokerIP1=127.0.0.1",
-            "brokerIP2=127.0.0.1",
-            f"namesrvAddr=127.0.0.1:{port}",
+            f"bindAddress={_LOOPBACK}",
+            f"brokerIP1={_LOOPBACK}",
+            f"brokerIP2={_LOOPBACK}",
             f"storePathRootDir={data / 'store'}",
+            "metricsExporterType=PROM",
+            f"metricsPromExporterPort={broker_metrics}",
             *overrides,
         )
         config, _, unknown = read_config(BrokerConfig, None, settings)
@@ -76,16 +122,68 @@ def up_command(
 
     @contextlib.asynccontextmanager
     async def servers() -> AsyncIterator[_Running]:
-        async with NameServer(name_server_config) as name_server, Broker(config, store_config) as broker:
-            yield _Running(name_server.address, broker.address, data)
+        async with NameServer(name_server_config) as name_server:
+            known = config.name_servers or name_server.address
+            async with Broker(dataclasses.replace(config, name_servers=known), store_config) as broker:
+                metrics = tuple(part.metrics.address for part in (broker, name_server) if part.metrics)
+                stored = _stored_count(broker)
+                yield _Running(name_server.address, broker.address, metrics, data, log, stored)
+        click.echo("orbitmq stopped; the data stays")
 
     run_server(servers, _ready)
 
 
+def _metrics_ports(asked: int | None) -> tuple[int, int]:
+    """The broker's and the name server's: those asked for, or the usual ones if both are free."""
+    if asked is not None:
+        return (asked, asked + 1) if asked else (0, 0)
+    if _is_free(_METRICS_PORT) and _is_free(_METRICS_PORT + 1):
+        return _METRICS_PORT, _METRICS_PORT + 1
+    return 0, 0
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((_LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def _stored_count(broker: object) -> int:
+    """Messages that are there from earlier runs, those of the system left out."""
+    from orbitmq.broker.broker import Broker
+
+    assert isinstance(broker, Broker)
+    store = broker.store
+    return sum(
+        store.max_offset(topic, queue_id) - store.min_offset(topic, queue_id)
+        for topic in store.topics()
+        if not broker.topics.is_system(topic)
+        for queue_id in store.queues(topic)
+    )
+
+
+def _has_admin() -> bool:
+    return importlib.util.find_spec("orbitmq.cli.admin") is not None
+
+
 def _ready(running: _Running) -> str:
+    kept = f"{running.message_count} messages from before" if running.message_count else "kept between runs"
+    python = Path(sys.executable)
+    python = python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python
+    orbitmq = shlex.quote(str(python.parent / "orbitmq"))
+    admin = f"  {orbitmq} admin clusterList -n {running.name_server}\n" if _has_admin() else ""
+    watch = f"  curl http://{running.metrics[0]}/metrics" if running.metrics else ""
+    metrics = "".join(f"  metrics      http://{address}/metrics\n" for address in running.metrics)
     return f"""\
 orbitmq is ready (Ctrl-C stops it)
   name server  {running.name_server}
   broker       {running.broker}
-  data         {running.data}  (kept between runs; log in {running.data / "orbitmq.log"})
-Give any RocketMQ client namesrvAddr={running.name_server}; topics are created by the first send."""
+{metrics}  data         {running.data} ({kept}; log in {running.log})
+Give any RocketMQ client namesrvAddr={running.name_server}; topics are created by the first send.
+Try next, in another terminal:
+  {shlex.quote(str(python))} examples/quickstart.py {running.name_server}
+{admin}{watch}"""

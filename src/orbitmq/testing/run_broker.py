@@ -42,6 +42,8 @@ class RunningBroker:
     address: str
     data: Path
     _loop: LoopThread
+    metrics: str | None = None
+    """Address of the broker's metrics, with ``metricsExporterType="PROM"``."""
 
     def create_topic(self, topic: str, *, queue_count: int = 4) -> str:
         """Create a topic and return its name; it can be used at once."""
@@ -89,16 +91,16 @@ def run_broker(
         loop = LoopThread()
         stack.callback(loop.close)
         servers = _servers(directory, port, name_server_port, settings)
-        address, name_server = loop.run(anext(servers))
+        address, name_server, metrics = loop.run(anext(servers))
         try:
-            yield RunningBroker(name_server, address, directory, loop)
+            yield RunningBroker(name_server, address, directory, loop, metrics)
         finally:
             loop.run(servers.aclose())
 
 
 async def _servers(
     directory: Path, port: int, name_server_port: int, settings: dict[str, str | int | bool]
-) -> AsyncGenerator[tuple[str, str], None]:
+) -> AsyncGenerator[tuple[str, str, str | None], None]:
     name_server_config, _, _ = read_config(
         NameServerConfig,
         None,
@@ -129,7 +131,8 @@ async def _servers(
         if misspelt:
             raise ConfigError(f"no such option: {', '.join(misspelt)}")
         async with Broker(config, store_config) as broker:
-            yield broker.address, name_server.address
+            metrics = None if broker.metrics is None else broker.metrics.address
+            yield broker.address, name_server.address, metrics
 
 
 def _text(value: str | int | bool) -> str:
