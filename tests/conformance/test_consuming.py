@@ -300,6 +300,16 @@ async def test_pull_consumer_pulls_single_batches(target: Target) -> None:
         assert (await consumer.min_offset(queue), await consumer.max_offset(queue)) == (0, 5)
 
 
+async def test_topic_made_after_the_start_is_found_within_seconds(target: Target) -> None:
+    topic = f"late-{target.topic()}"
+    collector = Collector()
+    consumer = PushConsumer(target.group(), target.address, from_where=FIRST)
+    collector.on(consumer, topic)
+    async with consumer, Producer("pg-late", target.address) as producer:
+        await producer.send(Message(topic, "first of its topic"))
+        await collector.wait(1, timeout_s=8.0)  # not only at the next round, after 20 s
+
+
 async def test_namespace_is_put_on_and_taken_off(target: Target) -> None:
     namespace = f"ns{id(target) % 1000}"
     topic = f"plain-{target.group()}"

@@ -1,12 +1,17 @@
-"""Every example that needs no web framework runs to its end against our broker."""
+"""Every example runs against our broker: scripts to their end, the web service under uvicorn."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
+from tests.apache.process import free_ports
 
 from orbitmq.testing import run_broker
 
@@ -19,6 +24,7 @@ ENDINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENDINGS)
 def test_example_runs_to_its_end(name: str) -> None:
     with run_broker() as broker:
@@ -30,3 +36,48 @@ def test_example_runs_to_its_end(name: str) -> None:
         )
     assert ended.returncode == 0, ended.stderr
     assert ENDINGS[name] in ended.stdout
+
+
+def test_every_example_is_run() -> None:
+    assert {path.stem for path in (ROOT / "examples").glob("*.py")} == {*ENDINGS, "fastapi_app"}
+
+
+@pytest.mark.slow
+def test_web_service_sends_and_consumes() -> None:
+    port = free_ports()[0]
+    command = [sys.executable, "-m", "uvicorn", "examples.fastapi_app:app", "--port", str(port)]
+    with run_broker() as broker:
+        environment = os.environ | {"NAMESRV_ADDR": broker.name_server}
+        service = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        )
+        try:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as browser:
+                sent = until_ok(service, lambda: browser.post("/messages", params={"text": "grüße"}))
+                assert len(sent.json()["id"]) == 32
+                until_ok(service, lambda: browser.get("/messages"), wanted=["grüße"])
+            service.terminate()  # uvicorn ends the clients in order: no complaint about tasks or sockets
+            _, errors = service.communicate(timeout=20)
+        finally:
+            service.kill()
+            service.communicate()
+    assert "Application shutdown complete" in errors, errors
+    assert "Traceback" not in errors, errors
+
+
+def until_ok(
+    service: subprocess.Popen[str], ask: Callable[[], httpx.Response], wanted: object = None
+) -> httpx.Response:
+    """The answer, once the service gives the wanted one (any, if None)."""
+    deadline = time.monotonic() + 20.0
+    while True:
+        assert service.poll() is None, service.communicate()[1]
+        try:
+            answer = ask()
+            if answer.status_code == 200 and wanted in (None, answer.json()):
+                return answer
+            told = answer.text
+        except httpx.TransportError as error:
+            told = str(error)
+        assert time.monotonic() < deadline, told
+        time.sleep(0.05)

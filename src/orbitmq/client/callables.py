@@ -7,6 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any
 
 __all__ = ["UserCalls", "is_async"]
@@ -40,7 +41,9 @@ class UserCalls:
     def in_thread(self, function: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, self._name)
-        return asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
+        # Context variables go along: whoever traces or logs by them sees the caller's.
+        run = copy_context().run
+        return asyncio.get_running_loop().run_in_executor(self._pool, run, function, *arguments)
 
     def close(self) -> None:
         """Take no more calls. Threads that are still busy end when their function does."""

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from orbitmq.client.callables import UserCalls
@@ -32,7 +33,7 @@ _GROUP_S: Final = 0.005
 Chunk = tuple[ProcessQueue, Handler, list[ReceivedMessage]]
 Finish = Callable[[ProcessQueue, list[ReceivedMessage]], None]
 FinishFailed = Callable[[ProcessQueue, list[ReceivedMessage], Outcome], Awaitable[None]]
-Wrap = Callable[[Handler, list[ReceivedMessage], Awaitable[Outcome]], Awaitable[Outcome]]
+Wrap = Callable[[list[ReceivedMessage], Callable[[], Awaitable[Outcome]]], Awaitable[Outcome]]
 
 
 class ConcurrentService:
@@ -138,7 +139,7 @@ class ConcurrentService:
             if self._wrap is None:
                 outcome = await handler.run(messages)
             else:
-                outcome = await self._wrap(handler, messages, handler.run(messages))
+                outcome = await self._wrap(messages, partial(handler.run, messages))
             if outcome is SUCCESS:
                 self._finished.append((held, messages))
             else:
@@ -190,8 +191,8 @@ class ConcurrentService:
         if self._wrap is None:
             outcomes = await self._calls.in_thread(_run_group, group)
         else:
-            call = self._calls.in_thread(handler.run_blocking, messages)
-            outcomes = [await self._wrap(handler, messages, call)]
+            call = partial(self._calls.in_thread, handler.run_blocking, messages)
+            outcomes = [await self._wrap(messages, call)]
         took_s = (self._clock.monotonic() - started) / len(group)
         self._call_s = max(1e-6, self._call_s * 0.8 + took_s * 0.2)
         for (queue, _, chunk_messages), outcome in zip(group, outcomes, strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from orbitmq.client.callables import UserCalls
@@ -25,7 +26,7 @@ HandlerFor = Callable[[ReceivedMessage], Handler]
 Commit = Callable[[ProcessQueue, int], None]
 GiveUp = Callable[[ReceivedMessage], Awaitable[bool]]
 Relock = Callable[[ProcessQueue], Awaitable[bool]]
-Wrap = Callable[[Handler, list[ReceivedMessage], Awaitable[Outcome]], Awaitable[Outcome]]
+Wrap = Callable[[list[ReceivedMessage], Callable[[], Awaitable[Outcome]]], Awaitable[Outcome]]
 
 
 class OrderlyService:
@@ -93,14 +94,13 @@ class OrderlyService:
         self._running += 1
         self._quiet.clear()
         try:
-            call: Awaitable[Outcome]
-            call = (
-                handler.run(messages)
-                if handler.is_async
-                else self._calls.in_thread(handler.run_blocking, messages)
-            )
+            call: Callable[[], Awaitable[Outcome]]
+            if handler.is_async:
+                call = partial(handler.run, messages)
+            else:
+                call = partial(self._calls.in_thread, handler.run_blocking, messages)
             wrap = self._hooks.wrap
-            outcome = await (call if wrap is None else wrap(handler, messages, call))
+            outcome = await (call() if wrap is None else wrap(messages, call))
             if outcome is SUCCESS:
                 self._commit(held)
                 return 0.0

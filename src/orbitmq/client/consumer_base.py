@@ -201,12 +201,12 @@ class ConsumerBase:
             await instance.heartbeat()
             # The retry topic comes into being with the first heartbeat of the group.
             await self._refresh_missing()
-            await self._rebalance_once()
+            balanced = await self._rebalance_once()
         except BaseException:
             await instance.stop()
             raise
         instance.on_routes = self.rebalance_soon
-        instance.tasks.start(self._rebalance_forever(), "rebalance")
+        instance.tasks.start(self._rebalance_forever(balanced), "rebalance")
         persist = every(self._options.offset_persist_s, self.persist_offsets)
         instance.tasks.start(persist, "persist-offsets")
 
@@ -254,9 +254,9 @@ class ConsumerBase:
         """Look again who has which queue."""
         self._rebalance_wanted.set()
 
-    async def _rebalance_forever(self) -> None:
-        wait_s = self._options.rebalance_s
+    async def _rebalance_forever(self, balanced: bool) -> None:
         while True:
+            wait_s = self._options.rebalance_s if balanced else min(_UNBALANCED_S, self._options.rebalance_s)
             try:
                 async with asyncio.timeout(wait_s):
                     await self._rebalance_wanted.wait()
@@ -268,7 +268,6 @@ class ConsumerBase:
             except Exception:  # a strategy of the user's may raise anything; the loop must go on
                 logger.exception("rebalance failed group=%s", self.group)
                 balanced = False
-            wait_s = self._options.rebalance_s if balanced else min(_UNBALANCED_S, self._options.rebalance_s)
             await asyncio.sleep(self._options.rebalance_spacing_s)
 
     async def _rebalance_once(self) -> bool:

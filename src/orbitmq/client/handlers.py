@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from enum import Enum
+from inspect import isawaitable, iscoroutine
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -85,9 +86,18 @@ class Handler:
         """Call a plain function, on the thread this runs on."""
         try:
             result = self.function(messages if self.is_batch else messages[0])
+            if result is not None and isawaitable(result):
+                raise _never_awaited(result)
         except Exception as error:  # noqa: BLE001 - as above
             return failed(error, self.function)
         return SUCCESS if result is None else judged(result)
+
+
+def _never_awaited(result: Awaitable[Any]) -> TypeError:
+    """A lambda around a coroutine function looks plain and is not: nothing has been done yet."""
+    if iscoroutine(result):
+        result.close()
+    return TypeError("a plain function as handler returned an awaitable: write it as `async def`")
 
 
 def judged(result: object) -> Outcome:

@@ -6,12 +6,15 @@ Needs the package ``opentelemetry-api`` (extra ``otel``). ``producer.add_hook(te
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
-from typing import Any
-
 from orbitmq.client.handlers import ConsumeContext
 from orbitmq.client.sender import SendContext
 from orbitmq.errors import ConfigError
+
+try:
+    from opentelemetry import context as otel_context
+    from opentelemetry import propagate, trace
+except ImportError:
+    raise ConfigError("OpenTelemetry is not installed: pip install 'orbitmq[otel]'") from None
 
 __all__ = ["OpenTelemetryHook"]
 
@@ -19,20 +22,17 @@ _SYSTEM = "rocketmq"
 
 
 class OpenTelemetryHook:
-    """A hook of producers and of consumers. The span of a handler is a child of the span of the send.
+    """A hook of producers and of consumers. The span of a handler is a child of the span of the send; one that gets
+    several messages is linked with the spans of all of them. Inside the handler its span is the current one."""
 
-    ``api`` is what the hook needs of OpenTelemetry; without it the installed package is used.
-    """
-
-    def __init__(self, tracer: Any = None, api: OpenTelemetryApi | None = None) -> None:
-        self._api = api or OpenTelemetryApi.installed()
-        self._tracer = tracer or self._api.tracer("orbitmq")
+    def __init__(self, tracer: trace.Tracer | None = None) -> None:
+        self._tracer = tracer or trace.get_tracer("orbitmq")
 
     def before_send(self, context: SendContext) -> None:
         topic = context.messages[0].topic
         span = self._tracer.start_span(
             f"{topic} publish",
-            kind=self._api.producer_kind,
+            kind=trace.SpanKind.PRODUCER,
             attributes={
                 "messaging.system": _SYSTEM,
                 "messaging.operation": "publish",
@@ -43,85 +43,52 @@ class OpenTelemetryHook:
         )
         context.extra["span"] = span
         for message in context.messages:
-            self._api.inject(message.properties, self._api.with_span(span))
+            propagate.inject(message.properties, context=trace.set_span_in_context(span))
 
     def after_send(self, context: SendContext) -> None:
-        span = context.extra.pop("span", None)
+        span: trace.Span | None = context.extra.pop("span", None)
         if span is None:
             return
         if context.result is not None:
             span.set_attribute("messaging.message.id", context.result.message_id)
         if context.error is not None:
             span.record_exception(context.error)
-            span.set_status(self._api.error_status(str(context.error)))
+            span.set_status(trace.Status(trace.StatusCode.ERROR, str(context.error)))
         span.end()
 
     def before_consume(self, context: ConsumeContext) -> None:
-        message = context.messages[0]
+        messages = context.messages
+        parents = [propagate.extract(message.properties) for message in messages]
+        alone = len(messages) == 1
         span = self._tracer.start_span(
-            f"{message.topic} process",
-            context=self._api.extract(message.properties),
-            kind=self._api.consumer_kind,
+            f"{messages[0].topic} process",
+            context=parents[0] if alone else None,
+            links=[] if alone else _links(parents),
+            kind=trace.SpanKind.CONSUMER,
             attributes={
                 "messaging.system": _SYSTEM,
                 "messaging.operation": "process",
-                "messaging.destination.name": message.topic,
-                "messaging.message.id": message.message_id,
+                "messaging.destination.name": messages[0].topic,
+                "messaging.message.id": messages[0].message_id,
                 "messaging.rocketmq.client_group": context.group,
-                "messaging.batch.message_count": len(context.messages),
+                "messaging.batch.message_count": len(messages),
             },
         )
         context.extra["span"] = span
-        context.extra["token"] = self._api.attach(self._api.with_span(span))
+        context.extra["token"] = otel_context.attach(trace.set_span_in_context(span))
 
     def after_consume(self, context: ConsumeContext) -> None:
-        span = context.extra.pop("span", None)
+        span: trace.Span | None = context.extra.pop("span", None)
         if span is None:
             return
-        self._api.detach(context.extra.pop("token"))
+        otel_context.detach(context.extra.pop("token"))
         if context.error is not None:
             span.record_exception(context.error)
         if not context.success:
-            span.set_status(self._api.error_status(context.status))
+            span.set_status(trace.Status(trace.StatusCode.ERROR, context.status))
         span.end()
 
 
-class OpenTelemetryApi:
-    """The dozen names of OpenTelemetry this module uses."""
-
-    def __init__(
-        self,
-        *,
-        tracer: Callable[[str], Any],
-        inject: Callable[[MutableMapping[str, str], Any], None],
-        extract: Callable[[MutableMapping[str, str]], Any],
-        scope: tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any], None]],
-        kinds: tuple[Any, Any],
-        error_status: Callable[[str], Any],
-    ) -> None:
-        self.tracer = tracer
-        self.inject = inject
-        self.extract = extract
-        self.with_span, self.attach, self.detach = scope
-        self.producer_kind, self.consumer_kind = kinds
-        self.error_status = error_status
-
-    @classmethod
-    def installed(cls) -> OpenTelemetryApi:
-        """From the package. Raises ``ConfigError`` when it is not installed."""
-        import importlib
-
-        try:
-            trace = importlib.import_module("opentelemetry.trace")
-            context = importlib.import_module("opentelemetry.context")
-            propagate = importlib.import_module("opentelemetry.propagate")
-        except ImportError:
-            raise ConfigError("OpenTelemetry is not installed: pip install 'orbitmq[otel]'") from None
-        return cls(
-            tracer=trace.get_tracer,
-            inject=lambda carrier, ctx: propagate.inject(carrier, context=ctx),
-            extract=propagate.extract,
-            scope=(trace.set_span_in_context, context.attach, context.detach),
-            kinds=(trace.SpanKind.PRODUCER, trace.SpanKind.CONSUMER),
-            error_status=lambda text: trace.Status(trace.StatusCode.ERROR, text),
-        )
+def _links(parents: list[otel_context.Context]) -> list[trace.Link]:
+    spans = [trace.get_current_span(parent).get_span_context() for parent in parents]
+    return [trace.Link(span) for span in spans if span.is_valid]

@@ -392,17 +392,23 @@ class PushConsumer(ConsumerBase):
         return handler
 
     async def _with_hooks(
-        self, handler: Handler, messages: list[ReceivedMessage], call: Awaitable[Outcome]
+        self, messages: list[ReceivedMessage], call: Callable[[], Awaitable[Outcome]]
     ) -> Outcome:
         context = ConsumeContext(self.group, messages, started_ms=self._clock.now_ms())
         for hook in self._hooks:
             _guard(hook.before_consume, context)
-        outcome = await call
-        context.success = outcome.done == -1
-        context.error = outcome.error
-        context.status = "SUCCESS" if context.success else "EXCEPTION" if outcome.error else "RECONSUME_LATER"
-        for hook in self._hooks:
-            _guard(hook.after_consume, context)
+        try:
+            outcome = await call()
+            context.success = outcome.done == -1
+            context.error = outcome.error
+        except BaseException as error:  # cancelled at the end of the consumer
+            context.error = error
+            raise
+        finally:
+            failed = "EXCEPTION" if context.error is not None else "RECONSUME_LATER"
+            context.status = "SUCCESS" if context.success else failed
+            for hook in reversed(self._hooks):
+                _guard(hook.after_consume, context)
         return outcome
 
     # -- after the handler -----------------------------------------------------------------------------

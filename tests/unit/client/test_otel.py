@@ -1,122 +1,153 @@
+"""Spans of real clients, seen by OpenTelemetry's own SDK."""
+
 from __future__ import annotations
 
 import asyncio
-from collections.abc import MutableMapping
-from typing import Any
+import subprocess
+import sys
+from collections.abc import Iterator
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanContext, StatusCode
 from tests.conformance.waiting import until
-from tests.unit.client.messages import received
 
-from orbitmq.client.handlers import ConsumeContext
-from orbitmq.client.message import Message, SendResult, SendStatus
-from orbitmq.client.otel import OpenTelemetryApi, OpenTelemetryHook
-from orbitmq.client.sender import SendContext
-from orbitmq.model.route import MessageQueue
+from orbitmq.client import (
+    ConsumeFromWhere,
+    Message,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+    RetryLater,
+    SendFailed,
+)
+from orbitmq.client.otel import OpenTelemetryHook
+from orbitmq.testing import RunningBroker, run_broker
 
-
-class Span:
-    """A span that remembers what was said of it."""
-
-    def __init__(self, name: str, parent: object, attributes: dict[str, object]) -> None:
-        self.name, self.parent, self.attributes = name, parent, attributes
-        self.ended = False
-        self.status: Any = None
-        self.errors: list[BaseException] = []
-
-    def set_attribute(self, name: str, value: object) -> None:
-        self.attributes[name] = value
-
-    def record_exception(self, error: BaseException) -> None:
-        self.errors.append(error)
-
-    def set_status(self, status: Any) -> None:
-        self.status = status
-
-    def end(self) -> None:
-        self.ended = True
+pytestmark = pytest.mark.slow
+FIRST = ConsumeFromWhere.FIRST_OFFSET
 
 
 class Telemetry:
-    """The few functions of OpenTelemetry the hook needs."""
+    """A tracer whose finished spans can be looked at."""
 
     def __init__(self) -> None:
-        self.spans: list[Span] = []
-        self.current: list[object] = []
+        self._exporter = InMemorySpanExporter()
+        self._provider = TracerProvider()
+        self._provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.hook = OpenTelemetryHook(self._provider.get_tracer("test"))
 
-    def start_span(
-        self, name: str, *, kind: str, attributes: dict[str, object], context: object = None
-    ) -> Span:
-        span = Span(name, context, attributes | {"kind": kind})
-        self.spans.append(span)
-        return span
+    def spans(self, name: str) -> list[ReadableSpan]:
+        return [span for span in self._exporter.get_finished_spans() if span.name == name]
 
-    def inject(self, carrier: MutableMapping[str, str], context: object) -> None:
-        carrier["traceparent"] = f"span-{self.spans.index(context)}"  # type: ignore[arg-type]
+    def close(self) -> None:
+        self._provider.shutdown()
 
-    def api(self) -> OpenTelemetryApi:
-        return OpenTelemetryApi(
-            tracer=lambda name: self,
-            inject=self.inject,
-            extract=lambda carrier: carrier.get("traceparent"),
-            scope=(lambda span: span, self.attach, self.detach),
-            kinds=("producer", "consumer"),
-            error_status=lambda text: f"error: {text}",
+
+@pytest.fixture
+def telemetry() -> Iterator[Telemetry]:
+    made = Telemetry()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[RunningBroker]:
+    with run_broker() as running:
+        yield running
+
+
+def context_of(span: ReadableSpan) -> SpanContext:
+    context = span.get_span_context()
+    assert context is not None
+    return context
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "function", "orderly function"])
+def test_span_of_the_handler_is_current_and_a_child_of_the_span_of_the_send(
+    broker: RunningBroker, telemetry: Telemetry, kind: str
+) -> None:
+    topic = f"spans-{kind.replace(' ', '-')}"
+    current: list[SpanContext] = []
+
+    async def coroutine(message: ReceivedMessage) -> None:
+        current.append(trace.get_current_span().get_span_context())
+
+    def function(message: ReceivedMessage) -> None:
+        current.append(trace.get_current_span().get_span_context())
+
+    async def run() -> None:
+        async with Producer("p", broker.name_server) as producer:
+            producer.add_hook(telemetry.hook)
+            result = await producer.send(Message(topic, "x"))
+        consumer = PushConsumer(
+            f"readers-{topic}", broker.name_server, from_where=FIRST, orderly=kind.startswith("orderly")
         )
-
-    def attach(self, span: object) -> int:
-        self.current.append(span)
-        return len(self.current)
-
-    def detach(self, token: int) -> None:
-        assert len(self.current) == token
-        self.current.pop()
-
-
-def test_span_of_the_handler_is_a_child_of_the_span_of_the_send() -> None:
-    telemetry = Telemetry()
-    hook = OpenTelemetryHook(api=telemetry.api())
-    message = Message("T", "x", properties={})
-    sent = SendContext("g", [message])
-    hook.before_send(sent)
-    queue = MessageQueue(topic="T", broker_name="b", queue_id=0)
-    sent.result = SendResult(SendStatus.OK, "ID", queue, 0, "")
-    hook.after_send(sent)
-    got = ConsumeContext("readers", [received(0, traceparent=message.properties["traceparent"])])
-    hook.before_consume(got)
-    assert telemetry.current == [telemetry.spans[1]], "the handler runs inside the span"
-    got.success = False
-    got.error = ValueError("no")
-    got.status = "EXCEPTION"
-    hook.after_consume(got)
-    publish, process = telemetry.spans
-    assert (publish.name, process.name, process.parent) == ("T publish", "T process", "span-0")
-    assert publish.attributes["messaging.message.id"] == "ID"
-    assert (publish.ended, process.ended, process.status) == (True, True, "error: EXCEPTION")
-    assert telemetry.current == []
-
-
-@pytest.mark.slow
-def test_hooks_of_real_clients_carry_the_context() -> None:
-    from orbitmq.client import ConsumeFromWhere, Producer, PushConsumer
-    from orbitmq.testing import run_broker
-
-    telemetry = Telemetry()
-    hook = OpenTelemetryHook(api=telemetry.api())
-
-    async def run(name_server: str) -> None:
-        async with Producer("p", name_server) as producer:
-            producer.add_hook(hook)
-            await producer.send(Message("T", "x"))
-        consumer = PushConsumer("c", name_server, from_where=ConsumeFromWhere.FIRST_OFFSET)
-        consumer.add_hook(hook)
-        consumer.subscribe("T", handler=lambda message: None)
-        consumer.on_message(lambda message: None)
+        consumer.add_hook(telemetry.hook)
+        consumer.subscribe(topic, handler=coroutine if kind == "coroutine" else function)
         async with consumer:
-            await until(
-                lambda: len(telemetry.spans) == 2 and telemetry.spans[1].ended, "the span of the handler"
-            )
+            await until(lambda: telemetry.spans(f"{topic} process"), "the span of the handler")
+        [publish] = telemetry.spans(f"{topic} publish")
+        assert publish.attributes is not None
+        assert publish.attributes["messaging.message.id"] == result.message_id
 
-    with run_broker() as broker:
-        asyncio.run(run(broker.name_server))
-    assert [span.parent for span in telemetry.spans] == [None, "span-0"]
+    asyncio.run(run())
+    [publish], [process] = telemetry.spans(f"{topic} publish"), telemetry.spans(f"{topic} process")
+    assert process.parent is not None
+    assert process.parent.span_id == context_of(publish).span_id
+    assert context_of(process).trace_id == context_of(publish).trace_id
+    assert current == [context_of(process)]
+    assert process.status.status_code is StatusCode.UNSET
+
+
+def test_batch_is_linked_with_every_send_and_failures_are_told(
+    broker: RunningBroker, telemetry: Telemetry
+) -> None:
+    async def run() -> None:
+        async with Producer("p", broker.name_server) as producer:
+            producer.add_hook(telemetry.hook)
+            queue = (await producer.queues("linked"))[0]
+            for number in range(3):
+                await producer.send(Message("linked", str(number)), queue=queue)
+        consumer = PushConsumer("linked-readers", broker.name_server, from_where=FIRST)
+        consumer.add_hook(telemetry.hook)
+
+        @consumer.listen("linked", batch_size=10)
+        async def handle(messages: list[ReceivedMessage]) -> None:
+            raise RetryLater(delay_level=18)
+
+        async with consumer:
+            await until(lambda: telemetry.spans("linked process"), "the span of the handler")
+
+    asyncio.run(run())
+    sent = {context_of(span).span_id for span in telemetry.spans("linked publish")}
+    process = telemetry.spans("linked process")[0]
+    assert len(sent) == 3
+    assert {link.context.span_id for link in process.links} == sent
+    assert process.status.status_code is StatusCode.ERROR
+    assert [event.name for event in process.events] == ["exception"]
+
+
+def test_failed_send_ends_its_span_with_the_error(telemetry: Telemetry) -> None:
+    async def run() -> None:
+        with run_broker() as broker:
+            producer = Producer("p", broker.name_server, retries=0, send_timeout_s=0.5)
+            producer.add_hook(telemetry.hook)
+            await producer.start()
+            await producer.send(Message("failing", "x"))
+        with pytest.raises(SendFailed):
+            await producer.send(Message("failing", "y"))
+        await producer.stop()
+
+    asyncio.run(run())
+    codes = [span.status.status_code for span in telemetry.spans("failing publish")]
+    assert codes == [StatusCode.UNSET, StatusCode.ERROR]
+
+
+def test_missing_package_is_named() -> None:
+    script = "import sys; sys.modules['opentelemetry'] = None; import orbitmq.client.otel"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert "pip install 'orbitmq[otel]'" in ended.stderr

@@ -205,3 +205,12 @@ def test_trace_records_have_the_fields_of_the_java_client() -> None:
     )
     after = consume_after_record(context, "g", "REQ", now_ms=14).text
     assert after == "SubAfter\x01REQ\x01U\x014\x01true\x01k\x010\x0114\x01g\x02"
+
+
+def test_plain_handler_that_returns_an_awaitable_has_not_consumed() -> None:
+    async def handle(message: object) -> None:
+        raise AssertionError("never awaited")
+
+    outcome = Handler(lambda message: handle(message), None).run_blocking([received(0)])
+    assert outcome.done == 0
+    assert "async def" in str(outcome.error)
