@@ -30,10 +30,19 @@ from pyarrow import fs as pafs
 from orbitmq.errors import ConfigError, CorruptionError
 from orbitmq.record.layout import BLANK_BYTES, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from orbitmq.record.scan import EndKind, ScannedRecord, scan
-from orbitmq.spark.arrow import scan_records
+from orbitmq.spark.arrow import Positions, scan_records
 from orbitmq.store.layout import FILE_NAME_DIGITS, offset_of_name
 
-__all__ = ["Block", "Segment", "list_segments", "open_location", "open_segment", "plan_blocks"]
+__all__ = [
+    "Block",
+    "Bytes",
+    "Segment",
+    "end_of_data",
+    "list_segments",
+    "open_location",
+    "open_segment",
+    "plan_blocks",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -196,7 +205,7 @@ def plan_blocks(
     nexts = [*(block.first_ms for block in blocks[1:]), None]
     return [
         block
-        for block, following_ms in zip(blocks, nexts, strict=True)
+        for block, following_ms in zip(blocks, nexts, strict=False)
         if _may_hold(block.first_ms, following_ms, starting_ms, ending_ms)
     ]
 
@@ -299,7 +308,7 @@ def _last_blocks(segment: Segment, data: Bytes, first: ScannedRecord, block_byte
 def _walked_blocks(segment: Segment, data: Bytes, block_bytes: int) -> list[Block]:
     view = data.read(0, segment.size_bytes)
     starts = scan_records(view, 0, len(view))
-    end = _end_of_data(segment, view, starts)
+    end = end_of_data(segment.path, view, starts, segment.log_offset)
     wishes = range(0, end, block_bytes or end)
     chosen = np.unique(np.searchsorted(starts, list(wishes)))
     cuts = [int(starts[index]) for index in chosen.tolist() if index < len(starts) and starts[index] < end]
@@ -312,18 +321,19 @@ def _walked_blocks(segment: Segment, data: Bytes, block_bytes: int) -> list[Bloc
     return blocks
 
 
-def _end_of_data(
-    segment: Segment, view: memoryview, starts: np.ndarray[tuple[int], np.dtype[np.int64]]
-) -> int:
-    """Behind the last whole record. The last one on disk may lack its end: then its checksum, or zeroes, tell."""
+def end_of_data(path: str, view: memoryview, starts: Positions, log_base: int) -> int:
+    """Where the last whole record of ``starts`` ends, if nothing follows it.
+
+    The last one on disk may lack its end, with a right size and magic: its checksum, or zeroes in its text, tell.
+    """
     last = int(starts[-1])
     walked_end = last + int.from_bytes(view[last : last + 4], "big")
     near = int(starts[int(np.searchsorted(starts, max(0, walked_end - _TAIL_BYTES)))])
-    walk = scan(view, near, len(view), log_base=segment.log_offset)
+    walk = scan(view, near, len(view), log_base=log_base)
     for _ in walk:
         pass
     assert walk.end is not None
     if walk.end.kind is EndKind.BAD:
-        logger.warning("the log ends with half a record segment=%s at=%d: %s", segment.path, *walk.end[1:])
+        logger.warning("the log ends with half a record path=%s at=%d: %s", path, *walk.end[1:])
     # Bad bytes with whole records behind them are damage, not an end; the reader will come upon them.
-    return last if walk.end.position == last else max(walked_end, walk.end.position)
+    return last if walk.end.position == last else walked_end

@@ -27,7 +27,15 @@ from orbitmq.record.scan import EndKind, ScanEnd, scan
 from orbitmq.spark.arrow import Positions, decode_records, scan_records
 from orbitmq.spark.options import flag, number, refuse_misspelt, required, text
 from orbitmq.spark.schema import SCHEMA_DDL, selected_columns
-from orbitmq.spark.store_files import Block, list_segments, open_segment, plan_blocks
+from orbitmq.spark.store_files import (
+    RESYNC_BYTES,
+    Block,
+    Bytes,
+    end_of_data,
+    list_segments,
+    open_segment,
+    plan_blocks,
+)
 
 __all__ = ["RocketmqStoreSource", "StoreOptions", "StoreReader", "read_block"]
 
@@ -175,29 +183,59 @@ def read_block(
     Raises ``CorruptionError`` if the block does not hold whole records from its start to its end, ``RecordError`` for
     a body that is not what was stored. With ``fail_on_data_loss`` off both are logged: damaged records are left out.
     """
+    rows = _Rows(block, options, columns)
     try:
         with open_segment(block.segment, filesystem) as data:
-            rows = _Rows(block, options, columns)
-            position = block.start
-            window = BATCH_BYTES
-            while position < block.end:
-                end = min(position + window, block.end)
-                view = data.read(position, end)
-                starts = scan_records(view, 0, len(view))
-                if not len(starts):
-                    if end < block.end:
-                        window *= 2  # a record longer than what was looked at
-                        continue
-                    _check_end(block, position, data.read(position, block.segment.size_bytes))
-                    return
+            windows = _windows(block, data)
+            for view, starts, position in _trimmed(block, windows) if block.open_end else windows:
                 yield from rows.decode(view, starts, position)
-                last = int(starts[-1])
-                position += last + int.from_bytes(view[last : last + 4], "big")
-                window = BATCH_BYTES
     except CorruptionError as error:
         if options.fail_on_data_loss:
             raise
         logger.warning("rows lost, the rest of the block is left out: %s", error)
+
+
+Window = tuple[memoryview, Positions, int]
+"""Some bytes, where records begin in them, and where the bytes begin in the segment."""
+
+
+def _windows(block: Block, data: Bytes) -> Iterator[Window]:
+    """The records of a block, some at a time."""
+    position, size = block.start, BATCH_BYTES
+    while position < block.end:
+        end = min(position + size, block.end)
+        view = data.read(position, end)
+        starts = scan_records(view, 0, len(view))
+        if len(starts):
+            yield view, starts, position
+            last = int(starts[-1])
+            position += last + int.from_bytes(view[last : last + 4], "big")
+            size = BATCH_BYTES
+        elif end < block.end and position + len(view) == end and not _at_end(view):
+            size *= 2  # a record longer than what was looked at
+        else:
+            _check_end(block, position, data.read(position, position + RESYNC_BYTES))
+            return
+
+
+def _at_end(view: memoryview) -> bool:
+    """Whether nothing is written here, or the marker of a segment's end."""
+    walk = scan(view, 0, len(view), check_crc=False)
+    assert next(iter(walk), None) is None
+    return walk.end is not None and walk.end.kind in (EndKind.ZEROES, EndKind.BLANK)
+
+
+def _trimmed(block: Block, windows: Iterator[Window]) -> Iterator[Window]:
+    """The same without half a record at the end."""
+    held: Window | None = None
+    for window in windows:
+        if held is not None:
+            yield held
+        held = window
+    if held is not None:
+        view, starts, position = held
+        end = end_of_data(block.segment.path, view, starts, block.segment.log_offset + position)
+        yield view, starts[starts < end], position
 
 
 def _check_end(block: Block, position: int, rest: memoryview) -> None:
