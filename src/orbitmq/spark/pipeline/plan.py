@@ -256,6 +256,7 @@ def _queries(
                 access_key=letter.access_key,
                 secret_key=letter.secret_key,
                 options=letter.options,
+                keep_ids=True,
             )
             wanted.append((f"steps[{number}].deadLetter", rejects))
     for path, sink in wanted:

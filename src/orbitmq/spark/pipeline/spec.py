@@ -238,6 +238,10 @@ class TopicSink(_Cluster, frozen=True, kw_only=True, tag="topic", tag_field="kin
     enabled: bool = True
     topic: str = ""
     """Without it the relation has a column ``topic``."""
+    keep_ids: bool = False
+    """The unique key of a message is that of the row (column ``msg_id``), so a repeated run repeats it."""
+    keep_queue: bool = False
+    """Columns ``broker`` and ``queue_id`` choose the queue."""
     output_mode: Literal["append", "complete"] = "append"
 
 

@@ -1,0 +1,307 @@
+"""``orbitmq pipeline``: data pipelines on Spark from a file, and topics to Parquet and back.
+
+Leaves with 0 when all is well (also when a stream was stopped by a signal), 1 when a pipeline failed on its way, 2 when
+it could not start: the file, Java, a package, a server or a topic is not as it must be.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import click
+from rich.console import Console
+
+from orbitmq.errors import OrbitError
+from orbitmq.spark.pipeline.errors import EnvironmentFault, PipelineError, SpecError
+from orbitmq.spark.pipeline.load import load_pipeline
+from orbitmq.spark.pipeline.moments import milliseconds, moment_text
+from orbitmq.spark.pipeline.plan import Plan, lines, make_plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["pipeline_commands"]
+
+PIPE_WIDTH: Final = 240
+FAILED: Final = 1
+MISUSED: Final = 2
+
+
+@click.group("pipeline")
+def pipeline_commands() -> None:
+    """Data pipelines on Spark."""
+
+
+def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for value in values:
+        name, found, text = value.partition("=")
+        if not found or not name:
+            raise click.BadParameter(f"{value!r} is not name=value")
+        pairs[name] = text
+    return pairs
+
+
+_master = click.option(
+    "--master",
+    default="local[*]",
+    show_default=True,
+    help="Where Spark runs: local[N], spark://host:port, yarn, k8s://...",
+)
+_conf = click.option(
+    "--conf", "conf", multiple=True, callback=_pairs, metavar="KEY=VALUE", help="A setting of Spark."
+)
+_spark_log = click.option(
+    "--spark-log",
+    type=click.Choice(["OFF", "ERROR", "WARN", "INFO"]),
+    default="OFF",
+    show_default=True,
+    help="Show Spark's own log on standard error.",
+)
+_namesrv = click.option(
+    "--namesrv", "-n", default="127.0.0.1:9876", show_default=True, help="Address of the name server."
+)
+_option = click.option(
+    "--option",
+    "-o",
+    "options",
+    multiple=True,
+    callback=_pairs,
+    metavar="KEY=VALUE",
+    help="Option of the topic format, such as accessKey, secretKey, tls.enable.",
+)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """One line and an exit code for every failure that has a reason."""
+    try:
+        yield
+    except PipelineError as error:
+        _fail(str(error), error.exit_code)
+    except OrbitError as error:
+        _fail(str(error), FAILED)
+    except KeyboardInterrupt:
+        _fail("stopped before it was done", FAILED)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    click.echo(f"orbitmq: {message}", err=True)
+    # Threads of Spark's gateway must not keep a process alive that is done.
+    sys.stderr.flush()
+    sys.exit(code)
+
+
+@contextmanager
+def _session(
+    master: str, name: str, conf: Mapping[str, str], log_level: str, python_path: Path | None = None
+) -> Iterator[SparkSession]:
+    from orbitmq.spark.pipeline.session import build_session
+
+    session = build_session(master, name, conf, log_level=log_level, python_path=python_path)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+@contextmanager
+def _stopped_by_signals(*, streaming: bool) -> Iterator[threading.Event]:
+    """An event that SIGTERM and Ctrl-C set. A second signal, or one during a batch, interrupts."""
+    stop = threading.Event()
+
+    def on_signal(number: int, frame: Any) -> None:
+        if stop.is_set() or not streaming:
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# -- run -----------------------------------------------------------------------------------------------
+
+
+@pipeline_commands.command("run")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--set", "given", multiple=True, callback=_pairs, metavar="NAME=VALUE", help="A parameter of the file."
+)
+@click.option("--dry-run", is_flag=True, help="Check the file, print the plan, start nothing.")
+@click.option("--once", is_flag=True, help="A stream ends when it has read what is there now.")
+@_master
+@_conf
+@click.option(
+    "--metrics-port", type=click.IntRange(1, 65535), help="Serve figures for Prometheus on this port."
+)
+@click.option("--metrics-address", default="127.0.0.1", show_default=True, help="Address of that port.")
+@click.option("--quiet", is_flag=True, help="No progress, no summary.")
+@_spark_log
+def run_command(file: Path, **options: Any) -> None:
+    """Run the pipeline of FILE (YAML, TOML or JSON)."""
+    with _told():
+        plan = _plan(file, options["given"])
+        if options["dry_run"]:
+            for line in lines(plan, master=options["master"], once=options["once"]):
+                click.echo(line)
+            return
+        _run(plan, options)
+
+
+def _plan(file: Path, given: Mapping[str, str]) -> Plan:
+    try:
+        pipeline = load_pipeline(file, given, os.environ)
+        plan = make_plan(pipeline, file.resolve().parent)
+        if any(step.__struct_config__.tag == "python" for step in pipeline.steps):
+            from orbitmq.spark.pipeline.preflight import check_modules
+
+            check_modules(plan)
+    except SpecError as error:
+        if error.path.startswith(str(file)):
+            raise
+        raise SpecError(f"{file}: {error.path}" if error.path else str(file), error.problem) from error
+    return plan
+
+
+def _run(plan: Plan, options: Mapping[str, Any]) -> None:
+    from orbitmq.spark.pipeline.session import check_environment
+
+    check_environment()
+    from orbitmq.spark.pipeline.display import PipelineMetrics, ProgressDisplay, print_table
+    from orbitmq.spark.pipeline.preflight import check_servers
+    from orbitmq.spark.pipeline.run import BatchReport, run_batch, run_stream
+
+    for warning in plan.warnings:
+        click.echo(f"orbitmq: note: {warning}", err=True)
+    check_servers(plan)
+    metrics = PipelineMetrics(plan.pipeline.name)
+    if options["metrics_port"] is not None:
+        metrics.serve(options["metrics_port"], options["metrics_address"])
+    errors = Console(stderr=True) if sys.stderr.isatty() else Console(stderr=True, width=PIPE_WIDTH)
+    output = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+    display = ProgressDisplay(plan, errors, quiet=options["quiet"])
+
+    def report(batch: BatchReport) -> None:
+        metrics.report(batch)
+        display.report(batch)
+
+    conf = {key: str(value) for key, value in plan.pipeline.spark.items()} | options["conf"]
+    name = f"orbitmq pipeline {plan.pipeline.name}"
+    with _session(options["master"], name, conf, options["spark_log"], plan.directory) as session:
+        with _stopped_by_signals(streaming=plan.streaming) as stop, display:
+            view = print_table(output)
+            if plan.streaming:
+                run_stream(session, plan, view, report, stop, once=options["once"])
+            else:
+                run_batch(session, plan, view, report, stop)
+        if not options["quiet"]:
+            for line in display.summary():
+                click.echo(line, err=True)
+
+
+# -- archive and replay --------------------------------------------------------------------------------
+
+
+@pipeline_commands.command("archive")
+@click.argument("directory")
+@click.option("--topic", "-t", "topics", multiple=True, help="A topic; may be given several times.")
+@click.option("--topic-pattern", help="A regular expression instead.")
+@click.option("--since", help="Stored at this time or later: 2026-05-01T12:00:00Z or milliseconds.")
+@click.option("--until", help="Stored before this time.")
+@_namesrv
+@_option
+@_master
+@_conf
+@_spark_log
+def archive_command(directory: str, topics: tuple[str, ...], **options: Any) -> None:
+    """Write messages of topics to DIRECTORY as Parquet. Again: only what came since."""
+    with _told():
+        from orbitmq.spark.pipeline.session import check_environment
+
+        check_environment()
+        from orbitmq.spark.pipeline.archive import Archive, archive_topics, plan_archive, read_manifest
+
+        since, until = _moment(options["since"], "--since"), _moment(options["until"], "--until")
+        if bool(topics) == bool(options["topic_pattern"]):
+            raise EnvironmentFault("give --topic (several times if need be) or --topic-pattern")
+        directory = _absolute(directory)
+        source = {"namesrvAddr": options["namesrv"], **options["options"]}
+        source |= {"topic": ",".join(topics)} if topics else {"topicPattern": options["topic_pattern"]}
+        known = read_manifest(directory) or Archive()
+        ranges = plan_archive(source, since, until, known)
+        span = ("" if since is None else moment_text(since), "" if until is None else moment_text(until))
+        with _session(options["master"], "orbitmq archive", options["conf"], options["spark_log"]) as session:
+            run = archive_topics(session, source, directory, ranges, known, span)
+        by_topic: dict[str, int] = {}
+        for one in run.queues:
+            by_topic[one.topic] = by_topic.get(one.topic, 0) + one.end - one.start
+        for topic, rows in by_topic.items():
+            click.echo(f"{topic}: {rows} messages")
+        if run.rows:
+            click.echo(f"{run.rows} messages in {directory}, run {run.number}; every offset is there once")
+        else:
+            click.echo("nothing new")
+
+
+@pipeline_commands.command("replay")
+@click.argument("directory")
+@click.option("--topic", "-t", "topics", multiple=True, help="Only this topic; may be given several times.")
+@click.option(
+    "--rename", multiple=True, callback=_pairs, metavar="OLD=NEW", help="Send messages of OLD to NEW."
+)
+@click.option("--since", help="Only messages stored at this time or later.")
+@click.option("--until", help="Only messages stored before this time.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Messages per second, in all.")
+@click.option("--new-ids", is_flag=True, help="Give messages new unique keys instead of those they had.")
+@click.option("--keep-queue", is_flag=True, help="Send to the broker and queue a message came from.")
+@_namesrv
+@_option
+@_master
+@_conf
+@_spark_log
+def replay_command(directory: str, topics: tuple[str, ...], rename: dict[str, str], **options: Any) -> None:
+    """Send the messages of an archive again: body, keys, tags and properties as they were."""
+    with _told():
+        from orbitmq.spark.pipeline.session import check_environment
+
+        check_environment()
+        from orbitmq.spark.pipeline.archive import Replay, replay
+        from orbitmq.spark.pipeline.preflight import check_target
+
+        request = Replay(
+            source=_absolute(directory),
+            options={"namesrvAddr": options["namesrv"], **options["options"]},
+            topics=topics,
+            renamed=rename,
+            since_ms=_moment(options["since"], "--since"),
+            until_ms=_moment(options["until"], "--until"),
+            rate=options["rate"],
+            keep_ids=not options["new_ids"],
+            keep_queue=options["keep_queue"],
+        )
+        check_target(request.options)
+        with _session(options["master"], "orbitmq replay", options["conf"], options["spark_log"]) as session:
+            sent, by_topic = replay(session, request)
+        for topic, rows in by_topic.items():
+            click.echo(f"{topic}: {rows} messages")
+        click.echo(f"{sent} messages sent" if sent else "no message matches")
+
+
+def _moment(text: str | None, option: str) -> int | None:
+    return None if text is None else milliseconds(text, option)
+
+
+def _absolute(path: str) -> str:
+    return path.rstrip("/") if re.match(r"^\w[\w+.-]*://", path) else str(Path(path).resolve())

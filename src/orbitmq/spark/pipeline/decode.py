@@ -1,0 +1,144 @@
+"""The decode step: JSON by Spark itself, Avro and Protobuf by Arrow batches on the executors."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
+
+from orbitmq.spark.pipeline.decode_avro import AvroDecoder
+from orbitmq.spark.pipeline.decode_protobuf import ProtobufDecoder
+from orbitmq.spark.pipeline.errors import SpecError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    from orbitmq.spark.pipeline.plan import Plan
+    from orbitmq.spark.pipeline.spec import DecodeStep
+
+__all__ = ["ERROR_COLUMN", "apply_decode"]
+
+ERROR_COLUMN: Final = "decode_error"
+_CORRUPT: Final = "_orbitmq_corrupt"
+_DECODERS_MAX: Final = 32
+
+
+@functools.lru_cache(_DECODERS_MAX)
+def _decoder(form: str, schema: bytes, detail: str) -> AvroDecoder | ProtobufDecoder:
+    """Made once in each Python worker, which Spark keeps from batch to batch."""
+    return AvroDecoder(schema.decode(), detail) if form == "avro" else ProtobufDecoder(schema, detail)
+
+
+def _batches(
+    form: str, schema: bytes, detail: str, column: str, into: str
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        decoder = _decoder(form, schema, detail)
+        for batch in batches:
+            bodies = batch.column(batch.schema.get_field_index(column))
+            values, errors = decoder.decode(bodies.to_pylist())
+            yield pa.RecordBatch.from_arrays(
+                [*batch.columns, values, errors], names=[*batch.schema.names, into, ERROR_COLUMN]
+            )
+
+    return decode
+
+
+def apply_decode(frame: DataFrame, step: DecodeStep, plan: Plan, path: str) -> DataFrame:
+    """``frame`` with the content of a column beside it. Raises ``SpecError`` for what does not fit."""
+    from pyspark.sql import functions as f
+
+    types = dict(frame.dtypes)
+    if types.get(step.column) not in ("binary", "string"):
+        found = types.get(step.column)
+        text = f"column {step.column!r} is {found}" if found else f"there is no column {step.column!r}"
+        raise SpecError(f"{path}.column", f"{text}; a binary or string column can be decoded")
+    for column in (step.into, ERROR_COLUMN):
+        if column in types:
+            raise SpecError(f"{path}.into", f"there is a column {column!r} already")
+    decoded = _json(frame, step, plan, path) if step.format == "json" else _arrow(frame, step, plan, path)
+    if step.on_error == "drop":
+        decoded = decoded.where(f.col(ERROR_COLUMN).isNull())
+    elif step.on_error == "fail":
+        broken = f.raise_error(f.concat(f.lit(f"{step.name}: a body is no {step.format}: "), ERROR_COLUMN))
+        decoded = decoded.withColumn(
+            ERROR_COLUMN, f.when(f.col(ERROR_COLUMN).isNotNull(), broken).otherwise(f.col(ERROR_COLUMN))
+        )
+    if not step.flatten:
+        return decoded
+    value: Any = decoded.schema[step.into].dataType
+    if not hasattr(value, "names"):
+        raise SpecError(f"{path}.flatten", f"the content is {value.simpleString()}, which has no fields")
+    clash = sorted(set(value.names) & {*types, ERROR_COLUMN})
+    if clash:
+        raise SpecError(
+            f"{path}.flatten", f"there are columns {', '.join(clash)} already; leave flatten out and use into"
+        )
+    return decoded.select(*types, f"{step.into}.*", ERROR_COLUMN)
+
+
+def _schema_text(step: DecodeStep, plan: Plan) -> str:
+    return Path(plan.located(step.schema_file)).read_text("utf-8") if step.schema_file else step.schema
+
+
+def _json(frame: DataFrame, step: DecodeStep, plan: Plan, path: str) -> DataFrame:
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import StringType
+
+    schema = _json_schema(_schema_text(step, plan), path)
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    whole = f.from_json(f.col(step.column).cast("string"), schema.add(_CORRUPT, StringType()), options)
+    error = (
+        f.when(f.col(step.column).isNull(), "no body")
+        .when(f.col(step.into).isNull(), "empty")
+        .when(f.col(step.into)[_CORRUPT].isNotNull(), "not JSON with these columns")
+    )
+    value = f.when(f.col(ERROR_COLUMN).isNull(), f.col(step.into).dropFields(_CORRUPT))
+    return (
+        frame.withColumn(step.into, whole).withColumn(ERROR_COLUMN, error).withColumn(step.into, value)
+    ).select(*frame.columns, step.into, ERROR_COLUMN)
+
+
+def _json_schema(text: str, path: str) -> StructType:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import StructType
+
+    try:
+        if text.lstrip().startswith("{"):
+            import json
+
+            return StructType.fromJson(json.loads(text))
+        parsed = StructType.fromDDL(text)
+    except (PySparkException, ValueError, KeyError) as error:
+        first = next((line for line in str(error).splitlines() if line.strip()), "")
+        raise SpecError(f"{path}.schema", f"not a list of columns as in CREATE TABLE: {first}") from error
+    if not isinstance(parsed, StructType):
+        raise SpecError(f"{path}.schema", f"{text!r} is a type, not a list of columns")
+    return parsed
+
+
+def _arrow(frame: DataFrame, step: DecodeStep, plan: Plan, path: str) -> DataFrame:
+    from pyspark.sql import functions as f
+    from pyspark.sql.pandas.types import from_arrow_type
+    from pyspark.sql.types import StringType, StructType
+
+    detail: str
+    if step.format == "avro":
+        schema, detail = _schema_text(step, plan).encode(), step.framing
+    else:
+        schema, detail = Path(plan.located(step.schema_file)).read_bytes(), step.message
+    try:
+        arrow = _decoder(step.format, schema, detail).arrow_type
+    except SpecError as error:
+        where = "message" if "no message" in error.problem else "schema" if step.schema else "schemaFile"
+        raise SpecError(f"{path}.{where}", error.problem) from error
+    bodies = frame.withColumn(step.column, f.col(step.column).cast("binary"))
+    result = StructType([*bodies.schema.fields])
+    result.add(step.into, from_arrow_type(arrow))
+    result.add(ERROR_COLUMN, StringType())
+    decode = _batches(step.format, schema, detail, step.column, step.into)
+    return bodies.mapInArrow(decode, result)

@@ -1,0 +1,272 @@
+"""Runs a plan: makes the relations, starts the queries, tells about every micro-batch, ends in order."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from orbitmq.spark.pipeline import spec
+from orbitmq.spark.pipeline.failures import explained, failure
+from orbitmq.spark.pipeline.plan import Plan, Query
+from orbitmq.spark.pipeline.sinks import TableView, query_name, start_query, write_batch
+from orbitmq.spark.pipeline.sources import open_source
+from orbitmq.spark.pipeline.steps import apply_step
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Observation, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["BatchReport", "build_frames", "offsets_behind", "run_batch", "run_stream"]
+
+_POLL_S: Final = 0.25
+_LAST_REPORTS_S: Final = 10.0
+_ROWS: Final = "_orbitmq_rows"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """What one micro-batch, or one write, did."""
+
+    query: str
+    batch_id: int
+    rows: int
+    rows_per_second: float
+    duration_ms: int
+    behind: int | None
+    """Messages not read yet; None where the sources do not say."""
+    quality: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By quality step: rows checked (``_checked``), refused (``_rejected``), and broken rules by name."""
+
+
+Reporter = Callable[[BatchReport], None]
+
+
+def build_frames(
+    session: SparkSession, plan: Plan, observed: Mapping[str, Observation | str] | None = None
+) -> dict[str, DataFrame]:
+    """All relations of a plan, each also a view for SQL. ``observed`` counts for quality steps."""
+    frames: dict[str, DataFrame] = {}
+    streaming = {relation.name: relation.streaming for relation in plan.relations}
+    for name, source in plan.pipeline.sources.items():
+        with explained(f"sources.{name}"):
+            frames[name] = open_source(session, plan, name, source, streaming=streaming[name])
+            frames[name].createOrReplaceTempView(name)
+    for number, step in enumerate(plan.pipeline.steps):
+        counter = (observed or {}).get(step.name)
+        made = apply_step(session, plan, step, frames, f"steps[{number}]", counter)
+        for name, frame in made.items():
+            frame.createOrReplaceTempView(name)
+            frames[name] = frame
+    return frames
+
+
+def _ancestors(plan: Plan, names: set[str]) -> set[str]:
+    inputs = {relation.name: relation.inputs for relation in plan.relations}
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting.extend(inputs[name])
+    return found
+
+
+# -- one batch -----------------------------------------------------------------------------------------
+
+
+def run_batch(
+    session: SparkSession, plan: Plan, view: TableView, report: Reporter, stop: threading.Event
+) -> None:
+    """Write every sink once, one after the other. Raises ``PipelineError``."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    used = _ancestors(plan, {query.relation for query in plan.queries})
+    observed = {
+        relation.definition.name: Observation(relation.definition.name)
+        for relation in plan.relations
+        if isinstance(relation.definition, spec.QualityStep) and relation.name in used
+    }
+    frames = build_frames(session, plan, observed)
+    told: set[str] = set()
+    for query in plan.queries:
+        if stop.is_set():
+            return
+        counter = Observation(_ROWS)
+        frame = frames[query.relation].observe(counter, f.count(f.lit(1)).alias("rows"))
+        with _timed() as took_ms:
+            try:
+                write_batch(frame, plan, query, view)
+            except PySparkException as error:
+                raise failure(f"sink {query.name}", error) from error
+        rows = int(counter.get["rows"])
+        seen = {
+            name: {key: int(value) for key, value in observed[name].get.items()}
+            for name in observed
+            if name not in told and name in _definitions(plan, _ancestors(plan, {query.relation}))
+        }
+        told.update(seen)
+        duration = took_ms()
+        report(BatchReport(query.name, 0, rows, rows * 1000 / max(duration, 1), duration, None, seen))
+
+
+def _definitions(plan: Plan, names: set[str]) -> set[str]:
+    """Names of the steps that make these relations."""
+    return {
+        relation.definition.name
+        for relation in plan.relations
+        if relation.name in names and isinstance(relation.definition, spec.QualityStep)
+    }
+
+
+@contextmanager
+def _timed() -> Iterator[Callable[[], int]]:
+    from orbitmq.runtime.clock import SYSTEM_CLOCK
+
+    start = SYSTEM_CLOCK.monotonic()
+    yield lambda: round((SYSTEM_CLOCK.monotonic() - start) * 1000)
+
+
+# -- streams -------------------------------------------------------------------------------------------
+
+
+def run_stream(
+    session: SparkSession,
+    plan: Plan,
+    view: TableView,
+    report: Reporter,
+    stop: threading.Event,
+    *,
+    once: bool,
+) -> None:
+    """Run until ``stop`` is set, a query fails (``PipelineError``), or (``once``) all there is was read."""
+    quality = {step.name: step.name for step in plan.pipeline.steps if isinstance(step, spec.QualityStep)}
+    listener = _listener(plan, report)
+    session.streams.addListener(listener)
+    queries: dict[str, StreamingQuery] = {}
+    try:
+        frames = build_frames(session, plan, quality)
+        for query in plan.queries:
+            if stop.is_set():
+                break
+            with explained(f"sink {query.name}"):
+                queries[query.name] = start_query(frames[query.relation], plan, query, view, once=once)
+        while not stop.wait(_POLL_S):
+            ended = [name for name, query in queries.items() if not query.isActive]
+            for name in ended:
+                if (error := queries[name].exception()) is not None:
+                    raise failure(f"sink {name}", error) from error
+            if len(ended) == len(queries):
+                break
+    finally:
+        _end(queries)
+        listener.wait(_LAST_REPORTS_S, set(queries))
+        session.streams.removeListener(listener)
+
+
+def _end(queries: Mapping[str, StreamingQuery]) -> None:
+    from pyspark.errors import PySparkException
+
+    for query in queries.values():
+        try:
+            query.stop()
+        except (
+            PySparkException
+        ):  # it did not end in stopTimeout; leaving ends it, and its checkpoint is whole
+            continue
+
+
+def _listener(plan: Plan, report: Reporter) -> Any:
+    from pyspark.sql.streaming.listener import StreamingQueryListener
+
+    by_name: dict[str, Query] = {query_name(plan, query): query for query in plan.queries}
+
+    class Listener(StreamingQueryListener):
+        """Spark calls it on threads of its own."""
+
+        def __init__(self) -> None:
+            self._names: dict[str, str] = {}
+            self._ended: set[str] = set()
+            self._changed = threading.Condition()
+
+        def onQueryStarted(self, event: Any) -> None:  # noqa: N802  # the name is Spark's
+            if event.name in by_name:
+                self._names[str(event.runId)] = by_name[event.name].name
+
+        def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+            query = by_name.get(event.progress.name or "")
+            if query is not None:
+                report(_report(query, json.loads(event.progress.json)))
+
+        def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+            """Nothing to tell."""
+
+        def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+            with self._changed:
+                self._ended.add(self._names.get(str(event.runId), ""))
+                self._changed.notify_all()
+
+        def wait(self, timeout_s: float, names: set[str]) -> None:
+            """Until Spark has told everything about these queries: its events come later than their end."""
+            with self._changed:
+                self._changed.wait_for(lambda: names <= self._ended, timeout_s)
+
+    return Listener()
+
+
+def _report(query: Query, progress: Mapping[str, Any]) -> BatchReport:
+    duration_ms = int(
+        progress.get("batchDuration") or progress.get("durationMs", {}).get("triggerExecution", 0)
+    )
+    rows = int(progress.get("numInputRows") or 0)
+    behind = [
+        offsets_behind(source.get("endOffset"), source.get("latestOffset"))
+        for source in progress.get("sources", ())
+        if not str(source.get("description", "")).startswith("FileStreamSource")
+    ]
+    known = [one for one in behind if one is not None]
+    quality = {
+        name: {key: int(value or 0) for key, value in _row(values).items()}
+        for name, values in (progress.get("observedMetrics") or {}).items()
+        if name != _ROWS
+    }
+    return BatchReport(
+        query.name,
+        int(progress.get("batchId", 0)),
+        rows,
+        float(progress.get("processedRowsPerSecond") or 0.0),
+        duration_ms,
+        sum(known) if known else None,
+        quality,
+    )
+
+
+def _row(values: Any) -> Mapping[str, Any]:
+    if isinstance(values, Mapping):
+        return values
+    return dict(values.asDict()) if hasattr(values, "asDict") else {}
+
+
+def offsets_behind(end: Any, latest: Any) -> int | None:
+    """How many messages lie between two offsets of format ``rocketmq``, given as values or as JSON text."""
+    try:
+        end = json.loads(end) if isinstance(end, str) else end
+        latest = json.loads(latest) if isinstance(latest, str) else latest
+    except ValueError:
+        return None
+    if not isinstance(end, Mapping) or not isinstance(latest, Mapping):
+        return None
+    total = 0
+    for key, newest in latest.items():
+        reached = end.get(key)
+        if isinstance(newest, Mapping):
+            total += offsets_behind(reached or {}, newest) or 0
+        elif isinstance(newest, int):
+            total += max(0, newest - (reached if isinstance(reached, int) else 0))
+    return total

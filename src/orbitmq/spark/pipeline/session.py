@@ -1,0 +1,103 @@
+"""The Spark session of a pipeline: one place for Java, Python, logging and what differs from Spark's defaults."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.spark.pipeline.errors import EnvironmentFault
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["build_session", "check_environment", "session_options"]
+
+LOG_LEVELS: Final = ("OFF", "ERROR", "WARN", "INFO")
+_LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+
+
+def check_environment() -> None:
+    """Raise ``EnvironmentFault`` with what to do when Spark cannot start here."""
+    try:
+        import pyspark  # noqa: F401  # only asked whether it is there
+    except ImportError:
+        raise EnvironmentFault("pipelines need PySpark: pip install 'orbitmq[spark]'") from None
+    home = os.environ.get("JAVA_HOME", "")
+    if home:
+        if not os.access(Path(home) / "bin" / "java", os.X_OK):
+            raise EnvironmentFault(f"JAVA_HOME is {home}, and there is no bin/java in it")
+    elif shutil.which("java") is None:
+        raise EnvironmentFault("Spark needs a JDK 17 or 21: install one, or set JAVA_HOME to it")
+
+
+def session_options(master: str, options: Mapping[str, str], log_level: str = "OFF") -> dict[str, str]:
+    """All settings of a session; ``options`` win over ours."""
+    java = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()} -Dorbitmq.spark.log={log_level}"
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # Days and hours of messages mean the same on every machine.
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.stopTimeout": "30s",
+        "spark.sql.streaming.numRecentProgressUpdates": "200",
+        "spark.sql.adaptive.enabled": "true",
+        **options,
+    }
+    if master.startswith("local"):
+        # 200 partitions are for a cluster; here each costs a task and, in a stream, a state file.
+        settings.setdefault("spark.sql.shuffle.partitions", "4")
+        settings.setdefault("spark.driver.host", "127.0.0.1")
+        settings.setdefault("spark.driver.bindAddress", "127.0.0.1")
+    settings["spark.driver.extraJavaOptions"] = " ".join(
+        filter(None, (java, settings.get("spark.driver.extraJavaOptions", "")))
+    )
+    return settings
+
+
+def build_session(
+    master: str,
+    name: str,
+    options: Mapping[str, str] | None = None,
+    *,
+    log_level: str = "OFF",
+    python_path: Path | None = None,
+) -> SparkSession:
+    """A session with our data sources. Raises ``EnvironmentFault`` when it cannot be had.
+
+    ``python_path`` is where modules of the pipeline lie; Python workers on this machine look there too.
+    """
+    check_environment()
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    from orbitmq import spark as sources
+
+    # Workers would take the first python3 of the path, which may have neither pyarrow nor this package.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if python_path is not None:
+        known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        if str(python_path) not in known:
+            os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(python_path), *known]))
+    builder = SparkSession.builder.master(master).appName(name)
+    for key, value in session_options(master, options or {}, log_level).items():
+        builder = builder.config(key, value)
+    try:
+        session = builder.getOrCreate()
+    except PySparkException as error:
+        raise EnvironmentFault(f"Spark does not start: {_first_line(str(error))}") from error
+    except Exception as error:  # py4j wraps whatever the JVM raised; the author needs its first line
+        raise EnvironmentFault(f"Spark does not start on {master}: {_first_line(str(error))}") from error
+    getattr(sources, "register")(session)  # noqa: B009
+    return session
+
+
+def _first_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("\tat ")]
+    return " ".join(lines[:2])[:300] or "no reason given"
