@@ -1,289 +1,177 @@
-"""``orbitmq demo``: a shop on orbitmq, from start to checked result, in one process that ends by itself.
+"""``orbitmq demo``: a shop on orbitmq, from start to checked result, that ends by itself.
 
-Orders come in; some are paid. A delayed message closes each order that was not paid in time (thirty minutes in the
-shop's words, three seconds here). Stock is confirmed by a transaction. A group of consumers grows from one to three
-while it works. At the end everything is compared with what was sent; any difference is printed and gives exit code 1.
+A name server, a master and a slave; orders, payments, delays, transactions and a group that grows while it works
+(``demo_shop``); the slave's log compared with the master's (``demo_servers``); Spark turns the topics into Parquet
+and a table (``demo_spark``). Everything is compared with what was sent; any difference is printed and gives exit
+code 1.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import shutil
 import sys
-import tempfile
 import time
-from collections import Counter
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import click
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from orbitmq.broker.broker import Broker
-from orbitmq.broker.config import BrokerConfig
-from orbitmq.client import (
-    ConsumeFromWhere,
-    Message,
-    Producer,
-    PushConsumer,
-    PushOptions,
-    ReceivedMessage,
-    TransactionState,
-)
-from orbitmq.namesrv.config import NameServerConfig
-from orbitmq.namesrv.server import NameServer
+from orbitmq.cli import demo_spark
+from orbitmq.cli.demo_servers import Replication, run_cluster
+from orbitmq.cli.demo_shop import CLOSED, ORDERS, PAYMENTS, Shop, ShopRun
+from orbitmq.cli.servers import fail
+from orbitmq.client import TransactionState
 from orbitmq.runtime.logs import configure_logging
-from orbitmq.store.config import StoreConfig
 
 __all__ = ["demo_command"]
 
-ORDERS: Final = "ShopOrders"
-PAYMENTS: Final = "ShopPayments"
-TIMEOUTS: Final = "ShopOrderTimeouts"
-STOCK: Final = "ShopStock"
-LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 3s 1h 2h"
-"""Apache's table with level 16, half an hour, cut to three seconds."""
-HALF_AN_HOUR_LEVEL: Final = 16
-WAIT_S: Final = 90.0
+_MARK: Final = ".orbitmq-demo"
+"""Says that a directory is the demo's own and may go with the next run."""
 
 
-@dataclass(slots=True)
-class Shop:
-    """What was sent and what came out."""
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run came to."""
 
-    sent_orders: set[str] = field(default_factory=set)
-    sent_payments: set[str] = field(default_factory=set)
-    sent_stock: dict[str, TransactionState] = field(default_factory=dict)
-    orders: Counter[str] = field(default_factory=Counter)
-    paid: set[str] = field(default_factory=set)
-    closed: set[str] = field(default_factory=set)
-    timeouts: set[str] = field(default_factory=set)
-    confirmed: Counter[str] = field(default_factory=Counter)
-    checked: int = 0
-    by_consumer: Counter[str] = field(default_factory=Counter)
-    early: list[str] = field(default_factory=list)
+    shop: Shop
+    replication: Replication
+    spark: demo_spark.SparkResult | None
 
     def differences(self) -> list[str]:
         """What is not as it was sent; empty when all is well."""
-        found: list[str] = []
-        unpaid = self.sent_orders - self.sent_payments
-        committed = {
-            order for order, state in self.sent_stock.items() if state is not TransactionState.ROLLBACK
-        }
-        for name, got, expected in (
-            ("orders received", set(self.orders), self.sent_orders),
-            ("payments received", self.paid, self.sent_payments),
-            ("orders closed as unpaid", self.closed, unpaid),
-            ("stock confirmations", set(self.confirmed), committed),
-        ):
-            if got != expected:
-                found.append(
-                    f"{name}: {len(got)} of {len(expected)}; missing {sorted(expected - got)[:5]}, "
-                    f"unexpected {sorted(got - expected)[:5]}"
-                )
-        if self.early:
-            found.append(f"closed before their time: {self.early[:5]}")
+        shop = self.shop
+        found = [*shop.differences(), *self.replication.differences()]
+        if shop.clerk_count < 3:
+            found.append(f"only {shop.clerk_count} of three clerks got orders")
+        if self.spark is not None:
+            rows = {ORDERS: len(shop.book), PAYMENTS: len(shop.sent_payments), CLOSED: len(shop.unpaid)}
+            found += self.spark.differences(shop.minutes(), rows)
         return found
 
 
-@contextlib.asynccontextmanager
-async def _servers(directory: Path) -> AsyncIterator[tuple[str, str]]:
-    name_server = NameServer(
-        NameServerConfig(listen_port=0, bind_address="127.0.0.1", kv_config_path="", config_store_path="")
-    )
-    async with name_server:
-        config = BrokerConfig(
-            listen_port=0,
-            bind_host="127.0.0.1",
-            public_host="127.0.0.1",
-            name_servers=name_server.address,
-            transaction_timeout_ms=1_000,
-            transaction_check_interval_ms=1_000,
-        )
-        store = StoreConfig(
-            root=str(directory / "store"), delay_levels=LEVELS, segment_bytes=64 * 1024 * 1024
-        )
-        async with Broker(config, store) as broker:
-            yield name_server.address, broker.address
-
-
-class _Demo:
-    """One run."""
-
-    def __init__(self, address: str, order_count: int, progress: Progress) -> None:
-        self._address = address
-        self._count = order_count
-        self._progress = progress
-        self._arrival = asyncio.Event()
-        self.shop = Shop()
-
-    async def run(self) -> None:
-        count = self._count
-        async with contextlib.AsyncExitStack() as stack:
-            producer = await stack.enter_async_context(
-                Producer("shop", self._address, check=self._check_stock)
-            )
-            # The first send creates a topic; consumers that start before would look for it again much later.
-            for topic in (ORDERS, PAYMENTS, TIMEOUTS, STOCK):
-                await producer.send(Message(topic, "open", tags="warm-up"))
-            for consumer in self._back_office():
-                await stack.enter_async_context(consumer)
-            await stack.enter_async_context(self._clerk("clerk-1"))
-            orders = self._progress.add_task("orders", total=count)
-            for number in range(count):
-                if number == count // 3:
-                    await stack.enter_async_context(self._clerk("clerk-2"))
-                if number == 2 * count // 3:
-                    await stack.enter_async_context(self._clerk("clerk-3"))
-                await self._order(producer, number)
-                self._progress.advance(orders)
-            await self._wait_for_results()
-
-    async def _order(self, producer: Producer, number: int) -> None:
-        order = f"order-{number:05d}"
-        shop = self.shop
-        shop.sent_orders.add(order)
-        await producer.send(Message(ORDERS, order, tags="new", keys=order, shard_key=order))
-        await producer.send(Message(TIMEOUTS, order, keys=order, delay_level=HALF_AN_HOUR_LEVEL))
-        if number % 5:
-            shop.sent_payments.add(order)
-            await producer.send(Message(PAYMENTS, order, tags="paid", keys=order))
-        if number % 10 == 0:
-            outcome = (TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN)[
-                number // 10 % 3
-            ]
-            shop.sent_stock[order] = outcome
-            await producer.send_in_transaction(
-                Message(STOCK, order, keys=order), lambda _message, _id: outcome
-            )
-
-    def _check_stock(self, message: ReceivedMessage) -> TransactionState:
-        """The broker asks about stock whose outcome was left open: it was taken."""
-        self.shop.checked += 1
-        return TransactionState.COMMIT
-
-    def _clerk(self, name: str) -> PushConsumer:
-        """One of the consumers that share the orders."""
-        consumer = PushConsumer(
-            "clerks",
-            self._address,
-            instance_name=name,
-            from_where=ConsumeFromWhere.FIRST_OFFSET,
-            rebalance_s=1.0,
-        )
-
-        @consumer.listen(ORDERS, "new")
-        async def handle(message: ReceivedMessage) -> None:
-            self.shop.orders[message.text()] += 1
-            self.shop.by_consumer[name] += 1
-            self._arrival.set()
-
-        return consumer
-
-    def _back_office(self) -> list[PushConsumer]:
-        shop = self.shop
-        options = PushOptions(from_where=ConsumeFromWhere.FIRST_OFFSET, rebalance_s=1.0)
-        cashier = PushConsumer("cashier", self._address, options)
-        closer = PushConsumer("closer", self._address, options)
-        storekeeper = PushConsumer("storekeeper", self._address, options)
-
-        @cashier.listen(PAYMENTS, "paid")
-        async def paid(message: ReceivedMessage) -> None:
-            shop.paid.add(message.text())
-            self._arrival.set()
-
-        @closer.listen(TIMEOUTS)
-        async def timed_out(message: ReceivedMessage) -> None:
-            if message.tags == "warm-up":
-                return
-            order = message.text()
-            shop.timeouts.add(order)
-            if message.store_timestamp_ms - message.born_timestamp_ms < 2_900:
-                shop.early.append(order)
-            if order not in shop.sent_payments:
-                shop.closed.add(order)
-            self._arrival.set()
-
-        @storekeeper.listen(STOCK)
-        async def confirmed(message: ReceivedMessage) -> None:
-            if message.tags != "warm-up":
-                shop.confirmed[message.text()] += 1
-                self._arrival.set()
-
-        return [cashier, closer, storekeeper]
-
-    async def _wait_for_results(self) -> None:
-        shop = self.shop
-        expected = len(shop.sent_orders)
-        waiting = self._progress.add_task("deliveries", total=expected)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(WAIT_S):
-                while len(shop.timeouts) < expected or shop.differences():
-                    self._arrival.clear()
-                    await self._arrival.wait()
-                    self._progress.update(waiting, completed=len(shop.timeouts))
-
-
 @click.command("demo")
-@click.option("--orders", default=600, show_default=True, type=click.IntRange(30, 100_000))
+@click.option("--orders", default=2_000, show_default=True, type=click.IntRange(30, 100_000))
+@click.option("--no-spark", is_flag=True, help="Leave Spark out; for machines without Java.")
 @click.option(
-    "--keep",
+    "--data",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep the store and the log in this directory.",
+    default=Path("data/demo"),
+    show_default=True,
+    help="Where stores, log and Parquet files go. What an earlier demo left there is removed first.",
 )
-def demo_command(orders: int, keep: Path | None) -> None:
-    """A shop on orbitmq: orders, payments, delays, transactions, and a check of everything."""
+def demo_command(orders: int, no_spark: bool, data: Path) -> None:
+    """A shop on orbitmq: orders, payments, delays, transactions, a slave, Spark, and a check of everything."""
+    lacking = "" if no_spark else demo_spark.missing()
+    if lacking:
+        fail(
+            f"the Spark part of the demo needs {lacking}; 'orbitmq demo --no-spark' runs the rest without it"
+        )
     console = Console()
     started_s = time.monotonic()
-    with contextlib.ExitStack() as stack:
-        directory = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="orbitmq-demo-")))
-        directory.mkdir(parents=True, exist_ok=True)
-        configure_logging("INFO", str(directory / "orbitmq.log"))
-        shop = asyncio.run(_run(directory, orders, console))
-        differences = shop.differences()
-        _report(console, shop, time.monotonic() - started_s, keep)
-        for difference in differences:
-            console.print(f"[red]mismatch[/] {difference}")
+    _make_room(data)
+    configure_logging("INFO", str(data / "orbitmq.log"))
+    try:
+        outcome = asyncio.run(_run(data, orders, console, with_spark=not no_spark))
+    except (RuntimeError, TimeoutError) as error:
+        fail(f"the demo stopped: {error}")
+    _report(console, outcome)
+    differences = outcome.differences()
+    for difference in differences:
+        console.print(f"[red]mismatch[/] {difference}")
+    _say_where(console, data, with_spark=not no_spark)
+    verdict = "[red]not as sent[/]" if differences else "everything checked"
+    console.print(f"{verdict} in {time.monotonic() - started_s:.1f} s")
     sys.exit(1 if differences else 0)
 
 
-async def _run(directory: Path, orders: int, console: Console) -> Shop:
-    async with _servers(directory) as (name_server, broker):
-        console.print(f"name server {name_server}, broker {broker}")
-        with Progress(console=console, transient=not console.is_terminal) as progress:
-            demo = _Demo(name_server, orders, progress)
-            await demo.run()
-    return demo.shop
+def _make_room(data: Path) -> None:
+    """An empty directory of our own. Somebody else's files are never removed."""
+    if data.exists() and any(data.iterdir()):
+        if not (data / _MARK).exists():
+            fail(f"{data} holds files that are not the demo's; name another directory with --data")
+        shutil.rmtree(data)
+    data.mkdir(parents=True, exist_ok=True)
+    (data / _MARK).write_text("made by 'orbitmq demo'; its next run removes this directory\n")
 
 
-def _report(console: Console, shop: Shop, elapsed_s: float, keep: Path | None) -> None:
+async def _run(data: Path, orders: int, console: Console, *, with_spark: bool) -> Outcome:
+    async with run_cluster(data) as cluster:
+        console.print(
+            f"name server {cluster.name_server}, master {cluster.master.address}, slave {cluster.slave.address}"
+        )
+        columns = (
+            TextColumn("{task.description:<28}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=console, transient=not console.is_terminal) as progress:
+            day = ShopRun(cluster.name_server, orders, progress)
+            await day.run()
+            compared = progress.add_task("slave against master", total=1)
+            replication = await cluster.replication()
+            progress.advance(compared)
+            spark = None
+            if with_spark:
+                read = progress.add_task("Spark: topics to Parquet", total=1)
+                spark = await asyncio.to_thread(demo_spark.run, cluster.name_server, data)
+                progress.advance(read)
+    return Outcome(day.shop, replication, spark)
+
+
+def _report(console: Console, outcome: Outcome) -> None:
+    shop = outcome.shop
+    states: dict[TransactionState, int] = {}
+    for state in shop.sent_stock.values():
+        states[state] = states.get(state, 0) + 1
     table = Table(title="The shop's day")
     table.add_column("what")
     table.add_column("sent", justify="right")
     table.add_column("arrived", justify="right")
-    states = Counter(shop.sent_stock.values())
-    committed = states[TransactionState.COMMIT] + states[TransactionState.UNKNOWN]
-    table.add_row("orders", str(len(shop.sent_orders)), str(len(shop.orders)))
+    table.add_row("orders", str(len(shop.book)), str(len(shop.orders)))
     table.add_row("payments", str(len(shop.sent_payments)), str(len(shop.paid)))
+    table.add_row("closed unpaid, after the delay", str(len(shop.unpaid)), str(len(shop.closed)))
     table.add_row(
-        "closed unpaid, after the delay",
-        str(len(shop.sent_orders - shop.sent_payments)),
-        str(len(shop.closed)),
-    )
-    table.add_row(
-        f"stock confirmed (of {len(shop.sent_stock)}, {states[TransactionState.ROLLBACK]} rolled back)",
-        str(committed),
+        f"stock confirmed (of {len(shop.sent_stock)}, {states.get(TransactionState.ROLLBACK, 0)} rolled back)",
+        str(len(shop.committed)),
         str(len(shop.confirmed)),
     )
+    replication = outcome.replication
+    table.add_row(
+        "bytes of the log, at the slave", str(replication.master_bytes), str(replication.slave_bytes)
+    )
     console.print(table)
-    shares = ", ".join(f"{name} {count}" for name, count in sorted(shop.by_consumer.items()))
-    console.print(f"orders by consumer: {shares}")
+    shares = ", ".join(f"{name} {count}" for name, count in sorted(shop.by_clerk.items()))
+    console.print(f"orders by clerk while the group grew: {shares}")
     again = shop.orders.total() - len(shop.orders)
-    console.print(f"delivered again when the group grew (at least once is the promise): {again}")
+    console.print(f"delivered again when it grew (at least once is the promise): {again}")
     console.print(f"open transactions the broker asked about: {shop.checked}")
-    where = f"; store and log in {keep}" if keep is not None else ""
-    console.print(f"everything checked in {elapsed_s:.1f} s{where}")
+    rate = shop.till_sends / shop.sending_s if shop.sending_s else 0.0
+    console.print(f"{shop.till_sends} messages sent one after the other, {rate:,.0f} a second")
+    if outcome.spark is not None:
+        _report_spark(console, outcome.spark)
+
+
+def _say_where(console: Console, data: Path, *, with_spark: bool) -> None:
+    parquet = f", Parquet in {data / 'parquet'}" if with_spark else ""
+    stores = f"stores in {data / 'master'} and {data / 'slave'}"
+    console.print(f"files: {stores}{parquet}, log in {data / 'orbitmq.log'}", soft_wrap=True)
+
+
+def _report_spark(console: Console, spark: demo_spark.SparkResult) -> None:
+    table = Table(title="Orders by minute, by Spark")
+    for name in ("minute", "orders", "paid", "closed", "EUR paid"):
+        table.add_column(name, justify="left" if name == "minute" else "right")
+    for row in spark.minutes:
+        table.add_row(row.minute, *map(str, row[1:4]), f"{row.paid_cents / 100:,.2f}")
+    console.print(table)
+    rows = sum(spark.rows.values())
+    console.print(
+        f"Spark started in {spark.start_s:.1f} s, read {rows} rows of {len(spark.rows)} topics into Parquet "
+        f"in {spark.read_s:.1f} s"
+    )
