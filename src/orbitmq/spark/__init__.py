@@ -1,1 +1,8 @@
-"""Spark reads and writes topics, and reads raw stores, through the Python Data Source API."""
+"""Spark reads and writes topics, and reads raw stores, through the Python Data Source API ([guide](docs/spark.md)).
+
+Importing this package imports neither PySpark nor pyarrow.
+"""
+
+from orbitmq.spark.register import register
+
+__all__ = ["register"]

@@ -26,6 +26,8 @@ import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of 
 
 from orbitmq.codes import SysFlag
 from orbitmq.errors import RecordError
+from orbitmq.record.batch import unwrap
+from orbitmq.record.codec import decode_record, encode_record
 from orbitmq.record.compression import decompress_body
 from orbitmq.record.hosts import host_text
 from orbitmq.record.layout import (
@@ -41,7 +43,7 @@ from orbitmq.record.layout import (
 )
 from orbitmq.spark.schema import arrow_schema
 
-__all__ = ["decode_records", "scan_records"]
+__all__ = ["Positions", "decode_records", "expand_batches", "read_numbers", "scan_into", "scan_records"]
 
 Positions = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -80,6 +82,7 @@ _BORN_HOST_AT: Final = 48
 _TIMESTAMP_MS_MAX: Final = 2**63 // 1000 - 1
 _HEX: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _SAME_SIZE_RUN: Final = 4
+_SAME_SIZE_WORTH: Final = 200
 _SAME_SIZE_LOOK: Final = 4096
 _PAIRS_COMPARED: Final = 16
 """Up to so many properties a row, names are compared by shifted arrays; beyond, they are sorted."""
@@ -91,15 +94,20 @@ def scan_records(buffer: bytes | bytearray | memoryview, start: int, end: int) -
     Stops at the first place that holds no whole record: a marker, zeroes, a torn or cut record, ``end``. The caller
     knows which of these it expects and looks there; nothing is raised.
     """
-    view = memoryview(buffer)
     starts: list[int] = []
+    scan_into(starts, buffer, start, end)
+    return np.array(starts, np.int64)
+
+
+def scan_into(starts: list[int], buffer: bytes | bytearray | memoryview, start: int, end: int) -> int:
+    """As ``scan_records``, adding to a list; gives the place where the walk stopped. For many small stretches."""
     append = starts.append
     unpack = _HEAD.unpack_from
+    end = min(end, len(buffer))
+    last = end - RECORD_BYTES_MIN
     position, same, before = start, 0, 0
-    last = min(end, len(view)) - RECORD_BYTES_MIN
-    end = min(end, len(view))
     while position <= last:
-        size, magic = unpack(view, position)
+        size, magic = unpack(buffer, position)
         if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < RECORD_BYTES_MIN or position + size > end:
             break
         append(position)
@@ -108,22 +116,24 @@ def scan_records(buffer: bytes | bytearray | memoryview, start: int, end: int) -
             before, same = size, 0
             continue
         same += 1
-        if same >= _SAME_SIZE_RUN:
+        if same >= _SAME_SIZE_RUN and end - position >= size * _SAME_SIZE_WORTH:
             # Messages of one kind are often equally long: look whether many more follow with one array operation.
-            count = _same_size_run(view, position, min(end, position + size * _SAME_SIZE_LOOK), size)
+            count = _same_size_run(buffer, position, min(end, position + size * _SAME_SIZE_LOOK), size)
             starts.extend(range(position, position + count * size, size))
             position += count * size
             # After a short run do not look again at once, or records of two lengths would be slower than the loop.
             same = 0 if count > 2 * _SAME_SIZE_RUN else -64
-    return np.array(starts, np.int64)
+    return position
 
 
-def _same_size_run(view: memoryview, position: int, end: int, size: int) -> int:
+def _same_size_run(buffer: bytes | bytearray | memoryview, position: int, end: int, size: int) -> int:
     """How many records of ``size`` bytes follow one another at ``position``."""
     count = (end - position) // size
     if count <= 0:
         return 0
-    heads: Any = np.ndarray((count,), np.dtype([("size", ">i4"), ("magic", ">u4")]), view, position, (size,))
+    heads: Any = np.ndarray(
+        (count,), np.dtype([("size", ">i4"), ("magic", ">u4")]), buffer, position, (size,)
+    )
     fits = (heads["size"] == size) & ((heads["magic"] == MAGIC_V1) | (heads["magic"] == MAGIC_V2))
     return count if fits.all() else int(fits.argmin())
 
@@ -154,6 +164,29 @@ def decode_records(
     if verify_crc:
         rows.check_crc()
     return pa.RecordBatch.from_arrays([rows.column(name, broker) for name in columns], schema=schema)
+
+
+def read_numbers(buffer: bytes | bytearray | memoryview, starts: Positions, field: str) -> Positions:
+    """One number of the fixed part of each record, up to and including ``sys_flag`` (behind it hosts move things).
+
+    ``starts`` come from ``scan_records``: that they lie inside is not checked again.
+    """
+    dtype, offset = _FIXED.fields[field][:2]  # type: ignore[index]  # a structure has fields
+    assert offset < _BORN_HOST_AT, field
+    count = len(buffer) - offset - dtype.itemsize + 1
+    everywhere: Any = np.ndarray((count,), f"V{dtype.itemsize}", buffer, offset, (1,))
+    numbers: Positions = everywhere[starts].view(dtype).astype(np.int64)
+    return numbers
+
+
+def expand_batches(buffer: bytes | bytearray | memoryview, starts: Positions) -> bytes:
+    """The same messages with those that share a record (topics of the batch queue type) in records of their own."""
+    records: list[bytes] = []
+    for start in starts.tolist():
+        for record in unwrap(decode_record(buffer, start, decompress=True)):
+            stored = record.queue_offset, record.log_offset, record.store_timestamp_ms, record.store_host
+            records.append(encode_record(record, *stored))
+    return b"".join(records)
 
 
 class _Rows:

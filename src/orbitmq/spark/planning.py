@@ -1,0 +1,237 @@
+"""What to read next, as arithmetic on values: no Spark, no broker, no clock.
+
+An offset is the next message to read; ranges end before their ``end``. What Spark keeps in a checkpoint is
+``{topic: {broker: {queue: offset}}}``, all keys sorted: Spark compares offsets as text, so one set of offsets must
+have one spelling. A later format would carry a number under ``version``, which no topic can have as its value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+from orbitmq.errors import ConfigError, OrbitError
+from orbitmq.spark.options import EARLIEST, LATEST, Offsets
+
+__all__ = [
+    "DataLossError",
+    "LostRange",
+    "QueueKey",
+    "QueueRange",
+    "as_offsets",
+    "from_offsets",
+    "limit_offsets",
+    "loss_text",
+    "ranges_between",
+    "resolve_offsets",
+    "split_ranges",
+]
+
+_SHOWN_MAX: Final = 100
+"""Ranges named in one error text."""
+
+
+class QueueKey(NamedTuple):
+    """One queue of a topic on one broker. Sorts by topic, broker, number."""
+
+    topic: str
+    broker: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.broker}/{self.queue_id}"
+
+
+QueueOffsets = dict[QueueKey, int]
+
+
+class QueueRange(NamedTuple):
+    """Messages of one queue, ``end`` exclusive."""
+
+    queue: QueueKey
+    start: int
+    end: int
+
+
+class LostRange(NamedTuple):
+    """Messages that were to be read and are gone."""
+
+    queue: QueueKey
+    start: int
+    end: int | None
+    """None: it is not known how many."""
+
+    def __str__(self) -> str:
+        return f"{self.queue}: {self.start} to {'?' if self.end is None else self.end}"
+
+
+class DataLossError(OrbitError):
+    """Messages are gone that the query had not read yet, and ``failOnDataLoss`` is true."""
+
+    def __init__(self, lost: Sequence[LostRange]) -> None:
+        super().__init__(
+            f"messages were lost before they were read (topic/broker/queue: first offset to end): {loss_text(lost)}. "
+            "They expired, or their topic or store was removed. Set option failOnDataLoss to false to go on without "
+            "them, or start a new query with a new checkpoint"
+        )
+        self.lost = tuple(lost)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DataLossError, (self.lost,)
+
+
+def loss_text(lost: Sequence[LostRange]) -> str:
+    """The ranges for an error or a log line."""
+    shown = "; ".join(map(str, lost[:_SHOWN_MAX]))
+    return shown if len(lost) <= _SHOWN_MAX else f"{shown}; and {len(lost) - _SHOWN_MAX} more"
+
+
+# -- offsets as Spark keeps them -----------------------------------------------------------------------
+
+
+def as_offsets(offsets: Mapping[QueueKey, int]) -> Offsets:
+    """For Spark: nested, sorted, one spelling for one set of offsets."""
+    nested: Offsets = {}
+    for key in sorted(offsets):
+        nested.setdefault(key.topic, {}).setdefault(key.broker, {})[str(key.queue_id)] = offsets[key]
+    return nested
+
+
+def from_offsets(nested: Mapping[str, Any]) -> QueueOffsets:
+    """Back from Spark. Raises ``ConfigError`` when a checkpoint is not of this format."""
+    offsets: QueueOffsets = {}
+    try:
+        for topic, brokers in nested.items():
+            for broker, queues in brokers.items():
+                for queue, offset in queues.items():
+                    offsets[QueueKey(topic, broker, int(queue))] = int(offset)
+    except (AttributeError, TypeError, ValueError):
+        raise ConfigError(
+            f"the checkpoint holds an offset this version cannot read: {str(nested)[:200]}"
+        ) from None
+    return offsets
+
+
+def resolve_offsets(
+    name: str, wanted: int | Offsets, low: Mapping[QueueKey, int], high: Mapping[QueueKey, int]
+) -> QueueOffsets:
+    """The offsets an option means for the queues that exist. Queues a JSON leaves out begin at the earliest and end
+    at the latest message. Raises ``ConfigError`` for a queue that does not exist or an offset behind its end."""
+    ends_default = name.startswith("ending")
+    if isinstance(wanted, int):
+        return dict(low if wanted == EARLIEST else high)
+    resolved = dict(high if ends_default else low)
+    for topic, brokers in wanted.items():
+        for broker, queues in brokers.items():
+            for queue, offset in queues.items():
+                key = QueueKey(topic, broker, int(queue))
+                if key not in resolved:
+                    known = ", ".join(map(str, sorted(resolved)[:20]))
+                    raise ConfigError(
+                        f"option {name!r} names queue {key}, which does not exist; there are {known}"
+                    )
+                if offset > high[key]:
+                    raise ConfigError(
+                        f"option {name!r} asks for offset {offset} of queue {key}, which ends at {high[key]}"
+                    )
+                resolved[key] = low[key] if offset == EARLIEST else high[key] if offset == LATEST else offset
+    return resolved
+
+
+# -- ranges --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RangePlan:
+    """What to read, and what should have been read but is gone."""
+
+    ranges: list[QueueRange]
+    lost: list[LostRange]
+
+
+def ranges_between(
+    start: Mapping[QueueKey, int], end: Mapping[QueueKey, int], low: Mapping[QueueKey, int]
+) -> RangePlan:
+    """The ranges from ``start`` to ``end`` that still exist, ``low`` being the earliest offset of each queue.
+
+    A queue that ``start`` does not know begins at its earliest message. A queue that ``low`` does not know cannot be
+    asked now; its range is kept as it is.
+    """
+    ranges: list[QueueRange] = []
+    lost: list[LostRange] = []
+    for key in sorted(end):
+        first = low.get(key)
+        begin = start.get(key, first if first is not None else 0)
+        stop = end[key]
+        if first is not None and begin < min(first, stop):
+            lost.append(LostRange(key, begin, min(first, stop)))
+            begin = first
+        if begin < stop:
+            ranges.append(QueueRange(key, begin, stop))
+    return RangePlan(ranges, lost)
+
+
+def split_ranges(
+    ranges: Sequence[QueueRange], partitions_min: int | None, records_max: int | None
+) -> list[QueueRange]:
+    """The same messages in more ranges: at least ``partitions_min`` if there are as many messages, none longer than
+    ``records_max``. Longer ranges are cut into more pieces, and pieces of one range differ by one message at most."""
+    filled = [piece for piece in ranges if piece.end > piece.start]
+    total = sum(piece.end - piece.start for piece in filled)
+    if not total:
+        return []
+    counts = []
+    for piece in filled:
+        size = piece.end - piece.start
+        count = 1
+        if partitions_min is not None and partitions_min > len(filled):
+            count = -(-size * partitions_min // total)
+        if records_max is not None:
+            count = max(count, -(-size // records_max))
+        counts.append(min(count, size))
+    pieces: list[QueueRange] = []
+    for piece, count in zip(filled, counts, strict=True):
+        size = piece.end - piece.start
+        cuts = [piece.start + size * index // count for index in range(count + 1)]
+        pieces += (QueueRange(piece.queue, a, b) for a, b in pairwise(cuts))
+    return pieces
+
+
+def limit_offsets(
+    start: Mapping[QueueKey, int], end: Mapping[QueueKey, int], most: int | None
+) -> QueueOffsets:
+    """The end of a micro-batch of at most ``most`` messages, shared among the queues in proportion to their backlog.
+
+    Queues without backlog keep their place. The parts add up to ``most`` exactly when there is that much: what
+    rounding leaves over goes, one message each, to the queues that lost most by it.
+    """
+    backlog = {key: max(end[key] - start.get(key, end[key]), 0) for key in end}
+    total = sum(backlog.values())
+    if most is None or total <= most:
+        return dict(end)
+    shares = {key: divmod(size * most, total) for key, size in backlog.items()}
+    left = most - sum(share for share, _ in shares.values())
+    by_loss = sorted((key for key in shares if shares[key][1]), key=lambda key: (-shares[key][1], key))
+    extra = set(by_loss[:left])
+    limited: QueueOffsets = {}
+    for key in end:
+        if backlog[key]:
+            limited[key] = start.get(key, end[key]) + shares[key][0] + (key in extra)
+        else:
+            limited[key] = end[key]
+    return limited
+
+
+def missing_ranges(queue: QueueKey, offsets: Iterable[int], start: int, end: int) -> list[LostRange]:
+    """What of ``start`` to ``end`` is not among the offsets, which increase."""
+    lost: list[LostRange] = []
+    expected = start
+    for offset in offsets:
+        if offset > expected:
+            lost.append(LostRange(queue, expected, min(offset, end)))
+        expected = max(expected, offset + 1)
+    if expected < end:
+        lost.append(LostRange(queue, expected, end))
+    return lost

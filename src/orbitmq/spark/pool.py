@@ -1,0 +1,252 @@
+"""Blocking connections for Spark's Python workers, kept between tasks.
+
+A worker runs one task at a time and waits for its answers, so it needs no event loop: a plain socket with many
+requests on the way costs less per answer, and its bytes go straight from the kernel into the buffer that is decoded.
+Workers live longer than tasks, hence the pool: connections by address, access and process (a forked worker must not
+use the sockets of its parent).
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from threading import Event
+from typing import Final, TypeVar
+
+from orbitmq.client.routes import split_name_servers
+from orbitmq.client.signing import sign
+from orbitmq.codes import ResponseCode
+from orbitmq.errors import (
+    BrokerError,
+    ConnectionLostError,
+    FrameError,
+    OrbitError,
+    RequestTimeoutError,
+    SystemBusy,
+    error_for_code,
+)
+from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
+from orbitmq.runtime.machine import process_id
+from orbitmq.spark.options import Access
+from orbitmq.transport.client import split_address
+from orbitmq.wire.frame import Frame, FrameDecoder, encode_binary_ext, encode_binary_request
+from orbitmq.wire.header import Header, encode_ext
+
+__all__ = ["Link", "Question", "ask_name_servers", "borrow", "give_back", "is_passing", "patiently"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_CONNECT_TIMEOUT_S: Final = 5.0
+_IDLE_S: Final = 60.0
+"""Brokers close connections that were silent for two minutes."""
+_KEPT_PER_PEER: Final = 4
+_RECEIVE_BYTES: Final = 256 * 1024
+_SOCKET_BUFFER_BYTES: Final = 4 * 1024 * 1024
+_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
+"""Between attempts; the last one again and again."""
+
+Question = tuple[int, Header, bytes]
+"""Request code, header, body."""
+
+
+class Link:
+    """One connection. Not for threads: whoever borrowed it uses it alone."""
+
+    def __init__(self, address: str, access: Access, timeout_s: float) -> None:
+        self.address = address
+        self._credentials = access.credentials
+        self._opaque = itertools.count(1)
+        host, port = split_address(address)
+        try:
+            self.socket = socket.create_connection((host, port), min(_CONNECT_TIMEOUT_S, timeout_s))
+        except (OSError, ValueError) as error:  # ValueError: a host name no resolver can take
+            raise ConnectionLostError(f"cannot connect to {address}: {error}") from None
+        try:
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER_BYTES)
+            if access.tls is not None:
+                self.socket = access.tls.context().wrap_socket(self.socket, server_hostname=host)
+            self.socket.settimeout(timeout_s)
+        except (OSError, ssl.SSLError) as error:
+            self.socket.close()
+            raise ConnectionLostError(f"cannot connect to {address}: {error}") from None
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def next_opaque(self) -> int:
+        return next(self._opaque) & 0x7FFFFFFF
+
+    def encode(self, code: int, header: Header, body: bytes, opaque: int) -> bytes:
+        """A request, signed if there are keys."""
+        fields = encode_ext(header)
+        if self._credentials is not None:
+            fields = sign(fields, body, self._credentials)
+        return encode_binary_request(code, opaque, encode_binary_ext(fields), body)
+
+    def send(self, data: bytes) -> None:
+        """Raises ``ConnectionLostError``."""
+        try:
+            self.socket.sendall(data)
+        except OSError as error:
+            raise self._lost(error) from None
+
+    def receive(self, into: memoryview) -> int:
+        """Bytes read, at least one. Raises ``ConnectionLostError`` or ``RequestTimeoutError``."""
+        try:
+            count = self.socket.recv_into(into)
+        except TimeoutError:
+            raise RequestTimeoutError(f"no answer from {self.address}") from None
+        except OSError as error:
+            raise self._lost(error) from None
+        if not count:
+            raise ConnectionLostError(f"{self.address} closed the connection")
+        return count
+
+    def ask_all(self, questions: Sequence[Question]) -> list[Frame]:
+        """The answers to all questions, in their order, whatever their codes. All are on the way at once."""
+        places: dict[int, int] = {}
+        requests: list[bytes] = []
+        for place, (code, header, body) in enumerate(questions):
+            opaque = self.next_opaque()
+            places[opaque] = place
+            requests.append(self.encode(code, header, body, opaque))
+        self.send(b"".join(requests))
+        answers: dict[int, Frame] = {}
+        decoder = FrameDecoder()
+        buffer = memoryview(bytearray(_RECEIVE_BYTES))
+        while len(answers) < len(questions):
+            count = self.receive(buffer)
+            for frame in decoder.feed(bytes(buffer[:count])):
+                if frame.flag & 1 and frame.opaque in places:
+                    answers[places[frame.opaque]] = frame
+            if decoder.error is not None:
+                raise FrameError(f"{self.address} sent what is no frame: {decoder.error}")
+        return [answers[place] for place in range(len(questions))]
+
+    def _lost(self, error: OSError) -> ConnectionLostError:
+        return ConnectionLostError(f"connection to {self.address} lost: {error}")
+
+
+# -- the pool ------------------------------------------------------------------------------------------
+
+_Key = tuple[str, Access, int]
+_idle: dict[_Key, list[tuple[float, Link]]] = {}
+
+
+def borrow(address: str, access: Access, *, timeout_s: float, clock: Clock = SYSTEM_CLOCK) -> Link:
+    """An open connection: one that was given back, or a new one. Raises ``ConnectionLostError``."""
+    _drop_old(clock.monotonic())
+    kept = _idle.get((address, access, process_id()))
+    while kept:
+        _, link = kept.pop()
+        if _is_quiet(link):
+            link.socket.settimeout(timeout_s)
+            return link
+        link.close()
+    return Link(address, access, timeout_s)
+
+
+def give_back(link: Link, access: Access, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    """Keep a connection on which no answer is outstanding."""
+    kept = _idle.setdefault((link.address, access, process_id()), [])
+    if len(kept) < _KEPT_PER_PEER:
+        kept.append((clock.monotonic(), link))
+    else:
+        link.close()
+
+
+def _drop_old(now: float) -> None:
+    pid = process_id()
+    for key, kept in list(_idle.items()):
+        if key[2] != pid:
+            # Of the process this one was forked from: its sockets are not ours to use, only to let go.
+            for _, link in kept:
+                link.close()
+            del _idle[key]
+            continue
+        while kept and kept[0][0] < now - _IDLE_S:
+            kept.pop(0)[1].close()
+        if not kept:
+            del _idle[key]
+
+
+def _is_quiet(link: Link) -> bool:
+    """Whether the connection is still open, with nothing to read on it."""
+    try:
+        link.socket.setblocking(False)
+        if isinstance(link.socket, ssl.SSLSocket):
+            return not link.socket.pending() and _nothing_to_read(link.socket)
+        link.socket.recv(1, socket.MSG_PEEK)
+    except (BlockingIOError, ssl.SSLWantReadError):
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _nothing_to_read(link: ssl.SSLSocket) -> bool:
+    link.recv(1)  # raises SSLWantReadError on a quiet connection
+    return False
+
+
+# -- questions with patience ---------------------------------------------------------------------------
+
+
+def is_passing(error: OrbitError) -> bool:
+    """Whether the same request may succeed a moment later: a restart, an overload, a change of master."""
+    if isinstance(error, ConnectionLostError | RequestTimeoutError):
+        return True
+    if isinstance(error, BrokerError):
+        return isinstance(error, SystemBusy) or error.response_code in _PASSING_CODES
+    return False
+
+
+_PASSING_CODES: Final = frozenset({int(ResponseCode.SYSTEM_BUSY), int(ResponseCode.SERVICE_NOT_AVAILABLE)})
+
+
+def patiently(what: str, work: Callable[[], T], timeout_s: float, *, clock: Clock = SYSTEM_CLOCK) -> T:
+    """The result of ``work``, tried again with pauses while its failure may pass, for ``timeout_s`` at most."""
+    deadline = clock.monotonic() + timeout_s
+    attempt = 0
+    while True:
+        try:
+            return work()
+        except OrbitError as error:
+            if not is_passing(error) or clock.monotonic() >= deadline:
+                raise
+            if attempt == 0:
+                logger.info("%s failed, trying again for %g s error=%s", what, timeout_s, error)
+            pause(attempt)
+            attempt += 1
+
+
+def pause(attempt: int) -> None:
+    """Wait before another attempt, longer with each."""
+    Event().wait(_PAUSES_S[min(attempt, len(_PAUSES_S) - 1)])
+
+
+def ask_name_servers(access: Access, code: int, header: Header, *, timeout_s: float) -> Frame:
+    """The first answer of any name server. Raises the error of a refusal, or that none could be reached."""
+    failure: OrbitError | None = None
+    for address in split_name_servers(access.name_servers):
+        try:
+            link = borrow(address, access, timeout_s=timeout_s)
+            try:
+                [answer] = link.ask_all([(code, header, b"")])
+            except BaseException:
+                link.close()
+                raise
+        except OrbitError as error:
+            failure = error
+            continue
+        give_back(link, access)
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_for_code(answer.code, answer.remark)
+        return answer
+    raise ConnectionLostError(f"no name server answers at {access.name_servers}: {failure}") from failure

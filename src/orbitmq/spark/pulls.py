@@ -1,0 +1,181 @@
+"""A pull as Spark's readers send it, its answer taken apart in place, and how many to keep on the way."""
+
+from __future__ import annotations
+
+import re
+from struct import Struct
+from typing import Final, NamedTuple
+
+import msgspec
+
+from orbitmq.codes import PullFlag, RequestCode, ResponseCode, SerializeType
+from orbitmq.errors import FrameError, error_for_code
+from orbitmq.model.subscription import SQL92, TAG
+from orbitmq.spark.options import SourceOptions
+from orbitmq.spark.planning import QueueKey
+from orbitmq.spark.pool import Link
+from orbitmq.wire.frame import FRAME_BYTES_MAX, FrameDecoder, encode_binary_ext, encode_binary_request
+from orbitmq.wire.header import decode_header, encode_ext
+from orbitmq.wire.headers import PullMessageRequest, PullMessageResponse
+
+__all__ = ["DEFAULT_GROUP", "Answer", "Ask", "Pace", "PullWriter", "frame_size", "parse_answer"]
+
+DEFAULT_GROUP: Final = "TOOLS_CONSUMER"
+"""Every broker has it, so reading needs no group to be created."""
+
+_PULL_BYTES: Final = 1024 * 1024
+"""Most bytes to ask for in one pull; the broker's own bound is usually lower."""
+_IN_FLIGHT_BYTES: Final = 2 * 1024 * 1024
+_WINDOW_MAX: Final = 128
+_GROW_AFTER: Final = 32
+_GROW_AFTER_MAX: Final = 4096
+
+_PULL: Final = int(RequestCode.PULL_MESSAGE)
+_NUMBERS: Final = b"%b\x00\x0bqueueOffset\x00\x00\x00%c%b\x00\x0amaxMsgNums\x00\x00\x00%c%b%b"
+_PREFIX: Final = Struct(">iI")
+_FIXED: Final = Struct(">hBhiii")
+"""Of a binary header: code, language, version, opaque, flag, remark length."""
+_ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
+_HEADER_MASK: Final = 0xFFFFFF
+_NEXT_OFFSET: Final = re.compile(rb"nextBeginOffset\x00\x00\x00[\x01-\x13](\d{1,19})")
+_SUCCESS: Final = int(ResponseCode.SUCCESS)
+_PULL_CODES: Final = frozenset(
+    int(code)
+    for code in (
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    )
+)
+
+
+class Ask(NamedTuple):
+    """A pull on its way."""
+
+    opaque: int
+    offset: int
+    wanted: int
+    """So many messages."""
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.wanted
+
+
+class Answer(NamedTuple):
+    """A pull's answer. The records lie from ``start`` to ``end`` in the buffer it was parsed in."""
+
+    code: int
+    next_offset: int
+    low: int
+    """First offset of the queue; not read from a plain success, like ``high``."""
+    high: int
+    start: int
+    end: int
+
+
+class PullWriter:
+    """Writes the pulls of one queue: two numbers change, the rest is written once (20 us a pull otherwise)."""
+
+    def __init__(self, options: SourceOptions, queue: QueueKey) -> None:
+        self._signed = options.access.credentials is not None
+        self._header = PullMessageRequest(
+            consumer_group=options.group or DEFAULT_GROUP,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=0,
+            max_msg_nums=0,
+            sys_flag=int(PullFlag.SUBSCRIPTION),
+            subscription=options.sql or options.tags or "*",
+            expression_type=SQL92 if options.sql is not None else TAG,
+            max_msg_bytes=_PULL_BYTES,
+        )
+        names = list(fields := encode_ext(self._header))
+        offset_at, count_at = names.index("queueOffset"), names.index("maxMsgNums")
+        assert count_at == offset_at + 1, "the two numbers that change are neighbours"
+        self._head = encode_binary_ext({name: fields[name] for name in names[:offset_at]})
+        self._tail = encode_binary_ext({name: fields[name] for name in names[count_at + 1 :]})
+
+    def write(self, link: Link, ask: Ask) -> bytes:
+        if self._signed:  # the signature covers the numbers
+            header = msgspec.structs.replace(self._header, queue_offset=ask.offset, max_msg_nums=ask.wanted)
+            return link.encode(_PULL, header, b"", ask.opaque)
+        offset, wanted = b"%d" % ask.offset, b"%d" % ask.wanted
+        fields = _NUMBERS % (self._head, len(offset), offset, len(wanted), wanted, self._tail)
+        return encode_binary_request(_PULL, ask.opaque, fields, b"")
+
+
+class Pace:
+    """How many messages to ask for in one pull, and how many pulls to keep on the way.
+
+    Brokers bound an answer by count (32 unless configured) and by bytes, and do not say which. So the first pull asks
+    for much and its answer tells; later ones ask for that and, after a long run of full answers, for a little more.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.window = 1
+        self._count_max = count
+        self._full = 0
+        self._grow_after = _GROW_AFTER
+
+    def note(self, asked: int, came: int, answer_bytes: int) -> None:
+        """Learn from an answer that brought ``came`` of ``asked`` messages."""
+        self.window = min(max(_IN_FLIGHT_BYTES // max(answer_bytes, 1), 2), _WINDOW_MAX)
+        if came < asked:
+            # Not down to what came at once: the last answer of a log file is short, too.
+            self.count = (
+                came if self._full == 0 and asked == self._count_max else max(came, asked * 3 // 4, 1)
+            )
+            self._full = 0
+            self._grow_after = min(self._grow_after * 2, _GROW_AFTER_MAX)
+            return
+        self._full += 1
+        if self._full >= self._grow_after and asked == self.count < self._count_max:
+            self._full = 0
+            self.count = min(self.count + self.count // 4 + 1, self._count_max)
+
+
+def frame_size(buffer: bytearray, at: int, filled: int) -> int:
+    """Bytes of the frame that begins there, arrived or not; 0 when not even its length has arrived."""
+    if filled - at < 4:
+        return 0
+    length = int.from_bytes(buffer[at : at + 4], "big")
+    if not 4 <= length <= FRAME_BYTES_MAX:
+        raise FrameError(f"frame length {length} is out of range")
+    return 4 + length
+
+
+def parse_answer(buffer: bytearray, at: int, size: int) -> tuple[int, Answer | None]:
+    """Opaque and answer of the whole frame at that place; None for a request of the broker, which needs no answer.
+
+    Raises the ``BrokerError`` of a refusal, and ``FrameError``.
+    """
+    if size < _PREFIX.size:
+        raise FrameError("a frame without a header word")
+    _, word = _PREFIX.unpack_from(buffer, at)
+    header_size = word & _HEADER_MASK
+    start = at + _PREFIX.size
+    body, end = start + header_size, at + size
+    if body > end:
+        raise FrameError("a header is longer than its frame")
+    header = bytes(buffer[start:body])
+    if word >> 24 == _ROCKETMQ and header_size >= _FIXED.size:
+        code, _, _, opaque, flag, _ = _FIXED.unpack_from(header)
+        found = _NEXT_OFFSET.search(header)
+        if code == _SUCCESS and flag & 1 and found is not None:
+            return opaque, Answer(code, int(found.group(1)), 0, 0, body, end)
+    decoder = FrameDecoder()
+    frames = decoder.feed(_PREFIX.pack(4 + header_size, word) + header)
+    if decoder.error is not None or len(frames) != 1:
+        raise FrameError(f"an answer cannot be read: {decoder.error}")
+    [frame] = frames
+    if not frame.flag & 1:
+        return frame.opaque, None
+    if frame.code not in _PULL_CODES:
+        raise error_for_code(frame.code, frame.remark)
+    fields = decode_header(PullMessageResponse, frame)
+    return frame.opaque, Answer(
+        frame.code, fields.next_begin_offset, fields.min_offset, fields.max_offset, body, end
+    )

@@ -1,0 +1,134 @@
+"""Format ``rocketmq``: topics as a table. Thin on purpose; the work is in the modules named below.
+
+``planning`` says what to read, ``cluster`` asks the servers on the driver, ``reading`` reads on executors, ``stream``
+is the same for streaming, ``sink`` writes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
+
+from orbitmq.errors import ConfigError
+from orbitmq.spark.cluster import Cluster
+from orbitmq.spark.options import SourceOptions
+from orbitmq.spark.planning import (
+    DataLossError,
+    QueueOffsets,
+    QueueRange,
+    loss_text,
+    ranges_between,
+    resolve_offsets,
+    split_ranges,
+)
+from orbitmq.spark.schema import COLUMNS, SCHEMA_DDL, selected_columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
+    from pyspark.sql.types import StructType
+
+__all__ = ["RocketmqSource", "TopicPartition", "planned_partitions", "starting_offsets"]
+
+logger = logging.getLogger(__name__)
+
+
+class TopicPartition(InputPartition):
+    """A range of one queue, and where it could be read when it was planned."""
+
+    def __init__(self, piece: QueueRange, address: str) -> None:
+        super().__init__(None)
+        self.piece = piece
+        self.address = address
+
+
+class RocketmqSource(DataSource):
+    """``spark.read.format("rocketmq")`` and its siblings for streams and for writing."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "rocketmq"
+
+    def schema(self) -> str:
+        return SCHEMA_DDL
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return TopicReader(SourceOptions.parse(self.options, streaming=False), selected_columns(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # PySpark's name
+        from orbitmq.spark.stream import TopicStreamReader
+
+        return TopicStreamReader(SourceOptions.parse(self.options, streaming=True), selected_columns(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from orbitmq.spark.sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  # the same
+        from orbitmq.spark.sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)
+
+
+class TopicReader(DataSourceReader):
+    """A batch read: planned once on the driver, read on executors."""
+
+    def __init__(self, options: SourceOptions, columns: Sequence[str] = COLUMNS) -> None:
+        self._options = options
+        self._columns = tuple(columns)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._options
+        cluster = Cluster(options)
+        queues = cluster.queues()
+        low = cluster.earliest(queues)
+        start = starting_offsets(cluster, options)
+        if options.ending_timestamp_ms is not None:
+            end = cluster.at_time(queues, options.ending_timestamp_ms)
+        else:
+            end = resolve_offsets("endingOffsets", options.ending, low, cluster.latest(queues))
+        backwards = [key for key in queues if start[key] > end[key]]
+        if backwards and options.starting_timestamp_ms is None and options.ending_timestamp_ms is None:
+            key = backwards[0]
+            raise ConfigError(f"queue {key} would be read from offset {start[key]} to {end[key]}, backwards")
+        plan = ranges_between(start, end, low)
+        if plan.lost:
+            if options.fail_on_data_loss:
+                raise DataLossError(plan.lost)
+            logger.warning("messages lost before they were read ranges=%s", loss_text(plan.lost))
+        return planned_partitions(cluster, options, plan.ranges)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from orbitmq.spark.reading import read_range
+
+        # Spark turns an empty list of partitions into one without a value.
+        if isinstance(partition, TopicPartition):
+            yield from read_range(self._options, partition.piece, partition.address, self._columns)
+
+
+def starting_offsets(cluster: Cluster, options: SourceOptions) -> QueueOffsets:
+    """Where a new query begins, for every queue there is."""
+    queues = cluster.queues()
+    if options.starting_timestamp_ms is not None:
+        return cluster.at_time(queues, options.starting_timestamp_ms)
+    return resolve_offsets(
+        "startingOffsets", options.starting, cluster.earliest(queues), cluster.latest(queues)
+    )
+
+
+def planned_partitions(
+    cluster: Cluster, options: SourceOptions, ranges: Sequence[QueueRange]
+) -> list[InputPartition]:
+    """The ranges as Spark's partitions, split as the options say."""
+    pieces = split_ranges(ranges, options.partitions_min, options.records_per_partition_max)
+    return [TopicPartition(piece, cluster.read_address(piece.queue)) for piece in pieces]

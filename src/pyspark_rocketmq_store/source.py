@@ -1,0 +1,33 @@
+"""Format ``rocketmq-store`` by its name alone; the rest is loaded when it is used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader
+    from pyspark.sql.types import StructType
+
+__all__ = ["DefaultSource"]
+
+
+class DefaultSource(DataSource):
+    """Hands everything to ``orbitmq.spark.store_source.RocketmqStoreSource``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "rocketmq-store"
+
+    @property
+    def _real(self) -> DataSource:
+        from orbitmq.spark.store_source import RocketmqStoreSource
+
+        return RocketmqStoreSource(self.options)
+
+    def schema(self) -> Any:
+        return self._real.schema()
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return self._real.reader(schema)
