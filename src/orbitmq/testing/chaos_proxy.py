@@ -21,8 +21,9 @@ _PIECE_BYTES: Final = 16 * 1024
 class ChaosProxy:
     """Stands between the clients of one server and that server."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, *, listen: tuple[str, int] = ("127.0.0.1", 0)) -> None:
         self._target = (host, port)
+        self._listen = listen
         self._tasks = TaskOwner("chaos-proxy")
         self._flowing = asyncio.Event()
         self._flowing.set()
@@ -35,7 +36,7 @@ class ChaosProxy:
         self.address = ""
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accepted, *self._listen)
         host, port = self._server.sockets[0].getsockname()
         self.address = f"{host}:{port}"
         return self
@@ -111,6 +112,8 @@ class ChaosProxy:
                 await self._flowing.wait()
                 if self.delay_s:
                     await asyncio.sleep(self.delay_s)
+                if writer.is_closing():
+                    break
                 writer.write(piece)
                 await writer.drain()
         except (ConnectionError, OSError):

@@ -1,0 +1,69 @@
+"""A real etcd on free ports, for the tests of failover. Its package on Debian is etcd-server."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.apache.process import free_ports
+from tests.apache.servers import ApacheServer
+
+__all__ = ["Etcd", "etcd", "require_etcd"]
+
+START_TIMEOUT_S = 20.0
+
+
+def require_etcd() -> None:
+    """Skip the calling test when etcd is missing, but fail it where that must not happen."""
+    if shutil.which("etcd") is not None:
+        return
+    reason = "no etcd on this machine: tests of failover cannot run (Debian: apt-get install etcd-server)"
+    if os.environ.get("CI") == "true" or os.environ.get("ORBITMQ_REQUIRE_APACHE") == "1":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+class Etcd(ApacheServer):
+    """One etcd. `kill()`, `stop()` and `start()` again keep port and data."""
+
+    def __init__(self, *, workdir: Path | None = None) -> None:
+        super().__init__("etcd", workdir)
+        self.port, self.peer_port = free_ports(1)
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Start and wait until it has a leader."""
+        peer = f"http://127.0.0.1:{self.peer_port}"
+        options = {
+            "data-dir": str(self.workdir / "data"),
+            "listen-client-urls": self.url,
+            "advertise-client-urls": self.url,
+            "listen-peer-urls": peer,
+            "initial-advertise-peer-urls": peer,
+            "initial-cluster": f"default={peer}",
+            # The shortest lease etcd grants is one and a half election time-outs.
+            "heartbeat-interval": "50",
+            "election-timeout": "500",
+            "log-level": "error",
+        }
+        self._command = ["etcd", *(f"--{name}={value}" for name, value in options.items())]
+        super().start()
+        self.wait_ready(self._healthy, timeout_s=timeout_s)
+
+    def _healthy(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/health", timeout=1.0, trust_env=False).text.count("true") == 1
+        except httpx.HTTPError:
+            return False
+
+
+@pytest.fixture(scope="module")
+def etcd() -> Iterator[Etcd]:
+    """One etcd for the tests of a module; each takes a failover group of its own."""
+    require_etcd()
+    with Etcd() as server:
+        yield server

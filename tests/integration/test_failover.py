@@ -1,0 +1,120 @@
+"""Failover with a real etcd: election, fencing, rejoining, faults of every network."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from tests.apache.etcd import Etcd, etcd
+from tests.integration.failover_kit import TTL_S, Group, group
+from tests.integration.ha_kit import assert_equal_logs, log_bytes, until
+
+from orbitmq.codes import ResponseCode
+from orbitmq.runtime.tasks import TaskOwner
+
+__all__ = ["etcd"]
+pytestmark = pytest.mark.slow
+
+DEADLINE_S = 60.0
+ROUNDS = 36
+
+
+def on_uvloop(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    unhandled: list[dict[str, Any]] = []
+
+    async def bounded() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+        async with asyncio.timeout(DEADLINE_S):
+            await work()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(bounded())
+    assert not unhandled, unhandled
+
+
+def test_cut_off_master_is_replaced_and_its_own_tail_is_cut(etcd: Etcd, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with group(tmp_path, etcd) as brokers:
+            first = await brokers.settled()
+            second = next(node for node in brokers.nodes if node is not first)
+            assert await brokers.send(first, 100) == ResponseCode.SUCCESS
+            assert second.running.store.max_log_offset == first.running.store.max_log_offset
+            agreed = log_bytes(first.running)
+            # Nobody hears of it any more, but its producers do not know.
+            first.isolate()
+            assert await brokers.send(first, 50, b"nobody else has this") == ResponseCode.FLUSH_SLAVE_TIMEOUT
+            await until(lambda: not first.is_master, "the fence", TTL_S)
+            assert await brokers.send(first, 1) == ResponseCode.SYSTEM_BUSY
+            await until(lambda: second.is_master, "the new master", 10)
+            assert log_bytes(second.running) == agreed
+            assert second.failover.epoch == 2
+            assert await brokers.send(second, 70) == ResponseCode.SUCCESS
+            first.heal()
+            assert await brokers.settled() is second
+            assert_equal_logs(second.running, first.running)
+            assert b"nobody else has this" not in log_bytes(first.running)
+            assert first.running.config.broker_id == first.number
+            assert await brokers.send(second, 10) == ResponseCode.SUCCESS
+            for body in brokers.acknowledged:
+                assert body in log_bytes(first.running)
+
+    on_uvloop(scenario)
+
+
+@pytest.mark.parametrize("seed", [3, 11])
+def test_no_acknowledged_message_is_lost_in_a_bad_network(seed: int, etcd: Etcd, tmp_path: Path) -> None:
+    """Anyone can run a seed again; a failure names its faults."""
+    on_uvloop(lambda: bad_network(seed, etcd, tmp_path))
+
+
+async def bad_network(seed: int, etcd: Etcd, root: Path) -> None:
+    chance = random.Random(seed)
+    history: list[str] = []
+    async with group(root, etcd, count=3) as brokers, watching(brokers):
+        await brokers.settled()
+        epochs = set()
+        for number in range(ROUNDS):
+            history.append(brokers.fault(chance))
+            if number % 6 == 5:
+                # Long enough for leases to end, and for elections.
+                await asyncio.sleep(chance.uniform(0.5, 2.5) * TTL_S)
+                history.append("pause")
+            # Everybody who takes it for being master is believed, as producers with old routes do.
+            for node in brokers.masters:
+                code = await brokers.send(node, chance.randint(1, 40), b"x" * chance.randint(0, 2_000))
+                history.append(f"{node.number}@{node.failover.epoch}={code}")
+                epochs.add(node.failover.epoch)
+            await asyncio.sleep(chance.uniform(0.0, 0.1))
+        for node in brokers.nodes:
+            node.heal()
+        master = await brokers.settled()
+        log = log_bytes(master.running)
+        missing = [body[:20] for body in brokers.acknowledged if log.count(stored(body)) != 1]
+        assert not missing, (seed, missing, history)
+        for node in brokers.nodes:
+            if node is not master:
+                assert_equal_logs(master.running, node.running)
+        assert brokers.most_holders == 1, (seed, history)
+        assert len(epochs) > 1, "the faults must have been felt"
+        assert 0 < len(brokers.acknowledged)
+
+
+def stored(body: bytes) -> bytes:
+    """A body as it lies in the log of topic T: its size before it, the topic behind."""
+    return len(body).to_bytes(4, "big") + body + b"\x01T"
+
+
+@asynccontextmanager
+async def watching(brokers: Group) -> AsyncIterator[None]:
+    owner = TaskOwner("watch")
+    owner.start(brokers.watch_holders(), "holders")
+    try:
+        yield
+    finally:
+        await owner.close()
