@@ -1,7 +1,7 @@
 """``orbitmq pipeline``: data pipelines on Spark from a file, and topics to Parquet and back.
 
-Leaves with 0 when all is well (also when a stream was stopped by a signal), 1 when a pipeline failed on its way, 2 when
-it could not start: the file, Java, a package, a server or a topic is not as it must be.
+Leaves with 0 when all is well (also when a stream was stopped by a signal), 1 when a pipeline failed on its way, 2
+when it could not start: the file, Java, a package, a server or a topic is not as it must be.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Topics to Parquet and back, with every row accounted for.
 
-An archive is a directory of runs, ``run=<n>/topic=.../date=.../*.parquet``, and a list ``_archive.json`` of those that
-were finished, with the range of offsets of every queue. A run that was cut short is not in the list; the next one takes
-its number and its place. So the listed runs hold each message of their ranges exactly once.
+An archive is a directory of runs, ``run=<n>/topic=.../date=.../*.parquet``, and a list ``_archive.json`` of those
+that were finished, with the range of offsets of every queue. A run that was cut short is not in the list; the next
+one takes its number and its place. So the listed runs hold each message of their ranges exactly once.
 """
 
 from __future__ import annotations

@@ -270,6 +270,8 @@ def _queries(
         names.add(name)
         if isinstance(sink, spec.TopicSink):
             _check_cluster(pipeline, sink.namesrv_addr, path)
+            if stream:
+                _check_circle(pipeline, sink, path)
         if stream and not relation.streaming:
             raise SpecError(
                 f"{path}.from", f"{relation.name!r} is read once and never changes: use mode: batch for it"
@@ -280,6 +282,24 @@ def _queries(
             checkpoint = f"{located(directory, pipeline.checkpoint)}/{name}" if pipeline.checkpoint else ""
             yield Query(
                 name, relation.name, relation.streaming, checkpoint if stream else "", _sink_text(sink), sink
+            )
+
+
+def _check_circle(pipeline: spec.Pipeline, sink: spec.TopicSink, path: str) -> None:
+    """Refuse a stream that reads what it writes: it would never come to an end, and grow."""
+    address = sink.namesrv_addr or pipeline.namesrv_addr
+    for source in pipeline.sources.values():
+        if not isinstance(source, spec.TopicSource) or source.static:
+            continue
+        if address != (source.namesrv_addr or pipeline.namesrv_addr):
+            continue
+        topics = source.topic.split(",") if isinstance(source.topic, str) else source.topic
+        reads = sink.topic in [one.strip() for one in topics] or (
+            source.topic_pattern and re.fullmatch(source.topic_pattern, sink.topic)
+        )
+        if sink.topic and reads:
+            raise SpecError(
+                f"{path}.topic", f"the pipeline reads {sink.topic!r} itself: it would feed itself for ever"
             )
 
 

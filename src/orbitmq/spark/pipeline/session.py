@@ -74,7 +74,7 @@ def build_session(
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    from orbitmq import spark as sources
+    from orbitmq.spark.register import register
 
     # Workers would take the first python3 of the path, which may have neither pyarrow nor this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -94,7 +94,7 @@ def build_session(
         raise EnvironmentFault(f"Spark does not start: {_first_line(str(error))}") from error
     except Exception as error:  # py4j wraps whatever the JVM raised; the author needs its first line
         raise EnvironmentFault(f"Spark does not start on {master}: {_first_line(str(error))}") from error
-    getattr(sources, "register")(session)  # noqa: B009
+    register(session)
     return session
 
 
