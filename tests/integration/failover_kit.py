@@ -148,7 +148,7 @@ class Group:
             await asyncio.sleep(0.002)
 
     def fault(self, chance: random.Random) -> str:
-        """Do one thing by chance; gives its name. Now and then all is well for a while, else soon nobody is master."""
+        """Do one thing by chance and name it. Now and then all is well for a while, else nobody is master soon."""
         if chance.random() < 0.25:
             for node in self.nodes:
                 node.heal()
