@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.apache.harness import (
     LATEST,
+    GoClients,
     JavaClients,
     Message,
     Producer,
@@ -167,6 +168,89 @@ def test_nothing_is_missed_while_members_come_and_go(
         return wanted - {body for member in everyone for body in member.bodies}
 
     wait_until(lambda: not missing(), timeout_s=30, what=f"{len(missing())} of {len(wanted)} messages")
+
+
+def wait_for_deliveries(
+    members: Sequence[PushConsumer], producer: Producer, topic: str, wanted: list[int]
+) -> None:
+    """As ``wait_for_shares`` for clients that do not tell their queues: by who gets what is sent to each queue."""
+    queues = producer.queues(topic)
+
+    def fair() -> bool:
+        body = b"probe-%d" % time.monotonic_ns()
+        for queue in queues:
+            producer.send(Message(topic=topic, body=body), queue=queue)
+
+        def got() -> list[set[int]]:
+            return [
+                {d.message.queue.queue_id for d in member.deliveries if d.body == body} for member in members
+            ]
+
+        wait_until(lambda: len(set().union(*got())) == len(queues), timeout_s=40, what=f"probes, {got()}")
+        return sorted(map(len, got())) == wanted
+
+    wait_until(fair, timeout_s=40, what=f"deliveries in shares of {wanted}")
+
+
+def test_three_go_members_share_eight_queues_on_join_and_leave(
+    go_clients: GoClients, ours: OrbitCluster, unique: Unique
+) -> None:
+    topic = ours.create_topic(unique("topic"), queue_count=8)
+    group = ours.create_group(unique("readers"))
+    producer = go_clients.producer(unique("producers"), ours.namesrv)
+
+    def member() -> PushConsumer:
+        return go_clients.push_consumer(group, ours.namesrv, {topic: "*"}, from_first=True)
+
+    members = [member()]
+    wait_for_deliveries(members, producer, topic, [8])
+    members.append(member())
+    wait_for_deliveries(members, producer, topic, [4, 4])
+    members.append(member())
+    wait_for_deliveries(members, producer, topic, [2, 3, 3])
+    members.pop(0).stop()
+    wait_for_deliveries(members, producer, topic, [4, 4])
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_offsets_of_a_go_group_outlive_the_broker(
+    go_clients: GoClients, unique: Unique, tmp_path: Path, end: str
+) -> None:
+    with orbit_cluster(tmp_path / "store", flushConsumerOffsetInterval=200) as cluster:
+        topic = cluster.create_topic(unique("topic"), queue_count=4)
+        group = cluster.create_group(unique("readers"))
+        producer = go_clients.producer(unique("producers"), cluster.namesrv)
+        for number in range(40):
+            producer.send(Message(topic=topic, body=b"%d" % number))
+        consumer = go_clients.push_consumer(group, cluster.namesrv, {topic: "*"}, from_first=True)
+        consumer.wait(40)
+        consumer.stop()  # stores its offsets
+        wait_until(lambda: sum(committed(cluster, group, topic, 4)) == 40, timeout_s=10, what="40 committed")
+        before = committed(cluster, group, topic, 4)
+        if end == "stop":
+            assert cluster.broker.exit_code(timeout_s=10) == 0
+        else:
+            offsets_file = tmp_path / "store" / "config" / "consumerOffset.json"
+            wait_until(
+                lambda: offsets_file.exists() and f"{topic}@{group}" in offsets_file.read_text(),
+                timeout_s=20,
+                what="offsets on disk",
+            )
+            cluster.broker.kill()
+        cluster.broker.start()
+        assert committed(cluster, group, topic, 4) == before
+
+        def sent() -> bool:
+            try:
+                return producer.send(Message(topic=topic, body=b"new")).status == "SEND_OK"
+            except Exception:  # noqa: BLE001 - until the producer has found the broker again
+                return False
+
+        wait_until(sent, timeout_s=30, what="a send after the restart")
+        again = go_clients.push_consumer(group, cluster.namesrv, {topic: "*"}, from_first=True)
+        again.wait_bodies({b"new"})
+        assert set(again.bodies) == {b"new"}
+        go_clients.abandon()
 
 
 def committed(cluster: OrbitCluster, group: str, topic: str, queue_count: int) -> list[int]:
