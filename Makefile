@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test lint types unit bench clean lock
+.PHONY: help setup demo run test lint types unit bench docs clean lock
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -39,6 +39,9 @@ test: lint types unit  ## lint, types and every test
 
 bench: setup  ## the benchmarks, beside Apache RocketMQ where Java is present
 	@$(BIN)/orbitmq bench all
+
+docs: setup  ## the documents as a site in build/site
+	@$(BIN)/mkdocs build --strict --quiet --site-dir build/site && echo "build/site/index.html"
 
 lock:  ## renew requirements/dev.txt (all hashes, no index address)
 	@$(PYTHON) -m venv --clear build/lock
