@@ -91,7 +91,7 @@ def compile_expression(expression_type: str, expression: str) -> Selector:
 
 @lru_cache(maxsize=1024)
 def _unregistered(expression_type: str, expression: str) -> PullFilter:
-    return PullFilter(predicate=compile_expression(expression_type, expression).matches)
+    return PullFilter(predicate=compile_expression(expression_type, expression))
 
 
 class ConsumerFilters:
@@ -220,7 +220,7 @@ class ConsumerFilters:
         bits = 0
         for position in data.bloom_filter_data.bit_pos:
             bits |= 1 << position
-        entry = _Entry(data, selector, PullFilter(predicate=selector.matches), bits)
+        entry = _Entry(data, selector, PullFilter(predicate=selector), bits)
         self._by_topic.setdefault(data.topic, {})[data.consumer_group] = entry
 
     def _of_group(self, group: str) -> Iterator[_Entry]:

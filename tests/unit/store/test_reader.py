@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from tests.unit.store.support import (
     FILE_UNITS,
@@ -163,6 +165,49 @@ def test_filter_looks_at_a_bounded_number_of_units() -> None:
     store = store_with(40, filter_window_bytes=100, queue_file_bytes=20_000)
     found = store.read("TopicA", 0, 0, 3, tag_codes=frozenset({1}))
     assert (found.status, found.next_offset) == (ReadStatus.NO_MATCHED_MESSAGE, 5)
+
+
+class Odd:
+    """A predicate that can judge many records at once, as an expression can."""
+
+    def __init__(self) -> None:
+        self.block_counts: list[int] = []
+
+    def __call__(self, record: memoryview) -> bool:
+        (number,) = numbers([record])
+        return number % 2 == 1
+
+    def select_block(
+        self, block: bytes, log_offsets: Sequence[int], sizes: Sequence[int], base: int, count_max: int
+    ) -> list[int]:
+        self.block_counts.append(len(sizes))
+        spans = [(at - base, at - base + size) for at, size in zip(log_offsets, sizes, strict=True)]
+        return [at for at, (start, end) in enumerate(spans) if self(memoryview(block)[start:end])][:count_max]
+
+
+@pytest.mark.parametrize("max_count", [1, 3, 32])
+@pytest.mark.parametrize("max_bytes", [100, 700, 1 << 20])
+@pytest.mark.parametrize("other", [0, 1, 3], ids=["neighbours", "every second", "every fourth"])
+@pytest.mark.parametrize("segment_bytes", [SEGMENT_BYTES, 1 << 20], ids=["short segments", "one segment"])
+def test_filter_by_blocks_gives_what_one_by_one_gives(
+    max_count: int, max_bytes: int, other: int, segment_bytes: int
+) -> None:
+    store = open_store(FaultyFileSystem(), segment_bytes=segment_bytes, queue_file_bytes=20_000)
+    for number in range(100):
+        store.append(message(number))
+        for _ in range(other):
+            store.append(message(number, topic="Other"))
+    blocks = Odd()
+    for confirmed in (None, store.log_offset_at("TopicA", 0, 90)):
+        store.confirm_offset = confirmed
+        for offset in range(0, 100, 7):
+            one, many = (
+                store.read("TopicA", 0, offset, max_count, max_bytes=max_bytes, predicate=predicate)
+                for predicate in (lambda record: Odd()(record), blocks)
+            )
+            assert one == many
+    if other == 0 and max_bytes > 700:
+        assert blocks.block_counts
 
 
 def test_records_behind_the_confirmed_offset_are_not_given() -> None:
