@@ -114,7 +114,9 @@ class Model:
 
     def step(self) -> None:
         chance, state = self.chance, self.state
-        kind = chance.choice(("append", "append", "copy", "copy", "copy", "follow", "sync", "elect"))
+        kind = chance.choices(
+            ("append", "copy", "follow", "sync", "elect"), weights=(4, 6, 4, 3, 1 if state.epoch % 3 else 6)
+        )[0]
         if kind == "append":
             # An old master that does not know better takes messages, too.
             epoch, number = chance.choice(list(self.masters.items()))
@@ -132,11 +134,11 @@ class Model:
             number, epoch = chance.choice(list(self.following.items()))
             source = self.masters.get(epoch)
             if source is not None and source != number:
-                self.logs[number] = self.logs[source][: len(self.logs[number]) + chance.randint(0, 4)]
+                self.logs[number] = self.logs[source][: len(self.logs[number]) + chance.randint(0, 9)]
         elif kind == "sync":
             self.change_set()
         elif kind == "elect":
-            self.elect(chance.choice(state.in_sync))
+            self.elect(chance.choice([one for one in state.in_sync if one != state.master] or state.in_sync))
         self.acknowledge()
 
     def acknowledge(self) -> None:
@@ -150,7 +152,7 @@ class Model:
     def change_set(self) -> None:
         """Shrink at will, grow by who has everything."""
         state = self.state
-        wanted = {number for number in state.in_sync if number == state.master or self.chance.random() < 0.7}
+        wanted = {number for number in state.in_sync if number == state.master or self.chance.random() < 0.95}
         for number, epoch in self.following.items():
             if epoch == state.epoch and len(self.logs[number]) >= len(self.logs[state.master]):
                 wanted.add(number)
@@ -171,9 +173,11 @@ class Model:
 
 @pytest.mark.slow
 def test_nothing_acknowledged_is_lost_by_any_order_of_events() -> None:
-    for seed in range(100):
-        model = Model(random.Random(seed), 2 + seed % 4)
+    epochs = 0
+    for seed in range(150):
+        model = Model(random.Random(seed), 2 + seed % 3)
         for _ in range(150):
             model.step()
-        assert model.state.epoch > 3
         assert model.acknowledged, seed
+        epochs += model.state.epoch
+    assert epochs > 150 * 5
