@@ -80,6 +80,34 @@ check_java() {
     fi
 }
 
+check_etcd() {
+    if ! command -v etcd >/dev/null && may_install; then
+        say "installing etcd for the tests of failover"
+        # The tests start their own; the service of the package is not wanted, and cannot start in a container.
+        without_services apt_install etcd-server || say "apt-get could not install etcd-server"
+    fi
+    if command -v etcd >/dev/null; then
+        say "$(etcd --version 2>/dev/null | head -n 1) found"
+    else
+        say "etcd was not found: the tests of failover will be skipped."
+        say "  to have them: apt-get install etcd-server"
+    fi
+}
+
+# Runs a command while packages may not start services (Debian's policy-rc.d; 101 is its answer for "no").
+without_services() {
+    local policy=/usr/sbin/policy-rc.d status=0
+    if [[ -e "$policy" ]]; then
+        "$@"
+        return
+    fi
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod +x "$policy"
+    "$@" || status=$?
+    rm -f "$policy"
+    return "$status"
+}
+
 check_go() {
     if command -v go >/dev/null; then
         say "$(go version 2>/dev/null | cut -d ' ' -f 1-3) found"
@@ -97,5 +125,6 @@ say "installing the pinned packages"
 "$VENV/bin/python" -m pip install --quiet --require-hashes -r requirements/dev.txt
 "$VENV/bin/python" -m pip install --quiet --no-deps --no-build-isolation --no-index -e .
 check_java
+check_etcd
 check_go
 say "done: $VENV/bin/orbitmq, $VENV/bin/pytest, $VENV/bin/mypy, $VENV/bin/ruff"
