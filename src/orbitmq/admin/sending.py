@@ -66,6 +66,7 @@ class BrokerRt(Result, kw_only=True):
 
 
 class ClusterRt(Result, kw_only=True):
+    timestamp: int
     brokers: list[BrokerRt]
 
 
@@ -219,4 +220,4 @@ async def cluster_rt(
                     fail_count=amount - ok,
                 )
             )
-    return ClusterRt(brokers=found)
+    return ClusterRt(timestamp=admin.clock.now_ms(), brokers=found)

@@ -1,0 +1,1 @@
+"""The commands of ``orbitmq admin``, one declaration each, by area."""

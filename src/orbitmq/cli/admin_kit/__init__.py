@@ -1,0 +1,1 @@
+"""What the commands of ``orbitmq admin`` are made of: declarations, printing, running, completion."""

@@ -1,0 +1,75 @@
+"""The options every command has: where the cluster is, and how to talk to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from orbitmq.admin import Admin, AdminOptions
+from orbitmq.admin.session import Progress
+
+__all__ = ["CONNECTION_KEYS", "connection_options", "open_admin"]
+
+
+def connection_options() -> list[click.Option]:
+    """Fresh options for one command or group."""
+    path = click.Path(exists=True, dir_okay=False, path_type=Path)
+    return [
+        click.Option(
+            ["-n", "--namesrvAddr", "namesrv_addr"],
+            metavar="HOST:PORT;...",
+            help="Name servers. Else the variable NAMESRV_ADDR.",
+        ),
+        click.Option(["--json", "as_json"], is_flag=True, default=None, help="The result as JSON."),
+        click.Option(
+            ["--timeout", "timeout_s"],
+            type=click.FloatRange(min=0.1),
+            help="Seconds to wait for an answer [5].",
+        ),
+        click.Option(["--accessKey", "access_key"], help="Sign requests. Else ORBITMQ_ACCESS_KEY."),
+        click.Option(
+            ["--secretKey", "secret_key"], help="Its secret. Else ORBITMQ_SECRET_KEY, which no `ps` shows."
+        ),
+        click.Option(["--securityToken", "security_token"], help="Sent along with the key."),
+        click.Option(["--tls", "tls"], is_flag=True, default=None, help="Encrypt the connections."),
+        click.Option(
+            ["--tlsCa", "tls_ca"], type=path, help="Certificates to trust; without, any is accepted."
+        ),
+        click.Option(["--tlsCert", "tls_cert"], type=path, help="Certificate of this client."),
+        click.Option(["--tlsKey", "tls_key"], type=path, help="Key of that certificate."),
+    ]
+
+
+CONNECTION_KEYS: Final = tuple(str(option.name) for option in connection_options())
+_VARIABLES: Final = {
+    "namesrv_addr": "NAMESRV_ADDR",
+    "access_key": "ORBITMQ_ACCESS_KEY",
+    "secret_key": "ORBITMQ_SECRET_KEY",
+}
+
+
+def open_admin(settings: dict[str, Any], environment: Any, progress: Progress | None = None) -> Admin:
+    """A session from the options of a command; what they leave open comes from ``environment``.
+
+    Raises ``ConfigError`` for TLS files that cannot be used, ``click.UsageError`` for half a pair of keys.
+    """
+    given = {
+        key: settings.get(key) or environment.get(_VARIABLES.get(key, ""), None) for key in CONNECTION_KEYS
+    }
+    credentials = None
+    if given["access_key"] or given["secret_key"]:
+        if not (given["access_key"] and given["secret_key"]):
+            raise click.UsageError("--accessKey and --secretKey belong together")
+        from orbitmq.client.options import Credentials
+
+        credentials = Credentials(given["access_key"], given["secret_key"], given["security_token"] or "")
+    tls = None
+    if given["tls"] or given["tls_ca"] or given["tls_cert"]:
+        from orbitmq.transport.tls import client_context
+
+        tls = client_context(trusted=given["tls_ca"], certificate=given["tls_cert"], key=given["tls_key"])
+    options = AdminOptions(timeout_s=given["timeout_s"] or 5.0, credentials=credentials, tls=tls)
+    servers = given["namesrv_addr"] or ""
+    return Admin(servers, options) if progress is None else Admin(servers, options, progress=progress)

@@ -1,0 +1,106 @@
+"""One declaration per command: its name, its flags, the function it calls, and how the result is shown.
+
+The names of commands, flags and columns are those of Apache's mqadmin 5.5.0, so that scripts and habits carry over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from orbitmq.admin import Admin, Result
+from orbitmq.cli.admin_kit.output import Part
+
+__all__ = [
+    "BROKER",
+    "BROKER_NAME",
+    "CLUSTER",
+    "INTERVAL",
+    "Args",
+    "Command",
+    "Flag",
+    "Target",
+    "group_flag",
+    "targets",
+    "topic_flag",
+]
+
+Args = Mapping[str, Any]
+"""Values of the flags by the long name of the flag; None when it is not given."""
+Call = Callable[[Admin, Args], Awaitable[Result] | AsyncIterator[Result]]
+View = Callable[[Any, Args], Sequence[Part]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag:
+    """An option of a command."""
+
+    names: tuple[str, ...]
+    """As typed, the long one last: ``("-t", "--topic")``."""
+    help: str
+    kind: type[str] | type[int] | type[float] | type[bool] = str
+    required: bool = False
+    switch: bool = False
+    """Takes no value."""
+    choices: tuple[str, ...] = ()
+    default: str | float | None = None
+    completes: str = ""
+    """What a shell may offer as its value: topic, group, broker, name or cluster."""
+
+    @property
+    def key(self) -> str:
+        return self.names[-1].lstrip("-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """See the module."""
+
+    name: str
+    help: str
+    call: Call
+    view: View
+    result: type[Result]
+    """What ``call`` gives; the reference of JSON keys is made from it."""
+    flags: tuple[Flag, ...] = ()
+    one_of: tuple[str, ...] = ()
+    """Keys of flags of which one must be given."""
+    streams: bool = False
+    """Gives many results, each printed when it comes: as JSON one a line."""
+    apache_only: bool = False
+    """Asks for something this project's servers refuse."""
+
+
+def topic_flag(text: str = "Topic.", *, required: bool = True, name: str = "--topic") -> Flag:
+    """``-t``."""
+    return Flag(names=("-t", name), help=text, required=required, completes="topic")
+
+
+def group_flag(name: str, text: str = "Consumer group.", *, required: bool = True) -> Flag:
+    """``-g``, whose long name differs between commands."""
+    return Flag(names=("-g", name), help=text, required=required, completes="group")
+
+
+BROKER: Final = Flag(
+    names=("-b", "--brokerAddr"), help="Broker, as host:port or by its name.", completes="broker"
+)
+BROKER_NAME: Final = Flag(names=("-b", "--brokerName"), help="Broker name.", required=True, completes="name")
+CLUSTER: Final = Flag(names=("-c", "--clusterName"), help="Cluster.", completes="cluster")
+INTERVAL: Final = Flag(
+    names=("-i", "--interval"), help="Show again every so many seconds, until Ctrl-C.", kind=float
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The pair ``-b`` and ``-c`` of commands that work on one broker or on a cluster."""
+
+    flags: tuple[Flag, Flag]
+    keys: tuple[str, str]
+
+
+def targets(cluster: str = "--clusterName") -> Target:
+    """``-b`` and ``-c``; the long name of the latter differs between commands."""
+    flag = Flag(names=("-c", cluster), help="All masters of this cluster.", completes="cluster")
+    return Target((BROKER, flag), (BROKER.key, flag.key))
