@@ -24,6 +24,9 @@ _RESERVED = frozenset(name.value for name in Property) - {
 }
 
 
+_PLAIN_CHARACTERS_MAX = 4096
+
+
 class SendStatus(Enum):
     """How safe a stored message is. All but ``OK`` are stored, yet a crash now may lose them."""
 
@@ -89,6 +92,36 @@ class Message(msgspec.Struct, kw_only=False):
         pairs["WAIT"] = "true" if self.wait_stored else "false"
         return pairs
 
+    def plain_properties(self, unique_key: str) -> bytes | None:
+        """The properties of a message that has at most keys and tags, encoded; None if there is more to it.
+
+        The common case, at a fifth of the price of a table of pairs.
+        """
+        if (
+            self.properties
+            or self.shard_key
+            or self.delay_level
+            or self.delay_ms
+            or self.deliver_at_ms
+            or not self.wait_stored
+        ):
+            return None
+        keys, tags = self.keys, self.tags
+        if not keys and not tags:
+            return f"WAIT\x01true\x02UNIQ_KEY\x01{unique_key}\x02".encode()
+        if not isinstance(keys, str):
+            keys = " ".join(keys)
+        # What cannot travel as it is, or not within the limit, is for the careful encoder to judge.
+        if "\x02" in keys or "\x02" in tags or len(keys) + len(tags) > _PLAIN_CHARACTERS_MAX:
+            return None
+        head = f"KEYS\x01{keys}\x02" if keys else ""
+        if tags:
+            head = f"{head}TAGS\x01{tags}\x02"
+        try:
+            return f"{head}WAIT\x01true\x02UNIQ_KEY\x01{unique_key}\x02".encode()
+        except UnicodeEncodeError:
+            return None
+
     @property
     def is_delayed(self) -> bool:
         """Whether a broker keeps it back for a while."""
@@ -117,17 +150,18 @@ class ReceivedMessage:
 
     __slots__ = (
         "_properties",
-        "_record",
         "_topic",
         "consume_started_ms",
         "max_offset",
         "min_offset",
         "queue",
         "reconsume_times",
+        "record",
     )
 
     def __init__(self, record: Record, queue: MessageQueue, min_offset: int = 0, max_offset: int = 0) -> None:
-        self._record = record
+        self.record = record
+        """Every field as it is stored."""
         self._topic: str | None = None
         self._properties: dict[str, str] | None = None
         self.queue = queue
@@ -139,18 +173,13 @@ class ReceivedMessage:
         self.consume_started_ms = 0
 
     @property
-    def record(self) -> Record:
-        """Every field as it is stored."""
-        return self._record
-
-    @property
     def topic(self) -> str:
         """The topic it was sent to, also when it comes from a retry topic."""
         topic = self._topic
         if topic is None:
-            original = find_property(self._record.properties, b"RETRY_TOPIC")
-            retried = self._record.topic.startswith("%RETRY%") and original is not None
-            topic = original.decode("utf-8", "replace") if retried and original else self._record.topic
+            original = find_property(self.record.properties, b"RETRY_TOPIC")
+            retried = self.record.topic.startswith("%RETRY%") and original is not None
+            topic = original.decode("utf-8", "replace") if retried and original else self.record.topic
             self._topic = topic
         return topic
 
@@ -160,11 +189,11 @@ class ReceivedMessage:
 
     @property
     def body(self) -> bytes:
-        return self._record.body
+        return self.record.body
 
     def text(self) -> str:
         """The body as UTF-8."""
-        return self._record.body.decode()
+        return self.record.body.decode()
 
     @property
     def tags(self) -> str:
@@ -178,24 +207,24 @@ class ReceivedMessage:
     def properties(self) -> dict[str, str]:
         """All of them, the system's included."""
         if self._properties is None:
-            self._properties = decode_properties(self._record.properties)
+            self._properties = decode_properties(self.record.properties)
         return self._properties
 
     def get(self, name: str) -> str | None:
         """One property, without reading the others."""
         if self._properties is not None:
             return self._properties.get(name)
-        value = find_property(self._record.properties, name.encode())
+        value = find_property(self.record.properties, name.encode())
         return None if value is None else value.decode("utf-8", "replace")
 
     @property
     def message_id(self) -> str:
         """The unique key its sender gave it, else the id of its place in the store."""
-        return self.get("UNIQ_KEY") or self._record.offset_message_id
+        return self.get("UNIQ_KEY") or self.record.offset_message_id
 
     @property
     def offset_message_id(self) -> str:
-        return self._record.offset_message_id
+        return self.record.offset_message_id
 
     @property
     def transaction_id(self) -> str | None:
@@ -203,35 +232,35 @@ class ReceivedMessage:
 
     @property
     def queue_id(self) -> int:
-        return self._record.queue_id
+        return self.record.queue_id
 
     @property
     def queue_offset(self) -> int:
-        return self._record.queue_offset
+        return self.record.queue_offset
 
     @property
     def log_offset(self) -> int:
-        return self._record.log_offset
+        return self.record.log_offset
 
     @property
     def born_timestamp_ms(self) -> int:
-        return self._record.born_timestamp_ms
+        return self.record.born_timestamp_ms
 
     @property
     def store_timestamp_ms(self) -> int:
-        return self._record.store_timestamp_ms
+        return self.record.store_timestamp_ms
 
     @property
     def born_host(self) -> str:
-        return host_text(self._record.born_host)
+        return host_text(self.record.born_host)
 
     @property
     def store_host(self) -> str:
-        return host_text(self._record.store_host)
+        return host_text(self.record.store_host)
 
     @property
     def flag(self) -> int:
-        return self._record.flag
+        return self.record.flag
 
     def reply(self, body: bytes | str) -> Message:
         """The answer to a request (``Producer.request``), to be sent by any producer of the same cluster."""
@@ -246,7 +275,7 @@ class ReceivedMessage:
     def __repr__(self) -> str:
         return (
             f"ReceivedMessage(topic={self.topic!r}, queue={self.queue.broker_name}/{self.queue_id}, "
-            f"offset={self.queue_offset}, id={self.message_id}, body={self._record.body[:64]!r})"
+            f"offset={self.queue_offset}, id={self.message_id}, body={self.record.body[:64]!r})"
         )
 
 

@@ -133,6 +133,20 @@ class Sender:
         """Check and encode. Raises ``MessageIllegal``, ``InvalidParameter``, ``NoPermission``, ``RecordError``."""
         topic = self.wire_topic(message.topic)
         body = message.body_bytes()
+        size = len(body)
+        options = self._options
+        if not extra and size < options.compress_over_bytes and not options.namespace:
+            # Hot path: nothing to add, nothing to compress.
+            unique_key = self._instance.unique_keys.next()
+            properties = message.plain_properties(unique_key)
+            if properties is not None:
+                self._check_size(size)
+                return Outgoing(topic, body, properties, unique_key, 0, message.flag)
+        return self._prepare_any(message, topic, body, extra)
+
+    def _prepare_any(
+        self, message: Message, topic: str, body: bytes, extra: dict[str, str] | None
+    ) -> Outgoing:
         self._check_size(len(body))
         pairs = message.property_pairs()
         if extra:
@@ -156,8 +170,13 @@ class Sender:
         """Unique key and batch entry of one message of a batch."""
         body = message.body_bytes()
         self._check_size(len(body))
+        unique_key = self._instance.unique_keys.next()
+        if not self._options.namespace:
+            properties = message.plain_properties(unique_key)
+            if properties is not None:
+                return unique_key, (message.flag, body, properties)
         pairs = message.property_pairs()
-        unique_key = pairs["UNIQ_KEY"] = self._instance.unique_keys.next()
+        pairs["UNIQ_KEY"] = unique_key
         if self._options.namespace:
             pairs["INSTANCE_ID"] = self._options.namespace
         return unique_key, (message.flag, body, encode_properties(pairs))

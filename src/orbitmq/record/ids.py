@@ -101,16 +101,24 @@ class UniqueKeys:
         self._month_of: Final = month_of
         self._month_start_ms, self._month_end_ms = month_of(now_ms())
         self._counter: Final = count()
+        self._stem = (-1, "")
 
     def next(self) -> str:
         """A new key: 32 or 56 digits."""
         now_ms = self._now_ms()
+        known_ms, stem = self._stem
+        if known_ms != now_ms:  # all but the counter is the same for a millisecond, which sees dozens of keys
+            stem = self._stem_at(now_ms)
+        return f"{stem}{next(self._counter) & 0xFFFF:04X}"
+
+    def _stem_at(self, now_ms: int) -> str:
         if now_ms >= self._month_end_ms:
             self._month_start_ms, self._month_end_ms = self._month_of(now_ms)
-        counter = next(self._counter)
         # A clock set back behind the start of the month gives 0, as in Apache's client.
         since_ms = max(now_ms - self._month_start_ms, 0)
-        return f"{self._prefix}{since_ms & 0xFFFFFFFF:08X}{counter & 0xFFFF:04X}"
+        stem = f"{self._prefix}{since_ms & 0xFFFFFFFF:08X}"
+        self._stem = (now_ms, stem)
+        return stem
 
 
 def _from_hex(text: str) -> bytes:

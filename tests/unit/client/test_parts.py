@@ -6,6 +6,8 @@ import dataclasses
 from typing import Any, get_type_hints
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.unit.client.messages import QUEUE, received
 
 from orbitmq.client.errors import SendFailed, add_hint
@@ -31,6 +33,7 @@ from orbitmq.client.trace import (
 )
 from orbitmq.errors import ConfigError, RecordError, TopicNotFound
 from orbitmq.model.route import MessageQueue
+from orbitmq.record.properties import encode_properties
 from orbitmq.testing.manual_clock import ManualClock
 from orbitmq.wire.frame import encode_binary_ext
 from orbitmq.wire.send_writer import SendWriter
@@ -214,3 +217,35 @@ def test_plain_handler_that_returns_an_awaitable_has_not_consumed() -> None:
     outcome = Handler(lambda message: handle(message), None).run_blocking([received(0)])
     assert outcome.done == 0
     assert "async def" in str(outcome.error)
+
+
+@given(
+    keys=st.one_of(st.text(), st.lists(st.text(), max_size=3)),
+    tags=st.text(),
+    wait=st.booleans(),
+    properties=st.dictionaries(st.sampled_from(["p", "größe"]), st.text(min_size=1), max_size=1),
+)
+def test_short_way_to_encode_properties_gives_what_the_long_way_gives(
+    keys: str | list[str], tags: str, wait: bool, properties: dict[str, str]
+) -> None:
+    message = Message("T", "x", tags=tags, keys=keys, wait_stored=wait, properties=properties)
+    short = message.plain_properties("ID")
+    if short is None:
+        return
+    assert short == encode_properties(message.property_pairs() | {"UNIQ_KEY": "ID"})
+
+
+def test_short_way_takes_what_is_common_and_leaves_the_rest() -> None:
+    assert Message("T", "x", tags="a", keys=["k", "l"]).plain_properties("ID") is not None
+    for message in (
+        Message("T", "x", delay_level=1),
+        Message("T", "x", delay_ms=1),
+        Message("T", "x", deliver_at_ms=1),
+        Message("T", "x", shard_key="s"),
+        Message("T", "x", wait_stored=False),
+        Message("T", "x", properties={"a": "b"}),
+        Message("T", "x", tags="\x02"),
+        Message("T", "x", keys="k" * 40_000),
+        Message("T", "x", tags="\ud800"),
+    ):
+        assert message.plain_properties("ID") is None
