@@ -31,9 +31,9 @@ from orbitmq.model.names import dlq_topic
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 
 
-async def fill(target: Target, topic: str, count: int, **fields: object) -> None:
+async def fill(target: Target, topic: str, count: int, *, keys: str = "") -> None:
     async with Producer("pg-fill", target.address) as producer:
-        await asyncio.gather(*(producer.send(Message(topic, f"m{i}", **fields)) for i in range(count)))  # type: ignore[arg-type]
+        await asyncio.gather(*(producer.send(Message(topic, f"m{i}", keys=keys)) for i in range(count)))
 
 
 async def test_plain_function_runs_on_threads_and_tags_filter(target: Target) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.apache.ours import OrbitBroker, OrbitNamesrv
@@ -14,12 +15,14 @@ from tests.conformance.waiting import Collector, until
 from orbitmq.client import (
     ClientClosedError,
     ConsumeFromWhere,
+    LitePullConsumer,
     Message,
     NameServerError,
     NoRouteError,
     Producer,
     PushConsumer,
     SendFailed,
+    sync,
 )
 from orbitmq.codes import ClientErrorCode
 from orbitmq.errors import OrbitError
@@ -70,6 +73,46 @@ async def test_cut_connections_lose_nothing_acknowledged(behind_proxy: RunningBr
     assert len(acknowledged) > 100
 
 
+async def test_plain_sends_over_cut_connections_lose_nothing_acknowledged(
+    behind_proxy: RunningBroker,
+) -> None:
+    acknowledged: set[str] = set()
+    threads = set(threading.enumerate())
+
+    def send_from_threads() -> None:
+        with sync.Producer("plain-cut", behind_proxy.name_server, retries=5) as producer:
+            producer.send(Message("plain-cut", "first"))
+
+            def send(number: int) -> None:
+                try:
+                    producer.send(Message("plain-cut", f"m{number}"))
+                    acknowledged.add(f"m{number}")
+                except SendFailed:
+                    pass  # told, so not lost
+
+            with ThreadPoolExecutor(4) as pool:
+                list(pool.map(send, range(400)))
+
+    async def cut_often(proxy: Proxy) -> None:
+        while True:
+            await asyncio.sleep(0.02)
+            proxy.cut()
+
+    async with proxy_for(behind_proxy) as proxy:
+        cutting = asyncio.create_task(cut_often(proxy))
+        await asyncio.to_thread(send_from_threads)
+        cutting.cancel()
+        assert proxy.connections > 4, "the proxy did cut"
+        collector = Collector()
+        consumer = PushConsumer("plain-cut-readers", behind_proxy.name_server, from_where=FIRST)
+        collector.on(consumer, "plain-cut")
+        async with consumer:
+            await until(lambda: acknowledged <= set(collector.bodies), "every acknowledged message")
+    assert len(acknowledged) > 100
+    left = [t.name for t in threading.enumerate() if t not in threads and not t.name.startswith("asyncio_")]
+    assert not left, "all threads but those of asyncio.to_thread ended"
+
+
 async def test_stalled_broker_ends_a_send_in_time_with_the_reason(behind_proxy: RunningBroker) -> None:
     async with proxy_for(behind_proxy) as proxy, Producer("stall", behind_proxy.name_server) as producer:
         await producer.send(Message("stall", "x"))
@@ -91,12 +134,16 @@ async def test_broker_killed_and_started_again_keeps_what_it_acknowledged() -> N
         acknowledged: set[str] = set()
         consumer = PushConsumer("kill-readers", namesrv.address, from_where=FIRST, pull_error_pause_s=0.1)
         collector.on(consumer, "kill")
+        reader = LitePullConsumer("kill-pollers", namesrv.address, from_where=FIRST, pull_error_pause_s=0.1)
+        reader.subscribe("kill")
+        polled: set[str] = set()
         async with Producer("kill-writers", namesrv.address) as producer:
             for number in range(50):
                 await producer.send(Message("kill", f"a{number}"))
                 acknowledged.add(f"a{number}")
-            async with consumer:
+            async with consumer, reader:
                 await collector.wait(10)
+                polled |= {message.text() for message in await reader.poll(10.0)}
                 await asyncio.to_thread(broker.kill)
                 with pytest.raises(OrbitError):
                     await producer.send(Message("kill", "nobody there"), timeout_s=0.5)
@@ -114,6 +161,10 @@ async def test_broker_killed_and_started_again_keeps_what_it_acknowledged() -> N
                     await send_until_stored(f"b{number}")
                     acknowledged.add(f"b{number}")
                 await until(lambda: acknowledged <= set(collector.bodies), "all messages after the restart")
+                while not acknowledged <= polled:
+                    batch = await reader.poll(10.0)
+                    assert batch, f"never polled: {acknowledged - polled}"
+                    polled |= {message.text() for message in batch}
 
 
 async def test_name_server_may_be_away_while_routes_are_known() -> None:
@@ -125,6 +176,49 @@ async def test_name_server_may_be_away_while_routes_are_known() -> None:
             await producer.send(Message("away", "2"))
             with pytest.raises(NameServerError, match="no name server answers"):
                 await producer.send(Message("unknown", "3"))
+
+
+async def test_name_server_started_again_tells_new_routes() -> None:
+    with OrbitNamesrv() as namesrv, OrbitBroker(namesrv, registerNameServerPeriod=10_000):
+        collector = Collector()
+        consumer = PushConsumer("ns-readers", namesrv.address, from_where=FIRST, call_timeout_s=0.5)
+        collector.on(consumer, "again")
+        async with (
+            Producer("ns", namesrv.address, route_refresh_s=0.2, call_timeout_s=0.5) as producer,
+            consumer,
+        ):
+            await producer.send(Message("again", "1"))
+            await collector.wait(1)
+            await asyncio.to_thread(namesrv.kill)
+            await producer.send(Message("again", "2"))
+            await collector.wait(2)
+            await asyncio.to_thread(namesrv.start)
+
+            async def sent() -> bool:
+                try:
+                    await producer.send(Message("made-after-the-restart", "3"))
+                except OrbitError:
+                    return False
+                return True
+
+            deadline = asyncio.get_running_loop().time() + 30
+            while not await sent():  # until the broker has registered again
+                assert asyncio.get_running_loop().time() < deadline
+                await asyncio.sleep(0.1)
+            await producer.send(Message("again", "4"))
+            await collector.wait(3)
+        assert collector.bodies == ["1", "2", "4"]
+
+
+async def test_second_name_server_answers_when_the_first_is_gone() -> None:
+    with OrbitNamesrv() as first, OrbitNamesrv() as second:
+        addresses = f"{first.address};{second.address}"
+        with OrbitBroker(addresses):
+            async with Producer("two", addresses, call_timeout_s=0.5) as producer:
+                for name, server in (("a", first), ("b", None)):
+                    await producer.send(Message(f"two-{name}", "x"))
+                    if server is not None:
+                        await asyncio.to_thread(server.kill)
 
 
 async def test_errors_without_servers_say_what_to_do() -> None:

@@ -40,10 +40,19 @@ def server(*arguments: str) -> Iterator[str]:
         process.communicate()
 
 
-def examples() -> list[str]:
-    return re.findall(
-        r"^```python\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL | re.MULTILINE
-    )
+RUN_ELSEWHERE: frozenset[str] = frozenset()
+"""Headings whose examples another test runs."""
+
+
+def examples() -> dict[str, str]:
+    """Heading: the Python example below it."""
+    found: dict[str, str] = {}
+    for section in (ROOT / "README.md").read_text("utf-8").split("\n## ")[1:]:
+        for block in re.findall(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE):
+            heading = section.partition("\n")[0]
+            assert heading not in found, f"two examples under {heading}"
+            found[heading] = block
+    return found
 
 
 def output_of(example: str) -> list[str]:
@@ -56,7 +65,9 @@ def output_of(example: str) -> list[str]:
 
 @pytest.mark.slow
 def test_examples_of_the_readme_produce_and_consume_the_same_messages(tmp_path: Path) -> None:
-    produce, consume = examples()
+    found = examples()
+    produce, consume = found.pop("Produce"), found.pop("Consume")
+    assert found.keys() <= RUN_ELSEWHERE, "an example that no test runs"
     with server("namesrv", "--port", "0", "--set", f"kvConfigPath={tmp_path / 'kv.json'}") as bound:
         name_server = f"127.0.0.1:{bound.rpartition(':')[2]}"
         with server(
