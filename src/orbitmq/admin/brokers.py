@@ -425,7 +425,7 @@ async def switch_timer_engine(
     """Which of its two engines keeps timed messages (5.4 and up); ``engine`` is R or F."""
     done = []
     for address in await admin.targets(broker, cluster):
-        await admin.ask(address, RequestCode.SWITCH_TIMER_ENGINE, {"E_T": TIMER_ENGINES[engine]})
+        await admin.ask(address, RequestCode.SWITCH_TIMER_ENGINE, {"E_T": engine})
         done.append(Change(target=address, action=f"timer engine is {TIMER_ENGINES[engine]}"))
     return Changed(changes=done)
 

@@ -11,7 +11,7 @@ from orbitmq.admin.groups import consumer_connection
 from orbitmq.admin.session import Admin
 from orbitmq.admin.stats import PUT_COUNT, broker_stats, sum_of_a_day
 from orbitmq.codes import RequestCode, Version, version_name
-from orbitmq.errors import BrokerError
+from orbitmq.errors import OrbitError
 from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.names import (
     HALF_TOPIC,
@@ -195,7 +195,7 @@ async def _versions(admin: Admin, address: str) -> dict[str, Any]:
     for group in (await user_groups(admin, address)).subscription_group_table:
         try:
             clients = (await consumer_connection(admin, group)).connections
-        except BrokerError:
+        except OrbitError:
             continue
         found.update(f"{client.language}%{client.version}" for client in clients)
     return {"rocketmqVersion": version_name(Version.OURS), "clientInfo": sorted(found)}

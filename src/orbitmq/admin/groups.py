@@ -219,7 +219,7 @@ async def _connection(admin: Admin, group: str, broker: str | None) -> ConsumerC
     if broker is not None:
         addresses = [await admin.address(broker)]
     else:
-        addresses = [address for _, address in await admin.addresses_of_topic(retry_topic(group))]
+        addresses = [address for _, address in await admin.addresses_of_group(group)]
     header = GetConsumerConnectionListRequest(consumer_group=group)
     failure: BrokerError = ConsumerNotOnline(f"group {group} has no member online")
     for address in addresses:
@@ -298,20 +298,21 @@ async def producers(admin: Admin, broker: str) -> Producers:
 async def consume_stats(
     admin: Admin, group: str, topic: str | None = None, *, route_topic: str | None = None
 ) -> ConsumeStats:
-    """How far a group is on every broker that has it. Raises ``TopicNotFound`` for an unknown group."""
+    """How far a group is on every broker that has it. Raises ``UnknownNameError`` for an unknown group."""
     candidates = [retry_topic(group)]
     if topic is not None:
         candidates += [topic, pop_retry_topic(topic, group)]
     if route_topic is not None:
         candidates.append(route_topic)
-    addresses: list[tuple[str, str]] = []
-    for number, candidate in enumerate(candidates, 1):
+    addresses: list[tuple[str, str]] | None = None
+    for candidate in candidates:
         try:
             addresses = await admin.addresses_of_topic(candidate)
             break
         except TopicNotFound:
-            if number == len(candidates):
-                raise
+            continue
+    if addresses is None:
+        raise UnknownNameError("consumer group", group)
     tps, table = 0.0, ConsumeStats().offset_table
     header = GetConsumeStatsRequest(consumer_group=group, topic=topic)
     for _, address in addresses:
@@ -365,7 +366,7 @@ async def _holders(admin: Admin, group: str) -> dict[MessageQueue, str]:
         for member in members:
             info = await running_info(admin, group, member.client_id or "")
             found.update((queue, (member.client_id or "").partition("@")[0]) for queue in info.mq_table)
-    except BrokerError:
+    except OrbitError:
         pass  # nobody online, or a client of another kind
     return found
 
@@ -383,11 +384,11 @@ async def _group_row(admin: Admin, group: str) -> GroupRow:
         stats = await consume_stats(admin, group)
         tps = int(stats.consume_tps)
         diff = sum(o.broker_offset - o.consumer_offset for o in stats.offset_table.values())
-    except BrokerError:
+    except OrbitError:
         pass
     try:
         connection = await _connection(admin, group, None)
-    except BrokerError:
+    except OrbitError:
         return GroupRow(group=group, count=0, version="OFFLINE", type="", model="", tps=tps, diff_total=diff)
     pushed = connection.consume_type == ConsumeType.PASSIVELY
     return GroupRow(
@@ -409,7 +410,7 @@ async def running_info(
 ) -> ConsumerRunningInfo:
     """What a member says of itself; its broker passes the question on."""
     header = GetConsumerRunningInfoRequest(consumer_group=group, client_id=client_id, jstack_enable=stacks)
-    for _, address in await admin.addresses_of_topic(retry_topic(group)):
+    for _, address in await admin.addresses_of_group(group):
         answer = await admin.ask(
             address, RequestCode.GET_CONSUMER_RUNNING_INFO, header, timeout_s=admin.slow_s
         )

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from orbitmq.admin.base import Result
-from orbitmq.admin.errors import AdminError
+from orbitmq.admin.errors import AdminError, UnknownNameError
 from orbitmq.admin.groups import consume_stats, consumer_connection, running_info
 from orbitmq.admin.session import Admin
 from orbitmq.admin.topics import groups_of_topic
@@ -277,6 +277,8 @@ async def _track(admin: Admin, message: MessageView, group: str) -> Track:
             data.broker_name: data.master_address
             for data in (await admin.cluster_info()).broker_addr_table.values()
         }
+    except UnknownNameError as error:
+        return Track(consumer_group=group, track_type="UNKNOWN", error=str(error))
     except BrokerError as error:
         offline = error.response_code == ResponseCode.CONSUMER_NOT_ONLINE
         text = f"code {error.response_code}: {error.remark}"

@@ -8,7 +8,7 @@ from orbitmq.admin.base import Result
 from orbitmq.admin.groups import consume_stats, group_members
 from orbitmq.admin.session import Admin
 from orbitmq.admin.topics import topic_names, topic_status
-from orbitmq.errors import BrokerError
+from orbitmq.errors import OrbitError
 from orbitmq.model.names import group_of, is_retry_topic
 from orbitmq.model.route import MessageQueue
 from orbitmq.wire.bodies import OffsetWrapper
@@ -42,7 +42,7 @@ async def monitor_round(admin: Admin) -> MonitorRound:
         try:
             members = await group_members(admin, group)
             stats = await consume_stats(admin, group)
-        except BrokerError:
+        except OrbitError:
             continue  # nobody is online
         findings += members.findings
         if not members.same_subscription:
@@ -60,7 +60,7 @@ async def _undone(admin: Admin, group: str, topic: str, queues: dict[MessageQueu
     try:
         for row in (await topic_status(admin, topic)).queues:
             newest[row.broker_name, row.queue_id] = row.last_update_timestamp
-    except BrokerError:
+    except OrbitError:
         pass  # deleted meanwhile: the offsets are still told, the delay is not known
     diffs = [offset.broker_offset - offset.consumer_offset for offset in queues.values()]
     delays = [

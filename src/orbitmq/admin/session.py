@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final, Self
 
 from orbitmq.admin.errors import NoNameServerError, UnknownNameError, UnreachableError
 from orbitmq.codes import RequestCode, ResponseCode, SerializeType
-from orbitmq.errors import ConnectionLostError, OrbitError, RequestTimeoutError, error_for_code
+from orbitmq.errors import ConnectionLostError, OrbitError, RequestTimeoutError, TopicNotFound, error_for_code
+from orbitmq.model.names import retry_topic
 from orbitmq.model.route import MASTER_ID, BrokerData, TopicRoute
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.transport.client import RpcClient
@@ -178,6 +179,13 @@ class Admin:
         route = await self.route(topic)
         found = [(data.broker_name, best_address(data)) for data in route.broker_datas]
         return [(name, address) for name, address in found if address is not None]
+
+    async def addresses_of_group(self, group: str) -> list[tuple[str, str]]:
+        """Name and best address of every broker that has the group. Raises ``UnknownNameError``."""
+        try:
+            return await self.addresses_of_topic(retry_topic(group))
+        except TopicNotFound:
+            raise UnknownNameError("consumer group", group) from None
 
     async def broker_names(self, cluster: str) -> list[str]:
         """The broker names of a cluster, sorted. Raises ``UnknownNameError``."""

@@ -10,7 +10,7 @@ from orbitmq.admin.groups import consume_stats
 from orbitmq.admin.session import Admin
 from orbitmq.admin.topics import groups_of_topic, topic_names
 from orbitmq.codes import RequestCode
-from orbitmq.errors import BrokerError
+from orbitmq.errors import BrokerError, OrbitError
 from orbitmq.model.names import is_dlq_topic, is_retry_topic
 from orbitmq.wire.bodies import BrokerStatsData
 from orbitmq.wire.headers import ViewBrokerStatsDataRequest
@@ -75,8 +75,8 @@ async def stats_all(admin: Admin, topic: str | None = None, *, active_only: bool
     for name in admin.each("topics", chosen):
         try:
             rows += await _rates(admin, name)
-        except BrokerError:
-            continue  # deleted meanwhile
+        except OrbitError:
+            continue  # deleted meanwhile, or its broker does not answer
     if active_only:
         rows = [row for row in rows if row.in_msg24_hour > 0 or row.out_msg24_hour > 0]
     return TopicRates(topics=rows)
@@ -95,7 +95,7 @@ async def _rates(admin: Admin, topic: str) -> list[TopicRate]:
         try:
             offsets = (await consume_stats(admin, group, topic)).offset_table.values()
             waiting = sum(offset.broker_offset - offset.consumer_offset for offset in offsets)
-        except BrokerError:
+        except OrbitError:
             waiting = 0
         rows.append(
             TopicRate(

@@ -9,7 +9,7 @@ from orbitmq.admin.base import Change, Changed, Result
 from orbitmq.admin.errors import AdminError, UnknownNameError
 from orbitmq.admin.session import Admin
 from orbitmq.codes import RequestCode, TopicSysFlag
-from orbitmq.errors import BrokerError, QueryNotFound
+from orbitmq.errors import OrbitError, QueryNotFound
 from orbitmq.model.names import AUTO_CREATE_TOPIC, is_dlq_topic, is_retry_topic
 from orbitmq.model.rebalance import allocate_averagely
 from orbitmq.model.route import MASTER_ID, MessageQueue, TopicRoute
@@ -153,8 +153,8 @@ async def topic_owners(admin: Admin) -> TopicOwners:
         try:
             cluster = next(iter(_clusters_of(await admin.route(topic), info)), "")
             groups = await groups_of_topic(admin, topic) or [""]
-        except BrokerError:
-            pass  # gone meanwhile, or a broker that refuses: shown without
+        except OrbitError:
+            pass  # gone meanwhile, or a broker that does not answer: shown without
         rows += (TopicOwner(cluster=cluster, topic=topic, group=group) for group in groups)
     return TopicOwners(topics=rows)
 

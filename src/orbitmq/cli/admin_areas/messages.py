@@ -68,7 +68,7 @@ def _details_view(result: messages.MessageDetails | Result, args: Args) -> list[
     columns = {"Consumer Group": "consumer_group", "Track Type": "track_type", "Error": "error"}
     for one in result.messages:
         lines = _message_lines(one.message, args, with_offset_id="showAll" not in args)
-        parts += [Lines([*lines, ""]), table(one.tracks, columns)]
+        parts += [Lines(lines), table(one.tracks, columns)]
     return parts
 
 

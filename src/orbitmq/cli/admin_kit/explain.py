@@ -82,8 +82,13 @@ async def explain(admin: Admin, args: Mapping[str, Any], error: OrbitError) -> F
             if hint := hint_for(code):
                 hints.append(f"{hint}.")
             exit_code = EXIT_UNKNOWN if code in _NOT_THERE else EXIT_FAILED
-            return Failure(str(error), hints, exit_code, code)
+            return Failure(_first_line(error), hints, exit_code, code)
     return Failure(str(error), [], EXIT_FAILED)
+
+
+def _first_line(error: BrokerError) -> str:
+    """Apache's remarks go on with the address of a document."""
+    return f"{(error.remark.splitlines() or [type(error).__name__])[0].strip()} (code {error.response_code})"
 
 
 def _checks(error: UnreachableError) -> list[str]:

@@ -54,6 +54,8 @@ def flat(value: object) -> str:
     """A value as Java prints it."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, list | tuple | set | frozenset):
+        return f"[{', '.join(flat(one) for one in value)}]"
     return "" if value is None else str(value)
 
 
