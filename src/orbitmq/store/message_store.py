@@ -13,7 +13,7 @@ from typing import Final
 
 from orbitmq.codes import Property
 from orbitmq.errors import CorruptionError
-from orbitmq.record.layout import BLANK, BLANK_BYTES
+from orbitmq.record.layout import BLANK, BLANK_BYTES, MAGIC_V1
 from orbitmq.record.scan import EndKind, scan
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM, FileSystem
@@ -33,6 +33,7 @@ from orbitmq.store.lock_files import AbortFile, StoreLock
 from orbitmq.store.parts import StoreParts
 from orbitmq.store.reader import QueueReader
 from orbitmq.store.recovery import Recovery, RecoveryReport
+from orbitmq.store.replayer import Replayer
 from orbitmq.store.retention import Retention
 from orbitmq.store.types import Appended, AppendedBatch, FlushMode, IndexUpdate, NewMessage, ReadResult
 
@@ -77,6 +78,7 @@ class MessageStore:
         self._index = parts.index
         self._index_feeder = IndexFeeder(parts.log, parts.index) if parts.index is not None else None
         self._now_ms = clock.now_ms
+        self._replayer = Replayer(parts)
         self._reader = QueueReader(parts, physical_memory_bytes() if memory_bytes is None else memory_bytes)
         self._flusher = Flusher(parts, clock, post)
         self._retention = Retention(config)
@@ -255,15 +257,26 @@ class MessageStore:
                 position += count
                 if log.end == log.segment_start + log.segment_bytes:
                     log.move_to(log.end)
-        self._dispatch_from(undispatched)
+        arrived: dict[ConsumeQueue, None] = {}
+        if undispatched < log_offset:
+            begun = log.slice(undispatched, log_offset - undispatched)
+            data = b"" if begun is None else b"".join((begun, data))
+        dispatched, long_queues = self._replayer.replay(data, undispatched, arrived)
+        for queue in long_queues:
+            self._appender.write_tail(queue)
+        if dispatched < log.end and not _is_begun(data, dispatched - undispatched):
+            dispatched = self._dispatch_from(dispatched, arrived)
+        log.partial_start = dispatched if dispatched < log.end else -1
+        if self.on_arrival is not None:
+            for queue in arrived:
+                self.on_arrival(queue.topic, queue.queue_id)
         if log.end > log.prepare_at:
             self._prepare_segment()
         self._renew_refusal()
 
-    def _dispatch_from(self, log_offset: int) -> None:
-        """Dispatch replicated records; what is not whole yet stays for the next call."""
+    def _dispatch_from(self, log_offset: int, arrived: dict[ConsumeQueue, None]) -> int:
+        """Dispatch replicated records of any kind; gives where the first one begins that is not whole yet."""
         log = self._log
-        arrived: dict[ConsumeQueue, None] = {}
         while log_offset < log.end:
             start = log_offset - log_offset % log.segment_bytes
             limit = min(log.end - start, log.segment_bytes)
@@ -288,10 +301,7 @@ class MessageStore:
                         f"replicated bytes at log offset {log_offset}: {scanned.end.reason}"
                     )
                 break
-        log.partial_start = log_offset if log_offset < log.end else -1
-        if self.on_arrival is not None:
-            for queue in arrived:
-                self.on_arrival(queue.topic, queue.queue_id)
+        return log_offset
 
     def end_replication(self) -> None:
         """A replica becomes a master: drop the part of a record that never arrived whole."""
@@ -629,3 +639,12 @@ class MessageStore:
 def log_size(results: list[Appended]) -> int:
     """Bytes of a batch."""
     return results[-1].log_offset + results[-1].size - results[0].log_offset
+
+
+def _is_begun(data: bytes | memoryview, position: int) -> bool:
+    """Whether an ordinary record begins there and goes on behind the end: a walk would only find out as much."""
+    rest = len(data) - position
+    if rest < BLANK_BYTES:
+        return False
+    size, magic = BLANK.unpack_from(data, position)
+    return bool(magic == MAGIC_V1 and size > rest)

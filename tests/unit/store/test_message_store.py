@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.store.support import (
     FILE_UNITS,
+    HOST_V6,
     ROOT,
     SEGMENT_BYTES,
     START_MS,
@@ -169,6 +171,43 @@ def test_replica_gets_the_same_bytes_and_queues_however_the_log_is_cut(piece_byt
     assert len(hits) == 1
     assert {queue_id for _, queue_id in arrived} == {0, 1, 2}
     assert replica.writable
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "ordinary": {},
+    "tag first": {"properties": b"TAGS\x01tag\x02UNIQ_KEY\x01%032X\x02" % 5},
+    "name of a tag inside a value": {"properties": b"a\x01xTAGS\x01tag\x02"},
+    "keys": {"properties": b"KEYS\x01k1 k2\x02TAGS\x01t\x02"},
+    "no properties": {"properties": b""},
+    "long properties": {"properties": b"a\x01" + b"v" * 900 + b"\x02"},
+    "prepared": {"sys_flag": 4},
+    "committed": {"sys_flag": 8},
+    "rolled back": {"sys_flag": 12},
+    "IPv6": {"born_host": HOST_V6},
+    "long topic": {"topic": "T" * 200},
+    "another topic": {"topic": "TopicB", "queue_id": 3},
+    "delayed": {"topic": "SCHEDULE_TOPIC_XXXX", "properties": b"DELAY\x013\x02"},
+    "no body": {"body": b""},
+}
+
+
+@pytest.mark.parametrize("piece_bytes", [64, 700, 32768])
+@pytest.mark.parametrize("kind", KINDS)
+def test_replica_has_the_files_of_its_master_whatever_the_messages_are(kind: str, piece_bytes: int) -> None:
+    def files(fs: FaultyFileSystem, store: MessageStore) -> dict[str, bytes]:
+        store.close()
+        parts = ("commitlog", "consumequeue", "index")
+        return {path: fs.content(path) for path in fs.paths() if path.split("/")[2] in parts}
+
+    fs, replica_fs = FaultyFileSystem(), FaultyFileSystem()
+    source, replica = open_store(fs), open_store(replica_fs)
+    for number in range(60):
+        source.append(message(number, queue_id=number % 3))
+        source.append(message(number, **KINDS[kind]))
+    while replica.max_log_offset < source.max_log_offset:
+        piece = source.log_range(replica.max_log_offset, piece_bytes)
+        replica.append_raw(replica.max_log_offset, piece)
+    assert files(replica_fs, replica) == files(fs, source)
 
 
 def test_replica_that_stops_inside_a_record_goes_on_there_or_drops_it() -> None:
