@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import Final
 
 from orbitmq.errors import OrbitError
+from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.spark.cluster import Cluster
 from orbitmq.spark.planning import QueueKey, QueueOffsets
 
@@ -17,14 +19,19 @@ __all__ = ["GroupMirror"]
 
 logger = logging.getLogger(__name__)
 
+_QUIET_S: Final = 5.0
+
 
 class GroupMirror:
     """Sets the offsets of one group, those that changed."""
 
-    def __init__(self, cluster: Cluster, group: str | None) -> None:
+    def __init__(self, cluster: Cluster, group: str | None, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._cluster = cluster
         self._group = group
+        self._clock = clock
         self._shown: QueueOffsets = {}
+        self._failing_since: float | None = None
+        self._warned = False
 
     def show(self, done: Mapping[QueueKey, int]) -> None:
         """Everything before these offsets has been processed and committed by the sink."""
@@ -36,8 +43,17 @@ class GroupMirror:
         try:
             self._cluster.commit(self._group, changed)
         except OrbitError as error:
-            logger.warning(
-                "offsets of the group not set, trying again later group=%s error=%s", self._group, error
-            )
+            self._failed(error)
             return
+        self._failing_since, self._warned = None, False
         self._shown.update(changed)
+
+    def _failed(self, error: OrbitError) -> None:
+        """Said once, after a while: a broker creates a group at its first pull, which comes after the first offsets,
+        and Spark asks some 70 times a second."""
+        now = self._clock.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+        elif not self._warned and now - self._failing_since > _QUIET_S:
+            self._warned = True
+            logger.warning("offsets of the group not set, trying again group=%s error=%s", self._group, error)

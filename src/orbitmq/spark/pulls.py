@@ -27,8 +27,8 @@ _PULL_BYTES: Final = 1024 * 1024
 """Most bytes to ask for in one pull; the broker's own bound is usually lower."""
 _IN_FLIGHT_BYTES: Final = 2 * 1024 * 1024
 _WINDOW_MAX: Final = 128
-_GROW_AFTER: Final = 32
-_GROW_AFTER_MAX: Final = 4096
+_PROBE_EVERY: Final = 64
+_PROBE_EVERY_MAX: Final = 4096
 
 _PULL: Final = int(RequestCode.PULL_MESSAGE)
 _NUMBERS: Final = b"%b\x00\x0bqueueOffset\x00\x00\x00%c%b\x00\x0amaxMsgNums\x00\x00\x00%c%b%b"
@@ -110,31 +110,39 @@ class Pace:
     """How many messages to ask for in one pull, and how many pulls to keep on the way.
 
     Brokers bound an answer by count (32 unless configured) and by bytes, and do not say which. So the first pull asks
-    for much and its answer tells; later ones ask for that and, after a long run of full answers, for a little more.
+    for much and its answer tells; later ones ask for as many. Now and then, and more rarely each time it is in vain,
+    a single one asks for more.
     """
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._usual = most
+        self._learned = False
+        self._until_probe = self._probe_every = _PROBE_EVERY
         self.window = 1
-        self._count_max = count
-        self._full = 0
-        self._grow_after = _GROW_AFTER
+
+    def next_count(self) -> int:
+        """What the next pull asks for."""
+        self._until_probe -= 1
+        if self._until_probe or self._usual >= self._most:
+            return self._usual
+        self._until_probe = self._probe_every
+        return min(self._usual * 2, self._most)
 
     def note(self, asked: int, came: int, answer_bytes: int) -> None:
         """Learn from an answer that brought ``came`` of ``asked`` messages."""
-        self.window = min(max(_IN_FLIGHT_BYTES // max(answer_bytes, 1), 2), _WINDOW_MAX)
-        if came < asked:
+        if not self._learned:
+            self._learned = True
+            self._usual = max(came, 1)
+        elif asked > self._usual:  # a probe
+            if came > self._usual:
+                self._usual, self._probe_every = came, _PROBE_EVERY
+            else:
+                self._probe_every = min(self._probe_every * 2, _PROBE_EVERY_MAX)
+        elif came < asked == self._usual:
             # Not down to what came at once: the last answer of a log file is short, too.
-            self.count = (
-                came if self._full == 0 and asked == self._count_max else max(came, asked * 3 // 4, 1)
-            )
-            self._full = 0
-            self._grow_after = min(self._grow_after * 2, _GROW_AFTER_MAX)
-            return
-        self._full += 1
-        if self._full >= self._grow_after and asked == self.count < self._count_max:
-            self._full = 0
-            self.count = min(self.count + self.count // 4 + 1, self._count_max)
+            self._usual = max(came, self._usual * 3 // 4, 1)
+        self.window = min(max(_IN_FLIGHT_BYTES // max(answer_bytes, 1), 2), _WINDOW_MAX)
 
 
 def frame_size(buffer: bytearray, at: int, filled: int) -> int:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby
 from struct import Struct
 from typing import Final
@@ -177,15 +177,16 @@ class _RangeReader:
         return True
 
     def _decoded(self, pieces: list[_Piece]) -> Iterator[pa.RecordBatch]:
-        """One batch for all pieces that lie in one buffer, one behind the other."""
+        """One batch for all pieces that lie in the receive buffer one behind the other, or in copies of their own."""
         columns = self._columns
         if self._tags is not None and "tags" not in columns:
             columns = [*columns, "tags"]
-        for _, group in groupby(pieces, key=lambda piece: id(piece[0])):
+        for received, group in groupby(pieces, key=lambda piece: piece[0] is self._buffer):
             found = list(group)
+            buffer, starts = (self._buffer, _positions(found)) if received else _joined(found)
             batch = decode_records(
-                found[0][0],
-                np.array(list(chain.from_iterable(starts for _, starts in found)), np.int64),
+                buffer,
+                starts,
                 broker=self._queue.broker,
                 columns=columns,
                 verify_crc=False,
@@ -220,11 +221,13 @@ class _RangeReader:
         asks: list[Ask] = []
         if self._filtered:
             if not self._asked and self._position < self._end:
-                asks.append(Ask(link.next_opaque(), self._position, self._pace.count))
+                asks.append(Ask(link.next_opaque(), self._position, self._pace.next_count()))
         else:
             room = self._pace.window - len(self._asked)
+            if self._asked and room <= self._pace.window // 4:
+                return  # a few more at once cost one system call
             while len(asks) < room and self._next < self._end:
-                count = min(self._pace.count, self._end - self._next)
+                count = min(self._pace.next_count(), self._end - self._next)
                 asks.append(Ask(link.next_opaque(), self._next, count))
                 self._next += count
         if asks:
@@ -337,3 +340,17 @@ class _RangeReader:
             return
         pause(self._failures)
         self._failures += 1
+
+
+def _positions(pieces: Iterable[_Piece]) -> Positions:
+    return np.array(list(chain.from_iterable(starts for _, starts in pieces)), np.int64)
+
+
+def _joined(pieces: list[_Piece]) -> tuple[bytes, Positions]:
+    """Answers that were copied, one behind the other in one buffer."""
+    ends = np.cumsum([len(buffer) for buffer, _ in pieces])
+    starts = [
+        np.array(found, np.int64) + int(end) - len(buffer)
+        for (buffer, found), end in zip(pieces, ends, strict=True)
+    ]
+    return b"".join(buffer for buffer, _ in pieces), np.concatenate(starts)

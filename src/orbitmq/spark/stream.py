@@ -111,6 +111,7 @@ class _Driver:
     def freeze(self) -> None:
         """Trigger.AvailableNow: read up to here and no further, whatever arrives or appears later."""
         self._target = self._cluster.latest(self._cluster.queues(expected=True))
+        self._known_ends = dict(self._target)
 
     def latest(self, given: Mapping[str, Any], most: int | None) -> Mapping[str, Any]:
         """The end of the next micro-batch; ``given`` itself when there is none."""
