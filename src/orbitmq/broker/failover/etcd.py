@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Compare", "EtcdClient", "EtcdError", "KeyValue", "Put"]
 
-logger = logging.getLogger(__name__)
-
 _ANSWER_BYTES_MAX: Final = 4 << 20
 
 
@@ -79,6 +77,8 @@ class EtcdClient:
             raise ConfigError(
                 "enableFailover=true needs the package httpx: pip install 'orbitmq[failover]'"
             ) from None
+        # It tells every request, which here is several each second for ever.
+        logging.getLogger("httpx").setLevel(logging.WARNING)
         self._failures: tuple[type[Exception], ...] = (httpx.HTTPError, httpx.InvalidURL, OSError)
         self._endpoints = [_url(endpoint) for endpoint in endpoints]
         if not self._endpoints:
