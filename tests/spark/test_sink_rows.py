@@ -7,11 +7,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
+import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orbitmq.client.queue_picker import select_by_hash
 from orbitmq.codes import Property
 from orbitmq.errors import MessageIllegal
 from orbitmq.model.route import MessageQueue
@@ -124,6 +125,17 @@ def test_unique_key_column_is_sent_as_it_is() -> None:
     assert sent(encoded) == [(b"text", {"UNIQ_KEY": "order-17"})]
 
 
+@pytest.mark.parametrize("nullable", [True, False])
+def test_list_of_keys_is_joined_whatever_spark_says_of_its_elements(nullable: bool) -> None:
+    kind = pa.list_(pa.field("element", pa.string(), nullable=nullable))
+    rows: list[dict[str, Any]] = [{"body": b"x", "keys": ["a", "b"]}, {"body": b"y", "keys": None}]
+    if nullable:
+        rows.append({"body": b"z", "keys": [None, "c", None]})
+    schema = pa.schema([("body", pa.binary()), ("keys", kind)])
+    found = sent(encode_rows(batch_of(rows, schema), 0, KEYS, BODY_MAX))
+    assert [pairs.get("KEYS") for _, pairs in found] == ["a b", None, "c"][: len(rows)]
+
+
 def test_properties_keep_keys_and_tags_unless_a_column_says_them() -> None:
     schema = pa.schema([("body", pa.binary()), ("properties", pa.map_(pa.string(), pa.string()))])
     row = {"body": b"x", "properties": {"KEYS": "k", "TAGS": "t", "CLUSTER": "c", "mine": "m"}}
@@ -220,11 +232,13 @@ def test_rows_without_a_place_fill_requests_up_to_their_size() -> None:
 
 
 def test_sharding_key_chooses_the_queue_every_client_chooses_and_keeps_order() -> None:
-    rows = [{"body": b"%d" % row, "sharding_key": f"user-{row % 7}"} for row in range(70)]
+    rows: list[dict[str, Any]] = [
+        {"body": b"%d" % row, "sharding_key": f"user-{row % 7}"} for row in range(70)
+    ]
     rows.append({"body": b"free", "sharding_key": None})
     session = place(rows, [("sharding_key", pa.string())])
     for row in rows[:-1]:
-        wanted = sink_place.select_by_hash(QUEUES, str(row["sharding_key"]))
+        wanted = select_by_hash(QUEUES, str(row["sharding_key"]))
         assert any(row["body"] in bodies and queue == wanted for _, bodies, queue in session.batches)
     for queue in QUEUES:
         numbers = [int(body) for _, bodies, at in session.batches if at == queue for body in bodies]
@@ -234,7 +248,7 @@ def test_sharding_key_chooses_the_queue_every_client_chooses_and_keeps_order() -
 
 def test_queue_id_goes_to_that_queue_of_the_broker_named() -> None:
     fields = [("queue_id", pa.int32()), ("broker", pa.string())]
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"body": b"a2", "queue_id": 2, "broker": "a"},
         {"body": b"b0", "queue_id": 0, "broker": None},
         {"body": b"bx", "queue_id": None, "broker": "b"},
@@ -273,7 +287,7 @@ def test_place_that_does_not_exist_is_refused(row: dict[str, Any], problem: str)
 
 def test_delayed_and_long_rows_go_alone_and_in_their_place() -> None:
     due = datetime(2030, 1, 2, 3, 4, 5, 678_900, tzinfo=UTC)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"body": b"one", "queue_id": 0},
         {"body": b"long" * 300, "queue_id": 0},
         {"body": b"two", "queue_id": 0},

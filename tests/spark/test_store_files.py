@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyarrow import fs as pafs
+from pyarrow import fs as pafs  # type: ignore[import-untyped]  # pyarrow has no types of its own
 from tests.golden import data as golden
 
 from orbitmq.errors import ConfigError, CorruptionError, RecordError
@@ -340,7 +340,7 @@ def test_options_are_read_in_any_case() -> None:
         {"paths": '["a", "b"]', "TOPIC": "x, y", "splitsegments": "false", "MinPartitions": "3"}
     )
     assert parsed.paths == ("a", "b")
-    assert parsed.topics == {"x", "y"}
+    assert parsed.topics == frozenset({"x", "y"})
     assert (parsed.partition_bytes, parsed.partitions_min) == (0, 3)
 
 

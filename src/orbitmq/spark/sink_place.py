@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
+import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
 
 from orbitmq.client.queue_picker import select_by_hash
 from orbitmq.codes import Property

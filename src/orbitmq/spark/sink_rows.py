@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
+import pyarrow.compute as pc  # type: ignore[import-untyped]  # the same
 
 from orbitmq.codes import Property
 from orbitmq.errors import MessageIllegal
@@ -203,7 +203,7 @@ def _fixed_width(rows: npt.NDArray[Any]) -> pa.BinaryArray:
 def _pairs(prop: Property, column: pa.Array, first_row: int, name: str) -> pa.BinaryArray:
     """``name 0x01 value 0x02`` of each row, nothing where the value is null or empty."""
     if pa.types.is_list(column.type):
-        column = pc.binary_join(column, " ")
+        column = _joined(column)
     values = _binary(column)
     _refuse(_contains(values, _PAIR_END), first_row, f"has a separator (0x02) in column {name!r}")
     joined = pc.binary_join_element_wise(
@@ -211,6 +211,15 @@ def _pairs(prop: Property, column: pa.Array, first_row: int, name: str) -> pa.Bi
     )
     empty = _lengths(values) == 0
     return pc.if_else(pa.array(empty), _NOTHING, joined) if empty.any() else joined
+
+
+def _joined(column: pa.Array) -> pa.Array:
+    """The texts of each list with blanks between them."""
+    column = column.cast(pa.list_(pa.string()))  # the join knows no lists of what cannot be null
+    if column.values.null_count:
+        texts = [None if row is None else " ".join(filter(None, row)) for row in column.to_pylist()]
+        return pa.array(texts, pa.string())
+    return pc.binary_join(column, " ")
 
 
 def _map_text(column: pa.Array, first_row: int, columns: frozenset[str]) -> pa.BinaryArray:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
-from pyarrow import fs as pafs
+from pyarrow import fs as pafs  # type: ignore[import-untyped]  # pyarrow has no types of its own
 
 from orbitmq.errors import ConfigError, CorruptionError
 from orbitmq.record.layout import BLANK_BYTES, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN

@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
+import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
 from pyarrow import fs as pafs
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 PARTITION_BYTES: Final = 128 * 1024 * 1024
 """As much as Spark takes of a file for one task."""
-BATCH_BYTES: Final = 8 * 1024 * 1024
+BATCH_BYTES: Final = 4 * 1024 * 1024
 """Records of about this many bytes become one Arrow batch."""
 _OPTIONS: Final = (
     "path",
