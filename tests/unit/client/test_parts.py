@@ -12,7 +12,7 @@ from tests.unit.client.messages import QUEUE, received
 
 from orbitmq.client.errors import SendFailed, add_hint
 from orbitmq.client.handlers import ConsumeContext, Handler, Outcome
-from orbitmq.client.message import Message, SendResult, SendStatus, TransactionState
+from orbitmq.client.message import Message, Reply, SendResult, SendStatus, TransactionState
 from orbitmq.client.options import (
     ConsumerOptions,
     Credentials,
@@ -247,5 +247,6 @@ def test_short_way_takes_what_is_common_and_leaves_the_rest() -> None:
         Message("T", "x", tags="\x02"),
         Message("T", "x", keys="k" * 40_000),
         Message("T", "x", tags="\ud800"),
+        Reply("T", "x"),
     ):
         assert message.plain_properties("ID") is None
