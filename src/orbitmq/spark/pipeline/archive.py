@@ -14,9 +14,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
+import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
 
 from orbitmq.codes import Property
 from orbitmq.errors import ConfigError
@@ -170,7 +171,6 @@ def archive_topics(
 
     ``span`` are the times that were asked for, to be noted.
     """
-    from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
 
     number = max((run.number for run in known.runs), default=-1) + 1
@@ -187,7 +187,7 @@ def archive_topics(
             writer.partitionBy("topic", "date").parquet(place)
             written = _read(session, directory, [number])
             _check_rows(written, by_queue)
-    except PySparkException as error:
+    except Exception as error:
         raise failure("archive", error) from error
     run = Run(
         number,
@@ -247,8 +247,6 @@ def replay(session: SparkSession, request: Replay) -> tuple[int, dict[str, int]]
 
     Order within a queue of origin is kept. Raises ``RunFailed`` when fewer or more rows were sent than read.
     """
-    from pyspark.errors import PySparkException
-
     with tempfile.TemporaryDirectory(prefix="orbitmq-replay-") as scratch:
         report = Path(scratch) / "report.json"
         try:
@@ -256,7 +254,7 @@ def replay(session: SparkSession, request: Replay) -> tuple[int, dict[str, int]]
             wanted = frame.count()
             if wanted:
                 _send(session, frame, request, report)
-        except PySparkException as error:
+        except Exception as error:
             raise failure("replay", error) from error
         if not wanted:
             return 0, {}
@@ -302,6 +300,7 @@ def _chosen(session: SparkSession, request: Replay) -> DataFrame:
 
 def _send(session: SparkSession, frame: DataFrame, request: Replay, report: Path) -> None:
     from pyspark.sql import functions as f
+    from pyspark.sql.pandas.functions import arrow_udf
 
     columns = frame.columns
     origin = [name for name in ("topic", "broker", "queue_id") if name in columns]
@@ -327,22 +326,23 @@ def _send(session: SparkSession, frame: DataFrame, request: Replay, report: Path
         rows = max(1, min(_CHUNK_ROWS_MAX, int(per_task * _CHUNK_S)))
         # The sink gets its rows in batches of this size, too; else they would come in bursts of ten thousand.
         session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(rows))
-        frame = frame.mapInArrow(paced(per_task), frame.schema)
+        pace = arrow_udf(paced(per_task), "binary").asNondeterministic()
+        frame = frame.withColumn("body", pace("body"))
     frame.write.format("rocketmq").options(**options).mode("append").save()
 
 
 def paced(rows_per_second: float, clock: Clock = SYSTEM_CLOCK) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """Lets batches of rows through at most this fast."""
+    """Lets a column through, batch by batch, at most this fast."""
 
-    def pace(batches: Iterator[Any]) -> Iterator[Any]:
+    def pace(columns: Iterator[pa.Array]) -> Iterator[pa.Array]:
         pause = threading.Event()
         start = clock.monotonic()
         done = 0
-        for batch in batches:
-            done += batch.num_rows
+        for column in columns:
+            done += len(column)
             ahead_s = done / rows_per_second - (clock.monotonic() - start)
             if ahead_s > 0:
                 pause.wait(ahead_s)
-            yield batch
+            yield column
 
     return pace

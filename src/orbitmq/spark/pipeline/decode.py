@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +24,7 @@ __all__ = ["ERROR_COLUMN", "apply_decode"]
 
 ERROR_COLUMN: Final = "decode_error"
 _CORRUPT: Final = "_orbitmq_corrupt"
+_DECODED: Final = "_orbitmq_decoded"
 _DECODERS_MAX: Final = 32
 
 
@@ -33,17 +34,10 @@ def _decoder(form: str, schema: bytes, detail: str) -> AvroDecoder | ProtobufDec
     return AvroDecoder(schema.decode(), detail) if form == "avro" else ProtobufDecoder(schema, detail)
 
 
-def _batches(
-    form: str, schema: bytes, detail: str, column: str, into: str
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        decoder = _decoder(form, schema, detail)
-        for batch in batches:
-            bodies = batch.column(batch.schema.get_field_index(column))
-            values, errors = decoder.decode(bodies.to_pylist())
-            yield pa.RecordBatch.from_arrays(
-                [*batch.columns, values, errors], names=[*batch.schema.names, into, ERROR_COLUMN]
-            )
+def _decoding(form: str, schema: bytes, detail: str) -> Callable[[pa.Array], pa.Array]:
+    def decode(bodies: pa.Array) -> pa.Array:
+        values, errors = _decoder(form, schema, detail).decode(bodies.to_pylist())
+        return pa.StructArray.from_arrays([values, errors], names=["value", "error"])
 
     return decode
 
@@ -123,6 +117,7 @@ def _json_schema(text: str, path: str) -> StructType:
 
 def _arrow(frame: DataFrame, step: DecodeStep, plan: Plan, path: str) -> DataFrame:
     from pyspark.sql import functions as f
+    from pyspark.sql.pandas.functions import arrow_udf
     from pyspark.sql.pandas.types import from_arrow_type
     from pyspark.sql.types import StringType, StructType
 
@@ -136,9 +131,9 @@ def _arrow(frame: DataFrame, step: DecodeStep, plan: Plan, path: str) -> DataFra
     except SpecError as error:
         where = "message" if "no message" in error.problem else "schema" if step.schema else "schemaFile"
         raise SpecError(f"{path}.{where}", error.problem) from error
-    bodies = frame.withColumn(step.column, f.col(step.column).cast("binary"))
-    result = StructType([*bodies.schema.fields])
-    result.add(step.into, from_arrow_type(arrow))
-    result.add(ERROR_COLUMN, StringType())
-    decode = _batches(step.format, schema, detail, step.column, step.into)
-    return bodies.mapInArrow(decode, result)
+    result = StructType().add("value", from_arrow_type(arrow)).add("error", StringType())
+    # Not mapInArrow: that one asks for pandas, and would carry all other columns to Python and back.
+    decode = arrow_udf(_decoding(step.format, schema, detail), result)
+    decoded = frame.withColumn(_DECODED, decode(f.col(step.column).cast("binary")))
+    value, problem = f.col(f"{_DECODED}.value"), f.col(f"{_DECODED}.error")
+    return decoded.select(*frame.columns, value.alias(step.into), problem.alias(ERROR_COLUMN))

@@ -34,8 +34,7 @@ class ProgressDisplay:
         self.rows: dict[str, int] = {query.name: 0 for query in plan.queries}
         """Rows read for each sink so far."""
         self.quality: dict[str, dict[str, int]] = {}
-        """What quality steps found so far, counted in the query of the first sink that has them."""
-        self._counted_in: dict[str, str] = {}
+        """What quality steps found so far."""
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
@@ -56,11 +55,9 @@ class ProgressDisplay:
             self.rows[batch.query] = self.rows.get(batch.query, 0) + batch.rows
             self._last[batch.query] = batch
             for step, counts in batch.quality.items():
-                # Each sink's query checks for itself; adding them up would count rows twice.
-                if self._counted_in.setdefault(step, batch.query) == batch.query:
-                    total = self.quality.setdefault(step, {})
-                    for name, count in counts.items():
-                        total[name] = total.get(name, 0) + count
+                total = self.quality.setdefault(step, {})
+                for name, count in counts.items():
+                    total[name] = total.get(name, 0) + count
             if self._live is not None:
                 self._live.update(self._table())
             elif not self._quiet and (batch.rows or not self._plan.streaming):
@@ -163,7 +160,7 @@ class PipelineMetrics:
         )
         self._broken = Counter(
             "orbitmq_pipeline_broken_rules",
-            "Rows that broke a quality rule, as seen by the query of a sink.",
+            "Rows that broke a quality rule.",
             ("pipeline", "sink", "step", "rule"),
             registry=self.registry,
         )

@@ -19,7 +19,7 @@ _OURS: Final = re.compile(
     r"(?:^|\s)(?:orbitmq|__main__)[\w.]*\.(\w+(?:Error|Exception|Illegal|Found|Lost)): (.+)"
 )
 _PYTHON: Final = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Illegal|Exit|Interrupt)): (.+)")
-_JAVA: Final = re.compile(r"^(?:Caused by: )?(?:[a-z]\w*\.)+([A-Z]\w*(?:Exception|Error)): (.+)")
+_JAVA: Final = re.compile(r"^(?:Caused by: |: )?(?:[a-z]\w*\.)+([A-Z]\w*(?:Exception|Error)): (.+)")
 _NOISE: Final = ("PySparkRuntimeError", "SparkException", "StreamingQueryException", "PythonException")
 
 
@@ -72,5 +72,5 @@ def explained(path: str) -> Iterator[None]:
 
 
 def failure(name: str, error: BaseException) -> PipelineError:
-    """The end of a query as an error of ours."""
+    """Whatever ended a query, as an error of ours: Spark's, the JVM's, or that of a library for a sink."""
     return error if isinstance(error, PipelineError) else RunFailed(f"{name}: {reason(error)}")

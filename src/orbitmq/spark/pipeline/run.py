@@ -83,19 +83,14 @@ def run_batch(
     session: SparkSession, plan: Plan, view: TableView, report: Reporter, stop: threading.Event
 ) -> None:
     """Write every sink once, one after the other. Raises ``PipelineError``."""
-    from pyspark.errors import PySparkException
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
-    used = _ancestors(plan, {query.relation for query in plan.queries})
-    observed = {
-        relation.definition.name: Observation(relation.definition.name)
-        for relation in plan.relations
-        if isinstance(relation.definition, spec.QualityStep) and relation.name in used
-    }
+    counted = _counted_in(plan)
+    observed = {step: Observation(step) for step in counted}
     frames = build_frames(session, plan, observed)
-    told: set[str] = set()
-    for query in plan.queries:
+    # Tables for the eye come last: they look at few rows, and what is counted on the way is counted by the others.
+    for query in sorted(plan.queries, key=lambda one: isinstance(one.sink, spec.ConsoleSink)):
         if stop.is_set():
             return
         counter = Observation(_ROWS)
@@ -103,26 +98,27 @@ def run_batch(
         with _timed() as took_ms:
             try:
                 write_batch(frame, plan, query, view)
-            except PySparkException as error:
+            except Exception as error:
                 raise failure(f"sink {query.name}", error) from error
         rows = int(counter.get["rows"])
-        seen = {
-            name: {key: int(value) for key, value in observed[name].get.items()}
-            for name in observed
-            if name not in told and name in _definitions(plan, _ancestors(plan, {query.relation}))
+        quality = {
+            step: {key: int(value) for key, value in observed[step].get.items()}
+            for step, name in counted.items()
+            if name == query.name
         }
-        told.update(seen)
         duration = took_ms()
-        report(BatchReport(query.name, 0, rows, rows * 1000 / max(duration, 1), duration, None, seen))
+        report(BatchReport(query.name, 0, rows, rows * 1000 / max(duration, 1), duration, None, quality))
 
 
-def _definitions(plan: Plan, names: set[str]) -> set[str]:
-    """Names of the steps that make these relations."""
-    return {
-        relation.definition.name
-        for relation in plan.relations
-        if relation.name in names and isinstance(relation.definition, spec.QualityStep)
-    }
+def _counted_in(plan: Plan) -> dict[str, str]:
+    """The query that counts what a quality step finds: each that has the step sees all rows, and one is enough."""
+    counted: dict[str, str] = {}
+    for query in sorted(plan.queries, key=lambda one: isinstance(one.sink, spec.ConsoleSink)):
+        names = _ancestors(plan, {query.relation})
+        for relation in plan.relations:
+            if isinstance(relation.definition, spec.QualityStep) and relation.name in names:
+                counted.setdefault(relation.definition.name, query.name)
+    return counted
 
 
 @contextmanager
@@ -146,12 +142,12 @@ def run_stream(
     once: bool,
 ) -> None:
     """Run until ``stop`` is set, a query fails (``PipelineError``), or (``once``) all there is was read."""
-    quality = {step.name: step.name for step in plan.pipeline.steps if isinstance(step, spec.QualityStep)}
-    listener = _listener(plan, report)
+    counted = _counted_in(plan)
+    listener = _listener(plan, report, counted)
     session.streams.addListener(listener)
     queries: dict[str, StreamingQuery] = {}
     try:
-        frames = build_frames(session, plan, quality)
+        frames = build_frames(session, plan, {step: step for step in counted})
         for query in plan.queries:
             if stop.is_set():
                 break
@@ -182,7 +178,7 @@ def _end(queries: Mapping[str, StreamingQuery]) -> None:
             continue
 
 
-def _listener(plan: Plan, report: Reporter) -> Any:
+def _listener(plan: Plan, report: Reporter, counted: Mapping[str, str]) -> Any:
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
     by_name: dict[str, Query] = {query_name(plan, query): query for query in plan.queries}
@@ -202,7 +198,7 @@ def _listener(plan: Plan, report: Reporter) -> Any:
         def onQueryProgress(self, event: Any) -> None:  # noqa: N802
             query = by_name.get(event.progress.name or "")
             if query is not None:
-                report(_report(query, json.loads(event.progress.json)))
+                report(_report(query, json.loads(event.progress.json), counted))
 
         def onQueryIdle(self, event: Any) -> None:  # noqa: N802
             """Nothing to tell."""
@@ -220,7 +216,7 @@ def _listener(plan: Plan, report: Reporter) -> Any:
     return Listener()
 
 
-def _report(query: Query, progress: Mapping[str, Any]) -> BatchReport:
+def _report(query: Query, progress: Mapping[str, Any], counted: Mapping[str, str]) -> BatchReport:
     duration_ms = int(
         progress.get("batchDuration") or progress.get("durationMs", {}).get("triggerExecution", 0)
     )
@@ -234,7 +230,7 @@ def _report(query: Query, progress: Mapping[str, Any]) -> BatchReport:
     quality = {
         name: {key: int(value or 0) for key, value in _row(values).items()}
         for name, values in (progress.get("observedMetrics") or {}).items()
-        if name != _ROWS
+        if counted.get(name) == query.name
     }
     return BatchReport(
         query.name,

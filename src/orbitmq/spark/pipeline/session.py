@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -44,7 +45,8 @@ def session_options(master: str, options: Mapping[str, str], log_level: str = "O
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.streaming.stopTimeout": "30s",
         "spark.sql.streaming.numRecentProgressUpdates": "200",
-        "spark.sql.adaptive.enabled": "true",
+        # Spark's Arrow form of plain UDFs needs pandas; without it every UDF would print a warning first.
+        "spark.sql.execution.pythonUDF.arrow.enabled": str(find_spec("pandas") is not None).lower(),
         **options,
     }
     if master.startswith("local"):
