@@ -79,15 +79,16 @@ def _option(flag: Flag) -> click.Option:
         return click.Option(names, is_flag=True, default=False, help=flag.help)
     kind: Any = click.Choice(flag.choices, case_sensitive=False) if flag.choices else flag.kind
     complete = completer(flag.completes) if flag.completes else None
+    # An explicit default of None would count as a value, and the option as given.
+    default: dict[str, Any] = {} if flag.default is None else {"default": flag.default, "show_default": True}
     return click.Option(
         names,
         type=kind,
         required=flag.required,
-        default=flag.default,
-        show_default=flag.default is not None,
         help=flag.help,
         shell_complete=complete,
         metavar="true|false" if flag.kind is bool else None,
+        **default,
     )
 
 

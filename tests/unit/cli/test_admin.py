@@ -1,0 +1,280 @@
+"""``orbitmq admin``: declarations, parsing, printing, errors. What needs a cluster is in tests/integration."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from datetime import datetime
+from typing import Any
+
+import click
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from orbitmq.cli.admin import AREAS, admin_commands, declarations
+from orbitmq.cli.admin_kit.connect import CONNECTION_KEYS, connection_options, open_admin
+from orbitmq.cli.admin_kit.declare import Command
+from orbitmq.cli.admin_kit.explain import nearest
+from orbitmq.cli.admin_kit.output import (
+    Lines,
+    Table,
+    flat,
+    java_map,
+    moment,
+    pairs,
+    print_parts,
+    second,
+    table,
+)
+from orbitmq.cli.admin_kit.run import build
+from orbitmq.cli.admin_kit.times import parse_time
+
+COMMANDS = [command for area in AREAS for command in declarations(area)]
+NOBODY = "127.0.0.1:1"
+
+
+def run(*arguments: str, env: dict[str, str | None] | None = None) -> Result:
+    clean: dict[str, str | None] = {
+        "NAMESRV_ADDR": None,
+        "ORBITMQ_ACCESS_KEY": None,
+        "ORBITMQ_SECRET_KEY": None,
+    }
+    return CliRunner().invoke(admin_commands, arguments, env=clean | (env or {}))
+
+
+# -- declarations ------------------------------------------------------------------------------------------
+
+
+def test_table_of_areas_names_exactly_the_declarations_in_their_order() -> None:
+    for area, names in AREAS.items():
+        assert names == tuple(command.name for command in declarations(area)), area
+
+
+def test_command_names_are_unique_and_many() -> None:
+    names = [command.name for command in COMMANDS]
+    assert [name for name, count in Counter(names).items() if count > 1] == []
+    assert len(names) >= 80
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_command_has_flags_that_do_not_clash_and_texts(command: Command) -> None:
+    names = [name for flag in command.flags for name in flag.names]
+    shared = [name for option in connection_options() for name in option.opts]
+    assert [name for name, count in Counter(names + shared).items() if count > 1] == []
+    assert command.help.endswith((".", ")."))
+    assert all(flag.help for flag in command.flags)
+    assert set(command.one_of) <= {flag.key for flag in command.flags}
+    built = build(command)
+    keys = {param.name for param in built.params}
+    assert keys >= set(CONNECTION_KEYS)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_help_of_a_command_names_its_flags_and_the_connection(command: Command) -> None:
+    result = run(command.name, "--help")
+    assert result.exit_code == 0
+    assert all(flag.names[-1] in result.stdout for flag in command.flags)
+    assert "Connection:" in result.stdout
+    assert "--json" in result.stdout
+    assert ("Only Apache's servers" in result.stdout.replace("\n  ", " ")) == command.apache_only
+
+
+def test_help_of_the_group_lists_every_command() -> None:
+    result = run("--help")
+    assert result.exit_code == 0
+    listed = {
+        line.split()[0] for line in result.stdout.splitlines() if line.startswith("  ") and line.split()
+    }
+    assert {command.name for command in COMMANDS} <= listed
+
+
+# -- what was typed ----------------------------------------------------------------------------------------
+
+
+def test_misspelt_command_is_answered_with_near_names() -> None:
+    result = run("topiclist")
+    assert result.exit_code == 2
+    assert "Did you mean topicList" in result.stderr
+    assert "See `orbitmq admin --help`" in run("zzzzzz").stderr
+
+
+def test_command_without_broker_and_cluster_says_which_flags_it_needs() -> None:
+    result = run("brokerStatus")
+    assert result.exit_code == 2
+    assert "-b/--brokerAddr or -c/--clusterName" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["resetOffsetByTime", "-g", "g", "-t", "t", "-s", "yesterday"], "is no time"),
+        (["resetOffsetByTime", "-g", "g", "-t", "t", "-s", "0", "-q", "1"], "-b BROKER and -q QUEUE"),
+        (["sendMessage", "-t", "t", "-p", "x", "-i", "1"], "needs its broker"),
+        (["consumeMessage", "-t", "t", "-i", "1"], "needs its broker"),
+        (["consumeMessage", "-t", "t", "-o", "1"], "needs its queue"),
+        (["printMsg", "-t", "t", "-c", "no-such"], "is no encoding"),
+        (["queryMsgById", "-t", "t", "-i", "x", "-f", "no-such"], "is no encoding"),
+        (["updateOrderConf", "-t", "t", "-m", "put"], "put needs the order"),
+        (["updateOrderConf", "-t", "t", "-m", "change"], "'change' is not one of"),
+        (["removeBroker", "-c", NOBODY, "-b", "only-a-name"], "clusterName:brokerName:brokerId"),
+        (["updateUser", "-b", NOBODY, "-u", "bob"], "nothing to change"),
+        (["topicList", "--accessKey", "a"], "belong together"),
+        (["topicStatus"], "Missing option"),
+        (["changeRole", "-b", NOBODY, "-r", "KING"], "'KING' is not one of"),
+    ],
+)
+def test_wrong_use_leaves_with_2_and_says_what_is_wrong(arguments: list[str], text: str) -> None:
+    result = run(*arguments, "-n", NOBODY)
+    assert result.exit_code == 2, result.output
+    assert text in " ".join(result.stderr.split())
+
+
+def test_no_name_server_is_said_with_what_to_do() -> None:
+    result = run("topicList")
+    assert result.exit_code == 3
+    assert "NAMESRV_ADDR" in result.stderr
+    assert "orbitmq up" in result.stderr
+
+
+def test_name_server_comes_from_the_variable_the_group_or_the_command() -> None:
+    for result in (
+        run("topicList", env={"NAMESRV_ADDR": NOBODY}),
+        run("-n", NOBODY, "topicList"),
+        run("topicList", "-n", NOBODY, env={"NAMESRV_ADDR": "127.0.0.1:2"}),
+        run("-n", "127.0.0.1:2", "topicList", "-n", NOBODY),
+    ):
+        assert result.exit_code == 3
+        assert f"name server at {NOBODY}" in result.stderr
+        assert "Check that a name server runs" in result.stderr
+
+
+def test_broker_that_does_not_answer_is_said_with_what_to_check() -> None:
+    result = run("brokerStatus", "-b", NOBODY)
+    assert result.exit_code == 3
+    assert f"broker at {NOBODY}" in result.stderr
+    assert "brokerIP1" in result.stderr
+
+
+def test_error_as_json_has_its_own_form() -> None:
+    result = run("topicList", "--json", "-n", NOBODY)
+    assert result.exit_code == 3
+    assert result.stdout == ""
+    error = json.loads(result.stderr)["error"]
+    assert sorted(error) == ["code", "hints", "message"]
+    assert error["code"] is None
+
+
+def test_files_that_are_not_there_are_an_error_not_a_traceback() -> None:
+    result = run("updateTopicList", "-b", NOBODY, "-f", "no-such-file.json")
+    assert result.exit_code == 1
+    assert "no-such-file.json" in result.stderr
+    missing = run("topicList", "--tls", "--tlsCa", "no-such-file.pem", "-n", NOBODY)
+    assert missing.exit_code == 2
+
+
+def test_keys_and_tls_reach_the_session(tmp_path: Any) -> None:
+    admin = open_admin({"access_key": "a", "timeout_s": 2.5, "tls": True}, {"ORBITMQ_SECRET_KEY": "s"})
+    assert admin.options.credentials is not None
+    assert (admin.options.credentials.access_key, admin.options.credentials.secret_key) == ("a", "s")
+    assert admin.options.tls is not None
+    assert admin.options.timeout_s == 2.5
+    broken = tmp_path / "broken.pem"
+    broken.write_text("no certificate")
+    result = run("topicList", "--tlsCa", str(broken), "-n", NOBODY)
+    assert result.exit_code == 1
+    assert "TLS" in result.stderr
+
+
+# -- values ------------------------------------------------------------------------------------------------
+
+
+def test_times_are_read_in_all_forms_mqadmin_has() -> None:
+    local = datetime(2026, 1, 31, 23, 59, 58).astimezone()
+    whole = int(local.timestamp()) * 1000
+    assert parse_time("now", 42) == 42
+    assert parse_time(" 1794788825797 ", 0) == 1794788825797
+    assert parse_time("-1", 0) == -1
+    assert parse_time("2026-01-31#23:59:58:123", 0) == whole + 123
+    assert parse_time("2026-01-31#23:59:58", 0) == whole
+    for wrong in ("", "2026-01-31", "2026-13-01#00:00:00:000", "1.5"):
+        with pytest.raises(click.UsageError):
+            parse_time(wrong, 0)
+
+
+def test_moments_are_local_time_and_zero_is_none() -> None:
+    local = datetime(2026, 1, 31, 23, 59, 58).astimezone()
+    milliseconds = int(local.timestamp()) * 1000 + 7
+    assert moment(milliseconds) == "2026-01-31 23:59:58,007"
+    assert second(milliseconds) == "2026-01-31 23:59:58"
+    assert (moment(0), second(0)) == ("", "N/A")
+
+
+def test_near_names_ignore_case_and_leave_out_the_name_itself() -> None:
+    assert nearest("Orders", ["orders", "other", "payments"])[0] == "orders"
+    assert nearest("orders", ["orders"]) == []
+    assert nearest("zzz", ["orders"]) == []
+
+
+def test_values_print_as_java_prints_them() -> None:
+    assert [flat(value) for value in (True, False, None, 1, "x", [1, "a"])] == [
+        "true",
+        "false",
+        "",
+        "1",
+        "x",
+        "[1, a]",
+    ]
+    assert java_map({"a": 1, "b": True}) == "{a=1, b=true}"
+    assert pairs({"key": 1}, width=5).lines == ["key  : 1"]
+
+
+class Row(msgspec.Struct):
+    name: str
+    size: int
+
+
+def test_plain_table_has_hashes_before_titles_and_aligned_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [Row("a", 1), Row("long-name", 22)]
+    print_parts([table(rows, {"Name": "name", "Size": lambda row: row.size * 2}), Lines(["done"])])
+    assert capsys.readouterr().out == "#Name      #Size\na          2\nlong-name  44\ndone\n"
+
+
+def test_table_without_rows_shows_its_titles(capsys: pytest.CaptureFixture[str]) -> None:
+    print_parts([Table(("A", "B"), [])])
+    assert capsys.readouterr().out == "#A  #B\n"
+
+
+def test_names_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_parts([table([Row("\x1b[31mred\r", 1)], {"Name": "name"}), Lines(["\x07bell"])])
+    assert not set(capsys.readouterr().out) & {"\x1b", "\r", "\x07"}
+
+
+# -- the shell ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script_for_the_whole_command(shell: str) -> None:
+    result = run("completion", shell)
+    assert result.exit_code == 0
+    assert "_ORBITMQ_COMPLETE" in result.stdout
+    assert shell in result.stdout
+
+
+def test_completion_of_another_shell_is_refused() -> None:
+    assert run("completion", "tcsh").exit_code == 2
+
+
+@pytest.mark.slow
+def test_command_starts_without_what_it_does_not_need() -> None:
+    """A command that prints into a pipe and sends nothing needs neither rich nor the client: half of its start."""
+    script = (
+        "import sys; from click.testing import CliRunner; from orbitmq.cli.admin import admin_commands;"
+        f"CliRunner().invoke(admin_commands, ['topicStatus', '-t', 'x', '-n', '{NOBODY}']);"
+        "heavy = ('rich', 'orbitmq.client', 'uvloop', 'orbitmq.broker', 'orbitmq.cli.admin_areas.auth');"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
