@@ -80,8 +80,9 @@ class NameServer:
             requests = RequestTimes(clock)
             routes = requests.timed(routes)
             self.metrics = self._metrics_endpoint(config, requests)
+        self.router = Router(routes)
         self._server = Server(
-            [Listener(config.bind_address, config.listen_port, Router(routes))],
+            [Listener(config.bind_address, config.listen_port, self.router)],
             limits=ServerLimits(connections=config.connections_max, idle_s=float(config.channel_idle_s)),
             tls=server_tls(config),
             on_close=self._connection_closed,

@@ -1,0 +1,375 @@
+"""Builds the docs site into site/: pages of docs/, a reference generated from the code, ``mkdocs build --strict``.
+
+Usage: python scripts/build_docs.py [--pages-only]
+
+Nothing generated is committed: build/docs holds the pages as mkdocs sees them, so a reference cannot be out of date.
+Links out of docs/ (to the README, to sources) become links to a page of the site where there is one, else plain text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from orbitmq.broker.broker import Broker
+from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.metrics import BROKER_FAMILIES
+from orbitmq.broker.unsupported import UNSUPPORTED
+from orbitmq.cli.main import main as orbitmq_command
+from orbitmq.codes import RequestCode
+from orbitmq.filtersrv.config import FilterServerConfig
+from orbitmq.metrics.families import LEFT_OUT, Declared
+from orbitmq.metrics.process import ProcessMetrics
+from orbitmq.namesrv.config import NameServerConfig
+from orbitmq.namesrv.metrics import NAME_SERVER_FAMILIES
+from orbitmq.namesrv.server import NameServer
+from orbitmq.runtime.options import Option, options_of, render_value
+from orbitmq.store.config import StoreConfig
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+PAGES: Final = ROOT / "build" / "docs"
+SITE: Final = ROOT / "site"
+OUTSIDE: Final = {
+    "README.md": "about/readme.md",
+    "ARCHITECTURE.md": "about/architecture.md",
+    "CONTRIBUTING.md": "about/contributing.md",
+    "CHANGELOG.md": "about/changelog.md",
+    "packaging/README.md": "about/packaging.md",
+    "benchmarks/README.md": "about/benchmarks.md",
+    "src/orbitmq/transport/README.md": "about/transport.md",
+    "src/orbitmq/store/README.md": "about/store.md",
+    "tests/apache/README.md": "about/tests-apache.md",
+    "tests/golden/README.md": "about/tests-golden.md",
+}
+"""Files outside docs/ that are pages of the site too."""
+NAV: Final[tuple[tuple[str, str], ...]] = (
+    ("", "index.md"),
+    ("", "tutorial.md"),
+    ("How to", "how-to/*.md"),
+    ("Clients", "client.md java-names.md filters.md"),
+    ("Spark", "spark*.md pipeline*.md"),
+    ("Operate", "operations.md admin.md failover.md console.md from-apache.md faq.md"),
+    ("Reference", "reference/*.md"),
+    ("Formats", "formats/*.md"),
+    ("Decisions", "decisions/README.md decisions/0*.md"),
+    ("About", "glossary.md about/*.md"),
+)
+_LINK: Final = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
+_FENCE: Final = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+
+
+# -- pages ---------------------------------------------------------------------------------------------
+
+
+def site_pages() -> dict[Path, str]:
+    """Repository path to site path of every hand-written page."""
+    docs = ROOT / "docs"
+    pages = {path: path.relative_to(docs).as_posix() for path in sorted(docs.rglob("*.md"))}
+    pages |= {ROOT / name: target for name, target in OUTSIDE.items() if (ROOT / name).exists()}
+    return pages
+
+
+def with_site_links(text: str, source: Path, pages: Mapping[Path, str]) -> str:
+    """The page with links that work on the site. Code in fences stays as it is."""
+    own = pages[source]
+
+    def link(found: re.Match[str]) -> str:
+        label, target, anchor = found.group(1), found.group(2), found.group(3) or ""
+        if "://" in target or target.startswith("mailto:"):
+            return found.group()
+        path = (source.parent / target).resolve()
+        if path.is_dir() and (path / "README.md") in pages:
+            path = path / "README.md"
+        if path in pages:
+            return f"[{label}]({os.path.relpath(pages[path], Path(own).parent)}{anchor})"
+        if path.is_relative_to(ROOT / "docs" / "reference"):
+            reference = path.relative_to(ROOT / "docs").as_posix()
+            return f"[{label}]({os.path.relpath(reference, Path(own).parent)}{anchor})"
+        if path.exists() and path.is_relative_to(ROOT):
+            return f"{label} (`{path.relative_to(ROOT).as_posix()}`)"
+        return found.group()  # mkdocs says what is wrong with it
+
+    parts: list[str] = []
+    position = 0
+    for fence in _FENCE.finditer(text):
+        parts.append(_LINK.sub(link, text[position : fence.start()]))
+        parts.append(fence.group())
+        position = fence.end()
+    return "".join([*parts, _LINK.sub(link, text[position:])])
+
+
+def title_of(path: Path) -> str:
+    found = re.search(r"^# (.+)$", path.read_text("utf-8"), re.MULTILINE)
+    return found.group(1).replace("`", "") if found else path.stem
+
+
+def nav(pages: Path) -> list[Any]:
+    """The menu: what exists of NAV, and whatever it does not name under "More"."""
+    used: set[Path] = set()
+    menu: dict[str, list[Any]] = {}
+    for section, patterns in NAV:
+        for pattern in patterns.split():
+            for path in sorted(pages.glob(pattern)):
+                if path not in used:
+                    used.add(path)
+                    menu.setdefault(section, []).append({title_of(path): path.relative_to(pages).as_posix()})
+    for path in sorted(set(pages.rglob("*.md")) - used):
+        menu.setdefault("More", []).append({title_of(path): path.relative_to(pages).as_posix()})
+    top = menu.pop("", [])
+    return [*top, *({section: entries} for section, entries in menu.items())]
+
+
+# -- reference -----------------------------------------------------------------------------------------
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    """Lines of a Markdown table."""
+    names = list(head)
+    yield f"| {' | '.join(names)} |"
+    yield f"| {' | '.join('---' for _ in names)} |"
+    for row in rows:
+        yield f"| {' | '.join(_cell(cell) for cell in row)} |"
+    yield ""
+
+
+def _accepted(option: Option) -> str:
+    if option.choices:
+        return ", ".join(option.choices)
+    kind = option.type
+    if isinstance(kind, types.UnionType):
+        kind = next(member for member in kind.__args__ if member is not type(None))
+    if hasattr(kind, "__members__"):
+        return ", ".join(str(member.value) for member in kind)
+    if kind is bool:
+        return "true, false"
+    name = {int: "number", float: "number", str: "text"}.get(kind, getattr(kind, "__name__", str(kind)))
+    if option.low is not None and option.high is not None:
+        return f"{name}, {option.low:g} to {option.high:g}"
+    if option.low is not None:
+        return f"{name}, {option.low:g} or more"
+    return name
+
+
+def options_page() -> str:
+    lines = [
+        "# Options",
+        "",
+        "Keys of the properties files and of `--set`. *Live* options change while the server runs "
+        "(`mqadmin updateBrokerConfig`, `updateNamesrvConfig`).",
+        "",
+    ]
+    for title, config in (
+        ("Broker", BrokerConfig),
+        ("Store (in the broker's file)", StoreConfig),
+        ("Name server", NameServerConfig),
+        ("Filter server", FilterServerConfig),
+    ):
+        lines += [f"## {title}", ""]
+        lines += table(
+            ("key", "default", "accepts", "live", "meaning"),
+            (
+                (
+                    f"`{option.key}`",
+                    f"`{text}`" if (text := render_value(option.default)) else "",
+                    _accepted(option),
+                    "yes" if option.reload else "",
+                    option.doc,
+                )
+                for option in sorted(options_of(config), key=lambda option: option.key.lower())
+            ),
+        )
+    return "\n".join(lines)
+
+
+def _commands(command: click.Command, name: str, parent: click.Context | None) -> Iterator[tuple[str, str]]:
+    context = click.Context(command, info_name=name.rpartition(" ")[2], parent=parent)
+    yield name, command.get_help(context)
+    if isinstance(command, click.Group):
+        for child in command.list_commands(context):
+            found = command.get_command(context, child)
+            if found is not None and not found.hidden:
+                yield from _commands(found, f"{name} {child}", context)
+
+
+def commands_page() -> str:
+    lines = ["# Commands", "", "What `--help` prints of every command.", ""]
+    for name, text in _commands(orbitmq_command, "orbitmq", None):
+        lines += [f"{'#' * min(4, 1 + len(name.split()))} {name}", "", "```text", text, "```", ""]
+    return "\n".join(lines)
+
+
+def _families(families: Iterable[Declared]) -> Iterator[str]:
+    yield from table(
+        ("metric", "kind", "labels", "meaning"),
+        (
+            (f"`{one.name}`", one.kind.value, ", ".join(f"`{label}`" for label in one.labels), one.doc)
+            for one in families
+        ),
+    )
+
+
+def metrics_page() -> str:
+    return "\n".join(
+        [
+            "# Metrics",
+            "",
+            "What `/metrics` tells; see [Monitor](../how-to/monitor.md) for how to switch it on. Names, kinds and "
+            "labels that start with `rocketmq_` are those of Apache RocketMQ 5's exporter, but for the label "
+            "`otel_scope_name`; a test compares them, and most figures, with a real 5.5.0 broker.",
+            "",
+            "## Broker",
+            "",
+            "Every sample has the labels `cluster`, `node_id` (the broker's name), `node_type` (`broker`), and "
+            "those of `metricsLabel`.",
+            "",
+            *_families(BROKER_FAMILIES),
+            "## Name server",
+            "",
+            "Every sample has the label `node_type` (`nameserver`), and those of `metricsLabel`.",
+            "",
+            *_families(NAME_SERVER_FAMILIES),
+            "## Both",
+            "",
+            *_families([*ProcessMetrics().declared(), LEFT_OUT]),
+            "## In Apache's exporter and not here",
+            "",
+            *table(
+                ("metric", "why"),
+                (
+                    ("`rocketmq_pop_...`", "POP consuming is not served"),
+                    (
+                        "`rocketmq_timer_message_snapshot`",
+                        "would walk over the whole timer wheel at each scrape",
+                    ),
+                    (
+                        "`rocketmq_topic_create_execution_time`, `rocketmq_consumer_group_create_execution_time`",
+                        "in `rocketmq_rpc_latency_milliseconds`, by request code",
+                    ),
+                    (
+                        "`rocketmq_timing_messages`, `rocketmq_timer_enqueue_total`, `rocketmq_timer_dequeue_total`",
+                        "timer messages are not counted by topic; see `rocketmq_timer_dequeue_lag`",
+                    ),
+                    ("RocksDB, tiered storage, proxy and controller metrics", "those parts are not here"),
+                ),
+            ),
+        ]
+    )
+
+
+async def _served() -> tuple[set[int], set[int]]:
+    """Codes a broker and a name server answer, asked of real ones."""
+    with tempfile.TemporaryDirectory() as directory:
+        broker = Broker(
+            BrokerConfig(listen_port=0, bind_host="127.0.0.1", public_host="127.0.0.1"),
+            StoreConfig(root=directory, segment_bytes=1 << 20, index_slots=100, index_entries=400),
+        )
+        name_server = NameServer(
+            NameServerConfig(listen_port=0, bind_address="127.0.0.1", kv_config_path="", config_store_path="")
+        )
+        async with broker, name_server:
+            return (
+                {int(route.code) for route in broker.main_router.routes},
+                {int(route.code) for route in name_server.router.routes},
+            )
+
+
+def requests_page() -> str:
+    by_broker, by_name_server = asyncio.run(_served())
+    rows = []
+    for code in sorted(RequestCode):
+        servers = [
+            name
+            for name, codes in (("broker", by_broker), ("name server", by_name_server))
+            if int(code) in codes
+        ]
+        reason = "" if servers else UNSUPPORTED.get(code, "")
+        rows.append((str(int(code)), f"`{code.name}`", ", ".join(servers), reason))
+    served = sum(1 for row in rows if row[2])
+    return "\n".join(
+        [
+            "# Requests",
+            "",
+            f"Every request code of Apache RocketMQ 5.5.0 and who answers it: {served} of {len(rows)}. The others "
+            "are answered with code 3 and the reason.",
+            "",
+            *table(("code", "name", "answered by", "if not, why"), rows),
+        ]
+    )
+
+
+# -- the build -----------------------------------------------------------------------------------------
+
+
+def write_pages(target: Path = PAGES) -> None:
+    """Everything mkdocs needs."""
+    shutil.rmtree(target, ignore_errors=True)
+    pages = site_pages()
+    for source, name in pages.items():
+        path = target / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(with_site_links(source.read_text("utf-8"), source, pages), "utf-8")
+    reference = target / "reference"
+    reference.mkdir(exist_ok=True)
+    for name, page in (
+        ("options", options_page),
+        ("commands", commands_page),
+        ("metrics", metrics_page),
+        ("requests", requests_page),
+    ):
+        (reference / f"{name}.md").write_text(page(), "utf-8")
+
+
+def build(target: Path = PAGES, site: Path = SITE) -> int:
+    """The whole site; gives mkdocs' exit code."""
+    import yaml
+
+    write_pages(target)
+    config = target.parent / "mkdocs.yml"
+    inherited = os.path.relpath(ROOT / "mkdocs.yml", config.parent)
+    content = {
+        "INHERIT": inherited,
+        "docs_dir": str(target),
+        "site_dir": str(site),
+        "nav": nav(target),
+    }
+    config.write_text(yaml.safe_dump(content, sort_keys=False), "utf-8")
+    mkdocs = Path(sys.executable).parent / "mkdocs"
+    # Not --quiet: what is not logged is not counted as a warning either.
+    done = subprocess.run(
+        [str(mkdocs), "build", "--strict", "--config-file", str(config)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        sys.stderr.write(done.stdout)
+    return done.returncode
+
+
+if __name__ == "__main__":
+    if "--help" in sys.argv:
+        sys.stdout.write(inspect.cleandoc(__doc__ or "") + "\n")
+    elif "--pages-only" in sys.argv:
+        write_pages()
+    else:
+        code = build()
+        if code == 0:
+            sys.stdout.write(f"docs: {SITE / 'index.html'}\n")
+        sys.exit(code)

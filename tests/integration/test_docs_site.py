@@ -1,0 +1,162 @@
+"""The site builds without a warning, its programs print what the pages say, its commands exist."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import click
+import pytest
+from scripts import build_docs
+
+from orbitmq.broker.config import BrokerConfig
+from orbitmq.cli.main import main as orbitmq_command
+from orbitmq.codes import RequestCode
+from orbitmq.namesrv.config import NameServerConfig
+from orbitmq.runtime.options import options_of
+from orbitmq.store.config import StoreConfig
+from orbitmq.testing import run_broker
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+DOCS: Final = ROOT / "docs"
+NAME_SERVER: Final = "127.0.0.1:9876"
+PAGES: Final = ("tutorial.md", *sorted(f"how-to/{path.name}" for path in (DOCS / "how-to").glob("*.md")))
+WITHOUT_PROGRAMS: Final = frozenset({"how-to/replicate.md"})
+_BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_OUTPUT: Final = re.compile(r"\A\s*It prints(, in some order)?:\s*\Z")
+
+
+class Program(NamedTuple):
+    line: int
+    source: str
+    output: list[str] | None
+    in_order: bool
+
+
+def programs(page: str) -> Iterator[Program]:
+    """Python blocks, each with what the page says it prints."""
+    text = (DOCS / page).read_text("utf-8")
+    blocks = list(_BLOCK.finditer(text))
+    for block, following in zip(blocks, [*blocks[1:], None], strict=True):
+        if block.group(1) != "python":
+            continue
+        output, in_order = None, True
+        if following is not None and following.group(1) == "text":
+            said = _OUTPUT.match(text[block.end() : following.start()])
+            if said:
+                output, in_order = following.group(2).splitlines(), said.group(1) is None
+        yield Program(text.count("\n", 0, block.start()) + 1, block.group(2), output, in_order)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in WITHOUT_PROGRAMS])
+def test_programs_of_a_page_print_what_it_says(page: str, tmp_path: Path) -> None:
+    found = list(programs(page))
+    assert found, "no program on the page"
+    with run_broker(recallMessageEnable=True) as broker:
+        for program in found:
+            done = subprocess.run(
+                [
+                    sys.executable,
+                    "-W",
+                    "error",
+                    "-c",
+                    program.source.replace(NAME_SERVER, broker.name_server),
+                ],
+                capture_output=True,
+                text=True,
+                timeout=60,
+                cwd=tmp_path,
+                check=False,
+            )
+            where = f"{page}:{program.line}"
+            assert done.returncode == 0, f"{where}\n{done.stderr}"
+            assert program.output is not None, f"{where} does not say what it prints"
+            printed = done.stdout.splitlines()
+            if not program.in_order:
+                printed.sort()
+            assert printed == program.output, where
+
+
+def test_page_without_programs_has_none() -> None:
+    for page in WITHOUT_PROGRAMS:
+        assert list(programs(page)) == []
+
+
+def console_lines() -> Iterator[tuple[str, str]]:
+    for path in sorted(DOCS.rglob("*.md")):
+        for block in _BLOCK.finditer(path.read_text("utf-8")):
+            if block.group(1) == "console":
+                for line in block.group(2).splitlines():
+                    if line.startswith("$ orbitmq "):
+                        yield path.name, line.removeprefix("$ orbitmq ")
+
+
+KNOWN_OPTIONS: Final = {
+    "broker": {option.key for kind in (BrokerConfig, StoreConfig) for option in options_of(kind)},
+    "namesrv": {option.key for option in options_of(NameServerConfig)},
+}
+
+
+@pytest.mark.parametrize(("page", "line"), list(console_lines()))
+def test_command_of_a_page_is_one_there_is(page: str, line: str) -> None:
+    arguments = shlex.split(line)
+    command: click.Command = orbitmq_command
+    context = click.Context(command, info_name="orbitmq")
+    names = []
+    while isinstance(command, click.Group) and arguments:
+        name = arguments.pop(0)
+        found = command.get_command(context, name)
+        assert found is not None, f"{page}: no command {name!r}"
+        names.append(name)
+        command, context = found, click.Context(found, info_name=name, parent=context)
+    parsed = command.make_context(names[-1], list(arguments), parent=context.parent)
+    for setting in parsed.params.get("overrides", ()):
+        assert setting.partition("=")[0] in KNOWN_OPTIONS[names[0]], f"{page}: {setting}"
+
+
+@pytest.mark.slow
+def test_site_builds_without_a_warning_and_has_every_reference(tmp_path: Path) -> None:
+    assert build_docs.build(tmp_path / "docs", tmp_path / "site") == 0
+    for name in ("options", "commands", "metrics", "requests"):
+        assert (tmp_path / "site" / "reference" / f"{name}.html").exists()
+    reference = tmp_path / "docs" / "reference"
+    options = (reference / "options.md").read_text()
+    for keys in KNOWN_OPTIONS.values():
+        assert all(f"`{key}`" in options for key in keys)
+    requests = (reference / "requests.md").read_text()
+    assert re.search(r"\| 310 \| `SEND_MESSAGE_V2` \| broker \|", requests)
+    assert re.search(r"\| 105 \| `GET_ROUTEINFO_BY_TOPIC` \| name server \|", requests)
+    assert all(f"`{code.name}`" in requests for code in RequestCode)
+    commands = (reference / "commands.md").read_text()
+    for name in ("up", "demo", "broker", "namesrv", "store verify"):
+        assert f" orbitmq {name}\n" in commands
+    assert "rocketmq_consumer_lag_messages" in (reference / "metrics.md").read_text()
+    page = (tmp_path / "site" / "index.html").read_text()
+    loaded = re.findall(r"(?:src|href)=\"(https?:[^\"]+)\"", page)
+    assert all("mkdocs.org" in address or "readthedocs" in address for address in loaded), loaded
+
+
+def test_link_out_of_the_docs_becomes_one_of_the_site_or_plain_text() -> None:
+    pages = build_docs.site_pages()
+    source = DOCS / "index.md"
+    text = (
+        "[a](../ARCHITECTURE.md#x) [b](../Makefile) [c](https://example.org) [d](faq.md)\n"
+        "```\n[e](../Makefile)\n```\n"
+    )
+    assert build_docs.with_site_links(text, source, pages) == (
+        "[a](about/architecture.md#x) b (`Makefile`) [c](https://example.org) [d](faq.md)\n"
+        "```\n[e](../Makefile)\n```\n"
+    )
+
+
+def test_pages_are_free_of_paths_that_exist_on_one_machine_only() -> None:
+    assert os.sep == "/"
+    for path in DOCS.rglob("*.md"):
+        assert str(ROOT) not in path.read_text("utf-8"), path
