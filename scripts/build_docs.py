@@ -41,6 +41,7 @@ from orbitmq.store.config import StoreConfig
 ROOT: Final = Path(__file__).resolve().parents[1]
 PAGES: Final = ROOT / "build" / "docs"
 SITE: Final = ROOT / "site"
+REFERENCE: Final = ROOT / "docs" / "reference" / "README.md"
 OUTSIDE: Final = {
     "README.md": "about/readme.md",
     "ARCHITECTURE.md": "about/architecture.md",
@@ -92,11 +93,12 @@ def with_site_links(text: str, source: Path, pages: Mapping[Path, str]) -> str:
         path = (source.parent / target).resolve()
         if path.is_dir() and (path / "README.md") in pages:
             path = path / "README.md"
+        if path == REFERENCE and anchor:
+            # In the repository one page speaks of all four; on the site they are there.
+            page = f"reference/{anchor.removeprefix('#')}.md"
+            return f"[{label}]({os.path.relpath(page, Path(own).parent)})"
         if path in pages:
             return f"[{label}]({os.path.relpath(pages[path], Path(own).parent)}{anchor})"
-        if path.is_relative_to(ROOT / "docs" / "reference"):
-            reference = path.relative_to(ROOT / "docs").as_posix()
-            return f"[{label}]({os.path.relpath(reference, Path(own).parent)}{anchor})"
         if path.exists() and path.is_relative_to(ROOT):
             return f"{label} (`{path.relative_to(ROOT).as_posix()}`)"
         return found.group()  # mkdocs says what is wrong with it

@@ -148,11 +148,11 @@ def test_link_out_of_the_docs_becomes_one_of_the_site_or_plain_text() -> None:
     source = DOCS / "index.md"
     text = (
         "[a](../ARCHITECTURE.md#x) [b](../Makefile) [c](https://example.org) [d](faq.md)\n"
-        "```\n[e](../Makefile)\n```\n"
+        "[f](reference/README.md#metrics)\n```\n[e](../Makefile)\n```\n"
     )
     assert build_docs.with_site_links(text, source, pages) == (
         "[a](about/architecture.md#x) b (`Makefile`) [c](https://example.org) [d](faq.md)\n"
-        "```\n[e](../Makefile)\n```\n"
+        "[f](reference/metrics.md)\n```\n[e](../Makefile)\n```\n"
     )
 
 
