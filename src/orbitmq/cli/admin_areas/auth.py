@@ -93,7 +93,7 @@ _USERS: Final = (
         one_of=_TARGET.keys,
         call=lambda admin, a: _store_user(admin, a, create=True),
         view=changed,
-        result=Changed,
+        results=(Changed,),
         apache_only=True,
     ),
     Command(
@@ -109,7 +109,7 @@ _USERS: Final = (
         one_of=_TARGET.keys,
         call=lambda admin, a: _store_user(admin, a, create=False),
         view=changed,
-        result=Changed,
+        results=(Changed,),
         apache_only=True,
     ),
     Command(
@@ -121,7 +121,7 @@ _USERS: Final = (
             admin, a["username"], broker=a["brokerAddr"], cluster=a["clusterName"]
         ),
         view=changed,
-        result=Changed,
+        results=(Changed,),
         apache_only=True,
     ),
     Command(
@@ -133,7 +133,7 @@ _USERS: Final = (
             admin, broker=a["brokerAddr"], cluster=a["clusterName"], username=a["username"]
         ),
         view=_users_view,
-        result=auth.Users,
+        results=(auth.Users,),
         apache_only=True,
     ),
     Command(
@@ -145,7 +145,7 @@ _USERS: Final = (
             admin, broker=a["brokerAddr"], cluster=a["clusterName"], pattern=a["filter"]
         ),
         view=_users_view,
-        result=auth.Users,
+        results=(auth.Users,),
         apache_only=True,
     ),
     Command(
@@ -154,7 +154,7 @@ _USERS: Final = (
         flags=(_FROM, _TO, Flag(names=("-u", "--usernames"), help="Only these, joined by commas.")),
         call=lambda admin, a: auth.copy_users(admin, a["fromBroker"], a["toBroker"], _split(a["usernames"])),
         view=changed,
-        result=Changed,
+        results=(Changed,),
         apache_only=True,
     ),
 )
@@ -167,7 +167,7 @@ _ACLS: Final = (
         one_of=_TARGET.keys,
         call=lambda admin, a: _store_acl(admin, a, create=True),
         view=changed,
-        result=Changed,
+        results=(Changed,),
         apache_only=True,
     ),
     Command(
@@ -177,7 +177,7 @@ _ACLS: Final = (
         one_of=_TARGET.keys,
         call=lambda admin, a: _store_acl(admin, a, create=False),
         view=changed,
-        result=Changed,
+        results=(Changed,),
         apache_only=True,
     ),
     Command(
@@ -193,7 +193,7 @@ _ACLS: Final = (
             admin, a["subject"], a["resources"], broker=a["brokerAddr"], cluster=a["clusterName"]
         ),
         view=changed,
-        result=Changed,
+        results=(Changed,),
         apache_only=True,
     ),
     Command(
@@ -205,7 +205,7 @@ _ACLS: Final = (
             admin, broker=a["brokerAddr"], cluster=a["clusterName"], subject=a["subject"]
         ),
         view=_acls_view,
-        result=auth.Acls,
+        results=(auth.Acls,),
         apache_only=True,
     ),
     Command(
@@ -225,7 +225,7 @@ _ACLS: Final = (
             resource_filter=a["resource"],
         ),
         view=_acls_view,
-        result=auth.Acls,
+        results=(auth.Acls,),
         apache_only=True,
     ),
     Command(
@@ -234,7 +234,7 @@ _ACLS: Final = (
         flags=(_FROM, _TO, Flag(names=("-s", "--subjects"), help="Only these, joined by commas.")),
         call=lambda admin, a: auth.copy_acls(admin, a["fromBroker"], a["toBroker"], _split(a["subjects"])),
         view=changed,
-        result=Changed,
+        results=(Changed,),
         apache_only=True,
     ),
 )

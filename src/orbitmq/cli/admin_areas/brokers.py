@@ -98,7 +98,7 @@ _WATCH: Final = (
             admin, broker=a["brokerAddr"], cluster=a["clusterName"]
         ),
         view=_status_view,
-        result=brokers.BrokerRuntimes,
+        results=(brokers.BrokerRuntimes,),
     ),
     Command(
         name="brokerConsumeStats",
@@ -117,7 +117,7 @@ _WATCH: Final = (
             timeout_s=(a["timeoutMillis"] or 50_000) / 1000,
         ),
         view=_consume_stats_view,
-        result=brokers.BrokerConsumeStats,
+        results=(brokers.BrokerConsumeStats,),
     ),
     Command(
         name="getBrokerConfig",
@@ -126,7 +126,7 @@ _WATCH: Final = (
         one_of=_TARGET.keys,
         call=lambda admin, a: brokers.broker_configs(admin, broker=a["brokerAddr"], cluster=a["clusterName"]),
         view=configs_view,
-        result=ServerConfigs,
+        results=(ServerConfigs,),
     ),
 )
 
@@ -143,7 +143,7 @@ _CHANGE: Final = (
         one_of=_TARGET.keys,
         call=_set_config,
         view=changed,
-        result=Changed,
+        results=(Changed,),
     ),
     Command(
         name="changeRole",
@@ -159,7 +159,7 @@ _CHANGE: Final = (
         ),
         call=lambda admin, a: brokers.change_role(admin, a["brokerAddr"], a["role"].upper(), a["brokerId"]),
         view=changed,
-        result=Changed,
+        results=(Changed,),
     ),
     Command(
         name="cleanExpiredCQ",
@@ -169,7 +169,7 @@ _CHANGE: Final = (
             admin, broker=a["brokerAddr"], cluster=a["cluster"]
         ),
         view=changed,
-        result=Changed,
+        results=(Changed,),
     ),
     Command(
         name="cleanUnusedTopic",
@@ -179,7 +179,7 @@ _CHANGE: Final = (
             admin, broker=a["brokerAddr"], cluster=a["cluster"]
         ),
         view=changed,
-        result=Changed,
+        results=(Changed,),
     ),
     Command(
         name="deleteExpiredCommitLog",
@@ -187,7 +187,7 @@ _CHANGE: Final = (
         flags=_CLUSTER_TARGET.flags,
         call=lambda admin, a: brokers.delete_expired_log(admin, broker=a["brokerAddr"], cluster=a["cluster"]),
         view=changed,
-        result=Changed,
+        results=(Changed,),
     ),
     Command(
         name="resetMasterFlushOffset",
@@ -198,7 +198,7 @@ _CHANGE: Final = (
         ),
         call=lambda admin, a: brokers.reset_master_flush_offset(admin, a["brokerAddr"], a["offset"]),
         view=changed,
-        result=Changed,
+        results=(Changed,),
         apache_only=True,
     ),
 )
@@ -211,7 +211,7 @@ _APACHE: Final = (
         one_of=_TARGET.keys,
         call=lambda admin, a: brokers.cold_data_flow(admin, broker=a["brokerAddr"], cluster=a["clusterName"]),
         view=_cold_view,
-        result=brokers.ColdDataFlows,
+        results=(brokers.ColdDataFlows,),
         apache_only=True,
     ),
     Command(
@@ -227,7 +227,7 @@ _APACHE: Final = (
             admin, a["consumerGroup"], a["threshold"], broker=a["brokerAddr"], cluster=a["clusterName"]
         ),
         view=changed,
-        result=Changed,
+        results=(Changed,),
         apache_only=True,
     ),
     Command(
@@ -239,7 +239,7 @@ _APACHE: Final = (
             admin, a["consumerGroup"], broker=a["brokerAddr"], cluster=a["clusterName"]
         ),
         view=changed,
-        result=Changed,
+        results=(Changed,),
         apache_only=True,
     ),
     Command(
@@ -259,7 +259,7 @@ _APACHE: Final = (
             admin, a["commitLogReadAheadMode"], broker=a["brokerAddr"], cluster=a["clusterName"]
         ),
         view=changed,
-        result=Changed,
+        results=(Changed,),
         apache_only=True,
     ),
     Command(
@@ -279,7 +279,7 @@ _APACHE: Final = (
             admin, a["engineType"].upper(), broker=a["brokerAddr"], cluster=a["clusterName"]
         ),
         view=changed,
-        result=Changed,
+        results=(Changed,),
         apache_only=True,
     ),
     Command(
@@ -291,7 +291,7 @@ _APACHE: Final = (
         ),
         call=lambda admin, a: brokers.add_broker(admin, a["brokerContainerAddr"], a["brokerConfigPath"]),
         view=changed,
-        result=Changed,
+        results=(Changed,),
         apache_only=True,
     ),
     Command(
@@ -303,7 +303,7 @@ _APACHE: Final = (
         ),
         call=_remove_broker,
         view=changed,
-        result=Changed,
+        results=(Changed,),
         apache_only=True,
     ),
 )

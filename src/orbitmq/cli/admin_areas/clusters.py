@@ -100,7 +100,7 @@ COMMANDS: Final = (
         ),
         call=_cluster_list,
         view=_cluster_view,
-        result=brokers.ClusterBrokers,
+        results=(brokers.ClusterBrokers, brokers.ClusterTotals),
     ),
     Command(
         name="clusterRT",
@@ -117,7 +117,7 @@ COMMANDS: Final = (
             admin, cluster=a["cluster"], amount=a["amount"] or 100, size=a["size"] or 128
         ),
         view=_rt_view,
-        result=sending.ClusterRt,
+        results=(sending.ClusterRt,),
     ),
     Command(
         name="statsAll",
@@ -128,6 +128,6 @@ COMMANDS: Final = (
         ),
         call=lambda admin, a: stats.stats_all(admin, a["topic"], active_only=a["activeTopic"]),
         view=_rates_view,
-        result=stats.TopicRates,
+        results=(stats.TopicRates,),
     ),
 )

@@ -82,7 +82,7 @@ COMMANDS: Final = (
         one_of=_TARGET.keys,
         call=_metadata,
         view=_view,
-        result=Exported,
+        results=(Exported,),
     ),
     Command(
         name="exportConfigs",
@@ -90,7 +90,7 @@ COMMANDS: Final = (
         flags=(_CLUSTER, _DIRECTORY),
         call=_configs,
         view=_view,
-        result=Exported,
+        results=(Exported,),
     ),
     Command(
         name="exportMetrics",
@@ -98,6 +98,6 @@ COMMANDS: Final = (
         flags=(_CLUSTER, _DIRECTORY),
         call=_metrics,
         view=_view,
-        result=Exported,
+        results=(Exported,),
     ),
 )

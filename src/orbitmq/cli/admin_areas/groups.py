@@ -267,7 +267,7 @@ COMMANDS: Final = (
         ),
         call=_progress,
         view=_progress_view,
-        result=groups.GroupProgress,
+        results=(groups.ConsumerGroups, groups.GroupProgress),
     ),
     Command(
         name="consumerConnection",
@@ -275,7 +275,7 @@ COMMANDS: Final = (
         flags=(group_flag("--consumerGroup"), BROKER),
         call=lambda admin, a: groups.consumer_connection(admin, a["consumerGroup"], a["brokerAddr"]),
         view=_connection_view,
-        result=groups.GroupConnection,
+        results=(groups.GroupConnection,),
     ),
     Command(
         name="consumerStatus",
@@ -288,7 +288,7 @@ COMMANDS: Final = (
         ),
         call=_status,
         view=_status_view,
-        result=groups.GroupMembers,
+        results=(groups.GroupMembers, groups.RunningConsumer),
     ),
     Command(
         name="getConsumerConfig",
@@ -296,7 +296,7 @@ COMMANDS: Final = (
         flags=(group_flag("--groupName"),),
         call=lambda admin, a: groups.consumer_configs(admin, a["groupName"]),
         view=_config_view,
-        result=groups.ConsumerConfigs,
+        results=(groups.ConsumerConfigs,),
     ),
     Command(
         name="producerConnection",
@@ -307,7 +307,7 @@ COMMANDS: Final = (
         ),
         call=lambda admin, a: groups.producer_connection(admin, a["producerGroup"], a["topic"]),
         view=lambda result, a: [table(result.connections, _CLIENTS)],
-        result=groups.ProducerClients,
+        results=(groups.ProducerClients,),
     ),
     Command(
         name="producer",
@@ -322,7 +322,7 @@ COMMANDS: Final = (
         ),
         call=lambda admin, a: groups.producers(admin, a["broker"]),
         view=_producers_view,
-        result=groups.Producers,
+        results=(groups.Producers,),
     ),
     Command(
         name="updateSubGroup",
@@ -357,7 +357,7 @@ COMMANDS: Final = (
         one_of=_TARGET.keys,
         call=_update,
         view=changed,
-        result=Changed,
+        results=(Changed,),
     ),
     Command(
         name="updateSubGroupList",
@@ -369,7 +369,7 @@ COMMANDS: Final = (
         one_of=_TARGET.keys,
         call=_update_list,
         view=changed,
-        result=Changed,
+        results=(Changed,),
     ),
     Command(
         name="deleteSubGroup",
@@ -388,7 +388,7 @@ COMMANDS: Final = (
             remove_offset=bool(a["removeOffset"]),
         ),
         view=changed,
-        result=Changed,
+        results=(Changed,),
     ),
     Command(
         name="setConsumeMode",
@@ -403,7 +403,7 @@ COMMANDS: Final = (
         one_of=_TARGET.keys,
         call=_mode,
         view=changed,
-        result=Changed,
+        results=(Changed,),
         apache_only=True,
     ),
     Command(
@@ -419,6 +419,6 @@ COMMANDS: Final = (
         ),
         call=lambda admin, a: monitor.monitor_round(admin),
         view=_monitor_view,
-        result=monitor.MonitorRound,
+        results=(monitor.MonitorRound,),
     ),
 )

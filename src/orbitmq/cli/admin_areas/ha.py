@@ -125,7 +125,7 @@ COMMANDS: Final = (
         one_of=_TARGET.keys,
         call=lambda admin, a: ha.ha_status(admin, broker=a["brokerAddr"], cluster=a["clusterName"]),
         view=_status_view,
-        result=ha.HaStatuses,
+        results=(ha.HaStatuses,),
     ),
     Command(
         name="getSyncStateSet",
@@ -139,7 +139,7 @@ COMMANDS: Final = (
             cluster=a["clusterName"],
         ),
         view=_sync_view,
-        result=ha.SyncStates,
+        results=(ha.SyncStates,),
         apache_only=True,
     ),
     Command(
@@ -149,7 +149,7 @@ COMMANDS: Final = (
         one_of=(_NAME.key, CLUSTER.key),
         call=lambda admin, a: ha.broker_epochs(admin, broker_name=a["brokerName"], cluster=a["clusterName"]),
         view=_epoch_view,
-        result=ha.Epochs,
+        results=(ha.Epochs,),
         apache_only=True,
     ),
     Command(
@@ -158,7 +158,7 @@ COMMANDS: Final = (
         flags=(_CONTROLLER,),
         call=lambda admin, a: ha.controller_meta_data(admin, a["controllerAddress"]),
         view=_meta_view,
-        result=ha.ControllerMetaData,
+        results=(ha.ControllerMetaData,),
         apache_only=True,
     ),
     Command(
@@ -167,7 +167,7 @@ COMMANDS: Final = (
         flags=(_CONTROLLER,),
         call=lambda admin, a: ha.controller_configs(admin, _split(a["controllerAddress"])),
         view=configs_view,
-        result=ServerConfigs,
+        results=(ServerConfigs,),
         apache_only=True,
     ),
     Command(
@@ -182,7 +182,7 @@ COMMANDS: Final = (
             admin, _split(a["controllerAddress"]), a["key"], a["value"]
         ),
         view=changed,
-        result=Changed,
+        results=(Changed,),
         apache_only=True,
     ),
     Command(
@@ -198,7 +198,7 @@ COMMANDS: Final = (
             admin, a["controllerAddress"], a["clusterName"], a["brokerName"], a["brokerId"]
         ),
         view=_elected_view,
-        result=ha.ElectedMaster,
+        results=(ha.ElectedMaster,),
         apache_only=True,
     ),
     Command(
@@ -220,7 +220,7 @@ COMMANDS: Final = (
             living=a["cleanLivingBroker"],
         ),
         view=changed,
-        result=Changed,
+        results=(Changed,),
         apache_only=True,
     ),
 )

@@ -195,7 +195,7 @@ COMMANDS: Final = (
         ),
         call=_by_id,
         view=_details_view,
-        result=messages.MessageDetails,
+        results=(messages.MessageDetails, messages.DirectConsumption, sending.SentMessage),
     ),
     Command(
         name="queryMsgByKey",
@@ -212,7 +212,7 @@ COMMANDS: Final = (
         ),
         call=lambda admin, a: messages.by_key(admin, _query(a)),
         view=_found_view,
-        result=messages.FoundMessages,
+        results=(messages.FoundMessages,),
     ),
     Command(
         name="queryMsgByUniqueKey",
@@ -227,7 +227,7 @@ COMMANDS: Final = (
         ),
         call=_by_unique_key,
         view=_details_view,
-        result=messages.MessageDetails,
+        results=(messages.MessageDetails, messages.DirectConsumption),
     ),
     Command(
         name="queryMsgByOffset",
@@ -242,7 +242,7 @@ COMMANDS: Final = (
         ),
         call=_by_offset,
         view=_details_view,
-        result=messages.MessageDetails,
+        results=(messages.MessageDetails,),
     ),
     Command(
         name="queryMsgTraceById",
@@ -265,6 +265,6 @@ COMMANDS: Final = (
             count_max=a["maxNum"] or 64,
         ),
         view=_trace_view,
-        result=trace.Traces,
+        results=(trace.Traces,),
     ),
 )

@@ -28,7 +28,7 @@ COMMANDS: Final = (
         help="Settings of the name servers.",
         call=lambda admin, a: namesrv.name_server_configs(admin),
         view=configs_view,
-        result=namesrv.ServerConfigs,
+        results=(namesrv.ServerConfigs,),
     ),
     Command(
         name="updateNamesrvConfig",
@@ -36,7 +36,7 @@ COMMANDS: Final = (
         flags=(_KEY, _VALUE),
         call=lambda admin, a: namesrv.update_name_server_config(admin, a["key"], a["value"]),
         view=changed,
-        result=Changed,
+        results=(Changed,),
     ),
     Command(
         name="updateKvConfig",
@@ -44,7 +44,7 @@ COMMANDS: Final = (
         flags=(_NAMESPACE, _KEY, _VALUE),
         call=lambda admin, a: namesrv.put_kv(admin, a["namespace"], a["key"], a["value"]),
         view=changed,
-        result=Changed,
+        results=(Changed,),
     ),
     Command(
         name="deleteKvConfig",
@@ -52,7 +52,7 @@ COMMANDS: Final = (
         flags=(_NAMESPACE, _KEY),
         call=lambda admin, a: namesrv.delete_kv(admin, a["namespace"], a["key"]),
         view=changed,
-        result=Changed,
+        results=(Changed,),
     ),
     Command(
         name="wipeWritePerm",
@@ -60,7 +60,7 @@ COMMANDS: Final = (
         flags=(BROKER_NAME,),
         call=lambda admin, a: namesrv.wipe_write_perm(admin, a["brokerName"]),
         view=_perm_view,
-        result=namesrv.PermChanges,
+        results=(namesrv.PermChanges,),
     ),
     Command(
         name="addWritePerm",
@@ -68,6 +68,6 @@ COMMANDS: Final = (
         flags=(BROKER_NAME,),
         call=lambda admin, a: namesrv.add_write_perm(admin, a["brokerName"]),
         view=_perm_view,
-        result=namesrv.PermChanges,
+        results=(namesrv.PermChanges,),
     ),
 )

@@ -70,7 +70,7 @@ COMMANDS: Final = (
         ),
         call=_reset,
         view=_view,
-        result=offsets.ResetOffsets,
+        results=(offsets.ResetOffsets,),
     ),
     Command(
         name="skipAccumulatedMessage",
@@ -85,7 +85,7 @@ COMMANDS: Final = (
             route_topic=a["cluster"] or "",
         ),
         view=_view,
-        result=offsets.ResetOffsets,
+        results=(offsets.ResetOffsets,),
     ),
     Command(
         name="cloneGroupOffset",
@@ -98,6 +98,6 @@ COMMANDS: Final = (
         ),
         call=lambda admin, a: offsets.clone_group_offset(admin, a["srcGroup"], a["destGroup"], a["topic"]),
         view=changed,
-        result=Changed,
+        results=(Changed,),
     ),
 )

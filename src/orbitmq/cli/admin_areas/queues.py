@@ -224,7 +224,7 @@ COMMANDS: Final = (
             group=a["consumer"],
         ),
         view=_cq_view,
-        result=reading.QueueData,
+        results=(reading.QueueData,),
     ),
     Command(
         name="printMsg",
@@ -240,7 +240,7 @@ COMMANDS: Final = (
         ),
         call=_print_all,
         view=_slice_view,
-        result=reading.QueueSlice,
+        results=(reading.QueueSlice,),
         streams=True,
     ),
     Command(
@@ -260,7 +260,7 @@ COMMANDS: Final = (
         ),
         call=_print_queue,
         view=_slice_view,
-        result=reading.QueueSlice,
+        results=(reading.QueueSlice, TagCounts),
         streams=True,
     ),
     Command(
@@ -281,7 +281,7 @@ COMMANDS: Final = (
         ),
         call=_consume,
         view=_slice_view,
-        result=reading.QueueSlice,
+        results=(reading.QueueSlice,),
         streams=True,
     ),
     Command(
@@ -298,7 +298,7 @@ COMMANDS: Final = (
         ),
         call=_send,
         view=lambda result, a: [table([result], _SENT)],
-        result=sending.SentMessage,
+        results=(sending.SentMessage,),
     ),
     Command(
         name="checkMsgSendRT",
@@ -312,7 +312,7 @@ COMMANDS: Final = (
             admin, a["topic"], amount=a["amount"] or 100, size=a["size"] or 128
         ),
         view=_rt_view,
-        result=sending.SendRows,
+        results=(sending.SendRows,),
     ),
     Command(
         name="sendMsgStatus",
@@ -331,6 +331,6 @@ COMMANDS: Final = (
             admin, a["brokerName"], count=a["count"] or 50, size=a["messageSize"] or 128
         ),
         view=_send_status_view,
-        result=sending.SendRows,
+        results=(sending.SendRows,),
     ),
 )

@@ -122,7 +122,7 @@ COMMANDS: Final = (
         flags=(Flag(names=("-c", "--clusterModel"), help="With cluster and consumer groups.", switch=True),),
         call=lambda admin, a: topics.topic_owners(admin) if a["clusterModel"] else topics.topic_names(admin),
         view=_list_view,
-        result=topics.TopicNames,
+        results=(topics.TopicNames, topics.TopicOwners),
     ),
     Command(
         name="topicRoute",
@@ -133,7 +133,7 @@ COMMANDS: Final = (
         ),
         call=lambda admin, a: topics.topic_route(admin, a["topic"]),
         view=_route_view,
-        result=topics.TopicRouting,
+        results=(topics.TopicRouting,),
     ),
     Command(
         name="topicStatus",
@@ -144,7 +144,7 @@ COMMANDS: Final = (
         ),
         call=lambda admin, a: topics.topic_status(admin, a["topic"], route_topic=a["cluster"] or ""),
         view=_status_view,
-        result=topics.TopicStatus,
+        results=(topics.TopicStatus,),
     ),
     Command(
         name="topicClusterList",
@@ -152,7 +152,7 @@ COMMANDS: Final = (
         flags=(topic_flag(),),
         call=lambda admin, a: topics.topic_clusters(admin, a["topic"]),
         view=lambda result, a: [Lines(result.clusters)],
-        result=topics.TopicClusters,
+        results=(topics.TopicClusters,),
     ),
     Command(
         name="allocateMQ",
@@ -163,7 +163,7 @@ COMMANDS: Final = (
         ),
         call=lambda admin, a: topics.allocation(admin, a["topic"], a["ipList"].split(",")),
         view=_allocation_view,
-        result=topics.Allocations,
+        results=(topics.Allocations,),
     ),
     Command(
         name="updateTopic",
@@ -182,7 +182,7 @@ COMMANDS: Final = (
         one_of=_TARGET.keys,
         call=_update,
         view=changed,
-        result=Changed,
+        results=(Changed,),
     ),
     Command(
         name="updateTopicList",
@@ -194,7 +194,7 @@ COMMANDS: Final = (
         one_of=_TARGET.keys,
         call=_update_list,
         view=changed,
-        result=Changed,
+        results=(Changed,),
     ),
     Command(
         name="updateTopicPerm",
@@ -209,7 +209,7 @@ COMMANDS: Final = (
             admin, a["topic"], a["perm"], broker=a["brokerAddr"], cluster=a["clusterName"]
         ),
         view=changed,
-        result=Changed,
+        results=(Changed,),
     ),
     Command(
         name="deleteTopic",
@@ -220,7 +220,7 @@ COMMANDS: Final = (
         ),
         call=lambda admin, a: topics.delete_topic(admin, a["topic"], a["clusterName"]),
         view=changed,
-        result=Changed,
+        results=(Changed,),
     ),
     Command(
         name="updateOrderConf",
@@ -234,6 +234,6 @@ COMMANDS: Final = (
         ),
         call=_order_conf,
         view=_order_view,
-        result=topics.OrderConf,
+        results=(topics.OrderConf, Changed),
     ),
 )

@@ -61,8 +61,8 @@ class Command:
     help: str
     call: Call
     view: View
-    result: type[Result]
-    """What ``call`` gives; the reference of JSON keys is made from it."""
+    results: tuple[type[Result], ...]
+    """What ``call`` may give, depending on the flags; the reference of JSON keys is made from it."""
     flags: tuple[Flag, ...] = ()
     one_of: tuple[str, ...] = ()
     """Keys of flags of which one must be given."""

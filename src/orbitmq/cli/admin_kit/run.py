@@ -23,6 +23,8 @@ from orbitmq.errors import OrbitError
 
 __all__ = ["build"]
 
+_INTERRUPTED = 130
+"""As shells say it of a process that SIGINT ended."""
 _STARTED_OVER_S = 0.5
 """A progress bar is shown for what takes longer than this."""
 
@@ -50,7 +52,10 @@ def build(command: Command) -> click.Command:
         if command.one_of and not any(args[key] is not None for key in command.one_of):
             names = " or ".join(_typed(command, key) for key in command.one_of)
             raise click.UsageError(f"Missing option {names}.")
-        sys.exit(asyncio.run(_run(command, args, settings)))
+        try:
+            sys.exit(asyncio.run(_run(command, args, settings)))
+        except KeyboardInterrupt:  # the way to end a command that shows again and again
+            sys.exit(_INTERRUPTED)
 
     help_text = command.help
     if command.apache_only:
@@ -113,6 +118,8 @@ async def _run(command: Command, args: Args, settings: dict[str, Any]) -> int:
                 await _show(command, admin, args, as_json=as_json)
             except OrbitError as error:
                 return _fail(await explain(admin, args, error), as_json=as_json)
+            except BrokenPipeError:
+                raise  # `| head` has seen enough; click leaves without a word
             except OSError as error:  # a file named by the user
                 return _fail(Failure(str(error), [], EXIT_FAILED), as_json=as_json)
     return 0
@@ -133,6 +140,7 @@ async def _show(command: Command, admin: Admin, args: Args, *, as_json: bool) ->
 
 
 def _print(command: Command, result: Result, args: Args, *, as_json: bool) -> None:
+    assert isinstance(result, command.results), f"{command.name} gave {type(result).__name__}"
     if not as_json:
         print_parts(command.view(result, args))
         return

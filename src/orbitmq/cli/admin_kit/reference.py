@@ -1,0 +1,65 @@
+"""The keys of ``--json``, read from the types of the results, so that the document cannot differ from the tool."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from orbitmq.admin import Result
+from orbitmq.cli.admin_kit.declare import Command
+
+__all__ = ["json_keys", "keys_table"]
+
+
+def json_keys(result: type[Result]) -> list[str]:
+    """``topics[].cluster``: every key of a result, brackets for lists, a star for keys that are data."""
+    return list(_keys(result, ""))
+
+
+def _keys(struct: type[msgspec.Struct], prefix: str) -> Iterator[str]:
+    hints = typing.get_type_hints(struct)
+    for name, key in zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True):
+        yield from _below(hints[name], prefix + key)
+
+
+def _below(hint: Any, path: str) -> Iterator[str]:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        # What comes from the wire is documented with the wire; the results of the tool are spelled out.
+        if issubclass(hint, Result):
+            yield from _keys(hint, path + ".")
+        else:
+            yield path
+    elif origin is list:
+        yield from _below(arguments[0], path + "[]")
+    elif origin is dict:
+        yield f"{path}.*"
+    elif arguments and (inner := [one for one in arguments if one is not type(None)]) and len(inner) == 1:
+        yield from _below(inner[0], path)
+    else:
+        yield path
+
+
+def _grouped(keys: list[str]) -> str:
+    """``brokers[]`` once, then what stands below it."""
+    groups: dict[str, list[str]] = {}
+    for key in keys:
+        parent, _, leaf = key.rpartition(".")
+        groups.setdefault(parent, []).append(leaf)
+    return "; ".join(
+        f"`{parent}.` {', '.join(leaves)}" if parent else ", ".join(leaves)
+        for parent, leaves in groups.items()
+    )
+
+
+def keys_table(commands: list[Command]) -> str:
+    """Commands and their keys as Markdown; those with the same keys share a row."""
+    rows: dict[str, list[str]] = {}
+    for command in commands:
+        keys = " *or* ".join(_grouped(json_keys(result)) for result in command.results)
+        rows.setdefault(keys, []).append(command.name)
+    lines = [f"| {', '.join(names)} | {keys} |" for keys, names in rows.items()]
+    return "\n".join(["| commands | keys |", "| --- | --- |", *lines]) + "\n"
