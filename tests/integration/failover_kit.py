@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import uvloop
 from tests.apache.etcd import Etcd
 from tests.apache.process import free_ports
 from tests.integration.ha_kit import HOST, caught_up, gate_code, make_broker, put, until
@@ -22,6 +23,7 @@ from orbitmq.testing.chaos_proxy import ChaosProxy
 PROXY_HOST = "127.0.0.2"
 """Where the proxies before the replication ports listen: the same port on another loopback address."""
 TTL_S = 1
+DEADLINE_S = 60.0
 QUICK: dict[str, Any] = {
     "lease_ttl_s": TTL_S,
     "replication_heartbeat_ms": 100,
@@ -31,12 +33,25 @@ QUICK: dict[str, Any] = {
 }
 
 
+def on_uvloop(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    unhandled: list[dict[str, Any]] = []
+
+    async def bounded() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+        async with asyncio.timeout(DEADLINE_S):
+            await work()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(bounded())
+    assert not unhandled, unhandled
+
+
 class Node:
     """One broker, the proxy before its replication port and the one to its etcd."""
 
     def __init__(self, number: int, root: Path, etcd: Etcd, options: dict[str, Any]) -> None:
         self.number = number
-        self._root = root / f"b{number}"
+        self.root = root / f"b{number}"
         self._options = options
         self._ha_port = free_ports()[0]
         self.to_etcd = ChaosProxy(HOST, etcd.port)
@@ -59,7 +74,7 @@ class Node:
 
     async def start(self) -> None:
         self.broker = make_broker(
-            self._root,
+            self.root,
             BrokerRole.SLAVE,
             self.number,
             failover_enabled=True,
@@ -130,6 +145,7 @@ class Group:
             return (
                 len(masters) == 1
                 and masters[0].failover.in_sync.members == numbers
+                and masters[0].failover.in_sync.safe_end() == masters[0].running.store.max_log_offset
                 and all(
                     caught_up(masters[0].running, node.running)
                     for node in self.nodes

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-import uvloop
 from tests.apache.etcd import Etcd, etcd
-from tests.integration.failover_kit import TTL_S, Group, group
+from tests.integration.failover_kit import TTL_S, Group, group, on_uvloop
 from tests.integration.ha_kit import assert_equal_logs, log_bytes, until
 
 from orbitmq.codes import ResponseCode
@@ -21,21 +19,7 @@ from orbitmq.runtime.tasks import TaskOwner
 __all__ = ["etcd"]
 pytestmark = pytest.mark.slow
 
-DEADLINE_S = 60.0
 ROUNDS = 30
-
-
-def on_uvloop(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    unhandled: list[dict[str, Any]] = []
-
-    async def bounded() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
-        async with asyncio.timeout(DEADLINE_S):
-            await work()
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(bounded())
-    assert not unhandled, unhandled
 
 
 def test_cut_off_master_is_replaced_and_its_own_tail_is_cut(etcd: Etcd, tmp_path: Path) -> None:

@@ -110,7 +110,8 @@ class MetadataSync:
     def adopt_topics(self, store: MessageStore) -> None:
         """On becoming master: topics the old one made after our last copy, whose messages we have. A topic that was
         deleted there has no message newer than the table it was deleted from."""
-        copied_ms = self._topics.data_version.timestamp_ms
+        version = self._topics.data_version
+        copied_ms = version.timestamp_ms if version.counter else 0  # a table that was never copied is of no time
         for topic in store.topics():
             if topic in self._topics.configs or self._topics.is_system(topic):
                 continue

@@ -106,6 +106,10 @@ class RoleSwitch:
         """Follow nobody for now: from here on our log has an end that does not move."""
         await self.follower.stop()
 
+    def adopt_topics(self) -> None:
+        """Before we are master: have every topic we have messages of."""
+        self._sync.adopt_topics(self._store)
+
     def fence(self, broker_id: int) -> None:
         """Be no master for anybody who asks, at once; ``change`` does the rest."""
         if not self._config.is_slave:
@@ -151,7 +155,7 @@ class RoleSwitch:
                     await self.follower.stop()
                     self.replicas.drop_links()
                     self._store.corrects_offsets = True
-                    self._sync.adopt_topics(self._store)
+                    self.adopt_topics()
                 change_role(config, role, MASTER_ID)
                 if was_slave:
                     self._acting = True

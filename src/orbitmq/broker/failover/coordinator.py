@@ -96,7 +96,7 @@ class Failover:
         self._fence_timer: asyncio.TimerHandle | None = None
         self._pause_s = 0.0
         """Until the next look."""
-        self._barred = False
+        self.barred = False
         """Nobody is master and we may not be it."""
         self._vacant_since: float | None = None
         self._abstain_until = 0.0
@@ -140,7 +140,7 @@ class Failover:
             self._pause_s = min(_ROUND_S_MAX, self._ttl_s / 6)
             try:
                 await self.look()
-                if not self._barred:
+                if not self.barred:
                     self._complain("")
             except (OrbitError, OSError) as error:
                 self._complain(str(error))
@@ -163,7 +163,7 @@ class Failover:
         """One round. Raises ``EtcdError``, ``StateError``, ``StoreError``."""
         await self._renew()
         seen = self._seen = await self._read()
-        self._barred = False
+        self.barred = False
         if self.acting:
             await self._lead(seen)
         elif seen.master_key is None:
@@ -281,6 +281,8 @@ class Failover:
             state.in_sync,
         )
         self._check_minimum()
+        # By the version of the table as it was copied, so before the version moves.
+        self._roles.adopt_topics()
         if self.on_office is not None:
             self.on_office(state.epoch)
         await self._roles.change(BrokerRole[self._config.failover_role], MASTER_ID)
@@ -415,7 +417,7 @@ class Failover:
             self._pause_s = 0.0
 
     def _bar(self, reason: str) -> None:
-        self._barred = True
+        self.barred = True
         self._vacant_since = None
         self._complain(f"nobody is master, and this broker may not be it: {reason}")
 
@@ -509,12 +511,15 @@ class Failover:
             if not written:
                 raise ServerError("the group changed meanwhile; ask again")
             async with asyncio.timeout(_HAND_OVER_S + 2 * self._ttl_s):
-                while not self.acting:  # noqa: ASYNC110 - several parties take part in becoming master
+                while not self._serving():  # noqa: ASYNC110 - several parties take part in becoming master
                     await asyncio.sleep(0.05)
         except EtcdError as error:
             raise ServerError(f"etcd does not answer: {error}") from None
         except TimeoutError:
             raise ServerError("the master did not hand over in time; see its log") from None
+
+    def _serving(self) -> bool:
+        return self.acting and not self._config.is_slave
 
     async def _fresh(self) -> _Seen:
         try:

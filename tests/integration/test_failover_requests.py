@@ -1,0 +1,193 @@
+"""What clients and operators see of failover: routes, refusals, reads, role changes, a lost etcd, a lost store."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.apache.etcd import Etcd, etcd, require_etcd
+from tests.integration.bad_requests import PULL, SEND_V2
+from tests.integration.failover_kit import TTL_S, Node, group, on_uvloop
+from tests.integration.ha_kit import ask, assert_equal_logs, name_server, put, rpc, until
+
+from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.model.group import SubscriptionGroupConfig
+from orbitmq.model.topic import TopicConfig
+from orbitmq.namesrv.server import NameServer
+from orbitmq.transport.client import RpcClient
+from orbitmq.wire import javajson
+from orbitmq.wire.frame import Frame
+
+__all__ = ["etcd"]
+pytestmark = pytest.mark.slow
+
+
+async def change(client: RpcClient, node: Node, text: str) -> Frame:
+    return await client.call(
+        node.running.address, RequestCode.UPDATE_BROKER_CONFIG, body=text.encode(), timeout_s=30
+    )
+
+
+async def routed(client: RpcClient, names: NameServer) -> dict[int, str]:
+    answer = await client.call(names.address, RequestCode.GET_BROKER_CLUSTER_INFO)
+    table = javajson.loads(bytes(answer.body))["brokerAddrTable"]
+    return {int(key): value for key, value in table["broker-a"]["brokerAddrs"].items()}
+
+
+async def wait_routed(client: RpcClient, names: NameServer, expected: dict[int, str]) -> None:
+    async with asyncio.timeout(5):
+        while await routed(client, names) != expected:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def send(client: RpcClient, node: Node) -> Frame:
+    fields = {**SEND_V2, "b": "T", "e": "0", "i": f"UNIQ_KEY\x01{0:0>32}\x02"}
+    return await client.call(node.running.address, RequestCode.SEND_MESSAGE_V2, ext=fields, body=b"x")
+
+
+def test_roles_change_by_request_through_etcd_and_routes_follow(etcd: Etcd, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            name_server() as names,
+            group(tmp_path, etcd, name_servers=names.address) as brokers,
+            rpc() as client,
+        ):
+            first = await brokers.settled()
+            second = next(node for node in brokers.nodes if node is not first)
+            addresses = {node: node.running.address for node in brokers.nodes}
+            await wait_routed(client, names, {0: addresses[first], second.number: addresses[second]})
+            await brokers.send(first, 100)
+            asked = await change(client, second, "brokerRole=SYNC_MASTER")
+            assert asked.code == 0, asked.remark
+            assert second.is_master
+            assert not first.is_master
+            await wait_routed(client, names, {0: addresses[second], first.number: addresses[first]})
+            assert await brokers.settled() is second
+            assert await brokers.send(second, 100) == ResponseCode.SUCCESS
+            given = await change(client, second, f"brokerRole=SLAVE\nbrokerId={second.number}")
+            assert given.code == 0, given.remark
+            await until(lambda: first.is_master, "the other one", 5)
+            assert await brokers.settled() is first
+            assert_equal_logs(first.running, second.running)
+            for node, text, reason in (
+                (second, "brokerRole=ASYNC_MASTER", "failoverRole"),
+                (first, "brokerRole=SLAVE\nbrokerId=77", "has the number"),
+            ):
+                refused = await change(client, node, text)
+                assert refused.code == ResponseCode.SYSTEM_ERROR
+                assert reason in (refused.remark or ""), refused.remark
+            # A slave that lags is no master, and without another one nobody steps down.
+            first.replication.accepting = False
+            first.replication.cut()
+            await until(lambda: first.failover.in_sync.members == {first.number}, "the shrunken set", 5)
+            refused = await change(client, first, "brokerRole=SLAVE")
+            assert "no other broker" in (refused.remark or ""), refused.remark
+            refused = await change(client, second, "brokerRole=SYNC_MASTER")
+            assert "in-sync set" in (refused.remark or ""), refused.remark
+            assert first.is_master
+
+    on_uvloop(scenario)
+
+
+def test_consumers_get_only_what_the_in_sync_set_has_and_too_few_of_it_refuse_sends(
+    etcd: Etcd, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with (
+            group(tmp_path, etcd, slave_timeout_ms=1_000, not_caught_up_ms=1_500) as brokers,
+            rpc() as client,
+        ):
+            master = await brokers.settled()
+            other = next(node for node in brokers.nodes if node is not master)
+            broker = master.running
+            broker.topics.update(TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1))
+            broker.groups.update(SubscriptionGroupConfig(group_name="readers"))
+            assert (await send(client, master)).code == 0
+            fields = {**PULL, "consumerGroup": "readers", "topic": "T", "queueId": "0", "sysFlag": "6"}
+            fields |= {"subscription": "*", "suspendTimeoutMillis": "10000"}
+
+            async def pull(offset: int) -> Frame:
+                asked: dict[str, Any] = fields | {"queueOffset": str(offset)}
+                return await client.call(broker.address, RequestCode.PULL_MESSAGE, ext=asked, timeout_s=15)
+
+            assert (await pull(0)).code == 0
+            master.replication.stall()
+            waiting = asyncio.ensure_future(pull(1))
+            sent = await send(client, master)
+            assert sent.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+            assert broker.store.max_offset("T", 0) == 2
+            assert not waiting.done(), "a consumer would have seen what a failover takes back"
+            # The slave is given up, the set is the master alone, and what it has is the group's.
+            found = await waiting
+            assert found.code == 0
+            assert broker.failover is not None
+            assert broker.failover.in_sync.members == {master.number}
+            assert (await send(client, master)).code == 0
+            answer = await ask(client, broker, RequestCode.UPDATE_BROKER_CONFIG, b"minInSyncReplicas=2")
+            assert answer.code == 0
+            await until(lambda: bool(broker.gate.refusal), "the refusal")
+            refused = await send(client, master)
+            assert refused.code == ResponseCode.SYSTEM_ERROR
+            assert "in-sync replicas" in (refused.remark or "")
+            assert broker.store.max_offset("T", 0) == 3, "refused before it was written"
+            other.heal()
+            master.heal()
+            await brokers.settled()
+            await until(lambda: not broker.gate.refusal, "sends again")
+            assert (await send(client, master)).code == 0
+
+    on_uvloop(scenario)
+
+
+def test_lost_etcd_stops_writes_and_nothing_else(tmp_path: Path) -> None:
+    require_etcd()
+
+    async def scenario() -> None:
+        with Etcd() as own:
+            async with group(tmp_path, own) as brokers:
+                master = await brokers.settled()
+                assert await brokers.send(master, 50) == ResponseCode.SUCCESS
+                await asyncio.to_thread(own.kill)
+                await until(lambda: not brokers.masters, "the fence", TTL_S + 1)
+                assert await brokers.send(master, 1) == ResponseCode.SYSTEM_BUSY
+                for node in brokers.nodes:
+                    assert node.running.store.read("T", 0, 0, 32).count > 0
+                await asyncio.to_thread(own.start)
+                again = await brokers.settled()
+                assert await brokers.send(again, 50) == ResponseCode.SUCCESS
+                assert_equal_logs(*(node.running for node in brokers.nodes))
+
+    on_uvloop(scenario)
+
+
+def test_emptied_store_is_never_elected_and_a_new_topic_survives_its_master(
+    etcd: Etcd, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with group(tmp_path, etcd, metadata_sync_interval_ms=3_600_000) as brokers:
+            first = await brokers.settled()
+            second = next(node for node in brokers.nodes if node is not first)
+            assert "Fresh" not in second.running.topics.configs
+            first.running.topics.update(TopicConfig(topic_name="Fresh"))
+            put(first.running, 40, topic="Fresh")
+            assert await brokers.send(first, 40) == ResponseCode.SUCCESS
+            # Both go at once, so both are in sync in etcd.
+            for node in brokers.nodes:
+                node.to_etcd.accepting = False
+                node.to_etcd.cut()
+            await until(lambda: not brokers.masters, "the fence")
+            for node in brokers.nodes:
+                await node.stop()
+                node.heal()
+            shutil.rmtree(first.root)
+            await first.start()
+            await until(lambda: first.failover.barred, "the bar", 5)
+            await second.start()
+            assert await brokers.settled() is second
+            assert_equal_logs(second.running, first.running)
+            assert second.running.topics.configs["Fresh"].write_queue_nums >= 4
+
+    on_uvloop(scenario)
