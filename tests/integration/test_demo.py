@@ -75,7 +75,16 @@ def half_a_day() -> Shop:
 def test_day_on_which_all_went_well_has_no_differences() -> None:
     shop = half_a_day()
     assert Outcome(shop, ALIKE, None).differences() == []
-    assert shop.minutes() == [MinuteRow("09:00", 1, 1, 0, 500), MinuteRow("09:05", 1, 0, 1, 0)]
+    paid = shop.book["order-00000"].cents
+    assert shop.minutes() == [MinuteRow("09:00", 1, 1, 0, paid), MinuteRow("09:05", 1, 0, 1, 0)]
+
+
+def test_orders_differ_and_are_the_same_in_every_run() -> None:
+    orders = [Order.numbered(number, 1_000) for number in range(1_000)]
+    assert orders == [Order.numbered(number, 1_000) for number in range(1_000)]
+    assert 770 < sum(order.is_paid for order in orders) < 830
+    assert len({order.cents for order in orders}) > 500
+    assert {order.minute for order in orders} == {f"09:{minute:02d}" for minute in range(10)}
 
 
 def test_differences_name_what_is_missing() -> None:

@@ -110,7 +110,7 @@ async def _run(data: Path, orders: int, console: Console, *, with_spark: bool) -
             MofNCompleteColumn(),
             TimeElapsedColumn(),
         )
-        with Progress(*columns, console=console, transient=not console.is_terminal) as progress:
+        with Progress(*columns, console=console) as progress:
             day = ShopRun(cluster.name_server, orders, progress)
             await day.run()
             compared = progress.add_task("slave against master", total=1)

@@ -158,6 +158,7 @@ def _work(name_server: str, directory: Path) -> dict[str, Any]:
         .load()
         .where(f.col("tags") != WARM_UP)
         .withColumn("body", f.col("body").cast("string"))
+        .coalesce(2)  # as many files as cores, not as queues
         .write.mode("overwrite")
         .partitionBy("topic")
         .parquet(parquet)
