@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -342,6 +344,33 @@ def test_reader_that_has_seen_enough_is_no_error(cluster: RunningBroker) -> None
     assert re.match(r"minOffset=0, maxOffset=\d+", done.stdout)
     assert "Traceback" not in done.stderr
     assert "orbitmq:" not in done.stderr
+
+
+# -- the page ----------------------------------------------------------------------------------------------
+
+PAGE: Final = (Path(__file__).parents[2] / "docs" / "admin.md").read_text("utf-8")
+
+
+def test_first_commands_and_the_program_of_the_page_run() -> None:
+    with run_broker() as broker:
+        env = {"NAMESRV_ADDR": broker.name_server}
+
+        def works(line: str) -> bool:
+            arguments = shlex.split(line, comments=True)[2:]
+            return CliRunner().invoke(admin_commands, arguments, env=env).exit_code == 0
+
+        block = re.findall(r"^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)[0]
+        lines = [line for line in block.splitlines() if line.startswith("orbitmq admin")]
+        assert len(lines) >= 6
+        for line in lines:
+            # A topic is known to the name server, and a key to the index, a moment later.
+            until(functools.partial(works, line), line)
+        assert works(f"orbitmq admin updateSubGroup -b {broker.address} -g readers")
+        assert works("orbitmq admin resetOffsetByTime -g readers -t orders -s 0")
+        (program,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+        source = program.replace("127.0.0.1:9876", broker.name_server)
+        done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60)
+        assert done.stdout == "1\n", done.stderr
 
 
 # -- TLS ---------------------------------------------------------------------------------------------------

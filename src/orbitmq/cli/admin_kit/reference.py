@@ -6,6 +6,7 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
+import click
 import msgspec
 
 from orbitmq.admin import Result
@@ -48,7 +49,7 @@ def _grouped(keys: list[str]) -> str:
     groups: dict[str, list[str]] = {}
     for key in keys:
         parent, _, leaf = key.rpartition(".")
-        groups.setdefault(parent, []).append(leaf)
+        groups.setdefault(parent, []).append("`*`" if leaf == "*" else leaf)
     return "; ".join(
         f"`{parent}.` {', '.join(leaves)}" if parent else ", ".join(leaves)
         for parent, leaves in groups.items()
@@ -63,3 +64,14 @@ def keys_table(commands: list[Command]) -> str:
         rows.setdefault(keys, []).append(command.name)
     lines = [f"| {', '.join(names)} | {keys} |" for keys, names in rows.items()]
     return "\n".join(["| commands | keys |", "| --- | --- |", *lines]) + "\n"
+
+
+def main() -> None:
+    """Print the table for docs/admin.md."""
+    from orbitmq.cli.admin import AREAS, declarations
+
+    click.echo(keys_table([command for area in AREAS for command in declarations(area)]), nl=False)
+
+
+if __name__ == "__main__":
+    main()
