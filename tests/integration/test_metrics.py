@@ -308,3 +308,36 @@ async def _mixed(name_server: str) -> None:
 
     async with consumer, asyncio.timeout(30):
         await done.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "metric"),
+    [("namesrv", "orbitmq_connections"), ("broker", "rocketmq_broker_permission")],
+)
+def test_ready_line_of_a_server_says_where_its_metrics_are(command: str, metric: str, tmp_path: Path) -> None:
+    settings = {
+        "listenPort": "0",
+        "bindAddress": "127.0.0.1",
+        "metricsExporterType": "PROM",
+        "metricsPromExporterPort": "0",
+        "metricsLabel": "zone:north",
+        "kvConfigPath": str(tmp_path / "kv.json"),
+        "storePathRootDir": str(tmp_path / "store"),
+    }
+    arguments = [part for key, text in settings.items() for part in ("--set", f"{key}={text}")]
+    with subprocess.Popen(
+        [sys.executable, "-m", "orbitmq.cli.main", command, *arguments, "--log-file", str(tmp_path / "log")],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            found = re.search(r"ready.*, metrics (http://\S+)$", line)
+            assert found, line
+            assert re.search(rf'^{metric}{{zone="north",.*}} ', read(found.group(1)), re.MULTILINE)
+            process.terminate()
+            assert process.wait(20) == 0
+        finally:
+            process.kill()

@@ -7,7 +7,7 @@ import logging
 
 import click
 
-from orbitmq.cli.servers import fail, logging_options, read_config, run_server, set_options
+from orbitmq.cli.servers import fail, logging_options, metrics_text, read_config, run_server, set_options
 from orbitmq.errors import ConfigError
 from orbitmq.runtime.logs import configure_logging
 from orbitmq.runtime.options import options_of, render_value
@@ -58,6 +58,9 @@ def broker_command(
     gc.set_threshold(50_000, 20, 50)
     run_server(
         lambda: Broker(config, store_config, config_file=config_file),
-        lambda broker: f"orbitmq broker ready, name {broker.config.broker_name}, address {broker.address}",
+        lambda broker: (
+            f"orbitmq broker ready, name {broker.config.broker_name}, address {broker.address}"
+            + metrics_text(broker.metrics)
+        ),
         lambda broker: broker.failure(),
     )

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
@@ -24,7 +24,18 @@ from orbitmq.runtime.machine import open_all_files_allowed
 from orbitmq.runtime.options import Properties, config_from_properties, parse_properties
 from orbitmq.runtime.tasks import TaskOwner
 
-__all__ = ["fail", "logging_options", "namesrv_command", "read_config", "run_server", "set_options"]
+if TYPE_CHECKING:
+    from orbitmq.metrics.endpoint import MetricsEndpoint
+
+__all__ = [
+    "fail",
+    "logging_options",
+    "metrics_text",
+    "namesrv_command",
+    "read_config",
+    "run_server",
+    "set_options",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +103,11 @@ def read_config(
     properties = Properties(source, values, lines)
     config, unknown = config_from_properties(config_type, properties)
     return config, properties, unknown
+
+
+def metrics_text(endpoint: MetricsEndpoint | None) -> str:
+    """What a ready line says of the metrics, if there are any."""
+    return "" if endpoint is None else f", metrics http://{endpoint.address}/metrics"
 
 
 def run_server(
@@ -191,5 +207,5 @@ def namesrv_command(
         logger.warning("unknown option ignored key=%s source=%s", key, properties.source)
     run_server(
         lambda: NameServer(config, stored=properties.values),
-        lambda server: f"orbitmq name server ready, address {server.address}",
+        lambda server: f"orbitmq name server ready, address {server.address}" + metrics_text(server.metrics),
     )
