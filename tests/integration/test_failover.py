@@ -66,9 +66,11 @@ async def bad_network(seed: int, etcd: Etcd, root: Path) -> None:
         for number in range(ROUNDS):
             history.append(brokers.fault(chance))
             if number % 12 == 4 and brokers.masters:
-                # Whatever chance does, some masters are lost.
-                brokers.masters[0].isolate()
-                history.append(f"{brokers.masters[0].number}.isolate")
+                # Whatever chance does, some masters are lost, with something only they have.
+                lost = brokers.masters[0]
+                lost.isolate()
+                code = await brokers.send(lost, chance.randint(1, 40))
+                history.append(f"{lost.number}.isolate={code}")
                 await asyncio.sleep(chance.uniform(1.5, 2.5) * TTL_S)
             if number % 6 == 5:
                 # Long enough for leases to end, and for elections.
