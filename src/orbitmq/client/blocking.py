@@ -76,11 +76,12 @@ class BlockingConnection:
         except OSError:
             return False
 
-    def call(self, code: int, ext_raw: bytes, body: bytes, timeout_s: float) -> Frame:
+    def call(self, code: int, ext_raw: bytes, body: bytes, timeout_s: float, started: float) -> Frame:
         """Send a request and wait for its answer. Raises ``RequestTimeoutError`` or ``ConnectionLostError``; the
-        connection is good for nothing then."""
+        connection is good for nothing then. ``started`` is the clock's time now: callers know it already."""
         self._opaque = opaque = (self._opaque + 1) & 0x7FFFFFFF
-        deadline = self._clock.monotonic() + timeout_s
+        self.used_at = started
+        deadline = started + timeout_s
         try:
             self._limit_waits(timeout_s)
             self._write(encode_binary_request(code, opaque, ext_raw, body), deadline)
@@ -90,7 +91,6 @@ class BlockingConnection:
                     raise ConnectionLostError(f"connection to {self._remote} closed")
                 for frame in self._decoder.feed(data):
                     if frame.opaque == opaque and frame.is_response:
-                        self.used_at = self._clock.monotonic()
                         return frame
                 if self._decoder.error is not None:
                     raise ConnectionLostError(f"{self._remote} sent rubbish: {self._decoder.error}")
@@ -140,6 +140,7 @@ class BlockingSends:
         self._sender = producer._sender
         options = producer.options
         self._possible = self._sender.binary and options.tls is None and not options.retry_when_not_safe
+        self._avoids_slow = options.avoid_slow_brokers
         self._idle: dict[str, deque[BlockingConnection]] = {}
         self._making = threading.Lock()
         self._closed = False
@@ -207,37 +208,34 @@ class BlockingSends:
         instance = self._instance
         started = instance.clock.monotonic()
         try:
-            frame = self._call(instance.master(queue.broker_name), outgoing, queue, timeout_s)
+            address = instance.master(queue.broker_name)
+            connection = self._take(address, timeout_s, started)
+            try:
+                raw = self._sender.binary_fields(outgoing, queue)
+                frame = connection.call(outgoing.code, raw, outgoing.body, timeout_s, started)
+            except BaseException:  # a signal handler may raise here, too: the answer is still out
+                connection.close()
+                raise
+            self._give_back(address, connection)
             result = self._sender.result(outgoing, queue, frame)
         except (BrokerError, ConnectionLostError, RequestTimeoutError) as error:
             return Attempted(queue, error, timeout_s - (instance.clock.monotonic() - started))
-        self._sender.picker.report(queue.broker_name, (instance.clock.monotonic() - started) * 1000)
+        if self._avoids_slow:
+            self._sender.picker.report(queue.broker_name, (instance.clock.monotonic() - started) * 1000)
         return result
 
-    def _call(self, address: str, outgoing: Outgoing, queue: MessageQueue, timeout_s: float) -> Frame:
-        connection = self._take(address, timeout_s)
-        try:
-            raw = self._sender.binary_fields(outgoing, queue)
-            frame = connection.call(outgoing.code, raw, outgoing.body, timeout_s)
-        except BaseException:  # a signal handler may raise here, too: the answer is still out
-            connection.close()
-            raise
-        self._give_back(address, connection)
-        return frame
-
-    def _take(self, address: str, timeout_s: float) -> BlockingConnection:
-        clock = self._instance.clock
+    def _take(self, address: str, timeout_s: float, now: float) -> BlockingConnection:
         idle = self._idle.get(address)
         while idle:
             try:
                 connection = idle.pop()
             except IndexError:  # another thread was faster
                 break
-            if clock.monotonic() - connection.used_at < _PROBE_AFTER_S or connection.is_alive():
+            if now - connection.used_at < _PROBE_AFTER_S or connection.is_alive():
                 return connection
             connection.close()
         wait_s = min(timeout_s, self._instance.options.connect_timeout_s)
-        return BlockingConnection(address, wait_s, clock)
+        return BlockingConnection(address, wait_s, self._instance.clock)
 
     def _give_back(self, address: str, connection: BlockingConnection) -> None:
         idle = self._idle.get(address)

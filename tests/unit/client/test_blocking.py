@@ -75,7 +75,7 @@ def test_answers_are_matched_whatever_comes_before_and_however_they_are_cut() ->
 
     with peer(serve) as address:
         connection = connect(address)
-        assert connection.call(310, b"", b"x", 5.0).body == b"this one"
+        assert connection.call(310, b"", b"x", 5.0, SYSTEM_CLOCK.monotonic()).body == b"this one"
         connection.close()
 
 
@@ -94,7 +94,7 @@ def test_bad_peers_end_a_call_with_the_reason(sent: bytes, error: type[Exception
     with peer(serve) as address:
         connection = connect(address)
         with pytest.raises(error, match=text):
-            connection.call(310, b"", b"x", 5.0)
+            connection.call(310, b"", b"x", 5.0, SYSTEM_CLOCK.monotonic())
         assert not connection.is_alive()
         connection.close()
 
@@ -115,7 +115,7 @@ def test_call_ends_at_its_time_out_even_if_the_peer_trickles(trickle: bool) -> N
         connection = connect(address)
         started = SYSTEM_CLOCK.monotonic()
         with pytest.raises(RequestTimeoutError):
-            connection.call(310, b"", b"x", 0.3)
+            connection.call(310, b"", b"x", 0.3, SYSTEM_CLOCK.monotonic())
         assert SYSTEM_CLOCK.monotonic() - started < 2.0
         over.set()
         connection.close()
