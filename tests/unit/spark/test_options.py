@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from orbitmq.errors import ConfigError
@@ -10,8 +12,8 @@ from orbitmq.spark.options import EARLIEST, LATEST, SourceOptions, access, clien
 LEAST = {"namesrvAddr": "127.0.0.1:9876", "topic": "orders"}
 
 
-def parse(streaming: bool = False, **more: str) -> SourceOptions:
-    return SourceOptions.parse(LEAST | more, streaming=streaming)
+def parse(more: Mapping[str, str] | None = None, *, streaming: bool = False) -> SourceOptions:
+    return SourceOptions.parse({**LEAST, **(more or {})}, streaming=streaming)
 
 
 def test_defaults_are_those_of_sparks_kafka_reader() -> None:
@@ -56,22 +58,22 @@ def test_names_are_compared_without_case_and_aliases_are_known() -> None:
 )
 def test_what_is_wrong_is_refused_with_what_is_accepted(given: dict[str, str], problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse(**given)
+        parse(given)
     assert problem in str(caught.value)
 
 
 def test_a_stream_refuses_an_end_and_a_pattern_that_is_none() -> None:
     for name in ("endingOffsets", "endingTimestamp"):
         with pytest.raises(ConfigError, match="a stream has no end"):
-            parse(streaming=True, **{name: "latest"})
+            parse({name: "latest"}, streaming=True)
     with pytest.raises(ConfigError, match="no regular expression"):
         SourceOptions.parse({"namesrvAddr": "a:1", "topicPattern": "("}, streaming=True)
     with pytest.raises(ConfigError, match="is more than"):
-        parse(streaming=True, minOffsetsPerTrigger="9", maxOffsetsPerTrigger="5")
+        parse({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, streaming=True)
 
 
 def test_an_unknown_option_that_resembles_none_is_left_alone() -> None:
-    assert parse(**{"serialization.format": "1"}) == parse()
+    assert parse({"serialization.format": "1"}) == parse()
 
 
 def test_offsets_as_json_are_read_by_topic_broker_and_queue() -> None:
