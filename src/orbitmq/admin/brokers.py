@@ -40,6 +40,7 @@ __all__ = [
     "cluster_totals",
     "cold_data_flow",
     "delete_expired_log",
+    "first_rate",
     "remove_broker",
     "remove_cold_data_limit",
     "reset_master_flush_offset",
@@ -180,10 +181,10 @@ def _with_figures(row: BrokerRow, table: Mapping[str, str], now_ms: int) -> Brok
     return msgspec.structs.replace(
         row,
         version=table.get("brokerVersionDesc", ""),
-        in_tps=_first_rate(table.get("putTps")),
+        in_tps=first_rate(table.get("putTps")),
         send_queue_size=table.get("sendThreadPoolQueueSize", ""),
         send_queue_wait_ms=table.get("sendThreadPoolQueueHeadWaitTimeMills", ""),
-        out_tps=_first_rate(table.get("getTransferredTps") or table.get("getTransferedTps")),  # sic
+        out_tps=first_rate(table.get("getTransferredTps") or table.get("getTransferedTps")),  # sic
         pull_queue_size=table.get("pullThreadPoolQueueSize", ""),
         pull_queue_wait_ms=table.get("pullThreadPoolQueueHeadWaitTimeMills", ""),
         ack_queue_size=table.get("ackThreadPoolQueueSize", "N"),
@@ -191,12 +192,12 @@ def _with_figures(row: BrokerRow, table: Mapping[str, str], now_ms: int) -> Brok
         timer_read_behind=_whole(table.get("timerReadBehind")),
         timer_offset_behind=_whole(table.get("timerOffsetBehind")),
         timer_congest_num=_whole(table.get("timerCongestNum")),
-        timer_enqueue_tps=_first_rate(table.get("timerEnqueueTps")),
-        timer_dequeue_tps=_first_rate(table.get("timerDequeueTps")),
+        timer_enqueue_tps=first_rate(table.get("timerEnqueueTps")),
+        timer_dequeue_tps=first_rate(table.get("timerDequeueTps")),
         page_cache_lock_ms=table.get("pageCacheLockTimeMills", ""),
-        # Apache shows the hours since 1970 for a broker without messages, whose oldest is "-1".
-        hours=(now_ms - earliest) / 3_600_000,
-        disk_ratio=_first_rate(table.get("commitLogDiskRatio")),
+        # A broker without messages says -1, of which mqadmin makes the hours since 1970.
+        hours=(now_ms - earliest) / 3_600_000 if earliest > 0 else 0.0,
+        disk_ratio=first_rate(table.get("commitLogDiskRatio")),
         active=table.get("brokerActive") == "true",
     )
 
@@ -208,7 +209,7 @@ def _whole(text: str | None, default: int = 0) -> int:
         return default
 
 
-def _first_rate(text: str | None) -> float:
+def first_rate(text: str | None) -> float:
     """The first number of a text like ``0.1 0.2 0.3``: over the last ten seconds."""
     try:
         return float((text or "0").split()[0])

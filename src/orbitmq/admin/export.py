@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from orbitmq.admin.brokers import config_of, runtime_info
+from orbitmq.admin.brokers import config_of, first_rate, runtime_info
 from orbitmq.admin.groups import consumer_connection
 from orbitmq.admin.session import Admin
 from orbitmq.admin.stats import PUT_COUNT, broker_stats, sum_of_a_day
@@ -158,9 +158,6 @@ async def _quota(admin: Admin, address: str) -> dict[str, Any]:
     half = await broker_stats(admin, address, PUT_COUNT, HALF_TOPIC)
     delayed = await broker_stats(admin, address, PUT_COUNT, SCHEDULE_TOPIC)
 
-    def rate(key: str) -> float:
-        return float((table.get(key) or "0").split()[0])
-
     def of_yesterday(kind: str) -> int:
         return int(table.get(f"msg{kind}TotalTodayMorning", 0)) - int(
             table.get(f"msg{kind}TotalYesterdayMorning", 0)
@@ -173,8 +170,10 @@ async def _quota(admin: Admin, address: str) -> dict[str, Any]:
             key: table[key] for key in ("commitLogDiskRatio", "consumeQueueDiskRatio") if key in table
         },
         "tps": {
-            "normalInTps": rate("putTps"),
-            "normalOutTps": rate("getTransferredTps"),
+            "normalInTps": first_rate(table.get("putTps")),
+            "normalOutTps": first_rate(
+                table.get("getTransferredTps") or table.get("getTransferedTps")
+            ),  # sic
             "transInTps": half.stats_minute.tps if half and half.stats_minute else 0.0,
             "scheduleInTps": delayed.stats_minute.tps if delayed and delayed.stats_minute else 0.0,
         },

@@ -31,6 +31,7 @@ from orbitmq.wire.bodies import (
     ProducerConnection,
     ProducerTable,
     SubscriptionGroupList,
+    SubscriptionGroupWrapper,
     decode_body,
     encode_body,
 )
@@ -345,7 +346,8 @@ async def group_progress(
             consumer_offset=offset.consumer_offset,
             client_ip=holders.get(queue, "N/A") if with_clients else "",
             diff=offset.broker_offset - offset.consumer_offset,
-            inflight=(offset.pull_offset or 0) - offset.consumer_offset,
+            # A broker of 4.x does not tell what was pulled.
+            inflight=0 if offset.pull_offset is None else offset.pull_offset - offset.consumer_offset,
             last_timestamp=offset.last_timestamp,
         )
         for queue, offset in sorted(stats.offset_table.items(), key=lambda item: item[0].sort_key)
@@ -532,14 +534,25 @@ async def consumer_configs(admin: Admin, group: str) -> ConsumerConfigs:
         address = best_address(data)
         if address is None:
             continue
-        header = GetSubscriptiongroupConfigRequest(group=group)
-        answer = await admin.call(address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, header)
-        if answer.code != ResponseCode.SUCCESS or not answer.body:
-            continue  # this broker has no such group
-        cluster = next((c for c, names in info.cluster_addr_table.items() if name in names), "")
-        config = decode_body(SubscriptionGroupConfig, answer.body)
-        found.append(GroupConfig(cluster=cluster, broker_name=name, config=config))
+        config = await _group_config(admin, address, group)
+        if config is not None:
+            cluster = next((c for c, names in info.cluster_addr_table.items() if name in names), "")
+            found.append(GroupConfig(cluster=cluster, broker_name=name, config=config))
     return ConsumerConfigs(configs=found)
+
+
+async def _group_config(admin: Admin, address: str, group: str) -> SubscriptionGroupConfig | None:
+    """None when this broker has no such group."""
+    header = GetSubscriptiongroupConfigRequest(group=group)
+    answer = await admin.call(address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, header)
+    if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # 4.x tells all groups or none
+        answer = await admin.ask(
+            address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, timeout_s=admin.slow_s
+        )
+        return SubscriptionGroupWrapper.decode(answer.body).subscription_group_table.get(group)
+    if answer.code != ResponseCode.SUCCESS or not answer.body:
+        return None
+    return decode_body(SubscriptionGroupConfig, answer.body)
 
 
 async def update_group(
