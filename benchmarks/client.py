@@ -1,6 +1,7 @@
 """Our client, the PyPI package ``rocketmq`` 0.4.4 and Apache's Java client against one broker, in one run.
 
-    python -m benchmarks.client [--broker ours|apache] [--seconds 2] [--rounds 3] [--body 128] [--ours-only]
+    python -m benchmarks.client [--broker ours|apache] [--seconds 2] [--rounds 3] [--body 128]
+                                [--ours-only | --no-java]
 
 Sync is one send after the other (``orbitmq.sync``); async keeps 100 on the way; batches hold 16 messages, four on the
 way (more would be compressed by the PyPI package as a whole, which no broker understands); push consuming counts
@@ -247,6 +248,7 @@ def run(
     broker: str = "ours",
     rounds: int = 3,
     body_bytes: int = 128,
+    with_java: bool = True,
 ) -> dict[str, Figures]:
     """Figures by client."""
     body = b"x" * body_bytes
@@ -262,7 +264,7 @@ def run(
                 found = pypi(directory, namesrv.address, "bench", body_bytes, BATCH, seconds)
                 if found is not None:
                     results[PYPI] = better(results.get(PYPI), found)
-        if not ours_only and not missing_tools():
+        if with_java and not ours_only and not missing_tools():
             results[f"Java {LATEST}"] = java(namesrv, "bench", body_bytes)
     return results
 
@@ -274,6 +276,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--body", type=int, default=128)
     parser.add_argument("--ours-only", action="store_true", help="neither the PyPI package nor Java")
+    parser.add_argument("--no-java", action="store_true", help="no Java client (a minute less)")
     arguments = parser.parse_args()
     results = run(
         arguments.seconds,
@@ -281,6 +284,7 @@ def main() -> None:
         broker=arguments.broker,
         rounds=arguments.rounds,
         body_bytes=arguments.body,
+        with_java=not arguments.no_java,
     )
     print(json.dumps(results, indent=2))
 
