@@ -216,7 +216,7 @@ def test_records_behind_the_confirmed_offset_are_not_given() -> None:
     assert numbers(store.read("TopicA", 0, 0, 32).slices) == [0, 1, 2, 3, 4, 5]
     assert numbers(store.read("TopicA", 0, 0, 32, predicate=lambda _: True).slices) == [0, 1, 2, 3, 4, 5]
     waiting = store.read("TopicA", 0, 6, 32)
-    assert (waiting.status, waiting.next_offset, waiting.count) == (ReadStatus.NO_MATCHED_MESSAGE, 6, 0)
+    assert (waiting.status, waiting.next_offset, waiting.count) == (ReadStatus.OFFSET_OVERFLOW_ONE, 6, 0)
     store.confirm_offset = None
     assert store.confirm_offset == store.max_log_offset
     assert numbers(store.read("TopicA", 0, 6, 32).slices) == [6, 7, 8, 9]
