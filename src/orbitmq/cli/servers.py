@@ -21,7 +21,13 @@ import click
 from orbitmq.errors import ConfigError, OrbitError
 from orbitmq.runtime.logs import LOG_LEVELS, configure_logging
 from orbitmq.runtime.machine import open_all_files_allowed
-from orbitmq.runtime.options import Properties, config_from_properties, parse_properties
+from orbitmq.runtime.options import (
+    Properties,
+    config_from_properties,
+    options_of,
+    parse_properties,
+    parse_value,
+)
 from orbitmq.runtime.tasks import TaskOwner
 
 if TYPE_CHECKING:
@@ -92,13 +98,16 @@ def read_config(
             raise ConfigError(f"{config_file} cannot be read: {error}") from None
         properties = parse_properties(text, config_file)
         source, values, lines = config_file, dict(properties.values), dict(properties.lines)
+    declared = {option.key: option for option in options_of(config_type)}
     for number, override in enumerate(overrides, 1):
         key, separator, value = override.partition("=")
         key = key.strip()
         if not separator or not key:
             raise ConfigError(f"--set {override!r} is not of the form KEY=VALUE")
-        # Read on its own first, so that a bad value is not reported as a line of the file.
-        config_from_properties(config_type, Properties("--set", {key: value}, {key: number}))
+        # Read on its own first, so that a bad value is not reported as a line of the file. Only the value: whether
+        # options go together, such as a slave and its id, is seen when all are there.
+        if key in declared:
+            parse_value(declared[key], value, f"--set:{number}")
         values[key], lines[key] = value, number
     properties = Properties(source, values, lines)
     config, unknown = config_from_properties(config_type, properties)
