@@ -40,8 +40,8 @@ test: lint types unit  ## lint, types and every test
 bench: setup  ## the benchmarks, beside Apache RocketMQ where Java is present
 	@$(BIN)/orbitmq bench all
 
-docs: setup  ## the documents as a site in build/site
-	@$(BIN)/mkdocs build --strict --quiet --site-dir build/site && echo "build/site/index.html"
+docs: setup  ## the documents as a site
+	@$(BIN)/python scripts/build_docs.py
 
 lock:  ## renew requirements/dev.txt (all hashes, no index address)
 	@$(PYTHON) -m venv --clear build/lock
