@@ -169,6 +169,10 @@ def test_dead_idle_connection_is_replaced_and_a_dead_one_in_use_retried(broker: 
             producer.send(Message("dead", "one attempt"), queue=queue)
         assert caught.value.attempts == 1
         assert producer.send(Message("dead", "again"), queue=queue).queue == queue
+        [connection] = idle
+        connection._socket.shutdown(socket.SHUT_RDWR)
+        connection.used_at -= 60.0  # looked at first: not even a send with one attempt notices
+        assert producer.send(Message("dead", "noticed"), queue=queue).queue == queue
 
 
 @pytest.mark.slow
