@@ -51,7 +51,7 @@ from orbitmq.broker.handlers.topics import TopicHandlers
 from orbitmq.broker.handlers.transactions import TransactionHandlers
 from orbitmq.broker.intake import Intake
 from orbitmq.broker.live_config import LiveConfig
-from orbitmq.broker.metadata_sync import MetadataSync
+from orbitmq.broker.metadata_sync import KeptTable, MetadataSync
 from orbitmq.broker.metrics import SIZES_S, BrokerMetrics
 from orbitmq.broker.offsets import ConsumerOffsets
 from orbitmq.broker.pull_waiters import TICK_S
@@ -66,6 +66,7 @@ from orbitmq.broker.timers import Timers
 from orbitmq.broker.topics import TopicTable
 from orbitmq.broker.transactions import Transactions
 from orbitmq.broker.unsupported import unserved
+from orbitmq.codes import RequestCode
 from orbitmq.metrics.endpoint import MetricsEndpoint, Pages
 from orbitmq.metrics.requests import RequestTimes
 from orbitmq.model.delay_levels import DelayLevels
@@ -85,6 +86,7 @@ from orbitmq.transport.ports import bind_port, bind_port_and_fast_port
 from orbitmq.transport.router import RawRoute, Route, Router
 from orbitmq.transport.server import Listener, Server
 from orbitmq.transport.tls import ServerTls
+from orbitmq.wire import bodies
 
 __all__ = ["Broker"]
 
@@ -290,6 +292,10 @@ class Broker:
 
     def _build_roles(self) -> None:
         rpc = RpcClient()
+        self._modes = KeptTable(self._metadata_file("messageRequestMode.json"), bodies.MessageRequestModes)
+        self._timer_counts = KeptTable(self._metadata_file("timermetrics"), bodies.TimerMetrics)
+        for kept in (self._modes, self._timer_counts):
+            kept.load()
         self.roles = RoleSwitch(
             config=self.config,
             store=self.store,
@@ -303,6 +309,10 @@ class Broker:
                 groups=self.groups,
                 timers=self.timers,
                 rpc=rpc,
+                kept={
+                    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self._modes,
+                    RequestCode.GET_TIMER_METRICS: self._timer_counts,
+                },
             ),
         )
         self.roles.start_deliveries = self.start_deliveries
@@ -468,6 +478,8 @@ class Broker:
             offsets=self.offsets,
             sources=SyncSources(
                 delay_offsets=self.schedule.encode,
+                message_request_modes=self._modes.encode,
+                timer_metrics=self._timer_counts.encode,
                 timer_check_point=self.timers.encode,
                 master_info=self.roles.master_info,
                 on_master_info=self.roles.take_master_info,

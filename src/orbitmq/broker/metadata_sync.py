@@ -1,7 +1,8 @@
 """A slave copies what is not in the log from its master (Apache: SlaveSynchronize, handleSlaveSynchronize).
 
 First 3 s after it became a slave and then every 10 s, in this order: topics, consumer offsets, delay cursors, groups,
-and what 5.x adds: the check point of the timers.
+and what 5.x adds: how groups ask for messages, the timers' counts and their check point. The first two mean nothing
+to this broker; they are kept as they came, in the files where an Apache broker on this store, or behind us, looks.
 Topics and groups are replaced when their data version differs; consumer offsets are merged over our own; the delay
 cursors are taken as they are, so that a promoted slave goes on delivering where its master was. Each part that fails
 is logged and the next one is tried.
@@ -10,7 +11,8 @@ is logged and the next one is tried.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from orbitmq.broker.config import BrokerConfig
@@ -24,12 +26,13 @@ from orbitmq.errors import OrbitError, RequestCodeNotSupported, error_for_code
 from orbitmq.model.data_version import DataVersion
 from orbitmq.model.names import DLQ_PREFIX, RETRY_PREFIX
 from orbitmq.model.topic import TopicConfig
+from orbitmq.runtime.safe_file import SafeFile
 from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.store.message_store import MessageStore
 from orbitmq.transport.client import RpcClient
 from orbitmq.wire import bodies, javajson
 
-__all__ = ["MetadataSync"]
+__all__ = ["KeptTable", "MetadataSync"]
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +40,32 @@ _FIRST_S: Final = 3.0
 _TIMEOUT_S: Final = 3.0
 _LIST_TIMEOUT_S: Final = 30.0
 _BYTES_MAX: Final = 256 << 20
+
+
+class KeptTable:
+    """A table of an Apache master that is only handed on: its file, and the answer for who asks for it."""
+
+    def __init__(self, file: SafeFile, kind: type[bodies.Body]) -> None:
+        self._file = file
+        self._kind = kind
+        self._content = b""
+
+    def load(self) -> None:
+        """Read the file, if there is one. Raises ``CorruptionError``."""
+        self._content = self._file.load(self._checked) or b""
+
+    def take(self, content: bytes) -> None:
+        """Keep a master's answer. Raises ``BodyError``, ``OSError``."""
+        if content and content != self._content:
+            self._file.save(self._checked(content))
+            self._content = content
+
+    def encode(self) -> bytes:
+        return self._content or self._kind().encode()
+
+    def _checked(self, content: bytes) -> bytes:
+        javajson.decode(content, self._kind, bytes_max=_BYTES_MAX)
+        return content
 
 
 class MetadataSync:
@@ -52,7 +81,9 @@ class MetadataSync:
         groups: GroupTable,
         timers: Timers,
         rpc: RpcClient,
+        kept: Mapping[int, KeptTable] = MappingProxyType({}),
     ) -> None:
+        """``kept``: further tables, by the request that asks for them."""
         self._config = config
         self._topics = topics
         self._offsets = offsets
@@ -60,6 +91,7 @@ class MetadataSync:
         self._groups = groups
         self._timers = timers
         self._rpc = rpc
+        self._kept = kept
         self._tasks: TaskOwner | None = None
         self._delay_offsets = b""
         self._failing: set[str] = set()
@@ -91,6 +123,7 @@ class MetadataSync:
             ("consumer offsets", self._sync_offsets),
             ("delay offsets", self._sync_delay_offsets),
             ("groups", self._sync_groups),
+            ("further tables", self._sync_kept),
             ("timer check point", self._sync_timers),
         )
         for name, part in parts:
@@ -111,7 +144,8 @@ class MetadataSync:
         """On becoming master: topics the old one made after our last copy, whose messages we have. A topic that was
         deleted there has no message newer than the table it was deleted from."""
         version = self._topics.data_version
-        copied_ms = version.timestamp_ms if version.counter else 0  # a table that was never copied is of no time
+        # A table that was never copied is of no time.
+        copied_ms = version.timestamp_ms if version.counter else 0
         for topic in store.topics():
             if topic in self._topics.configs or self._topics.is_system(topic):
                 continue
@@ -168,6 +202,13 @@ class MetadataSync:
                 table.data_version,
             )
             logger.info("groups copied count=%d", len(table.subscription_group_table))
+
+    async def _sync_kept(self, address: str) -> None:
+        for code, table in self._kept.items():
+            try:
+                table.take(await self._ask(address, code))
+            except RequestCodeNotSupported:
+                return  # a master of 4.x
 
     async def _sync_timers(self, address: str) -> None:
         if not self._config.timer_wheel_enabled:

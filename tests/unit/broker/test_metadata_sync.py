@@ -11,7 +11,7 @@ import pytest
 from tests.unit.broker.kit import CONFIG, safe_file
 
 from orbitmq.broker.groups import GroupTable
-from orbitmq.broker.metadata_sync import MetadataSync
+from orbitmq.broker.metadata_sync import KeptTable, MetadataSync
 from orbitmq.broker.offsets import ConsumerOffsets
 from orbitmq.broker.schedule import Schedule
 from orbitmq.broker.timers import Timers
@@ -165,3 +165,26 @@ def test_part_that_cannot_be_read_changes_nothing(world: World, code: int, rubbi
     world.master.answers[code] = rubbish
     world.round()
     assert world.copied() == all_but(code)
+
+
+MODES = b'{"messageRequestModeMap":{"T":{"g":{"consumerGroup":"g","mode":"POP","popShareQueueNum":0,"topic":"T"}}}}'
+
+
+def test_table_that_means_nothing_here_is_kept_as_it_came(world: World, tmp_path: Path) -> None:
+    def table() -> KeptTable:
+        return KeptTable(safe_file(tmp_path, "messageRequestMode.json"), bodies.MessageRequestModes)
+
+    kept = table()
+    kept.load()
+    assert kept.encode() == b'{"messageRequestModeMap":{}}'
+    code = int(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+    world.sync._kept = {code: kept}
+    world.master.answers[code] = MODES
+    world.round()
+    assert world.master.asked == [*ORDER[:-1], code, ORDER[-1]]
+    world.master.answers[code] = b"[rubbish"
+    world.round()
+    assert kept.encode() == MODES
+    again = table()
+    again.load()
+    assert again.encode() == (tmp_path / "messageRequestMode.json").read_bytes() == MODES
