@@ -11,15 +11,26 @@ import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from orbitmq.client.queue_picker import select_by_hash
 from orbitmq.codes import Property
-from orbitmq.errors import MessageIllegal
+from orbitmq.errors import ConfigError, MessageIllegal
 from orbitmq.model.route import MessageQueue
 from orbitmq.record.batch import split_batch
 from orbitmq.record.ids import parse_unique_key
 from orbitmq.record.properties import decode_properties
 from orbitmq.spark import sink_place, sink_rows
+from orbitmq.spark.sink import plan_sink
 from orbitmq.spark.sink_rows import RowKeys, encode_rows, key_prefix, split_by_size
 
 KEYS = RowKeys(key_prefix("query", 7, 0))
@@ -316,3 +327,43 @@ def test_topic_column_sends_each_row_to_its_topic_and_the_rest_to_the_option() -
     for topic, bodies, _ in session.batches:
         by_topic.setdefault(topic, []).extend(int(body) for body in bodies)
     assert by_topic == {"T": list(range(0, 30, 3)), "U": list(range(1, 30, 3)), "V": list(range(2, 30, 3))}
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "problem"),
+    [
+        ({"value": StringType()}, {"topic": "T"}, "column 'value' has no meaning for a message"),
+        ({"body": IntegerType()}, {"topic": "T"}, "column 'body' is int; it must be binary or string"),
+        ({"tags": StringType()}, {"topic": "T"}, "the frame has no column 'body'"),
+        ({"body": BinaryType()}, {}, "Give the option 'topic' or a column 'topic'"),
+        ({"body": BinaryType()}, {"topic": "T", "uniqueKeyColumn": "id"}, "uniqueKeyColumn names 'id'"),
+        ({"body": BinaryType()}, {"topic": "T", "batchByte": "1"}, "did you mean 'batchBytes'"),
+        ({"body": BinaryType()}, {"topic": "T", "inFlight": "0"}, "'inFlight' is 0; 1 to"),
+        ({"body": BinaryType(), "keys": ArrayType(IntegerType())}, {"topic": "T"}, "string or array<string>"),
+        (
+            {"body": BinaryType(), "properties": MapType(StringType(), IntegerType())},
+            {"topic": "T"},
+            "it must be map<string,string>",
+        ),
+        (
+            {"body": BinaryType(), "queue_id": IntegerType(), "sharding_key": StringType()},
+            {"topic": "T"},
+            "both queue_id and sharding_key",
+        ),
+    ],
+)
+def test_frame_or_option_that_cannot_be_used_is_explained(
+    columns: dict[str, DataType], options: dict[str, str], problem: str
+) -> None:
+    schema = StructType([StructField(name, kind) for name, kind in columns.items()])
+    with pytest.raises(ConfigError, match=problem):
+        plan_sink({"namesrvAddr": "127.0.0.1:1", **options}, schema, streaming=False)
+
+
+def test_batch_has_a_name_of_its_own_and_a_stream_that_of_its_query() -> None:
+    schema = StructType([StructField("body", BinaryType())])
+    options = {"namesrvaddr": "127.0.0.1:1", "topic": "T"}
+    first, second = (plan_sink(options, schema, streaming=False).scope for _ in range(2))
+    assert first != second
+    assert plan_sink(options, schema, streaming=True).scope == ""
+    assert plan_sink({**options, "uniquekeyscope": "mine"}, schema, streaming=False).scope == "mine"
