@@ -26,6 +26,7 @@ from tests.apache.harness import (
     wait_until,
 )
 from tests.apache.ours import OrbitBroker, OrbitNamesrv
+from tests.apache.process import HarnessTimeout
 from tests.apache.test_mqadmin_broker import SAME_SETTINGS, TOPIC, Side, Sides, commit, fill, plain
 
 from orbitmq.cli.admin import AREAS, admin_commands, declarations
@@ -256,7 +257,7 @@ def agree(look: Look, side: Side, shell: AdminShell) -> None:
 
     try:
         wait_until(same, timeout_s=AGREE_S, what="agreement")
-    except AssertionError:
+    except HarnessTimeout:
         theirs, ours = (json.dumps(one, indent=1, default=str).splitlines() for one in last[0])
         shown = "\n".join(difflib.unified_diff(theirs, ours, "mqadmin", "orbitmq", lineterm="", n=1))
         pytest.fail(f"{side.name}: {look.command}\n{shown}")
