@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
@@ -326,12 +326,14 @@ def _send(session: SparkSession, frame: DataFrame, request: Replay, report: Path
         rows = max(1, min(_CHUNK_ROWS_MAX, int(per_task * _CHUNK_S)))
         # The sink gets its rows in batches of this size, too; else they would come in bursts of ten thousand.
         session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(rows))
-        pace = arrow_udf(paced(per_task), "binary").asNondeterministic()
-        frame = frame.withColumn("body", pace("body"))
+        slow: Any = arrow_udf(paced(per_task), "binary")  # type: ignore[call-overload]  # known by its hints
+        frame = frame.withColumn("body", slow.asNondeterministic()("body"))
     frame.write.format("rocketmq").options(**options).mode("append").save()
 
 
-def paced(rows_per_second: float, clock: Clock = SYSTEM_CLOCK) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def paced(
+    rows_per_second: float, clock: Clock = SYSTEM_CLOCK
+) -> Callable[[Iterator[pa.Array]], Iterator[pa.Array]]:
     """Lets a column through, batch by batch, at most this fast."""
 
     def pace(columns: Iterator[pa.Array]) -> Iterator[pa.Array]:

@@ -133,7 +133,7 @@ def _arrow(frame: DataFrame, step: DecodeStep, plan: Plan, path: str) -> DataFra
         raise SpecError(f"{path}.{where}", error.problem) from error
     result = StructType().add("value", from_arrow_type(arrow)).add("error", StringType())
     # Not mapInArrow: that one asks for pandas, and would carry all other columns to Python and back.
-    decode = arrow_udf(_decoding(step.format, schema, detail), result)
+    decode = arrow_udf(_decoding(step.format, schema, detail), result)  # type: ignore[call-overload]  # by its hints
     decoded = frame.withColumn(_DECODED, decode(f.col(step.column).cast("binary")))
     value, problem = f.col(f"{_DECODED}.value"), f.col(f"{_DECODED}.error")
     return decoded.select(*frame.columns, value.alias(step.into), problem.alias(ERROR_COLUMN))

@@ -69,6 +69,8 @@ def written_files(directory: str) -> list[WrittenFile]:
 
 
 def _write(frame: DataFrame, directory: str, partition_by: list[str]) -> list[WrittenFile]:
+    # Spark's default is INT96, which Iceberg does not know.
+    frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     # Overwrite: what lies there is of an attempt at this batch that was not committed.
     frame.write.mode("overwrite").option("compression", "zstd").partitionBy(*partition_by).parquet(directory)
     return written_files(directory)

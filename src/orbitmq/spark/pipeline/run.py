@@ -25,6 +25,8 @@ __all__ = ["BatchReport", "build_frames", "offsets_behind", "run_batch", "run_st
 _POLL_S: Final = 0.25
 _LAST_REPORTS_S: Final = 10.0
 _ROWS: Final = "_orbitmq_rows"
+_BEGIN_S: Final = 30.0
+_IDLE: Final = "Waiting for data to arrive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,17 +155,39 @@ def run_stream(
                 break
             with explained(f"sink {query.name}"):
                 queries[query.name] = start_query(frames[query.relation], plan, query, view, once=once)
+            _let_begin(queries[query.name], stop, once=once)
+            _raise_failed(queries)
         while not stop.wait(_POLL_S):
-            ended = [name for name, query in queries.items() if not query.isActive]
-            for name in ended:
-                if (error := queries[name].exception()) is not None:
-                    raise failure(f"sink {name}", error) from error
-            if len(ended) == len(queries):
+            if _raise_failed(queries) == 0:
                 break
     finally:
         _end(queries)
         listener.wait(_LAST_REPORTS_S, set(queries))
         session.streams.removeListener(listener)
+
+
+def _raise_failed(queries: Mapping[str, StreamingQuery]) -> int:
+    """How many queries run; raises the failure of one that does not because of it."""
+    active = 0
+    for name, query in queries.items():
+        if query.isActive:
+            active += 1
+        elif (error := query.exception()) is not None:
+            raise failure(f"sink {name}", error) from error
+    return active
+
+
+def _let_begin(query: StreamingQuery, stop: threading.Event, *, once: bool) -> None:
+    """Wait until a query is on its way before the next one starts; if it runs once, until it is done.
+
+    Spark gives a Python worker ten seconds to connect; those of five queries at once do not make it on two cores.
+    """
+    waited_s = 0.0
+    while query.isActive and (once or waited_s < _BEGIN_S):
+        begun = query.lastProgress is not None or query.status["message"] == _IDLE
+        if (begun and not once) or stop.wait(_POLL_S):
+            return
+        waited_s += _POLL_S
 
 
 def _end(queries: Mapping[str, StreamingQuery]) -> None:

@@ -43,6 +43,8 @@ def session_options(master: str, options: Mapping[str, str], log_level: str = "O
         "spark.ui.showConsoleProgress": "false",
         # Days and hours of messages mean the same on every machine.
         "spark.sql.session.timeZone": "UTC",
+        # The default, INT96, is read by fewer and fewer tools.
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.streaming.stopTimeout": "30s",
         "spark.sql.streaming.numRecentProgressUpdates": "200",
         # Spark's Arrow form of plain UDFs needs pandas; without it every UDF would print a warning first.
