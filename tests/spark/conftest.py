@@ -13,13 +13,14 @@ from tests.apache.artifacts import require
 from tests.apache.fixtures import (
     apache_tools,
     java_latest,
+    shared_java,
     unique,
 )
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["apache_tools", "java_latest", "unique"]
+__all__ = ["apache_tools", "java_latest", "shared_java", "unique"]
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of 
 import pyarrow.compute as pc  # type: ignore[import-untyped]  # the same
 
 from orbitmq.codes import ResponseCode, SysFlag
-from orbitmq.errors import OrbitError, RecordError
+from orbitmq.errors import ConnectionLostError, OrbitError, RecordError, TopicNotFound
 from orbitmq.model.subscription import subscribe_by_tags
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.spark.arrow import (
@@ -209,10 +209,16 @@ class _RangeReader:
     def _find_address(self) -> str:
         """The planned address, or, after a failure, where the route now says the queue is."""
         if not self._address or self._failures:
-            data = fetch_route(self._options, self._queue.topic).broker(self._queue.broker)
+            # A name server forgets a broker, and topics with it, from the moment it is down until it is back.
+            try:
+                data = fetch_route(self._options, self._queue.topic).broker(self._queue.broker)
+            except TopicNotFound:
+                data = None
             found = None if data is None else data.read_address(0)
             if found is None:
-                raise _NotYet(f"no route names broker {self._queue.broker} for topic {self._queue.topic}")
+                raise ConnectionLostError(
+                    f"no route names broker {self._queue.broker} for topic {self._queue.topic}"
+                )
             self._address = found[1]
         return self._address
 

@@ -1,0 +1,226 @@
+"""``spark.readStream.format("rocketmq")``: limits, new queues, groups, losses."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.apache.harness import remoting_call
+
+from orbitmq.client import Message
+from orbitmq.client.sync import Producer
+from orbitmq.testing import RunningBroker, run_broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+pytestmark = [pytest.mark.slow, pytest.mark.apache]
+
+DELETE_EXPIRED_COMMITLOG = 329
+QUERY_CONSUMER_OFFSET = 14
+SCHEMA = "topic string, broker string, queue_id int, queue_offset bigint, body binary"
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[RunningBroker]:
+    with run_broker(mappedFileSizeCommitLog=256 * 1024, fileReservedTime=0) as running:
+        yield running
+
+
+def send(broker: RunningBroker, topic: str, numbers: range, size: int = 10) -> None:
+    with Producer("stream", broker.name_server) as producer:
+        for number in numbers:
+            producer.send(Message(topic=topic, body=b"%d" % number + b"." * size))
+
+
+class Stream:
+    """A query into Parquet; started again it goes on from its checkpoint."""
+
+    def __init__(self, spark: SparkSession, broker: RunningBroker, path: Path, **options: Any) -> None:
+        self._spark = spark
+        self._path = path
+        self._options = {"namesrvAddr": broker.name_server, "startingOffsets": "earliest", **options}
+
+    def start(self, **trigger: Any) -> StreamingQuery:
+        reader = self._spark.readStream.format("rocketmq").schema(SCHEMA).options(**self._options)
+        writer = reader.load().writeStream.format("parquet").option("path", str(self._path / "rows"))
+        writer = writer.option("checkpointLocation", str(self._path / "checkpoint"))
+        return writer.trigger(**(trigger or {"processingTime": "100 milliseconds"})).start()
+
+    def run(self) -> StreamingQuery:
+        """Everything there is now."""
+        query = self.start(availableNow=True)
+        assert query.awaitTermination(60)
+        return query
+
+    def numbers(self) -> list[int]:
+        rows = self._spark.read.parquet(str(self._path / "rows")).select("body").collect()
+        return sorted(int(row.body.rstrip(b".")) for row in rows)
+
+
+def until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    ticking = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, what
+        ticking.wait(0.05)
+
+
+def batches(query: StreamingQuery) -> list[int]:
+    return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
+
+
+def ends(query: StreamingQuery) -> dict[str, Any]:
+    """What the source last reported."""
+    shown = [progress.sources[0].latestOffset for progress in query.recentProgress]
+    found: dict[str, Any] = json.loads((shown or ["{}"])[-1] or "{}") or {}
+    return found
+
+
+def committed(broker: RunningBroker, group: str, topic: str, queue_count: int) -> list[int]:
+    found = []
+    for queue_id in range(queue_count):
+        fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id)}
+        found.append(int(remoting_call(broker.address, QUERY_CONSUMER_OFFSET, fields)[1].get("offset", -1)))
+    return found
+
+
+def test_available_now_reads_in_limited_batches_goes_on_and_moves_the_group(
+    spark: SparkSession, broker: RunningBroker, tmp_path: Path
+) -> None:
+    topic = broker.create_topic("Limited", queue_count=2)
+    send(broker, topic, range(100))
+    stream = Stream(spark, broker, tmp_path, topic=topic, maxOffsetsPerTrigger=40, group="spark-limited")
+    assert batches(stream.run()) == [40, 40, 20]
+    # The last batch of a run, too: Spark itself would not tell the source of it.
+    assert committed(broker, "spark-limited", topic, 2) == [50, 50]
+    send(broker, topic, range(100, 130))
+    assert batches(stream.run()) == [30]
+    assert stream.numbers() == list(range(130))
+    assert committed(broker, "spark-limited", topic, 2) == [65, 65]
+    # More queues: they are read from their beginning.
+    broker.create_topic("Limited", queue_count=4)
+    send(broker, topic, range(130, 170))
+    assert sum(batches(stream.run())) == 40
+    assert stream.numbers() == list(range(170))
+    offsets = json.loads((tmp_path / "checkpoint" / "offsets" / "4").read_text().splitlines()[-1])
+    assert list(offsets["Limited"]["broker-a"]) == ["0", "1", "2", "3"]
+    assert sum(offsets["Limited"]["broker-a"].values()) == 170
+
+
+def test_a_running_stream_follows_its_topics_and_shows_how_far_they_are(
+    spark: SparkSession, broker: RunningBroker, tmp_path: Path
+) -> None:
+    broker.create_topic("follow-1", queue_count=1)
+    stream = Stream(spark, broker, tmp_path, topicPattern="follow-.*", routeRefreshMs=100)
+    query = stream.start()
+    try:
+        send(broker, "follow-1", range(10))
+        until(lambda: sum(batches(query)) == 10, "the first topic is read")
+        broker.create_topic("follow-2", queue_count=1)
+        send(broker, "follow-2", range(10, 25))
+        until(lambda: sum(batches(query)) == 25, "a topic that came later is read from its beginning")
+        until(
+            lambda: (
+                json.loads(query.lastProgress.sources[0].latestOffset or "{}").get("follow-2")
+                == {"broker-a": {"0": 15}}
+            ),
+            "progress shows the ends of queues",
+        )
+    finally:
+        query.stop()
+    assert stream.numbers() == list(range(25))
+
+
+def lost_beginning(
+    spark: SparkSession, broker: RunningBroker, path: Path, topic: str, **options: Any
+) -> Stream:
+    """A query that has read ten messages of a topic, of which then the next ones expire unread."""
+    broker.create_topic(topic, queue_count=1)
+    send(broker, topic, range(10))
+    stream = Stream(spark, broker, path, topic=topic, **options)
+    stream.run()
+    send(broker, topic, range(10, 3000), size=300)
+    expire(broker, topic, 10)
+    return stream
+
+
+def expire(broker: RunningBroker, topic: str, beyond: int) -> None:
+    """Retention, as soon as the log is on the disk, until messages behind that offset are gone."""
+
+    def gone() -> bool:
+        assert remoting_call(broker.address, DELETE_EXPIRED_COMMITLOG, {})[0] == 0
+        return first_offset(broker, topic) > beyond
+
+    until(gone, "messages expire")
+
+
+def first_offset(broker: RunningBroker, topic: str) -> int:
+    return int(remoting_call(broker.address, 31, {"topic": topic, "queueId": "0"})[1]["offset"])
+
+
+def test_expired_messages_stop_a_stream_with_their_exact_range(
+    spark: SparkSession, broker: RunningBroker, tmp_path: Path
+) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    stream = lost_beginning(spark, broker, tmp_path, "Strict")
+    first = first_offset(broker, "Strict")
+    assert 10 < first < 3000
+    with pytest.raises(StreamingQueryException, match=f"Strict/broker-a/0: 10 to {first}\\."):
+        stream.run()
+    assert stream.numbers() == list(range(10))
+
+
+def test_expired_messages_are_passed_over_and_named_in_the_progress(
+    spark: SparkSession, broker: RunningBroker, tmp_path: Path
+) -> None:
+    stream = lost_beginning(spark, broker, tmp_path, "Lenient", failOnDataLoss="false")
+    first = first_offset(broker, "Lenient")
+    query = stream.start()
+    try:
+        until(lambda: sum(batches(query)) == 3000 - first, "what is left is read")
+        send(broker, "Lenient", range(3000, 3005))
+        until(lambda: sum(batches(query)) == 3005 - first, "the stream goes on")
+        shown = [json.loads(progress.sources[0].latestOffset or "{}") for progress in query.recentProgress]
+    finally:
+        query.stop()
+    assert {"Lenient/broker-a/0": [[10, first]]} in [one.get("lost ranges") for one in shown]
+    assert stream.numbers() == [*range(10), *range(first, 3005)]
+
+
+def test_messages_that_expire_while_a_query_runs_are_named_one_way_or_the_other(
+    spark: SparkSession, broker: RunningBroker, tmp_path: Path
+) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    topic = broker.create_topic("Running", queue_count=1)
+    send(broker, topic, range(20))
+    strict = Stream(spark, broker, tmp_path / "strict", topic=topic, maxOffsetsPerTrigger=10)
+    lenient = Stream(
+        spark, broker, tmp_path / "lenient", topic=topic, maxOffsetsPerTrigger=10, failOnDataLoss="false"
+    )
+    queries = [one.start(processingTime="1 second") for one in (strict, lenient)]
+    try:
+        until(lambda: all(sum(batches(query)) >= 10 for query in queries), "both run")
+        # Ten messages a second, and thousands arrive and expire: most of them before they are read.
+        send(broker, topic, range(20, 3000), size=300)
+        expire(broker, topic, 100)
+        first = first_offset(broker, topic)
+        with pytest.raises(StreamingQueryException, match=r"Running/broker-a/0: \d+ to \d+"):
+            queries[0].awaitTermination(60)
+        before = sum(batches(queries[1]))
+        until(lambda: sum(batches(queries[1])) >= before + 10, "the other goes on")
+    finally:
+        for query in queries:
+            query.stop()
+    numbers = lenient.numbers()
+    read_before = [number for number in numbers if number < first]
+    assert read_before == list(range(len(read_before)))
+    assert [number for number in numbers if number >= first][:5] == list(range(first, first + 5))
