@@ -67,7 +67,7 @@ from orbitmq.broker.topics import TopicTable
 from orbitmq.broker.transactions import Transactions
 from orbitmq.broker.unsupported import unserved
 from orbitmq.codes import RequestCode
-from orbitmq.metrics.endpoint import MetricsEndpoint, Pages
+from orbitmq.metrics.endpoint import MetricsEndpoint, Pages, bind_metrics
 from orbitmq.metrics.requests import RequestTimes
 from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.model.names import SCHEDULE_TOPIC, TIMER_TOPIC
@@ -119,6 +119,7 @@ class Broker:
         self._tasks = TaskOwner("broker", on_failure=self._job_died)
         self._failed: asyncio.Future[BaseException] | None = None
         self._started = False
+        self._metrics_socket: socket.socket | None = None
         self.metrics: MetricsEndpoint | None = None
         """The port of the metrics, when there is one."""
 
@@ -128,8 +129,9 @@ class Broker:
         try:
             await self._open(sockets)
         except BaseException:
-            for bound in sockets:
-                bound.close()
+            for bound in (*sockets, self._metrics_socket):
+                if bound is not None:
+                    bound.close()
             if self.metrics is not None:
                 await self.metrics.stop()
             raise
@@ -143,12 +145,15 @@ class Broker:
         port = sockets[0].getsockname()[1]
         try:
             self._ha_socket = self._bind_ha(port)
+            sockets.append(self._ha_socket)
+            if config.metrics_exporter != "DISABLE":
+                self._metrics_socket = bind_metrics(config.metrics_host, config.metrics_port)
         except OSError:
             for bound in sockets:
                 bound.close()
             raise
         self.config = config.with_ports(port, self._ha_socket.getsockname()[1])
-        return [*sockets, self._ha_socket]
+        return sockets
 
     def _bind_ha(self, port: int) -> socket.socket:
         config = self.config
@@ -271,7 +276,9 @@ class Broker:
             waiting_pulls=lambda: self._pull.waiters.count,
         )
         pages = Pages(metrics.families, not_alive=self._not_alive, not_ready=self._not_ready)
-        self.metrics = MetricsEndpoint(self.config.metrics_host, self.config.metrics_port, pages)
+        self.metrics = MetricsEndpoint(
+            self.config.metrics_host, self.config.metrics_port, pages, self._metrics_socket
+        )
         await self.metrics.start()
         self._tasks.start(every(SIZES_S, metrics.sizes.look), "message-sizes")
         return requests.timed(routes)
@@ -296,25 +303,18 @@ class Broker:
         self._timer_counts = KeptTable(self._metadata_file("timermetrics"), bodies.TimerMetrics)
         for kept in (self._modes, self._timer_counts):
             kept.load()
-        self.roles = RoleSwitch(
+        sync = MetadataSync(
             config=self.config,
-            store=self.store,
-            clock=self._clock,
+            topics=self.topics,
+            offsets=self.offsets,
+            schedule=self.schedule,
+            groups=self.groups,
+            timers=self.timers,
             rpc=rpc,
-            sync=MetadataSync(
-                config=self.config,
-                topics=self.topics,
-                offsets=self.offsets,
-                schedule=self.schedule,
-                groups=self.groups,
-                timers=self.timers,
-                rpc=rpc,
-                kept={
-                    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self._modes,
-                    RequestCode.GET_TIMER_METRICS: self._timer_counts,
-                },
-            ),
         )
+        sync.kept[RequestCode.GET_ALL_MESSAGE_REQUEST_MODE] = self._modes
+        sync.kept[RequestCode.GET_TIMER_METRICS] = self._timer_counts
+        self.roles = RoleSwitch(config=self.config, store=self.store, clock=self._clock, rpc=rpc, sync=sync)
         self.roles.start_deliveries = self.start_deliveries
         self.roles.stop_deliveries = self.stop_deliveries
         self.roles.on_change = self._role_changed

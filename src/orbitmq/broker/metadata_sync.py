@@ -11,8 +11,7 @@ is logged and the next one is tried.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from orbitmq.broker.config import BrokerConfig
@@ -81,9 +80,7 @@ class MetadataSync:
         groups: GroupTable,
         timers: Timers,
         rpc: RpcClient,
-        kept: Mapping[int, KeptTable] = MappingProxyType({}),
     ) -> None:
-        """``kept``: further tables, by the request that asks for them."""
         self._config = config
         self._topics = topics
         self._offsets = offsets
@@ -91,7 +88,8 @@ class MetadataSync:
         self._groups = groups
         self._timers = timers
         self._rpc = rpc
-        self._kept = kept
+        self.kept: dict[int, KeptTable] = {}
+        """Further tables, by the request that asks for them."""
         self._tasks: TaskOwner | None = None
         self._delay_offsets = b""
         self._failing: set[str] = set()
@@ -204,7 +202,7 @@ class MetadataSync:
             logger.info("groups copied count=%d", len(table.subscription_group_table))
 
     async def _sync_kept(self, address: str) -> None:
-        for code, table in self._kept.items():
+        for code, table in self.kept.items():
             try:
                 table.take(await self._ask(address, code))
             except RequestCodeNotSupported:

@@ -178,7 +178,7 @@ def test_table_that_means_nothing_here_is_kept_as_it_came(world: World, tmp_path
     kept.load()
     assert kept.encode() == b'{"messageRequestModeMap":{}}'
     code = int(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
-    world.sync._kept = {code: kept}
+    world.sync.kept = {code: kept}
     world.master.answers[code] = MODES
     world.round()
     assert world.master.asked == [*ORDER[:-1], code, ORDER[-1]]
