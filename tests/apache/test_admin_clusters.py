@@ -106,6 +106,40 @@ def test_old_cluster_is_told_of_alike(apache_tools: None, tmp_path: Path) -> Non
             said(side, command)
 
 
+ACCESS: Final = """
+accounts:
+- accessKey: operator
+  secretKey: 12345678
+  whiteRemoteAddress:
+  admin: true
+"""
+
+
+def test_broker_with_access_lists_wants_the_right_keys(apache_tools: None, tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "plain_acl.yml").write_text(ACCESS)
+    home = {"rocketmq.home.dir": str(tmp_path)}
+    with (
+        ApacheNamesrv(LEGACY) as namesrv,
+        ApacheBroker(LEGACY, namesrv, workdir=tmp_path, properties=home, aclEnable=True) as broker,
+    ):
+        side = Small("guarded", namesrv, broker, tmp_path)
+        command = "updateTopic -b {broker} -t guarded -r 2 -w 2"
+        for keys in ((), ("--accessKey", "operator", "--secretKey", "wrong-secret")):
+            refused = orbitmq(side, command, *keys)
+            assert refused.exit_code == 1, refused.output
+        keys = ("--accessKey", "operator", "--secretKey", "12345678")
+        assert orbitmq(side, command, *keys).exit_code == 0
+        wait_until(
+            lambda: orbitmq(side, "topicStatus -t guarded", *keys).exit_code == 0,
+            timeout_s=WAIT_S,
+            what="the topic",
+        )
+        sent = orbitmq(side, "sendMessage -t guarded -p signed -k sign", *keys)
+        assert "SEND_OK" in sent.stdout
+        assert "signed" in orbitmq(side, "printMsg -t guarded", *keys).stdout
+
+
 # -- controllers -------------------------------------------------------------------------------------------
 
 

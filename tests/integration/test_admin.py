@@ -227,12 +227,31 @@ def test_broker_that_is_down_keeps_its_row(cluster: RunningBroker) -> None:
         loop.close()
 
 
-async def _register_dead_broker(name_server: str) -> RpcClient:
+def test_change_for_a_cluster_reaches_the_brokers_that_are_up_and_names_the_others(
+    cluster: RunningBroker,
+) -> None:
+    loop = LoopThread()
+    client = loop.run(_register_dead_broker(cluster.name_server, "DefaultCluster"))
+    try:
+        args = ("updateTopic", "-c", "DefaultCluster", "-t", "partly", "-r", "3", "-w", "3")
+        result = run(cluster.name_server, *args, "--timeout", "2")
+        assert result.exit_code == 1
+        assert "1 of 2 servers did not take the change" in result.stderr
+        assert f"Done: {cluster.address}." in result.stderr
+        assert "Not done: 127.0.0.1:1: " in result.stderr
+        routed = ("topicRoute", "-t", "partly")
+        until(lambda: run(cluster.name_server, *routed).exit_code == 0, "the route of what was done")
+    finally:
+        loop.run(client.close())
+        loop.close()
+
+
+async def _register_dead_broker(name_server: str, cluster: str = "DeadCluster") -> RpcClient:
     client = RpcClient()
     header = RegisterBrokerRequest(
         broker_name="broker-dead",
         broker_addr="127.0.0.1:1",
-        cluster_name="DeadCluster",
+        cluster_name=cluster,
         ha_server_addr="127.0.0.1:2",
         broker_id=0,
         compressed=False,

@@ -9,7 +9,13 @@ Works with this project's servers and with Apache's, 4.9 and 5.x. Answers to Apa
 """
 
 from orbitmq.admin.base import Result
-from orbitmq.admin.errors import AdminError, NoNameServerError, UnknownNameError, UnreachableError
+from orbitmq.admin.errors import (
+    AdminError,
+    NoNameServerError,
+    PartlyDoneError,
+    UnknownNameError,
+    UnreachableError,
+)
 from orbitmq.admin.session import Admin, AdminOptions
 
 __all__ = [
@@ -17,6 +23,7 @@ __all__ = [
     "AdminError",
     "AdminOptions",
     "NoNameServerError",
+    "PartlyDoneError",
     "Result",
     "UnknownNameError",
     "UnreachableError",

@@ -125,21 +125,20 @@ async def store_user(
 ) -> Changed:
     """Create or change a user on a broker or on every broker of a cluster."""
     code = RequestCode.AUTH_CREATE_USER if create else RequestCode.AUTH_UPDATE_USER
-    done = []
-    for address in await admin.targets(broker, cluster, slaves=True):
-        await admin.ask(address, code, {"username": info.username or ""}, info.encode())
-        action = f"user {info.username} {'created' if create else 'changed'}"
-        done.append(Change(target=address, action=action))
-    return Changed(changes=done)
+    return await admin.change_each(
+        await admin.targets(broker, cluster, slaves=True),
+        f"user {info.username} {'created' if create else 'changed'}",
+        code,
+        {"username": info.username or ""},
+        info.encode(),
+    )
 
 
 async def delete_user(admin: Admin, username: str, *, broker: str | None, cluster: str | None) -> Changed:
     """Delete a user."""
-    done = []
-    for address in await admin.targets(broker, cluster, slaves=True):
-        await admin.ask(address, RequestCode.AUTH_DELETE_USER, {"username": username})
-        done.append(Change(target=address, action=f"user {username} deleted"))
-    return Changed(changes=done)
+    targets = await admin.targets(broker, cluster, slaves=True)
+    fields = {"username": username}
+    return await admin.change_each(targets, f"user {username} deleted", RequestCode.AUTH_DELETE_USER, fields)
 
 
 async def copy_users(admin: Admin, source: str, target: str, names: Sequence[str] = ()) -> Changed:
@@ -149,7 +148,7 @@ async def copy_users(admin: Admin, source: str, target: str, names: Sequence[str
         found = [info for name in names for info in await _users_at(admin, origin, name, None)]
     else:
         found = await _users_at(admin, origin, None, None)
-    done = []
+    done: list[Change] = []
     for info in found:
         exists = await _users_at(admin, goal, info.username or "", None)
         changed = await store_user(admin, info, create=not exists, broker=goal, cluster=None)
@@ -234,12 +233,13 @@ async def store_acl(
 ) -> Changed:
     """Create or change an access list on a broker or on every broker of a cluster."""
     code = RequestCode.AUTH_CREATE_ACL if create else RequestCode.AUTH_UPDATE_ACL
-    done = []
-    for address in await admin.targets(broker, cluster, slaves=True):
-        await admin.ask(address, code, {"subject": info.subject or ""}, info.encode())
-        action = f"access list of {info.subject} {'created' if create else 'changed'}"
-        done.append(Change(target=address, action=action))
-    return Changed(changes=done)
+    return await admin.change_each(
+        await admin.targets(broker, cluster, slaves=True),
+        f"access list of {info.subject} {'created' if create else 'changed'}",
+        code,
+        {"subject": info.subject or ""},
+        info.encode(),
+    )
 
 
 async def delete_acl(
@@ -247,11 +247,9 @@ async def delete_acl(
 ) -> Changed:
     """Delete an access list, or its entries for one resource."""
     fields = {"subject": subject} | ({"resource": resource} if resource else {})
-    done = []
-    for address in await admin.targets(broker, cluster, slaves=True):
-        await admin.ask(address, RequestCode.AUTH_DELETE_ACL, fields)
-        done.append(Change(target=address, action=f"access list of {subject} deleted"))
-    return Changed(changes=done)
+    targets = await admin.targets(broker, cluster, slaves=True)
+    action = f"access list of {subject} deleted"
+    return await admin.change_each(targets, action, RequestCode.AUTH_DELETE_ACL, fields)
 
 
 async def copy_acls(admin: Admin, source: str, target: str, subjects: Sequence[str] = ()) -> Changed:
@@ -261,7 +259,7 @@ async def copy_acls(admin: Admin, source: str, target: str, subjects: Sequence[s
         found = [info for one in subjects for info in await _acls_at(admin, origin, one, {})]
     else:
         found = await _acls_at(admin, origin, None, {})
-    done = []
+    done: list[Change] = []
     for info in found:
         exists = await _acls_at(admin, goal, info.subject or "", {})
         changed = await store_acl(admin, info, create=not exists, broker=goal, cluster=None)

@@ -318,11 +318,9 @@ async def update_broker_config(
     """Change settings of a broker, or of the masters (with ``slaves``: all brokers) of a cluster."""
     body = properties_text(settings)
     detail = " ".join(f"{key}={value}" for key, value in settings.items())
-    done = []
-    for address in await admin.targets(broker, cluster, slaves=slaves):
-        await admin.ask(address, RequestCode.UPDATE_BROKER_CONFIG, None, body)
-        done.append(Change(target=address, action="config stored", detail=detail))
-    return Changed(changes=done)
+    targets = await admin.targets(broker, cluster, slaves=slaves)
+    code = RequestCode.UPDATE_BROKER_CONFIG
+    return await admin.change_each(targets, "config stored", code, None, body, detail=detail)
 
 
 async def change_role(admin: Admin, broker: str, role: str, broker_id: int | None = None) -> Changed:
@@ -342,11 +340,7 @@ async def _each_broker(
         addresses = [address for _, _, broker_id, address in members if broker_id == MASTER_ID]
     else:
         addresses = await admin.targets(broker, cluster)
-    done = []
-    for address in admin.each("brokers", addresses):
-        await admin.ask(address, code, timeout_s=admin.slow_s)
-        done.append(Change(target=address, action=action))
-    return Changed(changes=done)
+    return await admin.change_each(addresses, action, code, timeout_s=admin.slow_s)
 
 
 async def clean_expired_queues(admin: Admin, *, broker: str | None, cluster: str | None) -> Changed:
@@ -391,44 +385,34 @@ async def update_cold_data_limit(
 ) -> Changed:
     """Limit the cold reads of a group."""
     body = properties_text({group: str(threshold)})
-    done = []
-    for address in await admin.targets(broker, cluster):
-        await admin.ask(address, RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG, None, body)
-        done.append(
-            Change(target=address, action=f"cold reads of {group} limited", detail=f"threshold={threshold}")
-        )
-    return Changed(changes=done)
+    targets = await admin.targets(broker, cluster)
+    code, action = RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG, f"cold reads of {group} limited"
+    return await admin.change_each(targets, action, code, None, body, detail=f"threshold={threshold}")
 
 
 async def remove_cold_data_limit(
     admin: Admin, group: str, *, broker: str | None, cluster: str | None
 ) -> Changed:
     """Lift that limit."""
-    done = []
-    for address in await admin.targets(broker, cluster):
-        await admin.ask(address, RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG, None, group.encode())
-        done.append(Change(target=address, action=f"limit of cold reads of {group} removed"))
-    return Changed(changes=done)
+    targets = await admin.targets(broker, cluster)
+    code, action = RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG, f"limit of cold reads of {group} removed"
+    return await admin.change_each(targets, action, code, None, group.encode())
 
 
 async def set_read_ahead(admin: Admin, mode: str, *, broker: str | None, cluster: str | None) -> Changed:
     """How the kernel reads the log ahead: 0 as usual, 1 not at all."""
-    done = []
-    for address in await admin.targets(broker, cluster, slaves=True):
-        await admin.ask(address, RequestCode.SET_COMMITLOG_READ_MODE, {"READ_AHEAD_MODE": mode})
-        done.append(Change(target=address, action=f"read ahead mode set to {mode}"))
-    return Changed(changes=done)
+    targets = await admin.targets(broker, cluster, slaves=True)
+    code, fields = RequestCode.SET_COMMITLOG_READ_MODE, {"READ_AHEAD_MODE": mode}
+    return await admin.change_each(targets, f"read ahead mode set to {mode}", code, fields)
 
 
 async def switch_timer_engine(
     admin: Admin, engine: str, *, broker: str | None, cluster: str | None
 ) -> Changed:
     """Which of its two engines keeps timed messages (5.4 and up); ``engine`` is R or F."""
-    done = []
-    for address in await admin.targets(broker, cluster):
-        await admin.ask(address, RequestCode.SWITCH_TIMER_ENGINE, {"E_T": engine})
-        done.append(Change(target=address, action=f"timer engine is {TIMER_ENGINES[engine]}"))
-    return Changed(changes=done)
+    targets = await admin.targets(broker, cluster)
+    action = f"timer engine is {TIMER_ENGINES[engine]}"
+    return await admin.change_each(targets, action, RequestCode.SWITCH_TIMER_ENGINE, {"E_T": engine})
 
 
 async def add_broker(admin: Admin, container: str, config_path: str) -> Changed:

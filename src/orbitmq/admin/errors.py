@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from orbitmq.errors import OrbitError
 
-__all__ = ["AdminError", "NoNameServerError", "UnknownNameError", "UnreachableError"]
+__all__ = ["AdminError", "NoNameServerError", "PartlyDoneError", "UnknownNameError", "UnreachableError"]
 
 
 class AdminError(OrbitError):
@@ -25,6 +25,16 @@ class UnreachableError(AdminError):
         self.role = role
         self.address = address
         self.reason = reason
+
+
+class PartlyDoneError(AdminError):
+    """A change for several servers that some took and others did not."""
+
+    def __init__(self, done: list[str], failures: dict[str, OrbitError]) -> None:
+        super().__init__(f"{len(failures)} of {len(done) + len(failures)} servers did not take the change")
+        self.done = done
+        """Addresses that took it."""
+        self.failures = failures
 
 
 class UnknownNameError(AdminError):

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from orbitmq.admin.base import Change, Changed, Result
+from orbitmq.admin.base import Changed, Result
 from orbitmq.admin.errors import UnknownNameError
 from orbitmq.admin.session import Admin, best_address
 from orbitmq.admin.topics import topic_names
@@ -559,11 +559,9 @@ async def update_group(
     admin: Admin, config: SubscriptionGroupConfig, *, broker: str | None, cluster: str | None
 ) -> Changed:
     """Make or change a group."""
-    done = []
-    for address in await admin.targets(broker, cluster):
-        await admin.ask(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, encode_body(config))
-        done.append(Change(target=address, action=f"group {config.group_name} stored"))
-    return Changed(changes=done)
+    targets = await admin.targets(broker, cluster)
+    code, action = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, f"group {config.group_name} stored"
+    return await admin.change_each(targets, action, code, None, encode_body(config))
 
 
 async def update_group_list(
@@ -572,11 +570,9 @@ async def update_group_list(
     """Make or change many groups in one request to each broker."""
     body = SubscriptionGroupList(group_config_list=list(groups)).encode()
     code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
-    done = []
-    for address in await admin.targets(broker, cluster):
-        await admin.ask(address, code, None, body, timeout_s=admin.slow_s)
-        done.append(Change(target=address, action=f"{len(groups)} groups stored"))
-    return Changed(changes=done)
+    targets = await admin.targets(broker, cluster)
+    action = f"{len(groups)} groups stored"
+    return await admin.change_each(targets, action, code, None, body, timeout_s=admin.slow_s)
 
 
 def read_group_list(data: bytes) -> list[SubscriptionGroupConfig]:
@@ -588,31 +584,25 @@ async def delete_group(
     admin: Admin, group: str, *, broker: str | None, cluster: str | None, remove_offset: bool = False
 ) -> Changed:
     """Delete a group; of a whole cluster its retry and dead-letter topics as well."""
-    done = []
     header = DeleteSubscriptiongroupRequest(
         group_name=group, clean_offset=remove_offset, remove_offset=remove_offset
     )
     targets = await admin.targets(broker, cluster)
-    for address in targets:
-        await admin.ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
-        done.append(Change(target=address, action=f"group {group} deleted"))
+    code = RequestCode.DELETE_SUBSCRIPTIONGROUP
+    changed = await admin.change_each(targets, f"group {group} deleted", code, header)
     if broker is None and cluster is not None:
         for topic in (retry_topic(group), dlq_topic(group)):
-            for address in targets:
-                in_broker = DeleteTopicInBrokerRequest(topic=topic)
-                await admin.ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, in_broker)
+            in_broker = DeleteTopicInBrokerRequest(topic=topic)
+            await admin.change_each(targets, "", RequestCode.DELETE_TOPIC_IN_BROKER, in_broker)
             in_namesrv = DeleteTopicInNamesrvRequest(topic=topic, cluster_name=cluster)
             await admin.tell_name_servers(RequestCode.DELETE_TOPIC_IN_NAMESRV, in_namesrv)
-    return Changed(changes=done)
+    return changed
 
 
 async def set_consume_mode(
     admin: Admin, mode: MessageRequestMode, *, broker: str | None, cluster: str | None
 ) -> Changed:
     """Whether a group pulls or pops a topic."""
-    done = []
-    for address in await admin.targets(broker, cluster):
-        await admin.ask(address, RequestCode.SET_MESSAGE_REQUEST_MODE, None, mode.encode())
-        action = f"group {mode.consumer_group} takes {mode.topic} by {mode.mode}"
-        done.append(Change(target=address, action=action))
-    return Changed(changes=done)
+    targets = await admin.targets(broker, cluster)
+    action = f"group {mode.consumer_group} takes {mode.topic} by {mode.mode}"
+    return await admin.change_each(targets, action, RequestCode.SET_MESSAGE_REQUEST_MODE, None, mode.encode())

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from orbitmq.admin.errors import NoNameServerError, UnknownNameError, UnreachableError
+from orbitmq.admin.base import Change, Changed
+from orbitmq.admin.errors import NoNameServerError, PartlyDoneError, UnknownNameError, UnreachableError
 from orbitmq.codes import RequestCode, ResponseCode, SerializeType
 from orbitmq.errors import ConnectionLostError, OrbitError, RequestTimeoutError, TopicNotFound, error_for_code
 from orbitmq.model.names import retry_topic
@@ -154,6 +155,35 @@ class Admin:
             address: await self.ask(address, code, header, body, role="name server")
             for address in self.required_name_servers()
         }
+
+    async def change_each(
+        self,
+        addresses: Iterable[str],
+        action: str,
+        code: int,
+        header: Header | dict[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        detail: str = "",
+        timeout_s: float | None = None,
+    ) -> Changed:
+        """Ask each server for the same change, also when one before it failed.
+
+        Raises ``PartlyDoneError`` when some took it, the first failure when none did.
+        """
+        done: list[str] = []
+        failures: dict[str, OrbitError] = {}
+        for address in self.each("servers", addresses):
+            try:
+                await self.ask(address, code, header, body, timeout_s=timeout_s)
+                done.append(address)
+            except OrbitError as error:
+                failures[address] = error
+        if failures and done:
+            raise PartlyDoneError(done, failures)
+        for failure in failures.values():
+            raise failure
+        return Changed(changes=[Change(target=address, action=action, detail=detail) for address in done])
 
     def required_name_servers(self) -> list[str]:
         """The name servers. Raises ``NoNameServerError``."""

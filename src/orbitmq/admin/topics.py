@@ -261,7 +261,7 @@ async def update_topic(
     name servers.
     """
     targets = await admin.targets(broker, cluster)
-    done = [await _put_topic(admin, address, config, changes) for address in targets]
+    done = (await _put_topic(admin, targets, config, changes)).changes
     if config.order:
         if cluster is not None and broker is None:
             names = await admin.broker_names(cluster)
@@ -273,7 +273,9 @@ async def update_topic(
     return Changed(changes=done)
 
 
-async def _put_topic(admin: Admin, address: str, config: TopicConfig, changes: Mapping[str, str]) -> Change:
+async def _put_topic(
+    admin: Admin, addresses: list[str], config: TopicConfig, changes: Mapping[str, str]
+) -> Changed:
     attributes = ",".join(f"{key}={value}" if key.startswith("+") else key for key, value in changes.items())
     header = UpdateAndCreateTopicRequest(
         topic=config.topic_name,
@@ -286,13 +288,13 @@ async def _put_topic(admin: Admin, address: str, config: TopicConfig, changes: M
         order=config.order,
         attributes=attributes,
     )
-    await admin.ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
     detail = (
         f"readQueueNums={config.read_queue_nums} writeQueueNums={config.write_queue_nums} perm={config.perm}"
         f" order={str(config.order).lower()} topicSysFlag={config.topic_sys_flag}"
         + (f" attributes={attributes}" if attributes else "")
     )
-    return Change(target=address, action=f"topic {config.topic_name} stored", detail=detail)
+    code, action = RequestCode.UPDATE_AND_CREATE_TOPIC, f"topic {config.topic_name} stored"
+    return await admin.change_each(addresses, action, code, header, detail=detail)
 
 
 def system_flag(*, unit: bool, unit_subscription: bool) -> int:
@@ -305,14 +307,14 @@ async def update_topic_list(
 ) -> Changed:
     """Make or change many topics in one request to each broker."""
     body = TopicConfigList(topic_config_list=list(topics)).encode()
-    done = []
-    for address in await admin.targets(broker, cluster):
-        header = UpdateAndCreateTopicListRequest()
-        await admin.ask(
-            address, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, header, body, timeout_s=admin.slow_s
-        )
-        done.append(Change(target=address, action=f"{len(topics)} topics stored"))
-    return Changed(changes=done)
+    return await admin.change_each(
+        await admin.targets(broker, cluster),
+        f"{len(topics)} topics stored",
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+        UpdateAndCreateTopicListRequest(),
+        body,
+        timeout_s=admin.slow_s,
+    )
 
 
 async def update_topic_perm(
@@ -338,7 +340,7 @@ async def update_topic_perm(
             write_queue_nums=old.write_queue_nums,
             topic_sys_flag=old.topic_sys_flag,
         )
-        await _put_topic(admin, address, config, {})
+        await _put_topic(admin, [address], config, {})
         done.append(Change(target=address, action=f"perm of {topic} changed from {old.perm} to {perm}"))
     if not done:
         raise AdminError(f"topic {topic} is on no master of {broker or cluster}")
@@ -347,14 +349,13 @@ async def update_topic_perm(
 
 async def delete_topic(admin: Admin, topic: str, cluster: str) -> Changed:
     """Delete a topic from the masters of a cluster, then from every name server."""
-    done = []
-    for address in await admin.targets(None, cluster):
-        header = DeleteTopicInBrokerRequest(topic=topic)
-        await admin.ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, header)
-        done.append(Change(target=address, action=f"topic {topic} deleted"))
+    header = DeleteTopicInBrokerRequest(topic=topic)
+    targets = await admin.targets(None, cluster)
+    action = f"topic {topic} deleted"
+    done = (await admin.change_each(targets, action, RequestCode.DELETE_TOPIC_IN_BROKER, header)).changes
     names = DeleteTopicInNamesrvRequest(topic=topic, cluster_name=cluster)
     for address in await admin.tell_name_servers(RequestCode.DELETE_TOPIC_IN_NAMESRV, names):
-        done.append(Change(target=address, action=f"topic {topic} deleted"))
+        done.append(Change(target=address, action=action))
     return Changed(changes=done)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from orbitmq.admin import Admin, NoNameServerError, UnknownNameError, UnreachableError
+from orbitmq.admin import Admin, NoNameServerError, PartlyDoneError, UnknownNameError, UnreachableError
 from orbitmq.codes import ResponseCode
 from orbitmq.errors import BrokerError, OrbitError
 
@@ -67,6 +67,10 @@ async def explain(admin: Admin, args: Mapping[str, Any], error: OrbitError) -> F
             )
         case UnreachableError():
             return Failure(str(error), _checks(error), EXIT_NO_ANSWER)
+        case PartlyDoneError():
+            hints = [f"Done: {', '.join(error.done)}."]
+            hints += (f"Not done: {address}: {why}" for address, why in error.failures.items())
+            return Failure(str(error), hints, EXIT_FAILED)
         case UnknownNameError():
             hints = _meant(error.name, error.known)
             if not hints and 0 < len(error.known) <= 20:
