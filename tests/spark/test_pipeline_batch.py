@@ -172,7 +172,7 @@ def test_avro_and_protobuf_are_decoded_on_the_executors(run: Callable[..., Outco
     kind.field.add(name="id", number=1, type=9, label=1)
     (tmp_path / "shop.desc").write_bytes(files.SerializeToString())
     write_messages(tmp_path, [stream.getvalue(), b"\x0a\x05proto", b"\x0a\x09cut"])
-    steps = [
+    steps: list[dict[str, Any]] = [
         {"name": "a", "kind": "decode", "format": "avro", "schema": json.dumps(schema), "from": "rows"},
         {
             "name": "p",
