@@ -137,6 +137,40 @@ async def test_tables_of_the_slave_become_the_masters(tmp_path: Path) -> None:
         assert slave.topics.configs["Made"].write_queue_nums == 5
 
 
+@pytest.mark.slow
+def test_four_files_are_equal_within_15_s_at_the_intervals_of_the_seeds(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        usual: dict[str, Any] = {"metadata_sync_interval_ms": 10_000}
+        async with (
+            make_broker(tmp_path / "m", **usual) as master,
+            make_broker(tmp_path / "s", BrokerRole.SLAVE, 1, **usual) as slave,
+        ):
+            introduce(slave, master)
+            # The worst moment: right after a round, so that the next one is a whole interval away.
+            first = TopicConfig(topic_name="First")
+            master.topics.update(first)
+            await until(lambda: "First" in slave.topics.configs, "the first round", 6)
+            master.topics.update(TopicConfig(topic_name="Second"))
+            master.groups.update(SubscriptionGroupConfig(group_name="readers"))
+            put(master, 10)
+            master.offsets.commit("test", "readers", "T", 0, 2)
+            master.offsets.persist()
+            master.schedule.persist()
+
+            def equal() -> bool:
+                return all(
+                    config_file(master, name) is not None
+                    and config_file(master, name) == config_file(slave, name)
+                    for name in TABLES
+                )
+
+            await until(equal, "four equal files", 15)
+            assert "Second" in slave.topics.configs
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(asyncio.wait_for(scenario(), 30))
+
+
 @on_both_loops
 async def test_sync_master_answers_by_what_slaves_have(tmp_path: Path) -> None:
     role = BrokerRole.SYNC_MASTER

@@ -399,7 +399,7 @@ class Broker:
             clock=self._clock,
             sql_filters=self.filters,
         )
-        self.store.on_arrival = self._arrived
+        self.store.on_arrival = self._arrived if self.failover is None else self._arrived_in_group
 
     def _build_handlers(self, store_host: bytes) -> list[Route | RawRoute]:
         config = self.config
@@ -580,9 +580,18 @@ class Broker:
             self.registration.refresh()
 
     def _arrived(self, topic: str, queue_id: int) -> None:
+        self._pull.waiters.arrived(topic, queue_id)
         if self._replicas.links:
             self._replicas.wake()
-        if self.failover is not None and self.failover.acting:
+        listener = self._on_arrival.get(topic)
+        if listener is not None:
+            listener(queue_id)
+
+    def _arrived_in_group(self, topic: str, queue_id: int) -> None:
+        """The same with failover: what is not safe yet is sent to slaves, and not read."""
+        assert self.failover is not None
+        self._replicas.wake()
+        if self.failover.acting:
             self.failover.in_sync.arrived(topic, queue_id)
         else:
             self._readable(topic, queue_id)

@@ -47,6 +47,7 @@ _SETTLE_S: Final = 0.3
 _NEW_GROUP_S: Final = 2.0
 """The same when the group has no state yet: its brokers may just be starting."""
 _RANK_S: Final = 1.0
+_EAGER_S: Final = 0.1
 _HAND_OVER_S: Final = 10.0
 _REVOKE_S: Final = 1.0
 _UNKNOWN: Final = -1
@@ -96,6 +97,8 @@ class Failover:
         self._fence_timer: asyncio.TimerHandle | None = None
         self._pause_s = 0.0
         """Until the next look."""
+        self._eager = False
+        """An operator waits for us to be master."""
         self.barred = False
         """Nobody is master and we may not be it."""
         self._vacant_since: float | None = None
@@ -137,7 +140,7 @@ class Failover:
 
     async def _run(self) -> None:
         while True:
-            self._pause_s = min(_ROUND_S_MAX, self._ttl_s / 6)
+            self._pause_s = _EAGER_S if self._eager else min(_ROUND_S_MAX, self._ttl_s / 6)
             try:
                 await self.look()
                 if not self.barred:
@@ -506,6 +509,7 @@ class Failover:
             )
         if seen.master_key is None:
             raise ServerError("an election is under way; ask again when it is over")
+        self._eager = True
         try:
             written = await self._write_state(seen, msgspec.structs.replace(state, preferred=self._own))
             if not written:
@@ -517,6 +521,8 @@ class Failover:
             raise ServerError(f"etcd does not answer: {error}") from None
         except TimeoutError:
             raise ServerError("the master did not hand over in time; see its log") from None
+        finally:
+            self._eager = False
 
     def _serving(self) -> bool:
         return self.acting and not self._config.is_slave
