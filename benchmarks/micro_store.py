@@ -21,6 +21,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from orbitmq.record.batch import encode_batch
 from orbitmq.store.config import StoreConfig
 from orbitmq.store.message_store import MessageStore
 from orbitmq.store.types import NewMessage
@@ -34,6 +35,7 @@ PROPERTIES = (
     b"UNIQ_KEY\x017F0000014676C0DEE0B0%012X\x02TAGS\x01TagA\x02WAIT\x01true\x02CLUSTER\x01DefaultCluster\x02"
     b"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02"
 )
+ROW_PROPERTIES = b"UNIQ_KEY\x017F0000014676C0DEE0B0%012X\x02WAIT\x01true\x02"
 Figures = dict[str, float]
 
 
@@ -128,6 +130,48 @@ def append_us(
         sent = messages(CHUNK, body_bytes, 8, first)
         spent += cpu_us(partial(append, store, sent), 1)
     return spent / (-(-count // CHUNK) * CHUNK)
+
+
+def measure_rows(count: int) -> Figures:
+    """Batches straight from the row a producer sends, as the broker stores them."""
+    figures: Figures = {}
+    for name, tails in (("alike", [b""]), ("uneven", [b"", b"a\x01b\x02", b"TAGS\x01TagA\x02"])):
+        rows = [
+            encode_batch(
+                (0, b"x" * 128, ROW_PROPERTIES % (first + n) + tails[n % len(tails)]) for n in range(BATCH)
+            )
+            for first in range(0, count, BATCH)
+        ]
+        wanted = [NewMessage(TOPIC, at % 8, row, b"", 1_794_773_001_075, HOST) for at, row in enumerate(rows)]
+        best = 1e9
+        for _ in range(ROUNDS):
+            with new_store() as store:
+                append = store.append_entries
+                append_singly(store, messages(1, 128, 1))
+                best = min(best, cpu_us(lambda: [append(one) for one in wanted], len(rows) * BATCH))  # noqa: B023  called at once
+        figures[f"append 128 B, row of {BATCH}, {name}: us"] = best
+    return figures
+
+
+def measure_replica(count: int) -> Figures:
+    """What a slave does with the bytes of its master's log."""
+    figures: Figures = {}
+    for body_bytes in (128, 1024):
+        with new_store() as source:
+            append_in_batches(source, messages(count, body_bytes, 8))
+            end = source.max_log_offset
+            pieces = [bytes(source.log_range(at, 200_000)) for at in range(0, end, 200_000)]
+        best = 1e9
+        for _ in range(ROUNDS):
+            with new_store() as replica:
+
+                def copy(replica: MessageStore = replica, pieces: list[bytes] = pieces) -> None:
+                    for piece in pieces:
+                        replica.append_raw(replica.max_log_offset, piece)
+
+                best = min(best, cpu_us(copy, count))
+        figures[f"replicated {body_bytes} B: us"] = best
+    return figures
 
 
 def read_all(store: MessageStore, queue_count: int, **filters: Any) -> int:
@@ -271,7 +315,8 @@ def run(
     count: int = 100_000, recovery_mib: int = 256, key_count: int = 1_000_000, big_gib: int = 0
 ) -> Figures:
     """All figures by name."""
-    figures = measure_machine() | measure_appends(count) | measure_reads(count)
+    figures = measure_machine() | measure_appends(count) | measure_rows(count)
+    figures |= measure_reads(count) | measure_replica(min(count, 50_000))
     if recovery_mib:
         figures |= measure_recovery(recovery_mib << 20)
     if key_count:

@@ -192,6 +192,7 @@ def matches_properties(properties):
 _FROM_BLOCK: Final = f"""\
 def select_block(block, log_offsets, sizes, base, count_max):
     found = []
+    hit = -1
     for at, (start, size) in enumerate(zip(log_offsets, sizes)):
         start -= base
         end = start + size
@@ -209,7 +210,11 @@ def select_block(block, log_offsets, sizes, base, count_max):
                 raw = record_properties(block[start:end])
 """
 _SKIP: Final = f"""\
-        if size < {SEARCHED_BYTES_MAX} and block.find(NEEDLE, start + {FIXED_V4.size}, end) < 0:
+        if hit < start and len(block) <= {SEARCHED_BYTES_MAX} * len(sizes):
+            hit = block.find(NEEDLE, start)
+            if hit < 0:
+                break
+        if hit >= end:
             continue
 """
 _FOUND: Final = ("found.append(at)", "if len(found) == count_max:", "    break", "continue")

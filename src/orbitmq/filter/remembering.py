@@ -22,8 +22,8 @@ BlockSelect = Callable[[bytes, Sequence[int], Sequence[int], int, int], list[int
 of the piece, and how many are wanted. Gives the places of the first that many which match."""
 
 SEARCHED_BYTES_MAX: Final = 2048
-"""A larger record is not searched as a whole for what it must contain: that would cost more than looking for its
-properties."""
+"""Records that are larger on average are not searched as a whole for what a match must contain: that would cost more
+than looking for their properties."""
 ANSWERS_MAX: Final = 4096
 TEXT_BYTES_MAX: Final = 1024
 """Both bound what outsiders can make us remember."""
@@ -57,14 +57,21 @@ class RememberingSelect:
             self._pause -= 1
             return self._work_out(block, log_offsets, sizes, base, count_max)
         found: list[int] = []
-        needle, answers, unpack, find = self._needle, self._answers, _HEAD.unpack_from, block.find
+        needle = self._needle if len(block) <= SEARCHED_BYTES_MAX * len(sizes) else b""
+        answers, unpack, find = self._answers, _HEAD.unpack_from, block.find
         looked = missed = 0
+        hit = -1  # where the needle is found next
         # Hot: once per message of a filtered queue.
         for at, (start, size) in enumerate(zip(log_offsets, sizes, strict=True)):
             start -= base
             end = start + size
-            if needle and size < SEARCHED_BYTES_MAX and find(needle, start + 88, end) < 0:
-                continue
+            if needle:
+                if hit < start:
+                    hit = find(needle, start)
+                    if hit < 0:
+                        break
+                if hit >= end:
+                    continue
             looked += 1
             try:
                 magic, sys_flag, body_size = unpack(block, start)

@@ -90,6 +90,16 @@ def test_odd_records_are_judged_as_each_alone_is(expression: str) -> None:
         assert select(selector, records) == expected
 
 
+def test_large_records_are_judged_as_each_alone_is() -> None:
+    selector = compile_selector("a = 'x' AND b > 5")
+    names = [
+        b"a\x01%b\x02b\x01%d\x02c\x01" % (b"xy"[n % 2 : n % 2 + 1], n) + BIG + b"\x02" for n in range(20)
+    ]
+    for turn in range(3 * PAUSE_BLOCKS):
+        records = [record_of(text + key(turn)) for text in names]
+        assert select(selector, records) == one_by_one(selector, records) == list(range(6, 20, 2))
+
+
 def test_unique_key_that_is_asked_for_is_not_forgotten() -> None:
     selector = compile_selector("UNIQ_KEY = '7F000001000018B4AAC2000000000002'")
     for _ in range(3 * PAUSE_BLOCKS):
