@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from orbitmq.cli.admin import AREAS, admin_commands, declarations
+from orbitmq.cli.admin_kit import run as run_module
 from orbitmq.cli.admin_kit.connect import CONNECTION_KEYS, connection_options, open_admin
 from orbitmq.cli.admin_kit.declare import Command
 from orbitmq.cli.admin_kit.explain import nearest
@@ -278,3 +281,31 @@ def test_command_starts_without_what_it_does_not_need() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+class Terminal(io.StringIO):
+    """Says of itself that somebody looks."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def shown_progress(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, *, shown: bool = True) -> str:
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(run_module, "_STARTED_OVER_S", 0.0)
+    monkeypatch.setenv("TERM", "xterm")
+
+    async def work() -> None:
+        with run_module._progress(shown=shown) as step:
+            if step is not None:
+                for done in range(4):
+                    step("topics", done, 3)
+
+    asyncio.run(work())
+    return stream.getvalue()
+
+
+def test_long_work_shows_its_progress_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "topics" in shown_progress(monkeypatch, Terminal())
+    assert shown_progress(monkeypatch, io.StringIO()) == ""
+    assert shown_progress(monkeypatch, Terminal(), shown=False) == ""
