@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -31,7 +33,7 @@ from orbitmq.client.settings import ConsumerSettings, LitePullSettings, Producer
 from orbitmq.client.transactions import LocalTransaction, TransactionCheck
 from orbitmq.model.route import MessageQueue
 from orbitmq.runtime.machine import process_id
-from orbitmq.runtime.tasks import every
+from orbitmq.runtime.tasks import TaskOwner, every
 
 __all__ = ["LitePullConsumer", "LoopThread", "Producer", "PullConsumer", "PushConsumer"]
 
@@ -45,6 +47,9 @@ class LoopThread:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._process_id = process_id()
+        self._tasks = TaskOwner("orbitmq-loop")
+        self._waiting: deque[tuple[Coroutine[Any, Any, Any], Future[Any]]] = deque()
+        self._woken = False
         self._thread = threading.Thread(target=self._run, name="orbitmq-loop", daemon=True)
         self._thread.start()
 
@@ -53,17 +58,55 @@ class LoopThread:
         try:
             self._loop.run_forever()
         finally:
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.run_until_complete(self._end())
             self._loop.close()
+
+    async def _end(self) -> None:
+        await self._tasks.close()
+        await self._loop.shutdown_asyncgens()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine on the loop."""
+        future: Future[T] = Future()
         try:
             self._check_caller()
+            self._waiting.append((work, future))
+            # Waking the loop is a system call: one serves all that was handed over until it looks. The flag goes
+            # down before the loop looks, so what comes later wakes it again.
+            if not self._woken:
+                self._woken = True
+                self._loop.call_soon_threadsafe(self._start_waiting)
         except ClientStateError:
             work.close()
             raise
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            self._refuse_waiting()  # closed since we asked; the future says so
+        return future
+
+    def _start_waiting(self) -> None:
+        self._woken = False
+        while self._waiting:
+            work, future = self._waiting.popleft()
+            if future.cancelled():
+                work.close()
+                continue
+            task = self._tasks.start(_settle(work, future), "call")
+            task.add_done_callback(partial(_ended, work, future))
+            future.add_done_callback(partial(self._cancel_too, task))
+
+    def _cancel_too(self, task: asyncio.Task[None], future: Future[Any]) -> None:
+        if future.cancelled() and not task.done():
+            try:
+                self._loop.call_soon_threadsafe(task.cancel)
+            except RuntimeError:
+                pass  # the loop has ended, and the task with it
+
+    def _refuse_waiting(self) -> None:
+        while self._waiting:
+            work, future = self._waiting.popleft()
+            work.close()
+            if future.set_running_or_notify_cancel():
+                future.set_exception(ClientStateError("the loop of this client is closed"))
 
     def check_thread(self) -> None:
         """Raises ``ClientStateError`` on the loop's own thread."""
@@ -94,6 +137,25 @@ class LoopThread:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(10.0)
+        self._refuse_waiting()
+
+
+async def _settle(work: Coroutine[Any, Any, T], future: Future[T]) -> None:
+    """Run a coroutine for a future of another thread."""
+    try:
+        result = await work
+    except Exception as error:  # noqa: BLE001 - whatever it raises is for who waits
+        if future.set_running_or_notify_cancel():
+            future.set_exception(error)
+    else:
+        if future.set_running_or_notify_cancel():
+            future.set_result(result)
+
+
+def _ended(work: Coroutine[Any, Any, Any], future: Future[Any], _task: asyncio.Task[None]) -> None:
+    """Nobody waits for ever: a task that was cancelled, perhaps before its first step, cancels its future."""
+    work.close()
+    future.cancel()
 
 
 async def _make(function: Callable[..., T], *arguments: Any, **settings: Any) -> T:

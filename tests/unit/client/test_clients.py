@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,39 @@ def test_client_left_behind_by_a_fork_says_so() -> None:
             return str(caught.value)
 
     assert str(os.getppid()) in asyncio.run(run())
+
+
+def test_calls_of_a_loop_thread_always_end() -> None:
+    async def answer(value: int) -> int:
+        return value
+
+    async def fail() -> None:
+        raise ValueError("told to who waits")
+
+    cancelled = threading.Event()
+
+    async def wait_long() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    loop = sync.LoopThread()
+    assert [loop.submit(answer(n)).result(10) for n in range(3)] == [0, 1, 2]
+    with pytest.raises(ValueError, match="told"):
+        loop.run(fail())
+    given_up = loop.submit(wait_long())
+    loop.run(answer(0))
+    assert given_up.cancel()
+    assert cancelled.wait(10)
+    left = [loop.submit(wait_long()) for _ in range(3)]
+    loop.close()
+    for future in left:
+        with pytest.raises(CancelledError):
+            future.result(10)
+    with pytest.raises(ClientStateError, match="closed"):
+        loop.run(answer(0))
 
 
 @pytest.mark.slow
