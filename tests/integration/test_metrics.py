@@ -10,6 +10,7 @@ import os
 import re
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -341,3 +342,28 @@ def test_ready_line_of_a_server_says_where_its_metrics_are(command: str, metric:
             assert process.wait(20) == 0
         finally:
             process.kill()
+
+
+@pytest.mark.slow
+def test_broker_whose_metrics_port_is_taken_says_so_and_leaves_its_store_alone(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        settings = {
+            "listenPort": "0",
+            "bindAddress": "127.0.0.1",
+            "metricsExporterType": "PROM",
+            "metricsPromExporterPort": str(port),
+            "storePathRootDir": str(tmp_path / "store"),
+        }
+        arguments = [part for key, text in settings.items() for part in ("--set", f"{key}={text}")]
+        done = subprocess.run(
+            [sys.executable, "-m", "orbitmq.cli.main", "broker", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert f"metrics cannot listen on 127.0.0.1:{port}" in done.stderr
+    assert "metricsPromExporterPort" in done.stderr
+    assert not (tmp_path / "store").exists()

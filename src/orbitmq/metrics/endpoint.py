@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -18,7 +19,7 @@ from orbitmq.metrics.families import TEXT_CONTENT_TYPE, Families
 from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.transport.ports import bind_port
 
-__all__ = ["MetricsEndpoint", "Pages", "parse_labels"]
+__all__ = ["MetricsEndpoint", "Pages", "bind_metrics", "parse_labels"]
 
 logger = logging.getLogger(__name__)
 
@@ -40,13 +41,26 @@ class Pages:
     """Why it should get no traffic now; empty when it may."""
 
 
+def bind_metrics(host: str, port: int) -> socket.socket:
+    """Take the port ahead of time. Raises ``OSError``, with the option to change in its text."""
+    try:
+        return bind_port(host, port)
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"metrics cannot listen on {host}:{port}: {error.strerror}; another metricsPromExporterPort helps",
+        ) from None
+
+
 class MetricsEndpoint:
     """Serves the pages from ``start`` to ``stop``."""
 
-    def __init__(self, host: str, port: int, pages: Pages) -> None:
+    def __init__(self, host: str, port: int, pages: Pages, bound: socket.socket | None = None) -> None:
+        """``bound`` is the port taken already, by ``bind_metrics``."""
         self._host = host
         self._port = port
         self._pages = pages
+        self._bound = bound
         self._server: asyncio.Server | None = None
         self._tasks = TaskOwner("metrics")
         self._connections: set[_Connection] = set()
@@ -64,14 +78,7 @@ class MetricsEndpoint:
 
     async def start(self) -> None:
         """Listen. Raises ``OSError``, with the option to change in its text."""
-        try:
-            bound = bind_port(self._host, self._port)
-        except OSError as error:
-            raise OSError(
-                error.errno,
-                f"metrics cannot listen on {self._host}:{self._port}: {error.strerror}; "
-                "another metricsPromExporterPort helps",
-            ) from None
+        bound = self._bound or bind_metrics(self._host, self._port)
         self._server = await asyncio.get_running_loop().create_server(lambda: _Connection(self), sock=bound)
         logger.info("metrics served address=%s", self.address)
 
