@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Measures what a newcomer waits for: from `git clone` to the first consumed message, by the README alone, with an empty
-# package cache. Usage: scripts/first_message.sh [repository, default: the one this script is in]
+# package cache. Usage: [WAY=core] scripts/first_message.sh [repository, default: the one this script is in]
+# WAY=setup (default) is 'make setup' with every development tool and Spark; WAY=core is 'pip install .' into a new .venv.
 # Everything happens in a directory of its own that goes at the end, on free ports, so that nothing running is disturbed.
 set -euo pipefail
 
@@ -30,8 +31,15 @@ git clone --quiet "$source_repository" "$work/orbitmq"
 cd "$work/orbitmq"
 lap "git clone"
 
-make setup >"$work/setup.log" 2>&1 || { tail -20 "$work/setup.log"; exit 1; }
-lap "make setup"
+install() {
+    if [ "${WAY:-setup}" = core ]; then
+        python3 -m venv .venv && .venv/bin/pip install .
+    else
+        make setup
+    fi
+}
+install >"$work/setup.log" 2>&1 || { tail -20 "$work/setup.log"; exit 1; }
+lap "installed (${WAY:-setup})"
 
 # What 'make run' does, on other ports.
 .venv/bin/orbitmq up --data ./data --port "${PORT:-0}" --broker-port "${BROKER_PORT:-0}" >"$work/up.log" 2>&1 &
