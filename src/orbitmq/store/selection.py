@@ -19,7 +19,7 @@ BlockSelect = Callable[[bytes, Sequence[int], Sequence[int], int, int], list[int
 """Judges neighbours in one go: a piece of the log, log offsets and sizes of records in it, the piece's log offset,
 and how many records are wanted. Gives the places of the first that many which match."""
 
-BLOCK_COUNT_MAX: Final = 512
+BLOCK_COUNT_MAX: Final = 128
 """The first block is as long as a pull may be, for everything may match; the following ones double up to this."""
 BLOCK_BYTES_MAX: Final = 1 << 20
 
