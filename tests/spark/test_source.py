@@ -93,7 +93,8 @@ def test_messages_of_the_java_client_are_read_with_equal_content_in_every_column
             "born_host": (one.born_host or "").removeprefix("/"),
             "store_host": (one.store_host or "").removeprefix("/"),
             "reconsume_times": one.reconsume_times,
-            "sys_flag": one.sys_flag,
+            # As stored. The client clears the bit of a body it has inflated, and only that.
+            "sys_flag": one.sys_flag | (len(one.body) > 4096),
             "flag": one.flag,
         }
 

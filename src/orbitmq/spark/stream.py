@@ -123,6 +123,10 @@ class _Driver:
         begins = self._begins(start, ends)
         if not self._enough(begins, ends):
             return given
+        if most is not None and not self._options.fail_on_data_loss and self._backlog(begins, ends) > most:
+            # What is gone must not use up the limit, or a stream far behind would pass over it batch by batch.
+            low = self._cluster.earliest(key for key in self._cluster.queues(expected=True) if key in begins)
+            begins = begins | {key: min(max(low[key], begins[key]), ends[key]) for key in low}
         limited = limit_offsets(begins, ends, most)
         return given if limited == start else as_offsets(limited)
 
@@ -146,13 +150,17 @@ class _Driver:
         new = [key for key in ends if key not in start]
         return start if not new else start | self._cluster.earliest(new)
 
+    @staticmethod
+    def _backlog(begins: QueueOffsets, ends: QueueOffsets) -> int:
+        return sum(max(ends[key] - begins[key], 0) for key in ends)
+
     def _enough(self, begins: QueueOffsets, ends: QueueOffsets) -> bool:
         """Whether ``minOffsetsPerTrigger`` is reached, or has been waited for long enough."""
         least = self._options.offsets_per_trigger_min
         if least is None or self._target is not None:
             return True
         now = SYSTEM_CLOCK.monotonic()
-        available = sum(max(ends[key] - begins[key], 0) for key in ends)
+        available = self._backlog(begins, ends)
         if self._waiting_since is None or not available:
             self._waiting_since = now
         if available < least and now - self._waiting_since < self._options.trigger_delay_max_ms / 1000:

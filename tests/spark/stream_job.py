@@ -1,0 +1,46 @@
+"""A program with one streaming query from a topic into Parquet, to be killed and started again.
+
+python -m tests.spark.stream_job NAME_SERVER TOPIC DIRECTORY [once]
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main(name_server: str, topic: str, directory: str, once: str = "") -> None:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.log.level", "ERROR")
+        # It lives for seconds: the second compiler would only cost.
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -Xshare:auto")
+        .getOrCreate()
+    )
+    rows = (
+        spark.readStream.format("rocketmq")
+        .schema("queue_id int, queue_offset bigint, msg_id string, body binary")
+        .options(
+            namesrvAddr=name_server,
+            topic=topic,
+            startingOffsets="earliest",
+            maxOffsetsPerTrigger=500,
+            minPartitions=3,
+        )
+        .load()
+    )
+    writer = rows.writeStream.format("parquet").option("path", f"{directory}/rows")
+    writer = writer.option("checkpointLocation", f"{directory}/checkpoint")
+    query = (writer.trigger(availableNow=True) if once else writer).start()
+    query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
