@@ -202,12 +202,21 @@ def test_killed_master_is_replaced_and_what_nobody_else_had_goes_when_it_returns
         assert log == log_of(old)
         assert not [body for body in unsure if body in log], "never acknowledged, and gone everywhere"
         consumer.wait_bodies(load.safe, timeout_s=30)
-        # The one that came back has everything: it is master again.
-        new.kill()
+        # The one that came back has everything: it is master again. The other one hangs meanwhile and wakes up in the
+        # belief that it is master still.
+        new.pause()
         with Load(producer, topic) as more:
-            more.wait_more(50, NEW_MASTER_S)
+            more.wait_more(50, 2 * NEW_MASTER_S)
         reader = java_latest.push_consumer(unique("later"), namesrv, {topic: "*"}, from_first=True)
         reader.wait_bodies(load.safe | more.safe, timeout_s=30)
+        new.resume()
+        wait_whole(old, new)
+        assert is_master(old)
+        assert not is_master(new)
+        log = log_of(old)
+        assert log == log_of(new)
+        assert not [body for body in load.safe | more.safe if body not in log]
+        new.check_log()
         old.check_log()
 
 

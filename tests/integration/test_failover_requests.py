@@ -13,6 +13,7 @@ from tests.integration.bad_requests import PULL, SEND_V2
 from tests.integration.failover_kit import TTL_S, Node, group, on_uvloop
 from tests.integration.ha_kit import ask, assert_equal_logs, name_server, put, rpc, until
 
+from orbitmq.broker.ha.stream import encode_report, encode_transfer_head
 from orbitmq.codes import RequestCode, ResponseCode
 from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.topic import TopicConfig
@@ -48,6 +49,18 @@ async def send(client: RpcClient, node: Node) -> Frame:
     return await client.call(node.running.address, RequestCode.SEND_MESSAGE_V2, ext=fields, body=b"x")
 
 
+async def first_transfer(node: Node) -> bytes:
+    """The head of what an ordinary slave without a log is sent; empty when it is sent away."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", node.running.config.ha_listen_port)
+    writer.write(encode_report(0))
+    try:
+        return await asyncio.wait_for(reader.readexactly(12), 5)
+    except (ConnectionError, asyncio.IncompleteReadError):
+        return b""
+    finally:
+        writer.close()
+
+
 def test_roles_change_by_request_through_etcd_and_routes_follow(etcd: Etcd, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with (
@@ -59,7 +72,10 @@ def test_roles_change_by_request_through_etcd_and_routes_follow(etcd: Etcd, tmp_
             second = next(node for node in brokers.nodes if node is not first)
             addresses = {node: node.running.address for node in brokers.nodes}
             await wait_routed(client, names, {0: addresses[first], second.number: addresses[second]})
-            await brokers.send(first, 100)
+            await brokers.send(first, 400)
+            # A slave outside of the group, as Apache's are, gets the log from the master and from nobody else.
+            assert await first_transfer(first) == encode_transfer_head(0, 32_768)
+            assert await first_transfer(second) == b""
             asked = await change(client, second, "brokerRole=SYNC_MASTER")
             assert asked.code == 0, asked.remark
             assert second.is_master
