@@ -26,13 +26,8 @@ def main(name_server: str, topic: str, directory: str, once: str = "") -> None:
     rows = (
         spark.readStream.format("rocketmq")
         .schema("queue_id int, queue_offset bigint, msg_id string, body binary")
-        .options(
-            namesrvAddr=name_server,
-            topic=topic,
-            startingOffsets="earliest",
-            maxOffsetsPerTrigger=500,
-            minPartitions=3,
-        )
+        .options(namesrvAddr=name_server, topic=topic, startingOffsets="earliest")
+        .options(maxOffsetsPerTrigger=500, minPartitions=3)
         .load()
     )
     writer = rows.writeStream.format("parquet").option("path", f"{directory}/rows")

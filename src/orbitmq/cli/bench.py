@@ -37,6 +37,7 @@ PARTS: Final[Mapping[str, Sequence[str]]] = {
     "delay": ("delay",),
     "client": ("client",),
     "ha": ("ha",),
+    "spark": ("spark",),
 }
 """Name on the command line: modules of benchmarks/. What is not there is left out."""
 

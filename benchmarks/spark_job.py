@@ -1,0 +1,121 @@
+"""One side of ``benchmarks.spark``, run by the interpreter that has the PySpark to be measured.
+
+Reads a plan as JSON from standard input, writes figures as JSON to standard output: for each step the rows, the
+seconds of the best round, and the CPU seconds of Spark (driver, JVM and Python workers) in that round.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Plan = dict[str, Any]
+
+
+def cpu_seconds() -> float:
+    """User and system time of all descendants of this process, living and waited for, and of itself."""
+    parents: dict[int, int] = {}
+    times: dict[int, float] = {}
+    tick = os.sysconf("SC_CLK_TCK")
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        pid = int(entry.name)
+        parents[pid] = int(fields[1])
+        times[pid] = sum(int(field) for field in fields[11:15]) / tick
+    total = 0.0
+    for pid, seconds in times.items():
+        at = pid
+        while at not in (0, os.getpid()):
+            at = parents.get(at, 0)
+        if at:
+            total += seconds
+    return total
+
+
+def load(spark: SparkSession, step: Plan) -> DataFrame:
+    reader = spark.read.format(step["format"]).options(**step["options"])
+    if step.get("schema"):
+        reader = reader.schema(step["schema"])
+    return reader.load(step["path"]) if step.get("path") else reader.load()
+
+
+def read(spark: SparkSession, step: Plan, plan: Plan) -> float:
+    """Rows counted, bodies measured; the seconds it took."""
+    started = time.perf_counter()
+    [row] = load(spark, step).selectExpr("count(*) AS n", f"sum(length({step['body']})) AS bytes").collect()
+    seconds = time.perf_counter() - started
+    assert (row.n, row.bytes) == (plan["count"], plan["count"] * plan["body_bytes"]), row
+    return seconds
+
+
+def read_all(spark: SparkSession, step: Plan, plan: Plan) -> float:
+    """Every column of every row, into nothing."""
+    started = time.perf_counter()
+    load(spark, step).write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - started
+
+
+def stream(spark: SparkSession, step: Plan, plan: Plan) -> float:
+    """Parquet files into a topic; making the files is not counted."""
+    rows = spark.range(0, plan["sink_count"], 1, 2).selectExpr(*step["columns"])
+    with tempfile.TemporaryDirectory() as checkpoint, tempfile.TemporaryDirectory() as files:
+        rows.write.mode("overwrite").parquet(files)
+        frame = spark.readStream.schema(spark.read.parquet(files).schema).parquet(files)
+        writer = frame.writeStream.format(step["format"]).options(**step["options"])
+        writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+        started = time.perf_counter()
+        writer.start().awaitTermination()
+        return time.perf_counter() - started
+
+
+KINDS = {"read": read, "read all": read_all, "stream": stream}
+
+
+def best_round(spark: SparkSession, step: Plan, plan: Plan) -> dict[str, float]:
+    best: dict[str, float] = {}
+    rows = plan["sink_count"] if step["kind"] == "stream" else plan["count"]
+    for _ in range(plan["rounds"]):
+        cpu = cpu_seconds()
+        seconds = KINDS[step["kind"]](spark, step, plan)
+        if not best or seconds < best["seconds"]:
+            best = {"rows": rows, "seconds": seconds, "cpu_s": cpu_seconds() - cpu}
+    return best
+
+
+def main() -> None:
+    plan: Plan = json.load(sys.stdin)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", "2g")
+        .config("spark.log.level", "ERROR")
+        .config("spark.sql.shuffle.partitions", "2")
+    )
+    if plan.get("jars"):
+        builder = builder.config("spark.jars", ",".join(plan["jars"]))
+    spark = builder.getOrCreate()
+    figures = {step["name"]: best_round(spark, step, plan) for step in plan["steps"]}
+    spark.stop()
+    json.dump(figures, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
