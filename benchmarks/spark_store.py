@@ -5,7 +5,7 @@
 A store is written by our own store (as many log files of 1 GiB as it takes), read by Spark as ``rocketmq-store`` and,
 with ``--check``, by a broker opened on the same directory as ``rocketmq``: rows, bytes and checksums must be equal to
 each other and to what was written. CPU is that of the JVM and all Python workers, user and system; the session is
-warmed up first. ``--check`` with 1,800,000 messages of 1,024 bytes is a store of more than 2 GiB.
+warmed up first. ``--check`` with 1,800,000 messages of 1,024 bytes is a store of 2 GiB.
 """
 
 from __future__ import annotations
