@@ -1,8 +1,8 @@
 """Sends on the caller's own thread and its own connection, for the plain producer.
 
 A send that goes through the loop's thread wakes two threads, which costs more than all the rest of it. So the plain
-producer makes the first attempt of a send right here: one write, one read. Measured against our broker on two cores:
-6,100 sends/s and 75 us of CPU each through an event loop, 10,900/s and 34 us here.
+producer makes the first attempt of a send right here: one write, one read. Measured in one run against our broker on
+two cores: 9,600 sends/s and 45 us of CPU each with ``await`` on uvloop, 12,300/s and 31 us here.
 
 Only what goes smoothly is done here. No route yet, TLS, signatures, hooks, and whatever comes after a failed first
 attempt belong to the loop, which has the rules for all of it (``Sender.send``).
