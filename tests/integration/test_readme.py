@@ -40,7 +40,7 @@ def server(*arguments: str) -> Iterator[str]:
         process.communicate()
 
 
-RUN_ELSEWHERE: frozenset[str] = frozenset()
+RUN_ELSEWHERE: frozenset[str] = frozenset({"Spark"})
 """Headings whose examples another test runs."""
 
 
@@ -57,7 +57,7 @@ def examples() -> dict[str, str]:
 
 def output_of(example: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-c", example], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", example], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
