@@ -23,7 +23,8 @@ def classify(letters: DataFrame, late_hours: int = 24) -> DataFrame:
         .when(text.rlike(r"^\s*[\[{]") & f.try_parse_json(text).isNull(), "broken JSON")
         .when(f.length("body") > 1024 * 1024, "very large body")
         .when(age_hours > late_hours, f"given up more than {late_hours} hours after it was sent")
-        .when(f.col("reconsume_times") == 0, "sent here at once by its consumer")
+        # The way to the dead letters counts as an attempt.
+        .when(f.col("reconsume_times") <= 1, "sent here at once by its consumer")
         .otherwise("handler failed every time")
     )
     return (
