@@ -238,3 +238,23 @@ def test_changed_topic_is_checked_again(sender: Sender) -> None:
     sender.world.topic("T", queues=2)
     (answer,) = sender.feed(send(queue_id=3))
     assert answer.code == ResponseCode.INVALID_PARAMETER
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["single", "batch"])
+def test_bug_while_storing_is_answered_and_does_not_reach_the_next_read(
+    sender: Sender, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, batch: bool
+) -> None:
+    body = encode_batch([(0, b"x", b"")]) if batch else b"body"
+
+    def broken(_: object) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patched:
+        for name in ("append_batch", "append_entries"):
+            patched.setattr(sender.world.store, name, broken)
+        answers = sender.feed(send(1, body=body, batch=batch), send(2, body=body, batch=batch))
+    assert [(answer.opaque, answer.code) for answer in answers] == [(1, 1), (2, 1)]
+    assert all("ZeroDivisionError" in (answer.remark or "") for answer in answers)
+    assert "sends not finished" in caplog.text
+    assert [answer.code for answer in sender.feed(send(3, body=body, batch=batch))] == [0]
+    assert len(sender.records()) == 1

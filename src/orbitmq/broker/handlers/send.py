@@ -10,6 +10,7 @@ Order of the checks and their codes are Apache 5.5.0's. Nothing of a refused req
 
 from __future__ import annotations
 
+import logging
 import random
 import struct
 from collections.abc import Callable, Sequence
@@ -58,6 +59,8 @@ from orbitmq.wire.frame import Frame, encode_response
 from orbitmq.wire.send_fields import SendFields, read_send, read_send_v2
 
 __all__ = ["Rewrites", "SendHandlers", "SendReplies"]
+
+logger = logging.getLogger(__name__)
 
 _ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
 _ONEWAY: Final = 2
@@ -568,11 +571,18 @@ class SendHandlers:
         if not pending:
             return
         self._pending = []
-        if self._batches_pending:
-            self._batches_pending = False
-            self._append_in_order(pending)
-        else:
-            self._append(pending)
+        batches, self._batches_pending = self._batches_pending, False
+        try:
+            if batches:
+                self._append_in_order(pending)
+            else:
+                self._append(pending)
+        except Exception as error:
+            # A bug becomes an answer: a sender left without one would wait for seconds and not know why. Who has got
+            # an answer already ignores the second one.
+            logger.exception("sends not finished count=%d", len(pending))
+            for one in pending:
+                self._send_refusal(one, ResponseCode.SYSTEM_ERROR, f"internal error: {type(error).__name__}")
 
     def _append_in_order(self, pending: list[_Pending]) -> None:
         """Batches one by one, what is between them together: a producer's messages keep their order."""
