@@ -10,11 +10,13 @@ import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of 
 import pytest
 from tests.apache.process import free_ports
 
-from orbitmq.client import ReceivedMessage
+from orbitmq.client import ReceivedMessage, SendResult
 from orbitmq.client.errors import NoRouteError
 from orbitmq.client.options import ProducerOptions
+from orbitmq.client.sender import Outgoing
 from orbitmq.client.sync import PullConsumer
-from orbitmq.errors import RequestTimeoutError
+from orbitmq.errors import ConnectionLostError, RequestTimeoutError
+from orbitmq.model.route import MessageQueue
 from orbitmq.spark.sink_place import RowSender
 from orbitmq.spark.sink_rows import RowKeys, encode_rows, key_prefix
 from orbitmq.spark.sink_send import QueueTally, SendSession, SinkClient
@@ -69,20 +71,51 @@ def test_rows_of_a_task_survive_a_broker_that_goes_and_comes_back(
         sending.join(60)
         assert not sending.is_alive()
         session.finish()
-        found: list[ReceivedMessage] = []
-        with PullConsumer("sink-send-test", broker.name_server) as consumer:
-            for queue in consumer.fetch_queues(TOPIC):
-                offset, end = consumer.min_offset(queue), consumer.max_offset(queue)
-                while offset < end:
-                    result = consumer.pull(queue, offset, 1000)
-                    found += result.messages
-                    offset = result.next_offset
+        found = received(broker.name_server)
     unique = {message.message_id: int(message.text()) for message in found}
     assert sorted(unique.values()) == list(range(2 * ROWS))
     assert sum(tally.rows for tally in session.tallies.values()) == 2 * ROWS
     # A request stored without an answer is sent again before the next one of its queue: the first of each counts.
     ordered = [number for message in found if (number := int(message.text())) % 2 == 0]
     assert list(dict.fromkeys(ordered)) == list(range(0, 2 * ROWS, 2)), "rows of one key keep their order"
+
+
+def received(name_server: str) -> list[ReceivedMessage]:
+    """Everything in the topic, queue by queue."""
+    found: list[ReceivedMessage] = []
+    with PullConsumer("sink-send-test", name_server) as consumer:
+        for queue in consumer.fetch_queues(TOPIC):
+            offset, end = consumer.min_offset(queue), consumer.max_offset(queue)
+            while offset < end:
+                result = consumer.pull(queue, offset, 1000)
+                found += result.messages
+                offset = result.next_offset
+    return found
+
+
+def test_request_that_fails_is_not_overtaken_by_the_next_of_its_queue(
+    ports: tuple[int, int], client: SinkClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = client.sender.attempt
+    failed: list[MessageQueue] = []
+
+    async def first_one_fails(outgoing: Outgoing, queue: MessageQueue, timeout_s: float) -> SendResult:
+        if not failed:
+            failed.append(queue)
+            raise ConnectionLostError("made to fail")
+        return await attempt(outgoing, queue, timeout_s)
+
+    monkeypatch.setattr(client.sender, "attempt", first_one_fails)
+    with run_broker(ports[0], name_server_port=ports[1]) as broker:
+        broker.create_topic(TOPIC, queue_count=1)
+        session = SendSession(client, timeout_s=60.0, in_flight_max=8)
+        queue = client.queues(TOPIC)[0]
+        for number in range(8):
+            session.single(TOPIC, b"%d" % number, b"", queue)
+        session.finish()
+        found = received(broker.name_server)
+    assert failed == [queue]
+    assert [message.text() for message in found] == list("01234567")
 
 
 def test_broker_that_stays_away_fails_the_task_within_its_time(

@@ -347,3 +347,14 @@ def test_options_are_read_in_any_case() -> None:
 def test_magic_in_a_body_is_not_taken_for_a_record(tmp_path: Path) -> None:
     write_log(tmp_path, [MAGIC_V1.to_bytes(4, "big") * 40] * 100)
     assert numbers(read(tmp_path, block_bytes=150)) == list(range(100))
+
+
+@pytest.mark.parametrize("remote", [False, True], ids=["local", "remote"])
+def test_records_of_another_log_in_a_body_are_not_taken_for_records_of_this_one(
+    tmp_path: Path, remote: bool
+) -> None:
+    # What a tool that copies a log through a topic would send.
+    foreign = b"".join(record(number, 113 * number + 1_000_000) for number in range(5))
+    write_log(tmp_path, [foreign] * 60)
+    for block_bytes in (150, 400, 1000):
+        assert numbers(read(tmp_path, block_bytes=block_bytes, remote=remote)) == list(range(60))
