@@ -182,8 +182,11 @@ class Cluster:
             ),
         )
 
-    def commit(self, group: str, offsets: Mapping[QueueKey, int]) -> None:
-        """Set the offsets of a consumer group. Raises what the brokers say; nothing is tried again."""
+    def commit(self, group: str, offsets: Mapping[QueueKey, int]) -> list[QueueKey]:
+        """Set the offsets of a consumer group; gives the queues whose master is known and has it.
+
+        Raises what the brokers say; nothing is tried again.
+        """
         by_broker: dict[str, list[QueueKey]] = {}
         for key in offsets:
             data = self.broker(key)
@@ -200,6 +203,7 @@ class Cluster:
             for answer in self._ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, headers):
                 if answer.code != ResponseCode.SUCCESS:
                     raise error_for_code(answer.code, answer.remark)
+        return [key for keys in by_broker.values() for key in keys]
 
     def _offsets(self, keys: Iterable[QueueKey], code: int, header: HeaderOf) -> QueueOffsets:
         wanted = sorted(keys)

@@ -41,12 +41,12 @@ class GroupMirror:
         if not changed:
             return
         try:
-            self._cluster.commit(self._group, changed)
+            done_now = self._cluster.commit(self._group, changed)
         except OrbitError as error:
             self._failed(error)
             return
         self._failing_since, self._warned = None, False
-        self._shown.update(changed)
+        self._shown.update({key: changed[key] for key in done_now})
 
     def _failed(self, error: OrbitError) -> None:
         """Said once, after a while: a broker creates a group at its first pull, which comes after the first offsets,

@@ -116,10 +116,10 @@ class _Driver:
     def latest(self, given: Mapping[str, Any], most: int | None) -> Mapping[str, Any]:
         """The end of the next micro-batch; ``given`` itself when there is none."""
         start = from_offsets(given)
+        ends = self._ends(start)
         # Spark asks for the next batch when the one before is done: what lies before ``start`` is processed. Its own
         # ``commit`` comes one batch later, and for the last batch of a run not at all.
         self.mirror.show(start)
-        ends = self._ends(start)
         begins = self._begins(start, ends)
         if not self._enough(begins, ends):
             return given
