@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says more about what else the machine does than about the code.
+settings.register_profile("orbitmq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("orbitmq")
 
 FUZZ_SECONDS_DEFAULT = 60.0
 
