@@ -51,6 +51,7 @@ __all__ = [
     "update_cold_data_limit",
 ]
 
+ROLE_CHANGE_S: Final = 30.0
 TIMER_ENGINES: Final = {"R": "ROCKSDB_TIMELINE", "F": "FILE_TIME_WHEEL"}
 
 
@@ -328,7 +329,13 @@ async def change_role(admin: Admin, broker: str, role: str, broker_id: int | Non
     settings = {"brokerRole": role}
     if broker_id is not None:
         settings["brokerId"] = str(broker_id)
-    return await update_broker_config(admin, settings, broker=broker, cluster=None)
+    detail = " ".join(f"{key}={value}" for key, value in settings.items())
+    # With failover the broker answers when the change has gone through etcd, which takes seconds.
+    wait_s = max(ROLE_CHANGE_S, admin.slow_s)
+    code, body = RequestCode.UPDATE_BROKER_CONFIG, properties_text(settings)
+    return await admin.change_each(
+        await admin.targets(broker, None), "config stored", code, None, body, detail=detail, timeout_s=wait_s
+    )
 
 
 async def _each_broker(
