@@ -93,9 +93,16 @@ def test_archive_and_replay_keep_every_message_as_it_was(spark: SparkSession, tm
         copies = read_all(broker.name_server, "copy")
         assert Counter(map(seen, copies)) == Counter(map(seen, sent))
         later = Replay(
-            directory, {"namesrvAddr": broker.name_server}, renamed={"orders": "copy"}, since_ms=between_ms
+            directory,
+            {"namesrvAddr": broker.name_server},
+            renamed={"orders": "copy"},
+            since_ms=between_ms,
+            rate=4.0,
         )
+        start = SYSTEM_CLOCK.monotonic()
         assert replay(spark, later) == (6, {"copy": 6})
+        # Two tasks with two messages a second each; one of them has at least three.
+        assert SYSTEM_CLOCK.monotonic() - start >= 1.5
         nothing = Replay(directory, {"namesrvAddr": broker.name_server}, topics=("other",))
         assert replay(spark, nothing) == (0, {})
         # A file that is gone is told before anything is sent.

@@ -48,6 +48,7 @@ __all__ = [
 MANIFEST: Final = "_archive.json"
 _MANIFEST_BYTES_MAX: Final = 256 << 20
 _CHUNK_S: Final = 0.1
+_BATCH_ROWS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _CHUNK_ROWS_MAX: Final = 1000
 
 
@@ -325,10 +326,13 @@ def _send(session: SparkSession, frame: DataFrame, request: Replay, report: Path
         per_task = request.rate / tasks
         rows = max(1, min(_CHUNK_ROWS_MAX, int(per_task * _CHUNK_S)))
         # The sink gets its rows in batches of this size, too; else they would come in bursts of ten thousand.
-        session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(rows))
+        session.conf.set(_BATCH_ROWS, str(rows))
         slow: Any = arrow_udf(paced(per_task), "binary")  # type: ignore[call-overload]  # known by its hints
         frame = frame.withColumn("body", slow.asNondeterministic()("body"))
-    frame.write.format("rocketmq").options(**options).mode("append").save()
+    try:
+        frame.write.format("rocketmq").options(**options).mode("append").save()
+    finally:
+        session.conf.unset(_BATCH_ROWS)
 
 
 def paced(
