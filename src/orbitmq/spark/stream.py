@@ -123,8 +123,9 @@ class _Driver:
         begins = self._begins(start, ends)
         if not self._enough(begins, ends):
             return given
-        if most is not None and not self._options.fail_on_data_loss and self._backlog(begins, ends) > most:
-            # What is gone must not use up the limit, or a stream far behind would pass over it batch by batch.
+        if most is not None and self._backlog(begins, ends) > most:
+            # What is gone must not use up the limit: a stream far behind would pass over it batch by batch, and an
+            # error would name one batch of it.
             low = self._cluster.earliest(key for key in self._cluster.queues(expected=True) if key in begins)
             begins = begins | {key: min(max(low[key], begins[key]), ends[key]) for key in low}
         limited = limit_offsets(begins, ends, most)
