@@ -51,6 +51,10 @@ def test_stream_fills_every_table_once_although_a_batch_is_repeated(
 ) -> None:
     register(spark)
     database = f"jdbc:derby:{tmp_path}/derby;create=true"
+    jvm: Any = spark._jvm
+    jvm.java.lang.System.setProperty(
+        "derby.stream.error.file", f"{tmp_path}/derby.log"
+    )  # else in this directory
     sinks = [
         {"name": "delta", "kind": "delta", "path": "delta", "partitionBy": ["topic"]},
         {
