@@ -9,12 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.dataset
 import pytest
 from tests.apache.artifacts import require
 from tests.apache.process import ChildProcess, free_ports
+from tests.apache.servers import remoting_call
 
 from orbitmq.client import Message
 from orbitmq.client.sync import Producer
+from orbitmq.codes import RequestCode
 from orbitmq.testing import run_broker
 
 pytestmark = [pytest.mark.slow, pytest.mark.apache]
@@ -42,10 +45,11 @@ def spark_class(name: str, workdir: Path, *arguments: str) -> ChildProcess:
     return ChildProcess(name, command, workdir)
 
 
-@pytest.fixture
-def master(tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a cluster that has all its workers."""
     require()
+    tmp_path = tmp_path_factory.mktemp("cluster")
     (port,) = free_ports()
     address = f"spark://127.0.0.1:{port}"
     host = ["--host", "127.0.0.1", "--webui-port", "0"]
@@ -111,6 +115,61 @@ def test_cluster_runs_topics_parquet_raw_stores_and_a_sink_whose_task_fails(
     assert result["unique"] == [SINK_ROWS, SINK_ROWS * (SINK_ROWS - 1) // 2]
     assert report["rows"] == SINK_ROWS
     assert {(task["partition"], task["attempt"]) for task in report["tasks"]} == {(0, 0), (1, 1)}
+
+
+PIPELINE = """
+name: clustered
+namesrvAddr: ${address}
+checkpoint: state
+sources:
+  orders: {kind: topic, topic: Orders, startingOffsets: earliest}
+steps:
+  - {name: parsed, kind: decode, format: json, schema: "id int, amount double"}
+  - name: good
+    kind: quality
+    rules: {readable: decode_error IS NULL, positive: value.amount > 0}
+    deadLetter: {topic: Rejected}
+  - {name: flat, kind: sql, query: "SELECT topic, store_timestamp, value.id AS id, value.amount AS amount FROM good"}
+sinks:
+  - {name: files, kind: parquet, path: lake}
+"""
+
+
+@pytest.mark.timeout(280)
+def test_cluster_runs_a_pipeline_file_from_topic_to_parquet_and_dead_letters(
+    master: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "clustered.yaml"
+    file.write_text(PIPELINE)
+    with run_broker() as broker:
+        broker.create_topic("Orders", queue_count=4)
+        broker.create_topic("Rejected", queue_count=1)
+        with Producer("cluster-test", broker.name_server) as producer:
+            for start in range(0, 400, 100):
+                producer.send_batch(
+                    [
+                        # Every tenth costs nothing, which a rule does not let pass.
+                        Message("Orders", json.dumps({"id": n, "amount": 0.5 * (n % 10)}))
+                        for n in range(start, start + 100)
+                    ]
+                )
+        arguments = ["run", str(file), "--once", "--master", master, "--set", f"address={broker.name_server}"]
+        for setting in ("spark.executor.memory=512m", "spark.executor.cores=1", "spark.cores.max=2"):
+            arguments += ["--conf", setting]
+        program = [sys.executable, "-m", "orbitmq.cli.main", "pipeline", *arguments]
+        driver = ChildProcess("pipeline", program, tmp_path / "driver")
+        driver.start()
+        try:
+            code = driver.process.wait(200)
+        finally:
+            driver.stop(timeout_s=10)
+        assert code == 0, driver.log_tail(80)
+        place = {"topic": "Rejected", "queueId": "0"}
+        _, fields, _ = remoting_call(broker.address, RequestCode.GET_MAX_OFFSET, place)
+    rows = pyarrow.dataset.dataset(tmp_path / "lake", partitioning="hive").to_table().to_pydict()
+    assert sorted(rows["id"]) == [n for n in range(400) if n % 10]
+    assert sum(rows["amount"]) == sum(0.5 * (n % 10) for n in range(400))
+    assert fields["offset"] == "40", "the free ones are dead letters"
 
 
 def run_job(arguments: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
