@@ -45,7 +45,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.memory", "1g")
-            .config("spark.driver.extraJavaOptions", f"-Dderby.stream.error.file={work / 'derby.log'}")
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.sql.warehouse.dir", str(work / "warehouse"))
             .config("spark.local.dir", str(work / "local"))

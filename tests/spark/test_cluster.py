@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.dataset
+import pyarrow.dataset  # type: ignore[import-untyped]  # pyarrow has no types of its own
 import pytest
 from tests.apache.artifacts import require
 from tests.apache.process import ChildProcess, free_ports
