@@ -27,7 +27,7 @@ def main(name_server: str, topic: str, directory: str, once: str = "") -> None:
         spark.readStream.format("rocketmq")
         .schema("queue_id int, queue_offset bigint, msg_id string, body binary")
         .options(namesrvAddr=name_server, topic=topic, startingOffsets="earliest")
-        .options(maxOffsetsPerTrigger=500, minPartitions=3)
+        .options(maxOffsetsPerTrigger=5000 if once else 500, minPartitions=3)
         .load()
     )
     writer = rows.writeStream.format("parquet").option("path", f"{directory}/rows")

@@ -60,7 +60,7 @@ def test_a_query_killed_ten_times_under_load_writes_every_message_once(
 
         def load() -> None:
             with Producer("kill", broker.name_server) as producer:
-                while not done.wait(0.02):
+                while not done.wait(0.05):
                     bodies = [b"%d" % number for number in range(len(sent), len(sent) + 20)]
                     producer.send_batch([Message(topic=topic, body=body) for body in bodies])
                     sent.update(bodies)
