@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.apache.harness import remoting_call
+from tests.apache.process import free_ports
 
 from orbitmq.client import Message
 from orbitmq.client.sync import Producer
@@ -178,3 +179,23 @@ def test_messages_that_expire_while_a_query_runs_are_named_one_way_or_the_other(
     assert lost[0][0] - len(read_before) in (0, 10)
     assert lost[-1][1] == first
     assert [number for number in numbers if number >= first][:5] == list(range(first, first + 5))
+
+
+def test_a_running_stream_outlives_a_restart_of_its_servers(spark: SparkSession, tmp_path: Path) -> None:
+    ports = free_ports(10)
+    conf = {"port": ports[0], "name_server_port": ports[1]}
+    query: StreamingQuery | None = None
+    try:
+        with run_broker(data=tmp_path / "data", **conf) as broker:
+            topic = broker.create_topic("Restarted", queue_count=2)
+            send(broker, topic, range(50))
+            stream = Stream(spark, broker, tmp_path, topic=topic)
+            query = stream.start()
+            until(lambda: sum(batches(query)) == 50, "what was there is read")
+        with run_broker(data=tmp_path / "data", **conf) as broker:
+            send(broker, topic, range(50, 100))
+            until(lambda: sum(batches(query)) == 100, "what came after the restart is read")
+    finally:
+        if query is not None:
+            query.stop()
+    assert stream.numbers() == list(range(100))
