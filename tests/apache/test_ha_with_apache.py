@@ -50,6 +50,10 @@ class Group:
         code, _, body = remoting_call(broker.address, GET_BROKER_RUNTIME_INFO, timeout_s=10)
         return int(json.loads(body)["table"]["commitLogMaxOffset"]) if code == 0 else -1
 
+    def is_followed(self) -> bool:
+        code, _, body = remoting_call(self.master.address, GET_BROKER_HA_STATUS)
+        return code == 0 and bool(json.loads(body)["haConnectionInfo"])
+
     def wait_caught_up(self) -> None:
         def equal() -> bool:
             return 0 < self.log_end(self.master) == self.log_end(self.slave)
@@ -158,6 +162,8 @@ def test_apache_and_our_brokers_replicate_each_other(
         heartbeatBrokerInterval=1_000,
     )
     for group in groups:
+        # A slave that comes later begins with the last segment, so more than one must not be there before it.
+        wait_until(group.is_followed, timeout_s=60, what=f"the slave of {group.name} follows")
         sent[group.name] = send(java_latest, namesrv, group, unique("producers"), 400)
     consumer.wait_bodies(set().union(*sent.values()), timeout_s=60)
     for group in groups:
