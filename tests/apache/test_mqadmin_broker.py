@@ -395,10 +395,13 @@ def test_broker_status_has_the_same_keys_and_values(sides: Sides, shell: AdminSh
 
 
 LOCAL_OPTIONS: Final = {
+    "allAckInSyncStateSet",  # our failover acknowledges only what everybody in sync has, unless told otherwise
     "bindAddress",
     "bitMapLengthConsumeQueueExt",  # Apache works it out from its filters at start
     "haListenPort",
     "listenPort",
+    "metricsOtelCardinalityLimit",  # ours bounds the samples of one metric in an answer
+    "metricsPromExporterHost",  # ours listens on loopback unless told otherwise
     "namesrvAddr",
     "storePathCommitLog",
     "storePathRootDir",
@@ -676,6 +679,10 @@ def test_admin_client_is_told_the_same(method: str, sides: Sides) -> None:
             answer["consumeStatsList"] = [
                 entry for entry in answer["consumeStatsList"] if "CID_RMQ_SYS_TRANS" not in entry
             ]
+        if method == "getAllProducerInfo":
+            # Apache's broker has a client of its own inside, which registers some time after the start.
+            for group, members in answer["data"].items():
+                answer["data"][group] = [one for one in members if not one["clientId"].endswith("@STREAM")]
         text = json.dumps(answer, indent=1, sort_keys=True)
         masks = (
             (r'("(?:consumeTps|topicPutTps|tps|avgpt|counter|lastUpdateTimestamp)": )[^,]+', r"\1N"),
