@@ -130,7 +130,7 @@ def measure_sends(
     def moment() -> _Moment:
         return _Moment(time.perf_counter(), broker.cpu_seconds(), _queue_ends(broker, topic))
 
-    with Benchmark(kind, namesrv, topic=topic, args=args) as program:  # type: ignore[arg-type]
+    with Benchmark(kind, namesrv, topic=topic, args=args) as program:  # type: ignore[arg-type]  # a name from the table of loads
         _wait_for(lambda: _queue_ends(broker, topic) > 0, 30.0, f"the first message of {name}")
         time.sleep(WARM_UP_S)
         first = moment()

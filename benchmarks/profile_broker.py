@@ -128,7 +128,7 @@ async def profile(kind: str, seconds: float, backlog: int) -> tuple[Sampler, flo
 
                 if kind == "consumer":
                     await _fill(broker, namesrv.address, backlog)
-                program = Benchmark(kind, namesrv.address, topic=TOPIC, args=LOADS[kind])  # type: ignore[arg-type]
+                program = Benchmark(kind, namesrv.address, topic=TOPIC, args=LOADS[kind])  # type: ignore[arg-type]  # a name from the table of loads
                 await loop.run_in_executor(None, program.__enter__)
                 try:
                     await until(1)
@@ -146,7 +146,7 @@ async def profile(kind: str, seconds: float, backlog: int) -> tuple[Sampler, flo
 async def _fill(broker: Broker, address: str, backlog: int) -> None:
     loop = asyncio.get_running_loop()
     kind = "batch-producer"
-    program = Benchmark(kind, address, topic=TOPIC, args=LOADS[kind])  # type: ignore[arg-type]
+    program = Benchmark(kind, address, topic=TOPIC, args=LOADS[kind])  # type: ignore[arg-type]  # a name from the table of loads
     await loop.run_in_executor(None, program.__enter__)
     try:
         while _served(broker, kind) < backlog:  # noqa: ASYNC110 - another process

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from tests.apache.artifacts import ApacheUnavailable, missing_tools, prepare
-from tests.apache.fixtures import *  # noqa: F403
-from tests.apache.ours_fixtures import *  # noqa: F403
+from tests.apache.fixtures import *  # noqa: F403 - pytest finds fixtures by name
+from tests.apache.ours_fixtures import *  # noqa: F403 - pytest finds fixtures by name
 
 HERE = Path(__file__).parent
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pytest
 from tests.apache.artifacts import prepare, require
-from tests.apache.fixtures import *  # noqa: F403
+from tests.apache.fixtures import *  # noqa: F403 - pytest finds fixtures by name
 from tests.apache.ours import orbit_cluster
 from tests.apache.servers import ApacheBroker, ApacheNamesrv, create_group, create_topic
 

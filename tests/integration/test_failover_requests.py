@@ -40,7 +40,7 @@ async def routed(client: RpcClient, names: NameServer) -> dict[int, str]:
 
 async def wait_routed(client: RpcClient, names: NameServer, expected: dict[int, str]) -> None:
     async with asyncio.timeout(5):
-        while await routed(client, names) != expected:  # noqa: ASYNC110
+        while await routed(client, names) != expected:  # noqa: ASYNC110 - nothing tells of it; looked at within a time limit
             await asyncio.sleep(0.05)
 
 

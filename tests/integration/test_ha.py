@@ -186,10 +186,10 @@ async def test_sync_master_answers_by_what_slaves_have(tmp_path: Path) -> None:
                 assert caught_up(master, slave), "acknowledged means that the slave has it"
             # A slave that is there and does not read.
             assert slave.roles.follower.link is not None
-            slave.roles.follower.link._transport.pause_reading()  # type: ignore[union-attr]
+            slave.roles.follower.link._transport.pause_reading()  # type: ignore[union-attr]  # the link is up here
             put(master, 32, first=1_000)
             assert await gate_code(master) == ResponseCode.FLUSH_SLAVE_TIMEOUT
-            slave.roles.follower.link._transport.resume_reading()  # type: ignore[union-attr]
+            slave.roles.follower.link._transport.resume_reading()  # type: ignore[union-attr]  # the link is up here
             await until(lambda: caught_up(master, slave), "the rest")
             assert await gate_code(master) == ResponseCode.SUCCESS
         await until(lambda: not master.roles.replicas.links, "the end of the link")
@@ -305,7 +305,7 @@ async def test_name_server_knows_the_new_master_and_delayed_messages_go_on_there
                 return {str(key): value for key, value in table["broker-a"]["brokerAddrs"].items()}
 
             async with asyncio.timeout(10):
-                while await addresses() != {"0": second.address}:  # noqa: ASYNC110
+                while await addresses() != {"0": second.address}:  # noqa: ASYNC110 - nothing tells of it; looked at within a time limit
                     await asyncio.sleep(0.05)
         # The old master comes back as a slave of the new one, told by the name server.
         async with (

@@ -58,7 +58,7 @@ class Cluster:
         """Wait until the slave has what the master has, a while at most, and compare the logs byte for byte."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FOLLOWS_S):
-                while self.slave.store.max_log_offset < self.master.store.max_log_offset:  # noqa: ASYNC110
+                while self.slave.store.max_log_offset < self.master.store.max_log_offset:  # noqa: ASYNC110 - nothing tells of it; looked at within a time limit
                     await asyncio.sleep(_POLL_S)
         # What the slave has not got yet is a difference of its own; compare what both have.
         end = self.master.store.max_log_offset
@@ -95,7 +95,7 @@ async def run_cluster(directory: Path) -> AsyncIterator[Cluster]:
     ):
         # A slave that comes later is sent the newest part of the log only: let it be there from the first byte.
         async with asyncio.timeout(_FOLLOWS_S):
-            while not any(link.next_offset == 0 for link in master.roles.replicas.links):  # noqa: ASYNC110
+            while not any(link.next_offset == 0 for link in master.roles.replicas.links):  # noqa: ASYNC110 - nothing tells of it; looked at within a time limit
                 await asyncio.sleep(_POLL_S)
         yield Cluster(name_server.address, master, slave)
 

@@ -1,4 +1,4 @@
-"""Batches whose messages differ in nothing but body and unique key, which is what producers send most.
+"""Batches whose messages differ in nothing but body and unique key, as producers of fixed-size messages send them.
 
 All entries of such a row have one size, so one C call takes it apart and another puts the records together: 0.8 us a
 message instead of 2. What is odd about a row is left to ``Appender``, whose way is the definition.
@@ -151,10 +151,10 @@ class EvenRows:
         except KeyError:
             if len(plans) >= PLANS_MAX:
                 plans.clear()
-            plans[shape] = None  # type: ignore[index]
+            plans[shape] = None  # type: ignore[index]  # the key is the shape, five numbers
             return None
         if plan is None:
-            plan = plans[shape] = _Plan(*shape)  # type: ignore[index]
+            plan = plans[shape] = _Plan(*shape)  # type: ignore[index]  # the key is the shape, five numbers
         return plan
 
 

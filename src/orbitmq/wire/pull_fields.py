@@ -64,7 +64,7 @@ _MIDDLE: Final = re.compile(
     + _digits(18)
 )
 # copy.copy() would take longer than the copying. msgspec's stubs do not know the method.
-_copy: Final[Callable[[PullMessageRequest], PullMessageRequest]] = PullMessageRequest.__copy__  # type: ignore[attr-defined]
+_copy: Final[Callable[[PullMessageRequest], PullMessageRequest]] = PullMessageRequest.__copy__  # type: ignore[attr-defined]  # msgspec structs have it, its stubs do not
 _OFFSET_KEY: Final = b"\x00\x0bqueueOffset\x00\x00\x00"
 _heads: dict[bytes, tuple[str, str, int]] = {}
 _tails: dict[bytes, PullMessageRequest] = {}

@@ -219,15 +219,15 @@ def _listener(plan: Plan, report: Reporter, counted: Mapping[str, str]) -> Any:
             if event.name in by_name:
                 self._names[str(event.runId)] = by_name[event.name].name
 
-        def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
             query = by_name.get(event.progress.name or "")
             if query is not None:
                 report(_report(query, json.loads(event.progress.json), counted))
 
-        def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - Spark's name
             """Nothing to tell."""
 
-        def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - Spark's name
             with self._changed:
                 self._ended.add(self._names.get(str(event.runId), ""))
                 self._changed.notify_all()
