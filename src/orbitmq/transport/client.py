@@ -24,6 +24,9 @@ __all__ = ["RpcClient", "split_address"]
 logger = logging.getLogger(__name__)
 
 _NO_ROUTES: Final = Router(())
+GATHERED_BYTES: Final = 2048
+"""Measured with 100 sends on the way: 52,000/s, and 30,000/s when all of a turn leave in one write, for then client
+and broker wait for each other. Less than this costs system calls and gains nothing."""
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -117,7 +120,7 @@ class RpcClient:
             on_close=self._connection_closed,
         )
         connection.serialize_type = self._serialize_type
-        connection.gathers_writes = True
+        connection.gathered_bytes = GATHERED_BYTES
         return connection
 
     def _connection_closed(self, connection: Connection) -> None:

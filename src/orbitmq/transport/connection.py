@@ -93,7 +93,7 @@ class Connection(asyncio.Protocol):
         "_write_paused",
         "attachment",
         "closed",
-        "gathers_writes",
+        "gathered_bytes",
         "last_active",
         "remote",
         "remote_text",
@@ -140,9 +140,10 @@ class Connection(asyncio.Protocol):
         self.last_active = self._loop.time()
         self.serialize_type: int = SerializeType.JSON
         """Header form of the calls we make over this connection."""
-        self.gathers_writes = False
-        """Requests made in one turn of the loop leave in one write. For clients: a write costs a system call,
-        which is more than the rest of a request."""
+        self.gathered_bytes = 0
+        """Requests made in one turn of the loop leave together, in writes of about this size. For clients: a write
+        costs a system call, which is more than the rest of a small request; but the peer should have the first of
+        them while we make the next. Set before the connection is made."""
         self.attachment: Any = None
         """What the owner of the router keeps about this peer."""
 
@@ -155,7 +156,9 @@ class Connection(asyncio.Protocol):
         if isinstance(peer, tuple) and len(peer) >= 2:
             self.remote = (str(peer[0]), int(peer[1]))
         self.remote_text = f"{self.remote[0]}:{self.remote[1]}"
-        transport.set_write_buffer_limits(high=self._limits.write_pause_bytes)
+        # Beyond this limit uvloop writes at once, and else when the turn of the loop ends.
+        high = self.gathered_bytes - 1 if self.gathered_bytes else self._limits.write_pause_bytes
+        transport.set_write_buffer_limits(high=high)
         if self._tls is not None:
             transport.write(self._tls.start())
         if self._on_open is not None:
@@ -275,11 +278,7 @@ class Connection(asyncio.Protocol):
         if self._collecting:
             return
         # With one call on the way there is nothing to gather, and waiting a turn would only cost time.
-        if (
-            not self.gathers_writes
-            or len(self._calls) < 2
-            or self._out_bytes >= self._limits.write_pause_bytes
-        ):
+        if len(self._calls) < 2 or self._out_bytes >= self.gathered_bytes:
             self._flush()
         elif not self._flush_planned:
             self._flush_planned = True

@@ -23,7 +23,7 @@ from orbitmq.client import (
     SendStatus,
     sync,
 )
-from orbitmq.client.blocking import IDLE_S, BlockingConnection
+from orbitmq.client.blocking import IDLE_S, BlockingConnection, Patience
 from orbitmq.errors import ConnectionLostError, MessageIllegal, RequestTimeoutError
 from orbitmq.runtime.clock import SYSTEM_CLOCK
 from orbitmq.testing import RunningBroker, run_broker
@@ -61,8 +61,8 @@ def peer(serve: Callable[[socket.socket], None]) -> Iterator[str]:
         assert not thread.is_alive()
 
 
-def connect(address: str) -> BlockingConnection:
-    return BlockingConnection(address, 3.0, SYSTEM_CLOCK)
+def connect(address: str, patience: Patience | None = None) -> BlockingConnection:
+    return BlockingConnection(address, 3.0, SYSTEM_CLOCK, patience or Patience())
 
 
 def test_answers_are_matched_whatever_comes_before_and_however_they_are_cut() -> None:
@@ -77,6 +77,53 @@ def test_answers_are_matched_whatever_comes_before_and_however_they_are_cut() ->
         connection = connect(address)
         assert connection.call(310, b"", b"x", 5.0, SYSTEM_CLOCK.monotonic()).body == b"this one"
         connection.close()
+
+
+def test_looking_without_sleep_pays_for_one_thread_while_answers_come_soon() -> None:
+    patience = Patience()
+    assert patience.pays(1.0)
+    patience.note(True)
+    assert patience.pays(2.0)
+    waits = []
+    for _ in range(10):
+        patience.note(False)
+        waits.append(0)
+        while not patience.pays(3.0):
+            waits[-1] += 1
+    assert waits == [2, 4, 8, 16, 32, 64, 128, 256, 256, 256], "ever rarer, but never given up"
+    patience.note(True)
+    assert patience.pays(3.0)
+    with ThreadPoolExecutor(1) as other:
+        assert not other.submit(patience.pays, 4.0).result()
+    assert not patience.pays(4.05), "two threads send in turn"
+    assert not patience.pays(4.1)
+    assert patience.pays(4.2), "the other one has not sent for a while"
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.05])
+def test_answer_is_found_by_looking_or_by_sleeping(delay_s: float) -> None:
+    noted: list[bool] = []
+
+    class Noting(Patience):
+        def note(self, found: bool) -> None:
+            noted.append(found)
+
+    def serve(end: socket.socket) -> None:
+        decoder = FrameDecoder()
+        while data := end.recv(65_536):
+            for request in decoder.feed(data):
+                threading.Event().wait(delay_s)
+                end.sendall(encode_response(0, request.opaque, body=request.body))
+
+    with peer(serve) as address:
+        connection = connect(address, Noting())
+        for number in range(20):
+            body = b"%d" % number
+            assert connection.call(310, b"", body, 5.0, SYSTEM_CLOCK.monotonic()).body == body
+        connection.close()
+    assert len(noted) == 20, "one look for each answer"
+    if delay_s:
+        assert not any(noted), "none comes so soon"
 
 
 @pytest.mark.parametrize(

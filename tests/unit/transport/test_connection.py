@@ -121,6 +121,27 @@ async def test_all_answers_of_one_read_leave_in_one_write() -> None:
 
 
 @on_both_loops
+async def test_calls_of_one_turn_leave_together_in_pieces_of_the_gathered_size() -> None:
+    connection = Connection(tasks=TaskOwner("test"))
+    connection.gathered_bytes = 1_000
+    transport = ScriptedTransport()
+    connection.connection_made(cast(asyncio.Transport, transport))
+    assert transport.high < 1_000, "uvloop keeps what does not exceed its limit until the turn ends"
+    calls = [connection.call_binary(310, b"", b"alone", timeout_s=5.0)]
+    assert len(transport.writes) == 1, "a single call does not wait"
+    calls += [connection.call_binary(310, b"", b"x" * 400, timeout_s=5.0) for _ in range(6)]
+    assert [len(frames_of([write])) for write in transport.writes] == [1, 3, 3]
+    calls.append(connection.call_binary(310, b"", b"the rest", timeout_s=5.0))
+    assert len(transport.writes) == 3
+    await turn()
+    assert [len(frames_of([write])) for write in transport.writes] == [1, 3, 3, 1]
+    connection.data_received(
+        b"".join(encode_response(0, frame.opaque) for frame in frames_of(transport.writes))
+    )
+    assert [call.result().code for call in calls] == [0] * 8
+
+
+@on_both_loops
 async def test_after_read_runs_once_per_read_before_the_write() -> None:
     waiting: list[Frame] = []
     peers: list[Connection] = []
