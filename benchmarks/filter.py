@@ -1,10 +1,15 @@
 """Pulls filtered by SQL92: our broker and Apache's in one run, by one load generator.
 
-    python -m benchmarks.filter [--seconds 1] [--rounds 3] [--readers 4] [--ours-only]
+    python -m benchmarks.filter [--seconds 1] [--rounds 5] [--ours-only] [--live-only]
 
 Both brokers get the same messages (four queues, two properties of interest among six, 100 bytes of body). A consumer
-registers its expression by heartbeat, as the official push consumer does; one connection per queue then pulls from
-the first message to the last, again and again. Counted are the messages the broker looked at and those it gave.
+registers its expression by heartbeat, as the official push consumer does, and pulls with one connection per queue.
+Counted are the messages the broker looked at and those it gave, in two cases:
+
+live      four groups wait at the end of the queues, messages come, and each group pulls each of them once. The time
+          of the sends is not counted, but given, for our broker prepares its answers then.
+backlog   the messages were there before the first of the groups; pulled from the first to the last, again and again.
+
 Figures of one machine under other load compare only with each other.
 """
 
@@ -31,9 +36,11 @@ Broker = ApacheBroker | OrbitBroker
 Namesrv = ApacheNamesrv | OrbitNamesrv
 
 QUEUES: Final = 4
-MESSAGES_PER_QUEUE: Final = 20_000
+MESSAGES_PER_QUEUE: Final = 40_000
 BATCH: Final = 500
 TOPIC: Final = "Filtered"
+BACKLOG: Final = "FilteredBacklog"
+Figures = dict[str, float]
 EXPRESSIONS: Final = {
     "one in ten": "region = 'north' AND price > 79",
     "one in a thousand": "price = 7 AND shop = 'shop-7'",
@@ -67,7 +74,7 @@ def _properties(number: int) -> bytes:
     )
 
 
-def _fill(connection: socket.socket) -> None:
+def _fill(connection: socket.socket, topic: str) -> None:
     for queue_id in range(QUEUES):
         for first in range(0, MESSAGES_PER_QUEUE, BATCH):
             batch = encode_batch(
@@ -75,7 +82,7 @@ def _fill(connection: socket.socket) -> None:
             )
             fields = {
                 "a": "senders",
-                "b": TOPIC,
+                "b": topic,
                 "c": "TBW102",
                 "d": "4",
                 "e": str(queue_id),
@@ -91,7 +98,7 @@ def _fill(connection: socket.socket) -> None:
             assert answer.code == 0, answer.remark
 
 
-def _register(connection: socket.socket, group: str, expression: str) -> None:
+def _register(connection: socket.socket, topic: str, group: str, expression: str) -> None:
     subscription = {
         "classFilterMode": False,
         "codeSet": [],
@@ -99,7 +106,7 @@ def _register(connection: socket.socket, group: str, expression: str) -> None:
         "subString": expression,
         "subVersion": 1,
         "tagsSet": [],
-        "topic": TOPIC,
+        "topic": topic,
     }
     consumer = {
         "groupName": group,
@@ -115,22 +122,15 @@ def _register(connection: socket.socket, group: str, expression: str) -> None:
 
 
 class _Reader:
-    """One queue, read round and round with one pull on the way."""
+    """One queue, with one pull on the way."""
 
-    def __init__(self, address: str, group: str, queue_id: int) -> None:
+    def __init__(self, address: str, topic: str, group: str, queue_id: int) -> None:
         self.connection = _connect(address)
-        self.looked = self.given_bytes = 0
-        self._group = group
-        self._queue_id = queue_id
-        self._offset = 0
-        self._decoder = FrameDecoder()
-
-    def send(self) -> None:
-        fields = {
-            "consumerGroup": self._group,
-            "topic": TOPIC,
-            "queueId": str(self._queue_id),
-            "queueOffset": str(self._offset),
+        self.looked = self.given_bytes = self.offset = self.high = 0
+        self._fields = {
+            "consumerGroup": group,
+            "topic": topic,
+            "queueId": str(queue_id),
             "maxMsgNums": "32",
             "sysFlag": "0",
             "commitOffset": "0",
@@ -138,58 +138,73 @@ class _Reader:
             "subVersion": "1",
             "expressionType": "SQL92",
         }
+        self._decoder = FrameDecoder()
+
+    def send(self) -> None:
+        fields = self._fields | {"queueOffset": str(self.offset)}
         self.connection.sendall(encode_request(RequestCode.PULL_MESSAGE, 7, fields))
 
-    def receive(self) -> None:
-        for frame in self._decoder.feed(self.connection.recv(1 << 20)):
-            assert frame.code in (0, 20), (frame.code, frame.remark)
+    def receive(self) -> bool:
+        """Whether the answer is there."""
+        frames = self._decoder.feed(self.connection.recv(1 << 20))
+        for frame in frames:
+            # Found, none here (19: not even one to look at), none matches
+            assert frame.code in (0, 19, 20), (frame.code, frame.remark)
             following = int(frame.ext_fields["nextBeginOffset"])
-            self.looked += following - self._offset
+            self.high = int(frame.ext_fields["maxOffset"])
+            self.looked += following - self.offset
             self.given_bytes += len(frame.body)
-            self._offset = 0 if following >= MESSAGES_PER_QUEUE else following
-            self.send()
-
-    def finish(self) -> None:
-        """Take the answer that is still on the way."""
-        frames: list[Frame] = []
-        while not frames:
-            frames = self._decoder.feed(self.connection.recv(1 << 20))
+            self.offset = following
+        return bool(frames)
 
 
 class _Load:
-    """One broker, filled, with one reader per queue for each expression."""
+    """One broker and one topic, with one reader per queue for each expression."""
 
-    def __init__(self, namesrv: Namesrv, broker: Broker, readers: int) -> None:
+    def __init__(self, namesrv: Namesrv, broker: Broker, topic: str) -> None:
         self.broker = broker
-        self.rounds: dict[str, list[dict[str, float]]] = {name: [] for name in EXPRESSIONS}
-        create_topic(namesrv, broker, TOPIC, queue_count=QUEUES)
-        self._connection = _connect(broker.address)
+        self.topic = topic
+        self.rounds: dict[str, list[Figures]] = {name: [] for name in EXPRESSIONS}
+        self._namesrv = namesrv
         self._readers: dict[str, list[_Reader]] = {}
-        _fill(self._connection)
-        for number, (name, expression) in enumerate(EXPRESSIONS.items()):
-            group = f"readers-{number}"
-            create_group(namesrv, broker, group)
-            _register(self._connection, group, expression)
-            self._readers[name] = [_Reader(broker.address, group, queue_id) for queue_id in range(readers)]
+        create_topic(namesrv, broker, topic, queue_count=QUEUES)
+        self._connection = _connect(broker.address)
 
-    def run(self, name: str, seconds: float) -> dict[str, float]:
-        readers = self._readers[name]
-        with selectors.DefaultSelector() as selector:
-            for reader in readers:
-                selector.register(reader.connection, selectors.EVENT_READ, reader)
-                reader.send()
-            looked, cpu = sum(reader.looked for reader in readers), self.broker.cpu_seconds()
-            given, started = sum(reader.given_bytes for reader in readers), time.perf_counter()
-            _run(selector, seconds)
-            elapsed, cpu = time.perf_counter() - started, self.broker.cpu_seconds() - cpu
-            looked = sum(reader.looked for reader in readers) - looked
-            given = sum(reader.given_bytes for reader in readers) - given
-            for reader in readers:
-                reader.finish()
+    def fill(self) -> Figures:
+        """Store messages; what that took."""
+        started, cpu = time.perf_counter(), self.broker.cpu_seconds()
+        _fill(self._connection, self.topic)
+        count = QUEUES * MESSAGES_PER_QUEUE
         return {
-            "looked_at_per_s": looked / elapsed,
-            "given_mib_per_s": given / elapsed / 2**20,
-            "cpu_us_per_message": cpu / looked * 1e6,
+            "sent_per_s": count / (time.perf_counter() - started),
+            "cpu_us_per_message": (self.broker.cpu_seconds() - cpu) / count * 1e6,
+        }
+
+    def subscribe(self) -> None:
+        """Let the groups begin, at the start of the queues."""
+        for number, (name, expression) in enumerate(EXPRESSIONS.items()):
+            group = f"readers-{self.topic}-{number}"
+            create_group(self._namesrv, self.broker, group)
+            _register(self._connection, self.topic, group, expression)
+            self._readers[name] = [
+                _Reader(self.broker.address, self.topic, group, queue_id) for queue_id in range(QUEUES)
+            ]
+
+    def run(self, name: str, seconds: float | None) -> Figures:
+        """Pull for so long, from the start again at the end; None: to the end, once."""
+        readers = self._readers[name]
+        looked, given = (
+            sum(reader.looked for reader in readers),
+            sum(reader.given_bytes for reader in readers),
+        )
+        started, cpu = time.perf_counter(), self.broker.cpu_seconds()
+        _pull(readers, None if seconds is None else started + seconds)
+        elapsed, cpu = time.perf_counter() - started, self.broker.cpu_seconds() - cpu
+        return {
+            "looked": sum(reader.looked for reader in readers) - looked,
+            "given_bytes": sum(reader.given_bytes for reader in readers) - given,
+            "seconds": elapsed,
+            "cpu_seconds": cpu,
         }
 
     def close(self) -> None:
@@ -199,61 +214,121 @@ class _Load:
         self._connection.close()
 
 
-def _run(selector: selectors.DefaultSelector, seconds: float) -> None:
-    deadline = time.perf_counter() + seconds
-    while time.perf_counter() < deadline:
-        for key, _ in selector.select(1.0):
-            key.data.receive()
+def _pull(readers: list[_Reader], deadline: float | None) -> None:
+    """Until the deadline or, without one, until a reader has seen its queue's end."""
+    with selectors.DefaultSelector() as selector:
+        for reader in readers:
+            selector.register(reader.connection, selectors.EVENT_READ, reader)
+            reader.send()
+        while selector.get_map():
+            for key, _ in selector.select(5.0):
+                reader = key.data
+                if not reader.receive():
+                    continue
+                at_end = reader.offset >= reader.high
+                if at_end and deadline is not None:
+                    reader.offset = 0
+                if at_end if deadline is None else time.perf_counter() >= deadline:
+                    selector.unregister(reader.connection)
+                else:
+                    reader.send()
+
+
+def _sum(rounds: list[Figures]) -> Figures:
+    """Rates of all rounds together: a round of the live case takes less time than a CPU clock of 10 ms can tell."""
+    looked, seconds = sum(one["looked"] for one in rounds), sum(one["seconds"] for one in rounds)
+    return {
+        "looked_at_per_s": looked / seconds,
+        "given_mib_per_s": sum(one["given_bytes"] for one in rounds) / seconds / 2**20,
+        "cpu_us_per_message": sum(one["cpu_seconds"] for one in rounds) / looked * 1e6,
+    }
+
+
+def _live(loads: dict[str, _Load], rounds: int) -> dict[str, dict[str, Figures]]:
+    filled: dict[str, list[Figures]] = {server: [] for server in loads}
+    for load in loads.values():
+        load.subscribe()
+        for name in EXPRESSIONS:
+            load.run(name, None)
+    for turn in range(rounds + 2):  # two before it counts
+        for server, load in loads.items():
+            sent = load.fill()
+            figures = {name: load.run(name, None) for name in EXPRESSIONS}
+            if turn >= 2:
+                filled[server].append(sent)
+                for name, figure in figures.items():
+                    load.rounds[name].append(figure)
+    return {
+        server: {name: _sum(figures) for name, figures in load.rounds.items()}
+        | {"sends": {key: sum(one[key] for one in filled[server]) / rounds for key in filled[server][0]}}
+        for server, load in loads.items()
+    }
+
+
+def _backlog(loads: dict[str, _Load], seconds: float, rounds: int) -> dict[str, dict[str, Figures]]:
+    for load in loads.values():
+        load.fill()
+        load.subscribe()
+        for name in EXPRESSIONS:
+            load.run(name, seconds)
+    # In turns, so that what else the machine does meanwhile hits both alike.
+    for _ in range(rounds):
+        for name in EXPRESSIONS:
+            for load in loads.values():
+                load.rounds[name].append(load.run(name, seconds))
+    return {
+        server: {name: _sum(figures) for name, figures in load.rounds.items()}
+        for server, load in loads.items()
+    }
 
 
 def run(
-    seconds: float = 1.0, *, rounds: int = 3, readers: int = QUEUES, ours_only: bool = False
-) -> dict[str, dict[str, dict[str, float]]]:
-    """Figures by broker and expression, of each the round in the middle. Apache's only where Java is present."""
+    seconds: float = 1.0, *, rounds: int = 5, ours_only: bool = False, live_only: bool = False
+) -> dict[str, dict[str, dict[str, Figures]]]:
+    """Figures by case, broker and expression. Apache's only where Java is present."""
     with ExitStack() as stack:
-        namesrv = stack.enter_context(OrbitNamesrv())
-        broker = stack.enter_context(OrbitBroker(namesrv, enablePropertyFilter=True))
-        loads = {"orbitmq": _Load(namesrv, broker, readers)}
+        names = stack.enter_context(OrbitNamesrv())
+        ours = stack.enter_context(OrbitBroker(names, enablePropertyFilter=True))
+        servers: dict[str, tuple[Namesrv, Broker]] = {"orbitmq": (names, ours)}
         if not ours_only and not missing_tools():
             theirs = stack.enter_context(ApacheNamesrv(LATEST))
             apache = stack.enter_context(
                 ApacheBroker(LATEST, theirs, jvm_args=BENCH_JVM, enablePropertyFilter=True)
             )
-            loads[f"apache-{LATEST}"] = _Load(theirs, apache, readers)
-        for name in EXPRESSIONS:  # a JIT needs some thousands of calls
+            servers[f"apache-{LATEST}"] = (theirs, apache)
+        results: dict[str, dict[str, dict[str, Figures]]] = {}
+        # The backlog first: by then Apache's JIT knows the code, also for the shorter runs of the live case.
+        if not live_only:
+            loads = {server: _Load(*both, BACKLOG) for server, both in servers.items()}
+            results["backlog"] = _backlog(loads, seconds, rounds)
             for load in loads.values():
-                load.run(name, seconds)
-        # In turns, so that what else the machine does meanwhile hits both alike.
-        for _ in range(rounds):
-            for name in EXPRESSIONS:
-                for load in loads.values():
-                    load.rounds[name].append(load.run(name, seconds))
+                load.close()
+        loads = {server: _Load(*both, TOPIC) for server, both in servers.items()}
+        results["live"] = _live(loads, rounds)
         for load in loads.values():
             load.close()
-    return {
-        server: {name: _middle(figures) for name, figures in load.rounds.items()}
-        for server, load in loads.items()
-    }
-
-
-def _middle(rounds: list[dict[str, float]]) -> dict[str, float]:
-    return sorted(rounds, key=lambda figures: figures["looked_at_per_s"])[len(rounds) // 2]
+    return results
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description="SQL92-filtered pulls, ours beside Apache's")
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each round")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--readers", type=int, default=QUEUES, help="queues read at a time")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each round of the backlog")
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ours-only", action="store_true")
+    parser.add_argument("--live-only", action="store_true")
     chosen = parser.parse_args(arguments)
-    results = run(chosen.seconds, rounds=chosen.rounds, readers=chosen.readers, ours_only=chosen.ours_only)
-    for name in EXPRESSIONS:
-        print(f"{name}: {EXPRESSIONS[name]}")
-        for server, figures in results.items():
-            print(
-                f"  {server:14}" + "".join(f"{key} {value:14,.2f}   " for key, value in figures[name].items())
-            )
+    results = run(
+        chosen.seconds, rounds=chosen.rounds, ours_only=chosen.ours_only, live_only=chosen.live_only
+    )
+    for case, by_server in results.items():
+        for name in next(iter(by_server.values())):
+            print(f"{case}, {name}: {EXPRESSIONS.get(name, '')}")
+            for server, figures in by_server.items():
+                values = "".join(f"{key} {value:14,.2f}   " for key, value in figures[name].items())
+                print(f"  {server:14}{values}")
+            first, *others = (next(iter(figures[name].values())) for figures in by_server.values())
+            for other in others:
+                print(f"  {'ratio':14}{first / other:.2f}")
     return results
 
 

@@ -82,6 +82,8 @@ class Selector:
     """The same for the property text alone."""
     select_block: BlockSelect
     """The same for many records at once, see ``BlockSelect``."""
+    ignores_unique_key: bool
+    """Whether messages that differ in their unique key alone are judged alike."""
     ignored_from: int | None
     """Where text begins that is not part of the expression (Apache ignores it, too); None when there is none."""
 
@@ -104,9 +106,12 @@ def compile_selector(expression: str) -> Selector:
     matches, matches_properties, select_block = (
         _interpreted(tree) if body is None else _generated(body, needle)
     )
-    if not any(name.endswith(codes.Property.UNIQUE_KEY) for name in _properties(tree)):
+    ignores_unique_key = not any(name.endswith(codes.Property.UNIQUE_KEY) for name in _properties(tree))
+    if ignores_unique_key:
         select_block = RememberingSelect(select_block, matches_properties, needle)
-    return Selector(expression, matches, matches_properties, select_block, parsed.ignored_from)
+    return Selector(
+        expression, matches, matches_properties, select_block, ignores_unique_key, parsed.ignored_from
+    )
 
 
 # What the generated code calls.

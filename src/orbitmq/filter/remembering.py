@@ -14,6 +14,7 @@ from struct import error as struct_error
 from typing import Final
 
 from orbitmq.record.layout import FIXED_V4, MAGIC_V1
+from orbitmq.record.properties import UNIQUE_KEY_PAIR, without_unique_key
 
 __all__ = ["BlockSelect", "RememberingSelect"]
 
@@ -30,8 +31,6 @@ TEXT_BYTES_MAX: Final = 1024
 PAUSE_BLOCKS: Final = 8
 LONG_PAUSE_BLOCKS: Final = 512
 
-_UNIQUE_KEY: Final = b"UNIQ_KEY\x01"
-_UNIQUE_KEY_PAIR: Final = b"\x02UNIQ_KEY\x01"
 _HEAD: Final = Struct(">4xI28xi44xi")
 assert _HEAD.size == FIXED_V4.size
 
@@ -85,8 +84,10 @@ class RememberingSelect:
             elif not start < text <= end:
                 continue  # damaged
             else:
-                before, _, rest = block[text:end].partition(_UNIQUE_KEY_PAIR)
+                before, has_key, rest = block[text:end].partition(UNIQUE_KEY_PAIR)
                 _, _, behind = rest.partition(b"\x02")
+                if not has_key:
+                    before, behind = without_unique_key(before)
                 try:
                     if not answers[before][behind]:
                         continue

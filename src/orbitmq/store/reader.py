@@ -9,7 +9,9 @@ the message passes any tag filter: the client looks at the tag itself.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
+from itertools import compress, islice
 from struct import Struct
 from typing import Final
 
@@ -19,6 +21,7 @@ from orbitmq.store.layout import UNIT, UNIT_BYTES
 from orbitmq.store.parts import StoreParts
 from orbitmq.store.queue_ext import ADDRESS_MAX
 from orbitmq.store.selection import select
+from orbitmq.store.text_numbers import TextColumns
 from orbitmq.store.types import ReadResult, ReadStatus
 
 __all__ = ["QueueReader"]
@@ -39,13 +42,14 @@ Predicate = Callable[[memoryview], bool] | None
 
 
 class QueueReader:
-    """Answers reads from queues and log. Holds no state of its own."""
+    """Answers reads from queues and log."""
 
     def __init__(self, parts: StoreParts, memory_bytes: int) -> None:
         self._log = parts.log
         self._by_key = parts.queues.by_key
         self._parts = parts
         self._extensions = parts.queues.extensions
+        self._texts = TextColumns()
         self._machine_bytes = memory_bytes
         self.corrects_offsets = True
         """False on a slave: a consumer there keeps its offset whatever it asked for."""
@@ -69,6 +73,8 @@ class QueueReader:
             return ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, self._corrected(offset, 0), 0, 0)
         low, high = queue.min_offset, queue.max_offset
         if not low <= offset < high:
+            if offset == high and predicate is not None:
+                self._texts.verdicts(queue, predicate, offset, offset)
             return self._outside(offset, low, high)
         config = self._parts.config
         log = self._log
@@ -102,7 +108,15 @@ class QueueReader:
             looked, count, size = collect(log, units, limits, tag_codes, slices)
             is_gone = size < 0
         else:
-            looked, count, size, is_gone = select(log, units, limits, (tag_codes, predicate), slices)
+            known = None
+            if tag_codes is None:
+                end = offset + len(units) // UNIT_BYTES
+                known = self._texts.verdicts(queue, predicate, offset, end)
+            if known is None:
+                looked, count, size, is_gone = select(log, units, limits, (tag_codes, predicate), slices)
+            else:
+                looked, count, size = _collect_judged(log, units, limits, known, slices)
+                is_gone = size < 0
         # As in Apache, how far the reader lags is measured at the last record looked at.
         lags = looked > 0 and LOG_OFFSET.unpack_from(units, (looked - 1) * UNIT_BYTES)[0] < memory_start
         status = ReadStatus.FOUND
@@ -182,6 +196,24 @@ def _whole_run(log: CommitLog, units: bytes, limits: tuple[int, int, int]) -> me
         return None
     view = log.segments.view(start)
     return None if view is None else view[first - start : end - start]
+
+
+def _collect_judged(
+    log: CommitLog,
+    units: bytes,
+    limits: tuple[int, int, int],
+    known: tuple[array[int], bytearray],
+    slices: list[memoryview],
+) -> tuple[int, int, int]:
+    """As ``collect``, for those units whose numbers have a verdict of 1."""
+    numbers, verdicts = known
+    matching = compress(range(len(numbers)), map(verdicts.__getitem__, numbers))
+    places = list(islice(matching, limits[0]))
+    found = b"".join([units[at * UNIT_BYTES : (at + 1) * UNIT_BYTES] for at in places])
+    looked, count, size = collect(log, found, limits, None, slices)
+    if looked < len(places):  # the next one exceeds a limit
+        return places[looked], count, size
+    return (places[-1] + 1 if count == limits[0] else len(numbers)), count, size
 
 
 def collect(

@@ -70,7 +70,7 @@ def _by_block(
     while taken.count < count_max and position < len(units):
         block = units[position : position + block_bytes]
         fields = _units_struct(len(block) // UNIT_BYTES).unpack(block)
-        log_offsets, sizes = fields[0::3], fields[1::3]
+        log_offsets, sizes = fields[0::2], fields[1::2]
         first, end, size = log_offsets[0], log_offsets[-1] + sizes[-1], sum(sizes)
         start = first - first % log.segment_bytes
         if (
@@ -100,7 +100,8 @@ def _by_block(
 
 @lru_cache(maxsize=64)
 def _units_struct(count: int) -> Struct:
-    return Struct(">" + UNIT.format.removeprefix(">") * count)
+    """Reads log offsets and record sizes."""
+    return Struct(">" + "qi8x" * count)
 
 
 def _one_by_one(
