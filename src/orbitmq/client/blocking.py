@@ -31,15 +31,17 @@ from orbitmq.client.message import Message, SendResult
 from orbitmq.client.producer import Producer, QueueSelector, per_message
 from orbitmq.client.queue_picker import select_by_hash
 from orbitmq.client.sender import Attempted, Outgoing
+from orbitmq.codes import FrameFlag
 from orbitmq.errors import BrokerError, ConnectionLostError, RequestTimeoutError
 from orbitmq.model.route import MessageQueue
 from orbitmq.runtime.clock import Clock
 from orbitmq.transport.client import split_address
-from orbitmq.wire.frame import Frame, FrameDecoder, encode_binary_request
+from orbitmq.wire.frame import Frame, FrameDecoder, encode_binary_request, whole_frame
 
 __all__ = ["BlockingConnection", "BlockingSends", "Patience"]
 
 T = TypeVar("T")
+_RESPONSE: Final = int(FrameFlag.RESPONSE)
 _TIMEVAL: Final = struct.Struct("ll")
 _READ_BYTES: Final = 65_536
 _FIRST_READ_BYTES: Final = 4096
@@ -130,8 +132,9 @@ class BlockingConnection:
                 data = self._look() or self._socket.recv(_READ_BYTES)
                 if not data:
                     raise ConnectionLostError(f"connection to {self._remote} closed")
-                for frame in self._decoder.feed(data):
-                    if frame.opaque == opaque and frame.is_response:
+                whole = None if self._decoder.buffered_bytes else whole_frame(data)
+                for frame in self._decoder.feed(data) if whole is None else (whole,):
+                    if frame.opaque == opaque and frame.flag & _RESPONSE:
                         return frame
                 if self._decoder.error is not None:
                     raise ConnectionLostError(f"{self._remote} sent rubbish: {self._decoder.error}")

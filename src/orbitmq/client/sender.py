@@ -19,7 +19,6 @@ from orbitmq.codes import ClientErrorCode, Property, RequestCode, ResponseCode, 
 from orbitmq.errors import (
     BrokerError,
     ConnectionLostError,
-    HeaderFieldError,
     MessageIllegal,
     OrbitError,
     RequestTimeoutError,
@@ -30,6 +29,7 @@ from orbitmq.model.route import MessageQueue
 from orbitmq.record.compression import compress_body
 from orbitmq.record.properties import encode_properties
 from orbitmq.wire.frame import Frame
+from orbitmq.wire.send_answer import SendAnswerReader
 from orbitmq.wire.send_writer import SendWriter
 
 __all__ = ["Attempted", "Outgoing", "SendContext", "SendHook", "Sender"]
@@ -114,6 +114,7 @@ class Sender:
         self._retry_codes = RETRY_CODES | options.retry_codes
         self.binary = options.serialize is SerializeType.ROCKETMQ and options.credentials is None
         """Headers of sends can be written in the binary form."""
+        self._answers = SendAnswerReader()
         self._checked_topics: set[str] = set()
 
     # -- preparing -------------------------------------------------------------------------------------
@@ -351,22 +352,22 @@ class Sender:
         status = SendStatus.OK if frame.code == _OK else _STATUSES.get(frame.code)
         if status is None:
             raise error_for_code(frame.code, frame.remark)
-        fields = frame.ext_fields
-        try:
-            queue_id = int(fields.get("queueId", queue.queue_id))
-            queue_offset = int(fields.get("queueOffset", -1))
-        except ValueError:
-            raise HeaderFieldError("the answer to a send has a queue that is no number") from None
-        if queue_id != queue.queue_id or queue.topic != outgoing.topic:
-            queue = MessageQueue(topic=outgoing.topic, broker_name=queue.broker_name, queue_id=queue_id)
+        answer = self._answers.read(frame)
+        queue_id = answer.queue_id
+        if (queue_id != queue.queue_id and queue_id is not None) or queue.topic != outgoing.topic:
+            queue = MessageQueue(
+                topic=outgoing.topic,
+                broker_name=queue.broker_name,
+                queue_id=queue.queue_id if queue_id is None else queue_id,
+            )
         return SendResult(
             status,
             outgoing.unique_key,
             queue,
-            queue_offset,
-            fields.get("msgId", ""),
-            fields.get("transactionId"),
-            fields.get("MSG_REGION"),
-            fields.get("TRACE_ON") != "false",
-            fields.get("recallHandle"),
+            answer.queue_offset,
+            answer.message_id,
+            answer.transaction_id,
+            answer.region,
+            answer.traced,
+            answer.recall_handle,
         )

@@ -34,6 +34,7 @@ __all__ = [
     "encode_oneway",
     "encode_request",
     "encode_response",
+    "whole_frame",
 ]
 
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -43,6 +44,8 @@ _LENGTH: Final = struct.Struct(">i")
 _PREFIX: Final = struct.Struct(">ii")
 _BINARY_FIXED: Final = struct.Struct(">hBhiii")
 """code, language, version, opaque, flag, remark length."""
+_BINARY_PLAIN: Final = struct.Struct(">hBhiiii")
+"""The same without a remark: the last field is the length of the extension region then."""
 _KEY_LENGTH: Final = struct.Struct(">h")
 _BINARY_MIN: Final = _BINARY_FIXED.size + _LENGTH.size
 assert _BINARY_MIN == 21, "wire format: the shortest binary header"
@@ -207,7 +210,22 @@ def _parse_json(header: bytes, body: bytes) -> Frame:
     )
 
 
-def _parse_binary(header: bytes, body: bytes) -> Frame:
+def _parse_binary(data: bytes, start: int, body_start: int, end: int) -> Frame:
+    if body_start - start >= _BINARY_MIN:
+        # Hot: once per frame. Nearly none has a remark, and then nothing is copied but what is kept.
+        code, language, version, opaque, flag, remark_length, ext_length = _BINARY_PLAIN.unpack_from(
+            data, start
+        )
+        ext_start = start + _BINARY_MIN
+        if remark_length == 0 and 0 <= ext_length <= body_start - ext_start:
+            ext_raw = data[ext_start : ext_start + ext_length]
+            return Frame(
+                code, opaque, flag, version, language, _ROCKETMQ, None, ext_raw, data[body_start:end]
+            )
+    return _parse_any_binary(data[start:body_start], data[body_start:end])
+
+
+def _parse_any_binary(header: bytes, body: bytes) -> Frame:
     size = len(header)
     if size < _BINARY_MIN:
         raise FrameError(f"binary header of {size} bytes is shorter than {_BINARY_MIN}")
@@ -229,6 +247,23 @@ def _parse_binary(header: bytes, body: bytes) -> Frame:
         raise FrameError(f"extension region of {ext_length} bytes does not fit the header")
     ext_raw = header[position : position + ext_length]
     return Frame(code, opaque, flag, version, language, _ROCKETMQ, remark, ext_raw, body)
+
+
+def whole_frame(data: bytes) -> Frame | None:
+    """The frame that ``data`` is, for who asks one thing at a time and mostly gets the answer in one read.
+
+    None: it is less or more than one frame in the binary form, or a broken one; ``FrameDecoder`` can tell.
+    """
+    if len(data) < _PREFIX.size + _BINARY_MIN:
+        return None
+    size, word = _PREFIX.unpack_from(data)
+    body_start = _PREFIX.size + (word & _HEADER_LENGTH_MASK)
+    if size + 4 != len(data) or word >> 24 != _ROCKETMQ or body_start > len(data):
+        return None
+    try:
+        return _parse_binary(data, _PREFIX.size, body_start, len(data))
+    except FrameError:
+        return None
 
 
 class FrameDecoder:
@@ -286,12 +321,11 @@ class FrameDecoder:
                 self._needed = end - position
                 return position
             body_start = position + 8 + header_length
-            header = data[position + 8 : body_start]
             form = word >> 24
             if form == _ROCKETMQ:
-                append(_parse_binary(header, data[body_start:end]))
+                append(_parse_binary(data, position + 8, body_start, end))
             elif form == _JSON:
-                append(_parse_json(header, data[body_start:end]))
+                append(_parse_json(data[position + 8 : body_start], data[body_start:end]))
             else:
                 raise FrameError(f"unknown header serialization {form & 0xFF}")
             position = end

@@ -7,10 +7,13 @@ travels as text; numbers and booleans are converted here. A field that is missin
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
+import msgspec.inspect
+import msgspec.structs
 
 from orbitmq.codes import SerializeType
 from orbitmq.errors import HeaderFieldError
@@ -22,6 +25,8 @@ Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 _ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
+_JAVA_NUMBER: Final = re.compile("[+-]?[0-9]+").fullmatch
+_DIGITS_MAX: Final = 40
 
 
 class Header(msgspec.Struct, kw_only=True, gc=False, rename="camel"):
@@ -46,8 +51,41 @@ def decode_header(header_type: type[H], frame: Frame) -> H:
             raw = b"{}"
         decoded: H = _json_decoder(header_type).decode(raw)
         return decoded
+    except msgspec.ValidationError as error:
+        found = _with_java_numbers(header_type, frame)
+        if found is None:
+            raise HeaderFieldError(f"bad header field: {error}") from None
+        return found
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise HeaderFieldError(f"bad header field: {error}") from None
+
+
+def _with_java_numbers(header_type: type[H], frame: Frame) -> H | None:
+    """Java reads numbers with leading zeros and a plus sign, msgspec does not; None if that was not the trouble."""
+    fields = frame.ext_fields
+    changed = {
+        name: str(int(value))
+        for name in _numbers(header_type)
+        if (value := fields.get(name)) is not None and _JAVA_NUMBER(value) and len(value) <= _DIGITS_MAX
+    }
+    if not changed:
+        return None
+    try:
+        return msgspec.convert(fields | changed, header_type, strict=False)
+    except msgspec.MsgspecError:
+        return None
+
+
+@lru_cache(maxsize=512)
+def _numbers(header_type: type[Any]) -> tuple[str, ...]:
+    """Wire names of the fields that are numbers."""
+    names = []
+    for field in msgspec.structs.fields(header_type):
+        info = msgspec.inspect.type_info(field.type)
+        kinds = info.types if isinstance(info, msgspec.inspect.UnionType) else (info,)
+        if any(isinstance(kind, msgspec.inspect.IntType) for kind in kinds):
+            names.append(field.encode_name)
+    return tuple(names)
 
 
 def encode_ext(header: Header) -> dict[str, str]:

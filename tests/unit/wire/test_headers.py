@@ -149,3 +149,30 @@ def test_offsets_of_a_deleted_group_go_under_either_name() -> None:
     for fields, expected in [({}, False), ({"removeOffset": "true"}, True), ({"cleanOffset": "true"}, True)]:
         frame = frame_with({"groupName": "g", **fields})
         assert decode_header(headers.DeleteSubscriptiongroupRequest, frame).drops_offsets is expected
+
+
+@pytest.mark.parametrize("form", list(SerializeType))
+def test_numbers_are_read_as_java_reads_them(form: SerializeType) -> None:
+    fields = {
+        "consumerGroup": "007",
+        "topic": "0042",
+        "queueId": "+3",
+        "queueOffset": "0000000000000000000000012",
+        "maxMsgNums": "-0",
+        "sysFlag": "007",
+        "commitOffset": "-005",
+        "subVersion": "1",
+        "suspendTimeoutMillis": "0",
+    }
+    [frame] = FrameDecoder().feed(encode_request(11, 1, fields, serialize_type=form))
+    header = decode_header(headers.PullMessageRequest, frame)
+    assert (header.consumer_group, header.topic) == ("007", "0042"), "texts stay as they are"
+    assert (header.queue_id, header.queue_offset, header.max_msg_nums) == (3, 12, 0)
+    assert (header.sys_flag, header.commit_offset) == (7, -5)
+    for bad in ("", "1_0", "\u0663", " 1", "++1", "0x1", "0" * 50, "09999999999"):
+        if bad or form is SerializeType.JSON:
+            [frame] = FrameDecoder().feed(
+                encode_request(11, 1, fields | {"queueId": bad}, serialize_type=form)
+            )
+            with pytest.raises(HeaderFieldError):
+                decode_header(headers.PullMessageRequest, frame)
