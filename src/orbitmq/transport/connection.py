@@ -26,6 +26,7 @@ from typing import Any, Final, cast
 from orbitmq.codes import ResponseCode, SerializeType
 from orbitmq.errors import ConnectionLostError, RequestTimeoutError
 from orbitmq.runtime.tasks import TaskOwner
+from orbitmq.transport.alertness import Alertness
 from orbitmq.transport.router import Answer, Router, finish_slow_request, refuse
 from orbitmq.transport.tls import TLS_RECORD_START, ServerTls, TlsFilter, TlsMode
 from orbitmq.wire.frame import (
@@ -91,6 +92,7 @@ class Connection(asyncio.Protocol):
         "_tls",
         "_transport",
         "_write_paused",
+        "alertness",
         "attachment",
         "closed",
         "gathered_bytes",
@@ -144,6 +146,8 @@ class Connection(asyncio.Protocol):
         """Requests made in one turn of the loop leave together, in writes of about this size. For clients: a write
         costs a system call, which is more than the rest of a small request; but the peer should have the first of
         them while we make the next. Set before the connection is made."""
+        self.alertness: Alertness | None = None
+        """Told of each read, by servers."""
         self.attachment: Any = None
         """What the owner of the router keeps about this peer."""
 
@@ -176,6 +180,8 @@ class Connection(asyncio.Protocol):
                 self._keep(frames)
             else:
                 self._serve(frames)
+            if self.alertness is not None:
+                self.alertness.served(self, len(frames))
         if self._decoder.error is not None and not self._backlog:
             self._break(str(self._decoder.error))
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from orbitmq.runtime.tasks import TaskOwner, every
+from orbitmq.transport.alertness import Alertness
 from orbitmq.transport.connection import Connection, ConnectionLimits
 from orbitmq.transport.ports import bind_port
 from orbitmq.transport.router import Router
@@ -64,6 +65,7 @@ class Server:
         self._on_open = on_open
         self._on_close = on_close
         self._tasks = TaskOwner("server")
+        self._alertness: Alertness | None = None
         self._sockets: list[asyncio.Server] = []
         self._all_closed = asyncio.Event()
         self._stopping = False
@@ -74,6 +76,7 @@ class Server:
     async def start(self) -> None:
         """Listen. Raises ``OSError`` when a port cannot be had; nothing stays open then."""
         loop = asyncio.get_running_loop()
+        self._alertness = Alertness()
         try:
             for listener in self._listeners:
                 bound = listener.bound or bind_port(listener.host, listener.port)
@@ -96,7 +99,7 @@ class Server:
         self._tasks.start(every(period_s, self._close_idle), "idle-sweep")
 
     def _connection(self, router: Router) -> Connection:
-        return Connection(
+        connection = Connection(
             tasks=self._tasks,
             router=router,
             limits=self._limits.connection,
@@ -104,6 +107,8 @@ class Server:
             on_open=self._opened,
             on_close=self._closed,
         )
+        connection.alertness = self._alertness
+        return connection
 
     def _opened(self, connection: Connection) -> None:
         if self._stopping or len(self.connections) >= self._limits.connections:

@@ -1,0 +1,63 @@
+"""Staying awake for a peer that asks one thing after the other.
+
+A loop that sleeps between the requests of such a peer pays for each with a sleep and a wake-up, and its code is cold
+when it comes back. On virtual machines that is more than serving a small request takes. So when requests of one
+connection have come one by one for a while, the loop looks for the next one for a moment before it sleeps. Where none
+comes in time the next attempt is made later and later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
+
+__all__ = ["Alertness"]
+
+AWAKE_S: Final = 60e-6
+IN_A_ROW: Final = 16
+"""Lone requests of one connection that are taken for a habit."""
+MISSES_MAX: Final = 8
+
+
+class Alertness:
+    """Of one server. Told of each read; keeps the loop turning for a moment where that has paid."""
+
+    __slots__ = ("_awake", "_clock", "_in_a_row", "_last", "_loop", "_misses", "_skip", "_until")
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._clock = clock
+        self._last = 0  # its id, which keeps nothing alive
+        self._in_a_row = 0
+        self._awake = False
+        self._until = 0.0
+        self._misses = self._skip = 0
+
+    def served(self, connection: object, count: int) -> None:
+        """A read of ``connection`` brought that many frames, and they were served."""
+        # Hot: once per read.
+        if id(connection) != self._last or count != 1:
+            self._last = id(connection)
+            self._in_a_row = 0
+            return
+        self._in_a_row += 1
+        if self._awake:
+            self._misses = 0
+            self._until = self._clock.monotonic() + AWAKE_S
+        elif self._in_a_row >= IN_A_ROW:
+            if self._skip:
+                self._skip -= 1
+                return
+            self._awake = True
+            self._until = self._clock.monotonic() + AWAKE_S
+            self._loop.call_soon(self._stay)
+
+    def _stay(self) -> None:
+        if self._in_a_row and self._clock.monotonic() < self._until:
+            self._loop.call_soon(self._stay)
+            return
+        self._awake = False
+        self._misses = min(self._misses + 1, MISSES_MAX)
+        self._skip = 1 << self._misses
