@@ -27,7 +27,7 @@ EXPRESSIONS = [
     "a IS NULL",
     "b = 'x' OR a = 3",
     "UNIQ_KEY IS NOT NULL",
-    "UNIQ_KEY LIKE '%5'",
+    "UNIQ_KEY ENDSWITH '5'",
 ]
 TOPIC = "TopicA"
 
