@@ -16,7 +16,7 @@ from __future__ import annotations
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from orbitmq.record.layout import HOLE_BYTES
 from orbitmq.record.properties import UNIQUE_KEY_PAIR, without_unique_key
@@ -38,7 +38,6 @@ REFUSALS_MAX: Final = 4096
 """So many reads later, texts that did not repeat are tried again."""
 
 
-@runtime_checkable
 class TextPredicate(Protocol):
     """A predicate on records that looks at nothing but their properties."""
 
