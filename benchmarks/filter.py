@@ -284,8 +284,8 @@ def _backlog(loads: dict[str, _Load], seconds: float, rounds: int) -> dict[str, 
 
 def run(
     seconds: float = 1.0, *, rounds: int = 5, ours_only: bool = False, live_only: bool = False
-) -> dict[str, dict[str, dict[str, Figures]]]:
-    """Figures by case, broker and expression. Apache's only where Java is present."""
+) -> dict[str, dict[str, Figures]]:
+    """Figures by broker, then by case and expression. Apache's only where Java is present."""
     with ExitStack() as stack:
         names = stack.enter_context(OrbitNamesrv())
         ours = stack.enter_context(OrbitBroker(names, enablePropertyFilter=True))
@@ -296,18 +296,25 @@ def run(
                 ApacheBroker(LATEST, theirs, jvm_args=BENCH_JVM, enablePropertyFilter=True)
             )
             servers[f"apache-{LATEST}"] = (theirs, apache)
-        results: dict[str, dict[str, dict[str, Figures]]] = {}
+        cases: dict[str, dict[str, dict[str, Figures]]] = {}
         # The backlog first: by then Apache's JIT knows the code, also for the shorter runs of the live case.
         if not live_only:
             loads = {server: _Load(*both, BACKLOG) for server, both in servers.items()}
-            results["backlog"] = _backlog(loads, seconds, rounds)
+            cases["backlog"] = _backlog(loads, seconds, rounds)
             for load in loads.values():
                 load.close()
         loads = {server: _Load(*both, TOPIC) for server, both in servers.items()}
-        results["live"] = _live(loads, rounds)
+        cases["live"] = _live(loads, rounds)
         for load in loads.values():
             load.close()
-    return results
+    return {
+        server: {
+            f"{case}, {name}": figures
+            for case, by_server in cases.items()
+            for name, figures in by_server[server].items()
+        }
+        for server in servers
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
@@ -320,15 +327,14 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     results = run(
         chosen.seconds, rounds=chosen.rounds, ours_only=chosen.ours_only, live_only=chosen.live_only
     )
-    for case, by_server in results.items():
-        for name in next(iter(by_server.values())):
-            print(f"{case}, {name}: {EXPRESSIONS.get(name, '')}")
-            for server, figures in by_server.items():
-                values = "".join(f"{key} {value:14,.2f}   " for key, value in figures[name].items())
-                print(f"  {server:14}{values}")
-            first, *others = (next(iter(figures[name].values())) for figures in by_server.values())
-            for other in others:
-                print(f"  {'ratio':14}{first / other:.2f}")
+    for name in next(iter(results.values())):
+        print(f"{name}: {EXPRESSIONS.get(name.partition(', ')[2], '')}")
+        for server, by_name in results.items():
+            values = "".join(f"{key} {value:14,.2f}   " for key, value in by_name[name].items())
+            print(f"  {server:14}{values}")
+        first, *others = (next(iter(by_name[name].values())) for by_name in results.values())
+        for other in others:
+            print(f"  {'ratio':14}{first / other:.2f}")
     return results
 
 
