@@ -194,8 +194,11 @@ async def test_two_members_split_the_queues_and_one_takes_all_back(target: Targe
         await until(lambda: share(one) == set(range(6)), "all queues back")
         await fill(target, topic, 6)
         await until(lambda: len(got_one.messages) + len(got_two.messages) >= 36, "the rest")
-    bodies = got_one.bodies + got_two.bodies
-    assert len(bodies) == 36, "nothing twice"
+    places = [(message.queue, message.queue_offset) for message in got_one.messages + got_two.messages]
+    assert len(set(places)) == 36
+    if target.name == "ours":
+        # Apache takes offsets from pulls and from requests of their own in different threads: an older one may win.
+        assert len(places) == 36, "nothing twice"
 
 
 async def test_broadcasting_gives_everything_to_everybody_and_keeps_local_offsets(

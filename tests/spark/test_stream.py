@@ -164,6 +164,7 @@ def test_messages_that_expire_while_a_query_runs_are_named_one_way_or_the_other(
         send(broker, topic, range(20, 3000), size=300)
         expire(broker, topic, 100)
         first = first_offset(broker, topic)
+        send(broker, topic, range(3000, 3050))  # what is left may be a handful
         with pytest.raises(StreamingQueryException, match=r"Running/broker-a/0: \d+ to \d+"):
             queries[0].awaitTermination(150)
         before = sum(batches(queries[1]))
