@@ -213,7 +213,8 @@ def _collect_judged(
     looked, count, size = collect(log, found, limits, None, slices)
     if looked < len(places):  # the next one exceeds a limit
         return places[looked], count, size
-    return (places[-1] + 1 if count == limits[0] else len(numbers)), count, size
+    # Those that were not asked for come with the next read, also when some of these are gone.
+    return (places[-1] + 1 if len(places) == limits[0] else len(numbers)), count, size
 
 
 def collect(

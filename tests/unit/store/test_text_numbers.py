@@ -298,3 +298,24 @@ def test_units_that_come_without_their_texts_end_a_column() -> None:
     queue.append(*unit)
     writer.do("append", [b"a\x012\x02"], 0)
     assert store.read(TOPIC, 0, 0, 32, predicate=selector).count == 3
+
+
+@pytest.mark.parametrize("max_count", [1, 2, 3, 32])
+def test_records_that_are_gone_hide_none_behind_them(max_count: int) -> None:
+    writer = Writer()
+    store, selector = writer.store, compile_selector("a = 1")
+    writer.do("append", [], 0)
+    store.read(TOPIC, 0, 1, 32, predicate=selector)
+    for number in range(12):
+        writer.do("append", [b"a\x01%d\x02" % (1 + number % 2)], 0)
+    column = queue_of(store).texts
+    assert column is not None
+    store._log.damaged = [(store.log_offset_at(TOPIC, 0, 1), store.log_offset_at(TOPIC, 0, 6))]
+    offset, seen = 1, []
+    while offset < 13:
+        found = store.read(TOPIC, 0, offset, max_count, predicate=selector)
+        assert found.next_offset > offset
+        seen += [record.queue_offset for record in decoded(found.slices)]
+        offset = found.next_offset
+    assert seen == [7, 9, 11]
+    assert queue_of(store).texts is column
