@@ -44,7 +44,7 @@ from orbitmq.broker.handlers.pull import PullHandlers
 from orbitmq.broker.handlers.query import QueryHandlers
 from orbitmq.broker.handlers.recall import RecallHandlers
 from orbitmq.broker.handlers.reply import ReplyHandlers
-from orbitmq.broker.handlers.send import SendHandlers, SendReplies
+from orbitmq.broker.handlers.send import SEND_CODES, SendHandlers, SendReplies
 from orbitmq.broker.handlers.send_back import SendBackHandlers
 from orbitmq.broker.handlers.sync import SyncHandlers, SyncSources
 from orbitmq.broker.handlers.topics import TopicHandlers
@@ -246,6 +246,7 @@ class Broker:
             tls=self._tls,
             on_open=self._opened,
             on_close=self._closed,
+            awake_for=SEND_CODES,
         )
         await self._server.start()
         await self.roles.start(self._ha_socket, self.address, self.ha_address)

@@ -181,7 +181,7 @@ class Connection(asyncio.Protocol):
             else:
                 self._serve(frames)
             if self.alertness is not None:
-                self.alertness.served(self, len(frames))
+                self.alertness.served(self, frames)
         if self._decoder.error is not None and not self._backlog:
             self._break(str(self._decoder.error))
 

@@ -58,7 +58,10 @@ class Server:
         tls: ServerTls | None = None,
         on_open: Callable[[Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
+        awake_for: frozenset[int] = frozenset(),
     ) -> None:
+        """``awake_for``: codes of requests whose senders wait for the answer, see ``Alertness``."""
+        self._awake_for = awake_for
         self._listeners = listeners
         self._limits = limits
         self._tls = tls if tls is not None else ServerTls()
@@ -76,7 +79,7 @@ class Server:
     async def start(self) -> None:
         """Listen. Raises ``OSError`` when a port cannot be had; nothing stays open then."""
         loop = asyncio.get_running_loop()
-        self._alertness = Alertness()
+        self._alertness = Alertness(self._awake_for) if self._awake_for else None
         try:
             for listener in self._listeners:
                 bound = listener.bound or bind_port(listener.host, listener.port)

@@ -10,6 +10,7 @@ import pytest
 
 from orbitmq.transport import alertness
 from orbitmq.transport.alertness import AWAKE_S, IN_A_ROW, MISSES_MAX, Alertness
+from orbitmq.wire.frame import Frame
 
 
 class Turns:
@@ -19,7 +20,7 @@ class Turns:
         self.now = 1.0
         self.planned: list[Callable[[], Any]] = []
         monkeypatch.setattr(asyncio, "get_running_loop", lambda: self)
-        self.alertness = Alertness(self)
+        self.alertness = Alertness(frozenset({310}), self)
 
     def monotonic(self) -> float:
         return self.now
@@ -38,9 +39,12 @@ class Turns:
             work()
         return not self.planned
 
-    def habit(self, peer: object) -> None:
+    def served(self, peer: object, count: int = 1, code: int = 310) -> None:
+        self.alertness.served(peer, [Frame(code, 1)] * count)
+
+    def habit(self, peer: object, code: int = 310) -> None:
         for _ in range(IN_A_ROW + 1):
-            self.alertness.served(peer, 1)
+            self.served(peer, code=code)
 
 
 @pytest.fixture
@@ -51,27 +55,32 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> Turns:
 def test_loop_stays_awake_for_a_moment_after_each_lone_request(turns: Turns) -> None:
     peer = object()
     for _ in range(IN_A_ROW):
-        turns.alertness.served(peer, 1)
+        turns.served(peer)
         assert not turns.planned, "no habit yet"
-    turns.alertness.served(peer, 1)
+    turns.served(peer)
     for _ in range(100):
         for _ in range(3):
             assert not turns.turn(AWAKE_S / 4)
-        turns.alertness.served(peer, 1)
+        turns.served(peer)
         assert len(turns.planned) == 1
     assert not turns.turn(AWAKE_S / 2)
     assert turns.turn(AWAKE_S)
 
 
-@pytest.mark.parametrize("what", ["another peer", "several requests"])
+@pytest.mark.parametrize("what", ["another peer", "several requests", "a pull"])
 def test_nobody_is_waited_for_while_there_is_more_to_do(turns: Turns, what: str) -> None:
     peer = object()
     turns.habit(peer)
     assert not turns.turn()
-    turns.alertness.served(*((object(), 1) if what == "another peer" else (peer, 2)))
+    if what == "another peer":
+        turns.served(object())
+    elif what == "several requests":
+        turns.served(peer, count=2)
+    else:
+        turns.served(peer, code=11)
     assert turns.turn(), "at once"
     for _ in range(IN_A_ROW - 1):
-        turns.alertness.served(peer, 1)
+        turns.served(peer)
     assert not turns.planned
 
 
@@ -83,19 +92,25 @@ def test_waiting_in_vain_becomes_rare_and_success_brings_it_back(turns: Turns) -
         assert not turns.turn(AWAKE_S / 2)
         assert turns.turn(AWAKE_S)
         waits.append(0)
-        turns.alertness.served(peer, 1)
+        turns.served(peer)
         while not turns.planned:
             waits[-1] += 1
-            turns.alertness.served(peer, 1)
+            turns.served(peer)
     assert waits == [2, 4, 8, 16, 32, 64, 128, 256, 256, 256]
-    turns.alertness.served(peer, 1)  # in time
+    turns.served(peer)  # in time
     assert not turns.turn()
     assert turns.turn(AWAKE_S * 2)
     for _ in range(2):
-        turns.alertness.served(peer, 1)
+        turns.served(peer)
         assert not turns.planned
-    turns.alertness.served(peer, 1)
+    turns.served(peer)
     assert turns.planned
+
+
+def test_nobody_stays_awake_for_pulls(turns: Turns) -> None:
+    for _ in range(3):
+        turns.habit(object(), code=11)
+    assert not turns.planned
 
 
 def test_bounds_are_those_the_decision_names() -> None:

@@ -58,10 +58,13 @@ from orbitmq.transport.router import RawRoute
 from orbitmq.wire.frame import Frame, encode_response
 from orbitmq.wire.send_fields import SendFields, read_send, read_send_v2
 
-__all__ = ["Rewrites", "SendHandlers", "SendReplies"]
+__all__ = ["SEND_CODES", "Rewrites", "SendHandlers", "SendReplies"]
 
 logger = logging.getLogger(__name__)
 
+SEND_CODES: Final = frozenset(
+    map(int, (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE))
+)
 _ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
 _ONEWAY: Final = 2
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
