@@ -2,8 +2,8 @@
 
 The messages of one producer differ in their unique key and in a few values, so the same property text, but for the
 unique key, comes again and again. While somebody reads a queue by SQL92, every append to it notes the number of its
-message's text (0.2 us). A read then judges each text once, and each message by its number (0.04 us, where looking
-at the record takes 0.7), however many groups read. What a column does not hold is looked at in the log.
+message's text (0.2 us). A read then judges each text once, and each message by its number, however many groups read:
+0.13 us a message where one in ten matches, and 0.8 from the log. What a column does not hold is looked at in the log.
 
 Invariants
 1. A column is used only while ``end`` is the end of its queue. Whatever takes units of a queue back drops its column;

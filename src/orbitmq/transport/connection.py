@@ -6,7 +6,8 @@ Invariants
 2. A peer that does not read stops being served: above ``write_pause_bytes`` unsent bytes its requests are kept
    in order instead, and above ``backlog_bytes`` of them the connection stops reading; above
    ``write_limit_bytes`` unsent bytes it is closed. So memory per connection is bounded by the write limit
-   plus one answer, plus the backlog and one read of requests. Answers to our own calls are read even
+   plus one answer, plus the backlog and one read of requests. On connections that gather (``gathered_bytes``) the
+   first of these limits is that size. Answers to our own calls are read even
    then: two ends that both stop reading because the other one does would wait for each other forever.
 3. A broken frame closes the connection after the whole frames before it were served, with one log line.
 4. Every outstanding call ends exactly once: answer, time-out, or ``ConnectionLostError``.

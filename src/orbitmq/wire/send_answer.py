@@ -3,7 +3,7 @@
 Numbers and ids differ from answer to answer, the rest of the fields is the same for a broker. In the binary form one
 regular expression finds the former, and the latter is remembered as bytes.
 
-Measured: 1.1 us, against 3.4 us for a dict of fields. Apache answers in JSON, which costs 0.9 us either way.
+Measured: 1.2 us, against 3.7 us for a dict of fields. Apache answers in JSON, which costs 1.9 us either way.
 """
 
 from __future__ import annotations

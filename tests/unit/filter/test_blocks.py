@@ -43,6 +43,17 @@ def test_block_selects_what_apache_selected(case: dict[str, object]) -> None:
             assert select(selector, records) == case["selected"]
 
 
+@pytest.mark.parametrize("key_first", [False, True])
+def test_messages_that_differ_in_their_unique_key_alone_are_judged_once(key_first: bool) -> None:
+    selector = compile_selector(f"a = 5 AND b IS NULL OR c = 'key first {key_first}'")  # one of its own
+    for turn in range(20):
+        texts = [(key(20 * turn + n), b"a\x01%d\x02" % (n % 7)) for n in range(20)]
+        records = [record_of(b"".join(text if key_first else reversed(text))) for text in texts]
+        assert select(selector, records) == [5, 12, 19]
+    remembering = selector.select_block
+    assert (remembering._count, remembering._pause) == (7, 0)  # type: ignore[attr-defined]  # looked into
+
+
 def test_block_stops_when_it_has_enough() -> None:
     selector = compile_selector("a >= 10")
     records = [record_of(b"a\x01%d\x02" % (9 + n % 2) + key(n)) for n in range(40)]
