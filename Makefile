@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test lint types unit bench docs clean lock
+.PHONY: help setup demo run test lint types unit soak bench docs clean lock
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -35,6 +35,9 @@ unit: setup  ## every test; what fails runs once more, since JVMs and sockets be
 	@$(BIN)/pytest || { [ $$? -eq 1 ] && echo "--- once more: only what failed above ---" \
 		&& $(BIN)/pytest --last-failed --last-failed-no-failures none; }
 
+soak: setup  ## the long and repetitive tests that `make test` leaves out
+	@$(BIN)/pytest -m soak --timeout 3600
+
 test: lint types unit  ## lint, types and every test
 
 bench: setup  ## the benchmarks, beside Apache RocketMQ where Java is present
@@ -49,7 +52,7 @@ lock:  ## renew requirements/dev.txt (all hashes, no index address)
 	@env -u PIP_FIND_LINKS CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile --quiet --upgrade \
 		--strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
 		--build-deps-for editable --extra dev \
-		--extra otel --extra failover --extra spark --extra decode --extra lake --output-file requirements/dev.txt pyproject.toml
+		--extra otel --extra failover --extra spark --extra decode --extra lake --extra console --extra proxy --output-file requirements/dev.txt pyproject.toml
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist

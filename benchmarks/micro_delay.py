@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.intake import Intake
-from orbitmq.broker.schedule import Schedule
-from orbitmq.broker.stats import BrokerStats
-from orbitmq.broker.timers import Timers
+from orbitmq.broker.delivery.parking import Intake
+from orbitmq.broker.delivery.schedule import Schedule
+from orbitmq.broker.delivery.timers import Timers
+from orbitmq.broker.figures.stats import BrokerStats
 from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.record.properties import encode_properties
 from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM

@@ -9,7 +9,7 @@ import tempfile
 import time
 
 from orbitmq import ConsumeFromWhere, Message, ReceivedMessage, sync
-from orbitmq.client.dedup import Deduplicator, sqlite_connections
+from orbitmq.client.consume.dedup import Deduplicator, sqlite_connections
 
 name_server = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9876"
 database = tempfile.NamedTemporaryFile(suffix=".db")

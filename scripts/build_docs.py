@@ -25,7 +25,7 @@ import click
 
 from orbitmq.broker.broker import Broker
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.metrics import BROKER_FAMILIES
+from orbitmq.broker.figures.metrics import BROKER_FAMILIES
 from orbitmq.broker.unsupported import UNSUPPORTED
 from orbitmq.cli.main import main as orbitmq_command
 from orbitmq.codes import RequestCode

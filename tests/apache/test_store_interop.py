@@ -27,8 +27,8 @@ from orbitmq.record.codec import Record, decode_record, decode_records
 from orbitmq.store.config import StoreConfig
 from orbitmq.store.errors import StoreLocked
 from orbitmq.store.message_store import MessageStore
+from orbitmq.store.tools.verify import verify
 from orbitmq.store.types import NewMessage
-from orbitmq.store.verify import verify
 
 SIZES = {
     "mappedFileSizeCommitLog": 1048576,

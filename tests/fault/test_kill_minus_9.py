@@ -21,8 +21,8 @@ from tests.fault.killed_writer import QUEUES, config
 
 from orbitmq.record.codec import decode_record
 from orbitmq.store.message_store import MessageStore
+from orbitmq.store.tools.verify import verify
 from orbitmq.store.types import FlushMode
-from orbitmq.store.verify import verify
 
 WRITER = Path(__file__).with_name("killed_writer.py")
 

@@ -13,7 +13,7 @@ from tests.integration.bad_requests import PULL, SEND_V2
 from tests.integration.failover_kit import TTL_S, Node, group, on_uvloop
 from tests.integration.ha_kit import ask, assert_equal_logs, name_server, put, rpc, until
 
-from orbitmq.broker.ha.stream import encode_report, encode_transfer_head
+from orbitmq.broker.replication.stream import encode_report, encode_transfer_head
 from orbitmq.codes import RequestCode, ResponseCode
 from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.topic import TopicConfig

@@ -31,7 +31,7 @@ from tests.unit.transport.loops import on_both_loops
 
 from orbitmq.broker.broker import Broker
 from orbitmq.broker.config import BrokerRole
-from orbitmq.broker.ha.stream import encode_report, encode_transfer_head
+from orbitmq.broker.replication.stream import encode_report, encode_transfer_head
 from orbitmq.codes import RequestCode, ResponseCode
 from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.names import SCHEDULE_TOPIC

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.metrics import BROKER_FAMILIES
+from orbitmq.broker.figures.metrics import BROKER_FAMILIES
 from orbitmq.cli.servers import read_config
 from orbitmq.metrics.families import Kind
 from orbitmq.metrics.process import ProcessMetrics

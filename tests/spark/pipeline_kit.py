@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orbitmq.client import sync
+from orbitmq.client.consume.puller import PullStatus
 from orbitmq.client.message import Message, ReceivedMessage
-from orbitmq.client.puller import PullStatus
 from orbitmq.spark.pipeline.load import parse_pipeline
 from orbitmq.spark.pipeline.plan import Plan, make_plan
 from orbitmq.spark.pipeline.run import BatchReport, run_batch, run_stream

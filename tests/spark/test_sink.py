@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orbitmq.client import ReceivedMessage
-from orbitmq.client.queue_picker import select_by_hash
+from orbitmq.client.produce.queue_picker import select_by_hash
 from orbitmq.client.sync import PullConsumer
 from orbitmq.model.route import MessageQueue
 from orbitmq.spark import register

@@ -22,7 +22,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from orbitmq.client.queue_picker import select_by_hash
+from orbitmq.client.produce.queue_picker import select_by_hash
 from orbitmq.codes import Property
 from orbitmq.errors import ConfigError, MessageIllegal
 from orbitmq.model.route import MessageQueue

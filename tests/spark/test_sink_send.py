@@ -13,7 +13,7 @@ from tests.apache.process import free_ports
 from orbitmq.client import ReceivedMessage, SendResult
 from orbitmq.client.errors import NoRouteError
 from orbitmq.client.options import ProducerOptions
-from orbitmq.client.sender import Outgoing
+from orbitmq.client.produce.sender import Outgoing
 from orbitmq.client.sync import PullConsumer
 from orbitmq.errors import ConnectionLostError, RequestTimeoutError
 from orbitmq.model.route import MessageQueue

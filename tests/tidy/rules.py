@@ -22,7 +22,9 @@ _CORE: Final = frozenset({"codes", "errors"})
 IMPORTS: Final[Mapping[str, frozenset[str]]] = {
     "codes": frozenset(),
     "errors": frozenset({"codes"}),
-    "record": _CORE,
+    # The bytes of records and frames: one plain definition, one compiled twin.
+    "kernel": _CORE,
+    "record": _CORE | {"kernel"},
     "model": _CORE | {"record"},
     "wire": frozenset({"model", "record"}) | _CORE,
     "filter": _CORE | {"record"},
@@ -32,15 +34,19 @@ IMPORTS: Final[Mapping[str, frozenset[str]]] = {
     # Figures for Prometheus; each server fills them from its own tables.
     "metrics": frozenset({"transport"}),
     "namesrv": frozenset({"metrics", "transport"}),
-    "broker": frozenset({"filter", "metrics", "store", "transport"}),
+    # Users, policies, access lists and signatures: who may send which request.
+    "auth": frozenset({"runtime", "wire"}),
+    "broker": frozenset({"auth", "filter", "metrics", "store", "transport"}),
     "filtersrv": frozenset({"transport"}),
     "client": frozenset({"transport"}),
     "admin": frozenset({"client"}),
     # Reads store directories by itself, without a broker.
     "spark": frozenset({"client", "store"}),
     "console": frozenset({"admin"}),
+    # gRPC in front of brokers: over the network through the client, or inside a broker's process.
+    "proxy": frozenset({"auth", "client", "metrics"}),
     # The command line starts every server, so it stands above all of them.
-    "cli": frozenset({"admin", "broker", "filtersrv", "console", "namesrv", "spark", "store"}),
+    "cli": frozenset({"admin", "broker", "filtersrv", "console", "namesrv", "proxy", "spark", "store"}),
 }
 SHIPPED_KIT: Final = "testing"  # imports anything; nothing in the package imports it
 
@@ -51,6 +57,7 @@ _IO_MODULES: Final = frozenset(
 PURE: Final[Mapping[str, frozenset[str]]] = {
     "codes": _IO_MODULES,
     "errors": _IO_MODULES,
+    "kernel": _IO_MODULES,
     "record": _IO_MODULES,
     "model": _IO_MODULES,
     "filter": _IO_MODULES,

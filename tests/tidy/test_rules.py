@@ -22,7 +22,7 @@ def found_by(rule: str, path: str, text: str) -> list[str]:
     return [finding for finding in findings if finding.startswith(f"{rule}: ")]
 
 
-STORE = "src/orbitmq/store/segment.py"
+STORE = "src/orbitmq/store/log/segment.py"
 TOO_LONG = "def long():\n" + "    pass\n" * rules.FUNCTION_LINES_MAX
 
 

@@ -14,7 +14,7 @@ from orbitmq.model.route import MessageQueue
 
 if TYPE_CHECKING:
     from orbitmq.client.message import Message, SendResult
-    from orbitmq.client.producer import Producer
+    from orbitmq.client.produce.producer import Producer
 
 __all__ = [
     "BrokerRt",
@@ -72,7 +72,7 @@ class ClusterRt(Result, kw_only=True):
 
 @asynccontextmanager
 async def _producer(admin: Admin, group: str, *, trace: bool = False) -> AsyncIterator[Producer]:
-    from orbitmq.client.producer import Producer  # only commands that send pay for the client
+    from orbitmq.client.produce.producer import Producer  # only commands that send pay for the client
 
     producer = Producer(
         group,

@@ -107,7 +107,7 @@ class Admin:
         assert self._rpc is not None, "use `async with Admin(...)`"
         fields = encode_ext(header) if isinstance(header, Header) else dict(header or {})
         if self.options.credentials is not None:
-            from orbitmq.client.signing import sign  # costs the import of the whole client
+            from orbitmq.client.net.signing import sign  # costs the import of the whole client
 
             fields = sign(fields, body, self.options.credentials)
         wait_s = self.options.timeout_s if timeout_s is None else timeout_s

@@ -19,14 +19,19 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
-from orbitmq.broker.clients import ConsumerTable, PeerInfo, ProducerTable
 from orbitmq.broker.config import BrokerConfig, BrokerRole
-from orbitmq.broker.consumer_filters import ConsumerFilters, compile_expression
-from orbitmq.broker.durability import AckGate
+from orbitmq.broker.delivery.durability import AckGate
+from orbitmq.broker.delivery.parking import Intake
+from orbitmq.broker.delivery.pull_waiters import TICK_S
+from orbitmq.broker.delivery.schedule import Schedule
+from orbitmq.broker.delivery.timers import Timers
+from orbitmq.broker.delivery.transactions import Transactions
 from orbitmq.broker.failover.coordinator import Failover
 from orbitmq.broker.failover.in_sync import InSyncSet
-from orbitmq.broker.filter_servers import FilterServers
-from orbitmq.broker.groups import GroupTable
+from orbitmq.broker.figures.metrics import SIZES_S, BrokerMetrics
+from orbitmq.broker.figures.runtime_info import RuntimeInfo, RuntimeSources
+from orbitmq.broker.figures.slow_consumers import SLOW_CHECK_S, SlowConsumers
+from orbitmq.broker.figures.stats import SAMPLE_S, BrokerStats
 from orbitmq.broker.handlers.clients import ClientHandlers
 from orbitmq.broker.handlers.consumer_calls import ConsumerCallHandlers, ResetHandlers
 from orbitmq.broker.handlers.groups import GroupHandlers
@@ -49,22 +54,17 @@ from orbitmq.broker.handlers.send_back import SendBackHandlers
 from orbitmq.broker.handlers.sync import SyncHandlers, SyncSources
 from orbitmq.broker.handlers.topics import TopicHandlers
 from orbitmq.broker.handlers.transactions import TransactionHandlers
-from orbitmq.broker.intake import Intake
 from orbitmq.broker.live_config import LiveConfig
-from orbitmq.broker.metadata_sync import KeptTable, MetadataSync
-from orbitmq.broker.metrics import SIZES_S, BrokerMetrics
-from orbitmq.broker.offsets import ConsumerOffsets
-from orbitmq.broker.pull_waiters import TICK_S
-from orbitmq.broker.queue_locks import QueueLocks
 from orbitmq.broker.registration import Registration
+from orbitmq.broker.replication.metadata_sync import KeptTable, MetadataSync
 from orbitmq.broker.roles import RoleSwitch
-from orbitmq.broker.runtime_info import RuntimeInfo, RuntimeSources
-from orbitmq.broker.schedule import Schedule
-from orbitmq.broker.slow_consumers import SLOW_CHECK_S, SlowConsumers
-from orbitmq.broker.stats import SAMPLE_S, BrokerStats
-from orbitmq.broker.timers import Timers
-from orbitmq.broker.topics import TopicTable
-from orbitmq.broker.transactions import Transactions
+from orbitmq.broker.tables.clients import ConsumerTable, PeerInfo, ProducerTable
+from orbitmq.broker.tables.consumer_filters import ConsumerFilters, compile_expression
+from orbitmq.broker.tables.filter_servers import FilterServers
+from orbitmq.broker.tables.groups import GroupTable
+from orbitmq.broker.tables.offsets import ConsumerOffsets
+from orbitmq.broker.tables.queue_locks import QueueLocks
+from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.broker.unsupported import unserved
 from orbitmq.codes import RequestCode
 from orbitmq.metrics.endpoint import MetricsEndpoint, Pages, bind_metrics

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.topics import TopicTable
+from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import RequestCode, ResponseCode
 from orbitmq.errors import OrbitError, error_for_code
 from orbitmq.model.data_version import DataVersion

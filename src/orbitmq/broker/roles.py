@@ -19,10 +19,10 @@ import socket
 from collections.abc import Awaitable, Callable
 
 from orbitmq.broker.config import MASTER_ID, BrokerConfig, BrokerRole, change_role
-from orbitmq.broker.ha.agreement import Agreement
-from orbitmq.broker.ha.master import ReplicaServer
-from orbitmq.broker.ha.slave import Follower
-from orbitmq.broker.metadata_sync import MetadataSync
+from orbitmq.broker.replication.log_prefix import Agreement
+from orbitmq.broker.replication.master import ReplicaServer
+from orbitmq.broker.replication.metadata_sync import MetadataSync
+from orbitmq.broker.replication.slave import Follower
 from orbitmq.runtime.clock import Clock
 from orbitmq.store.message_store import MessageStore
 from orbitmq.transport.client import RpcClient

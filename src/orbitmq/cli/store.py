@@ -21,10 +21,10 @@ from rich.text import Text
 
 from orbitmq.errors import CorruptionError
 from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM
-from orbitmq.store import dump
 from orbitmq.store.config import StoreConfig
-from orbitmq.store.offline import OfflineStore
-from orbitmq.store.verify import Report, verify
+from orbitmq.store.tools import dump
+from orbitmq.store.tools.offline import OfflineStore
+from orbitmq.store.tools.verify import Report, verify
 
 __all__ = ["store_commands"]
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from orbitmq.client.class_filter import ClassFilter
+from orbitmq.client.consume.class_filter import ClassFilter
+from orbitmq.client.consume.handlers import ConsumeContext, ConsumeHook, ConsumeResult
+from orbitmq.client.consume.lite_pull_consumer import LitePullConsumer
+from orbitmq.client.consume.pull_consumer import PullConsumer
+from orbitmq.client.consume.puller import PullResult, PullStatus
+from orbitmq.client.consume.push_consumer import PushConsumer
 from orbitmq.client.errors import (
     ClientClosedError,
     ClientError,
@@ -16,8 +21,6 @@ from orbitmq.client.errors import (
     SendFailed,
     TooManyInFlightError,
 )
-from orbitmq.client.handlers import ConsumeContext, ConsumeHook, ConsumeResult
-from orbitmq.client.lite_pull_consumer import LitePullConsumer
 from orbitmq.client.message import Message, ReceivedMessage, SendResult, SendStatus, TransactionState
 from orbitmq.client.options import (
     ClientOptions,
@@ -27,12 +30,9 @@ from orbitmq.client.options import (
     ProducerOptions,
     PushOptions,
 )
-from orbitmq.client.producer import Producer
-from orbitmq.client.pull_consumer import PullConsumer
-from orbitmq.client.puller import PullResult, PullStatus
-from orbitmq.client.push_consumer import PushConsumer
-from orbitmq.client.queue_picker import select_by_hash
-from orbitmq.client.sender import SendContext, SendHook
+from orbitmq.client.produce.producer import Producer
+from orbitmq.client.produce.queue_picker import select_by_hash
+from orbitmq.client.produce.sender import SendContext, SendHook
 from orbitmq.model.rebalance import (
     allocate_averagely,
     allocate_averagely_by_circle,

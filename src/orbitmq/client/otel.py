@@ -6,8 +6,8 @@ Needs the package ``opentelemetry-api`` (extra ``otel``). ``producer.add_hook(te
 
 from __future__ import annotations
 
-from orbitmq.client.handlers import ConsumeContext
-from orbitmq.client.sender import SendContext
+from orbitmq.client.consume.handlers import ConsumeContext
+from orbitmq.client.produce.sender import SendContext
 from orbitmq.errors import ConfigError
 
 try:

@@ -16,21 +16,21 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from orbitmq.client import lite_pull_consumer as async_lite
-from orbitmq.client import producer as async_producer
-from orbitmq.client import pull_consumer as async_pull
-from orbitmq.client import push_consumer as async_push
-from orbitmq.client.blocking import IDLE_S, BlockingSends
-from orbitmq.client.class_filter import ClassFilter
-from orbitmq.client.consumer_base import ConsumerBase
+from orbitmq.client.consume import lite_pull_consumer as async_lite
+from orbitmq.client.consume import pull_consumer as async_pull
+from orbitmq.client.consume import push_consumer as async_push
+from orbitmq.client.consume.class_filter import ClassFilter
+from orbitmq.client.consume.consumer_base import ConsumerBase
+from orbitmq.client.consume.handlers import ConsumeHook, Listener
+from orbitmq.client.consume.puller import PullResult
 from orbitmq.client.errors import ClientStateError, ForkedError
-from orbitmq.client.handlers import ConsumeHook, Listener
 from orbitmq.client.message import Message, ReceivedMessage, SendResult
-from orbitmq.client.producer import QueueSelector
-from orbitmq.client.puller import PullResult
-from orbitmq.client.sender import SendHook
+from orbitmq.client.produce import producer as async_producer
+from orbitmq.client.produce.blocking import IDLE_S, BlockingSends
+from orbitmq.client.produce.producer import QueueSelector
+from orbitmq.client.produce.sender import SendHook
+from orbitmq.client.produce.transactions import LocalTransaction, TransactionCheck
 from orbitmq.client.settings import ConsumerSettings, LitePullSettings, ProducerSettings, PushSettings
-from orbitmq.client.transactions import LocalTransaction, TransactionCheck
 from orbitmq.model.route import MessageQueue
 from orbitmq.runtime.machine import process_id
 from orbitmq.runtime.tasks import TaskOwner, every

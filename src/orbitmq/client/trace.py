@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from orbitmq.client.handlers import ConsumeContext
-from orbitmq.client.instance import ClientInstance
+from orbitmq.client.consume.handlers import ConsumeContext
 from orbitmq.client.message import Message, SendResult, TransactionState
+from orbitmq.client.net.instance import ClientInstance
 from orbitmq.client.options import ConsumerOptions, ProducerOptions
-from orbitmq.client.sender import SendContext
+from orbitmq.client.produce.sender import SendContext
 from orbitmq.codes import Property
 from orbitmq.errors import OrbitError
 from orbitmq.model.names import unwrap_namespace
@@ -25,7 +25,7 @@ from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.tasks import TaskOwner, every
 
 if TYPE_CHECKING:
-    from orbitmq.client.producer import Producer
+    from orbitmq.client.produce.producer import Producer
 
 __all__ = [
     "TraceDispatcher",
@@ -292,7 +292,7 @@ class TraceDispatcher:
 async def _start(
     group: str, kind: str, instance: ClientInstance, options: ProducerOptions | ConsumerOptions
 ) -> TraceDispatcher:
-    from orbitmq.client.producer import Producer
+    from orbitmq.client.produce.producer import Producer
 
     dispatcher = TraceDispatcher(group, options.namespace, options.trace_topic, instance.clock, instance)
     name = unwrap_namespace(group, options.namespace)

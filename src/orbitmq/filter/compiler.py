@@ -34,7 +34,6 @@ from orbitmq.filter.coercion import (
 )
 from orbitmq.filter.evaluation import evaluate
 from orbitmq.filter.parsing import parse
-from orbitmq.filter.remembering import SEARCHED_BYTES_MAX, BlockSelect, RememberingSelect
 from orbitmq.filter.tree import (
     And,
     Cast,
@@ -52,6 +51,7 @@ from orbitmq.filter.tree import (
     Void,
     depth,
 )
+from orbitmq.filter.verdict_cache import SEARCHED_BYTES_MAX, BlockSelect, RememberingSelect
 from orbitmq.record.layout import FIXED_V4, HOST_V6_BYTES, MAGIC_V1, MAGIC_V2
 from orbitmq.record.properties import find_property
 

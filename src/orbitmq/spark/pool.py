@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from threading import Event
 from typing import Final, TypeVar
 
-from orbitmq.client.routes import split_name_servers
-from orbitmq.client.signing import sign
+from orbitmq.client.net.routes import split_name_servers
+from orbitmq.client.net.signing import sign
 from orbitmq.codes import ResponseCode
 from orbitmq.errors import (
     BrokerError,

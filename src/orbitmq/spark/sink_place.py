@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
 
-from orbitmq.client.queue_picker import select_by_hash
+from orbitmq.client.produce.queue_picker import select_by_hash
 from orbitmq.codes import Property
 from orbitmq.errors import MessageIllegal
 from orbitmq.model.names import is_retry_topic

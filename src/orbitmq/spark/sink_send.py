@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from orbitmq.client.errors import NameServerError, NoRouteError, add_hint
-from orbitmq.client.instance import ClientInstance
 from orbitmq.client.message import SendResult, SendStatus
+from orbitmq.client.net.instance import ClientInstance
 from orbitmq.client.options import ProducerOptions
-from orbitmq.client.sender import RETRY_CODES, Outgoing, Sender
+from orbitmq.client.produce.sender import RETRY_CODES, Outgoing, Sender
 from orbitmq.client.sync import LoopThread
 from orbitmq.codes import Property, RequestCode
 from orbitmq.errors import BrokerError, ConnectionLostError, OrbitError, RequestTimeoutError

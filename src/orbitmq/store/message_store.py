@@ -18,24 +18,24 @@ from orbitmq.record.scan import EndKind, scan
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM, FileSystem
 from orbitmq.runtime.machine import physical_memory_bytes, process_id
-from orbitmq.store.appender import Appender
+from orbitmq.store.components import StoreParts
 from orbitmq.store.config import StoreConfig
-from orbitmq.store.consume_queue import TAIL_BYTES_MAX, ConsumeQueue
 from orbitmq.store.errors import (
     BadAppend,
     StoreUnavailable,
 )
-from orbitmq.store.extensions import Bitmap
-from orbitmq.store.flush import Flusher, Post
-from orbitmq.store.index_feed import IndexFeeder
+from orbitmq.store.index.index_feed import IndexFeeder
 from orbitmq.store.layout import UNIT, UNIT_BYTES
-from orbitmq.store.lock_files import AbortFile, StoreLock
-from orbitmq.store.parts import StoreParts
-from orbitmq.store.reader import QueueReader
-from orbitmq.store.recovery import Recovery, RecoveryReport
-from orbitmq.store.replayer import Replayer
-from orbitmq.store.retention import Retention
+from orbitmq.store.queues.consume_queue import TAIL_BYTES_MAX, ConsumeQueue
+from orbitmq.store.queues.extensions import Bitmap
+from orbitmq.store.read.reader import QueueReader
 from orbitmq.store.types import Appended, AppendedBatch, FlushMode, IndexUpdate, NewMessage, ReadResult
+from orbitmq.store.upkeep.flush import Flusher, Post
+from orbitmq.store.upkeep.lock_files import AbortFile, StoreLock
+from orbitmq.store.upkeep.recovery import Recovery, RecoveryReport
+from orbitmq.store.upkeep.retention import Retention
+from orbitmq.store.write.appender import Appender
+from orbitmq.store.write.replayer import Replayer
 
 __all__ = ["MessageStore"]
 

@@ -27,7 +27,7 @@ from typing import Any, Final, cast
 from orbitmq.codes import ResponseCode, SerializeType
 from orbitmq.errors import ConnectionLostError, RequestTimeoutError
 from orbitmq.runtime.tasks import TaskOwner
-from orbitmq.transport.alertness import Alertness
+from orbitmq.transport.busy_wait import Alertness
 from orbitmq.transport.router import Answer, Router, finish_slow_request, refuse
 from orbitmq.transport.tls import TLS_RECORD_START, ServerTls, TlsFilter, TlsMode
 from orbitmq.wire.frame import (

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from orbitmq.runtime.tasks import TaskOwner, every
-from orbitmq.transport.alertness import Alertness
+from orbitmq.transport.busy_wait import Alertness
 from orbitmq.transport.connection import Connection, ConnectionLimits
 from orbitmq.transport.ports import bind_port
 from orbitmq.transport.router import Router

@@ -9,12 +9,12 @@ from typing import Any, cast
 
 from tests.unit.broker.kit import Asker, FakeConnection, channel, open_store, safe_file, subscriptions
 
-from orbitmq.broker.clients import ConsumerTable, ProducerTable
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.groups import GroupTable
-from orbitmq.broker.offsets import ConsumerOffsets
-from orbitmq.broker.stats import BrokerStats
-from orbitmq.broker.topics import TopicTable
+from orbitmq.broker.figures.stats import BrokerStats
+from orbitmq.broker.tables.clients import ConsumerTable, ProducerTable
+from orbitmq.broker.tables.groups import GroupTable
+from orbitmq.broker.tables.offsets import ConsumerOffsets
+from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import RequestCode
 from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.topic import TopicConfig

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
-from orbitmq.broker.clients import ClientChannel
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.tables.clients import ClientChannel
 from orbitmq.codes import SerializeType, Version
 from orbitmq.model.subscription import SubscriptionData, subscribe_by_tags
 from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM

@@ -11,11 +11,11 @@ import pytest
 from tests.golden import data
 from tests.unit.broker.kit import CONFIG, Asker, notices, peer, safe_file
 
-from orbitmq.broker.clients import ConsumerTable, PeerInfo, ProducerTable
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.groups import GroupTable
 from orbitmq.broker.handlers.clients import ClientHandlers
-from orbitmq.broker.topics import TopicTable
+from orbitmq.broker.tables.clients import ConsumerTable, PeerInfo, ProducerTable
+from orbitmq.broker.tables.groups import GroupTable
+from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import RequestCode, SerializeType
 from orbitmq.errors import SubscriptionParseFailed
 from orbitmq.model.group import SubscriptionGroupConfig

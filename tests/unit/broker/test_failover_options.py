@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from orbitmq.broker.config import FAILOVER_ID_MAX, BrokerConfig, BrokerRole
-from orbitmq.broker.durability import AckGate
+from orbitmq.broker.delivery.durability import AckGate
 from orbitmq.broker.failover.etcd import EtcdClient
-from orbitmq.broker.ha.stream import ReportReader, encode_greeting, encode_report
+from orbitmq.broker.replication.stream import ReportReader, encode_greeting, encode_report
 from orbitmq.codes import ResponseCode
 from orbitmq.errors import ConfigError
 from orbitmq.store.message_store import MessageStore

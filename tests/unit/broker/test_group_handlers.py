@@ -12,9 +12,9 @@ from tests.golden import data
 from tests.unit.broker.kit import Asker, safe_file
 
 from orbitmq.broker.config import BrokerConfig, change_option
-from orbitmq.broker.groups import GroupTable
 from orbitmq.broker.handlers.groups import GroupHandlers
-from orbitmq.broker.offsets import ConsumerOffsets
+from orbitmq.broker.tables.groups import GroupTable
+from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.codes import RequestCode, SerializeType
 from orbitmq.testing.manual_clock import ManualClock
 from orbitmq.wire.frame import Frame

@@ -9,7 +9,7 @@ from tests.golden import data
 from tests.unit.broker.kit import CONFIG, Asker
 
 from orbitmq.broker.handlers.locks import LockHandlers
-from orbitmq.broker.queue_locks import QueueLocks
+from orbitmq.broker.tables.queue_locks import QueueLocks
 from orbitmq.codes import RequestCode, SerializeType
 from orbitmq.model.route import MessageQueue
 from orbitmq.testing.manual_clock import ManualClock

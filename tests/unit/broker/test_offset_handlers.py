@@ -9,10 +9,10 @@ import pytest
 from tests.unit.broker.kit import Asker, message, open_store, safe_file
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.groups import GroupTable
 from orbitmq.broker.handlers.offsets import OffsetHandlers
-from orbitmq.broker.offsets import ConsumerOffsets
-from orbitmq.broker.topics import TopicTable
+from orbitmq.broker.tables.groups import GroupTable
+from orbitmq.broker.tables.offsets import ConsumerOffsets
+from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import RequestCode, SerializeType
 from orbitmq.model.topic import TopicConfig
 from orbitmq.testing.manual_clock import ManualClock

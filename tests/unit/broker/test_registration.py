@@ -18,7 +18,7 @@ from tests.unit.broker.kit import safe_file
 from orbitmq.broker import registration
 from orbitmq.broker.config import BrokerConfig, BrokerRole, change_option
 from orbitmq.broker.registration import Registration
-from orbitmq.broker.topics import TopicTable
+from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import RequestCode, ResponseCode
 from orbitmq.model.topic import TopicConfig
 from orbitmq.namesrv.config import NameServerConfig

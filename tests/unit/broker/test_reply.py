@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 from tests.unit.broker.kit import channel, open_store, peer, safe_file
 
-from orbitmq.broker.clients import ProducerTable
 from orbitmq.broker.config import BrokerConfig, BrokerRole
+from orbitmq.broker.figures.stats import BrokerStats
 from orbitmq.broker.handlers.reply import ReplyHandlers
-from orbitmq.broker.stats import BrokerStats
-from orbitmq.broker.topics import TopicTable
+from orbitmq.broker.tables.clients import ProducerTable
+from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import RequestCode, ResponseCode
 from orbitmq.errors import ConnectionLostError, RequestTimeoutError
 from orbitmq.record.codec import decode_record

@@ -11,11 +11,11 @@ import pytest
 from tests.unit.broker.kit import Asker, open_store, safe_file
 
 from orbitmq.broker.config import BrokerConfig, BrokerRole
-from orbitmq.broker.groups import GroupTable
+from orbitmq.broker.delivery.parking import Intake
+from orbitmq.broker.figures.stats import BrokerStats
 from orbitmq.broker.handlers.send_back import SendBackHandlers
-from orbitmq.broker.intake import Intake
-from orbitmq.broker.stats import BrokerStats
-from orbitmq.broker.topics import TopicTable
+from orbitmq.broker.tables.groups import GroupTable
+from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import RequestCode, ResponseCode
 from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.model.group import SubscriptionGroupConfig

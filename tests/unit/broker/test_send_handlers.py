@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from tests.unit.broker.admin_kit import TalkingConnection, World, talking
 
-from orbitmq.broker.durability import AckGate
+from orbitmq.broker.delivery.durability import AckGate
+from orbitmq.broker.delivery.parking import Intake
 from orbitmq.broker.handlers.send import SendHandlers, SendReplies
-from orbitmq.broker.intake import Intake
 from orbitmq.codes import ResponseCode, SerializeType
 from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.record.batch import encode_batch

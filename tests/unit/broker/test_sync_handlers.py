@@ -12,10 +12,10 @@ from tests.golden import data
 from tests.unit.broker.kit import Asker, safe_file
 
 from orbitmq.broker.config import BrokerConfig, change_option
-from orbitmq.broker.groups import GroupTable
 from orbitmq.broker.handlers.sync import SyncHandlers, SyncSources
-from orbitmq.broker.offsets import ConsumerOffsets
-from orbitmq.broker.topics import TopicTable
+from orbitmq.broker.tables.groups import GroupTable
+from orbitmq.broker.tables.offsets import ConsumerOffsets
+from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import RequestCode
 from orbitmq.model.data_version import DataVersion
 from orbitmq.testing.manual_clock import ManualClock

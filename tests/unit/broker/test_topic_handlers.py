@@ -14,8 +14,8 @@ from tests.unit.broker.kit import Asker, message, open_store, safe_file
 
 from orbitmq.broker.config import BrokerConfig, change_option
 from orbitmq.broker.handlers.topics import TopicHandlers
-from orbitmq.broker.offsets import ConsumerOffsets
-from orbitmq.broker.topics import TopicTable
+from orbitmq.broker.tables.offsets import ConsumerOffsets
+from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import RequestCode, SerializeType
 from orbitmq.model.topic import TopicConfig
 from orbitmq.testing.manual_clock import ManualClock

@@ -20,7 +20,7 @@ from orbitmq.client import (
     PushConsumer,
     sync,
 )
-from orbitmq.client.offset_store import LocalOffsets
+from orbitmq.client.consume.offset_store import LocalOffsets
 from orbitmq.errors import InvalidParameter
 from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM
 from orbitmq.testing import run_broker

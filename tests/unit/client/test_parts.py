@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.client.messages import QUEUE, received
 
+from orbitmq.client.consume.handlers import ConsumeContext, Handler, Outcome
 from orbitmq.client.errors import SendFailed, add_hint
-from orbitmq.client.handlers import ConsumeContext, Handler, Outcome
 from orbitmq.client.message import Message, Reply, SendResult, SendStatus, TransactionState
+from orbitmq.client.net.routes import split_name_servers
+from orbitmq.client.net.signing import sign
 from orbitmq.client.options import (
     ConsumerOptions,
     Credentials,
@@ -21,10 +23,8 @@ from orbitmq.client.options import (
     PushOptions,
     build_options,
 )
-from orbitmq.client.queue_picker import QueuePicker, select_by_hash
-from orbitmq.client.routes import split_name_servers
+from orbitmq.client.produce.queue_picker import QueuePicker, select_by_hash
 from orbitmq.client.settings import ConsumerSettings, LitePullSettings, ProducerSettings, PushSettings
-from orbitmq.client.signing import sign
 from orbitmq.client.trace import (
     consume_after_record,
     consume_before_record,

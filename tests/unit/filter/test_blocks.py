@@ -8,7 +8,7 @@ import pytest
 from tests.unit.filter.test_sql92 import ACCEPTED, MESSAGES, record_of, shown, text_of
 
 from orbitmq.filter import Selector, compile_selector
-from orbitmq.filter.remembering import ANSWERS_MAX, LONG_PAUSE_BLOCKS, PAUSE_BLOCKS, SEARCHED_BYTES_MAX
+from orbitmq.filter.verdict_cache import ANSWERS_MAX, LONG_PAUSE_BLOCKS, PAUSE_BLOCKS, SEARCHED_BYTES_MAX
 
 BASE = 1 << 33
 

@@ -26,11 +26,11 @@ from typing import Final
 import msgspec
 
 from orbitmq.broker.config import MASTER_ID, BrokerConfig, BrokerRole, split_addresses
-from orbitmq.broker.durability import AckGate
+from orbitmq.broker.delivery.durability import AckGate
 from orbitmq.broker.failover.etcd import Compare, EtcdClient, EtcdError, KeyValue, Put
 from orbitmq.broker.failover.in_sync import InSyncSet
 from orbitmq.broker.failover.state import GroupState, Master, Member, StateError, cut_point, decode, rank
-from orbitmq.broker.ha.stream import encode_greeting
+from orbitmq.broker.replication.stream import encode_greeting
 from orbitmq.broker.roles import RoleSwitch
 from orbitmq.errors import OrbitError, ServerError
 from orbitmq.runtime.safe_file import SafeFile

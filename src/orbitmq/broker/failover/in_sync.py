@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.ha.master import SlaveLink
+from orbitmq.broker.replication.master import SlaveLink
 from orbitmq.store.message_store import MessageStore
 
 __all__ = ["InSyncSet"]

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from orbitmq.broker.clients import ClientChannel, ConsumerTable, PeerInfo, ProducerTable
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.groups import GroupTable
-from orbitmq.broker.topics import TopicTable
+from orbitmq.broker.tables.clients import ClientChannel, ConsumerTable, PeerInfo, ProducerTable
+from orbitmq.broker.tables.groups import GroupTable
+from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import RequestCode, TopicSysFlag
 from orbitmq.errors import ServerError
 from orbitmq.model.names import retry_topic

@@ -11,11 +11,11 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from orbitmq.broker.clients import ClientChannel, ConsumerGroup, ConsumerTable
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.groups import GroupTable
-from orbitmq.broker.offsets import ConsumerOffsets
-from orbitmq.broker.topics import TopicTable
+from orbitmq.broker.tables.clients import ClientChannel, ConsumerGroup, ConsumerTable
+from orbitmq.broker.tables.groups import GroupTable
+from orbitmq.broker.tables.offsets import ConsumerOffsets
+from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import LanguageCode, RequestCode, ResponseCode, Version, version_name
 from orbitmq.errors import (
     BodyError,

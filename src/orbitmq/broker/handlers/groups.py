@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from orbitmq.broker.groups import GroupTable
-from orbitmq.broker.offsets import ConsumerOffsets
+from orbitmq.broker.tables.groups import GroupTable
+from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.codes import RequestCode
 from orbitmq.errors import InvalidParameter, ServerError, SubscriptionGroupNotExist
 from orbitmq.model.group import SubscriptionGroupConfig

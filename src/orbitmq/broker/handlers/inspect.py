@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from orbitmq.broker.clients import ClientChannel, ConsumerTable, ProducerTable
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.groups import GroupTable
-from orbitmq.broker.offsets import ConsumerOffsets
-from orbitmq.broker.stats import BrokerStats, StatsWindow
-from orbitmq.broker.topics import TopicTable
+from orbitmq.broker.figures.stats import BrokerStats, StatsWindow
+from orbitmq.broker.tables.clients import ClientChannel, ConsumerTable, ProducerTable
+from orbitmq.broker.tables.groups import GroupTable
+from orbitmq.broker.tables.offsets import ConsumerOffsets
+from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import RequestCode
 from orbitmq.errors import ConsumerNotOnline, ServerError, TopicNotFound
 from orbitmq.model.route import MessageQueue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orbitmq.broker.queue_locks import QueueLocks
+from orbitmq.broker.tables.queue_locks import QueueLocks
 from orbitmq.codes import RequestCode
 from orbitmq.errors import ServerError
 from orbitmq.transport.router import Call, Reply, Route

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import logging
 
-from orbitmq.broker.clients import ConsumerTable
 from orbitmq.broker.live_config import LiveConfig
-from orbitmq.broker.offsets import ConsumerOffsets
-from orbitmq.broker.topics import TopicTable
+from orbitmq.broker.tables.clients import ConsumerTable
+from orbitmq.broker.tables.offsets import ConsumerOffsets
+from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import RequestCode
 from orbitmq.errors import ServerError
 from orbitmq.store.message_store import MessageStore

@@ -6,9 +6,9 @@ Answers to Apache's ConsumerManageProcessor and the offset part of AdminBrokerPr
 from __future__ import annotations
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.groups import GroupTable
-from orbitmq.broker.offsets import ConsumerOffsets
-from orbitmq.broker.topics import TopicTable
+from orbitmq.broker.tables.groups import GroupTable
+from orbitmq.broker.tables.offsets import ConsumerOffsets
+from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import RequestCode
 from orbitmq.errors import InvalidParameter, QueryNotFound, SubscriptionGroupNotExist, TopicNotFound
 from orbitmq.store.message_store import MessageStore

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Protocol
 
-from orbitmq.broker.clients import ConsumerTable
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.groups import GroupTable
-from orbitmq.broker.offsets import ConsumerOffsets
-from orbitmq.broker.pull_waiters import PullFilter, PullWaiters, WaitingPull
-from orbitmq.broker.stats import BrokerStats
-from orbitmq.broker.topics import TopicTable
+from orbitmq.broker.delivery.pull_waiters import PullFilter, PullWaiters, WaitingPull
+from orbitmq.broker.figures.stats import BrokerStats
+from orbitmq.broker.tables.clients import ConsumerTable
+from orbitmq.broker.tables.groups import GroupTable
+from orbitmq.broker.tables.offsets import ConsumerOffsets
+from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import Perm, PullFlag, RequestCode, ResponseCode, SerializeType, Version
 from orbitmq.errors import (
     InvalidParameter,

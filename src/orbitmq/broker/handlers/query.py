@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from orbitmq.broker.clients import ConsumerTable
+from orbitmq.broker.tables.clients import ConsumerTable
 from orbitmq.codes import RequestCode, ResponseCode
 from orbitmq.errors import ServerError
 from orbitmq.store.config import StoreConfig

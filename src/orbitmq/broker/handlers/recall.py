@@ -11,9 +11,9 @@ import binascii
 from typing import Final, NamedTuple
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.intake import Intake
-from orbitmq.broker.stats import BrokerStats
-from orbitmq.broker.topics import TopicTable
+from orbitmq.broker.delivery.parking import Intake
+from orbitmq.broker.figures.stats import BrokerStats
+from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import Property, RequestCode
 from orbitmq.errors import (
     BrokerError,

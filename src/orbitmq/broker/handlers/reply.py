@@ -10,10 +10,10 @@ import logging
 import random
 from typing import Final
 
-from orbitmq.broker.clients import ProducerTable
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.stats import BrokerStats
-from orbitmq.broker.topics import TopicTable
+from orbitmq.broker.figures.stats import BrokerStats
+from orbitmq.broker.tables.clients import ProducerTable
+from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import TRANSACTION_MASK, Property, RequestCode, ResponseCode
 from orbitmq.errors import (
     BrokerError,

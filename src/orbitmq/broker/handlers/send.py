@@ -21,11 +21,11 @@ from typing import Final, Protocol
 import msgspec
 
 from orbitmq.broker.config import BrokerConfig, BrokerRole
-from orbitmq.broker.durability import AckGate
-from orbitmq.broker.groups import GroupTable
+from orbitmq.broker.delivery.durability import AckGate
+from orbitmq.broker.figures.stats import BrokerStats
 from orbitmq.broker.handlers.recall import recall_handle
-from orbitmq.broker.stats import BrokerStats
-from orbitmq.broker.topics import TopicTable
+from orbitmq.broker.tables.groups import GroupTable
+from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import Property, RequestCode, ResponseCode, SerializeType, SysFlag, Version
 from orbitmq.errors import (
     BrokerError,

@@ -10,10 +10,10 @@ import random
 from typing import Final
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.groups import GroupTable
-from orbitmq.broker.intake import Intake
-from orbitmq.broker.stats import BrokerStats
-from orbitmq.broker.topics import TopicTable
+from orbitmq.broker.delivery.parking import Intake
+from orbitmq.broker.figures.stats import BrokerStats
+from orbitmq.broker.tables.groups import GroupTable
+from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import Perm, Property, RequestCode, TopicSysFlag, Version
 from orbitmq.errors import (
     BrokerError,

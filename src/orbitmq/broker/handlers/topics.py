@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.offsets import ConsumerOffsets
-from orbitmq.broker.topics import TopicTable
+from orbitmq.broker.tables.offsets import ConsumerOffsets
+from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import RequestCode
 from orbitmq.errors import InvalidParameter, ServerError, TopicNotFound
 from orbitmq.model.names import check_topic, pop_retry_topic

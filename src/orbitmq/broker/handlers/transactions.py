@@ -6,9 +6,9 @@ import logging
 from typing import Final
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.half_messages import number
-from orbitmq.broker.intake import Intake
-from orbitmq.broker.transactions import Transactions
+from orbitmq.broker.delivery.half_messages import number
+from orbitmq.broker.delivery.parking import Intake
+from orbitmq.broker.delivery.transactions import Transactions
 from orbitmq.codes import Property, RequestCode, SysFlag
 from orbitmq.errors import BrokerError, IllegalOperation, RecordError, ServerError, SlaveNotAvailable
 from orbitmq.model.names import HALF_TOPIC

@@ -9,7 +9,7 @@ import pytest
 
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.failover.in_sync import InSyncSet
-from orbitmq.broker.ha.master import SlaveLink
+from orbitmq.broker.replication.master import SlaveLink
 from orbitmq.store.message_store import MessageStore
 
 

@@ -1,0 +1,1 @@
+"""From a checked message to its consumers: parking, delays, timers, transactions, waiting pulls."""

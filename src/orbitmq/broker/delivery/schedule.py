@@ -1,0 +1,308 @@
+"""Delay levels: delivers what waits in SCHEDULE_TOPIC_XXXX (Apache: ScheduleMessageService).
+
+Queue ``level - 1`` of the topic holds the messages of a level, in the order they are due, since they all wait equally
+long; its entries carry the due time where others carry a tag. One cursor per level walks the queue. The service
+sleeps until the earliest head is due or a new message arrives at an empty level, never on a fixed beat.
+
+Invariants
+1. A cursor moves only behind messages that are in the log again (or can never be): a failed put is tried again.
+2. Cursors are saved every ten seconds and at a clean stop, so a clean restart delivers nothing twice and a
+   kill repeats at most what was delivered since.
+3. A delivered record keeps the properties it waited with, DELAY, REAL_TOPIC and REAL_QID included, as Apache's does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from typing import Final
+
+from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.figures.stats import BrokerStats
+from orbitmq.codes import Property
+from orbitmq.errors import RecordError
+from orbitmq.model.data_version import DataVersion
+from orbitmq.model.delay_levels import DelayLevels
+from orbitmq.model.names import HALF_TOPIC, SCHEDULE_TOPIC
+from orbitmq.record.codec import Record, decode_record
+from orbitmq.runtime.clock import Clock
+from orbitmq.runtime.safe_file import SafeFile
+from orbitmq.runtime.tasks import TaskOwner, every
+from orbitmq.store.errors import StoreError, StoreUnavailable
+from orbitmq.store.message_store import MessageStore
+from orbitmq.store.types import NewMessage
+from orbitmq.wire.bodies.offsets import DelayOffsets
+from orbitmq.wire.javajson import encode_pretty
+
+__all__ = ["SCHEDULE_GROUP", "Schedule"]
+
+logger = logging.getLogger(__name__)
+
+SCHEDULE_GROUP: Final = "SCHEDULE_CONSUMER"
+"""Under this group deliveries are counted."""
+_PORTION: Final = 32
+_RETRY_MS: Final = 100
+_AFTER_ERROR_MS: Final = 10_000
+_SLEEP_MS_MAX: Final = 60_000
+"""Looked at again at least this often: the wall clock may be set."""
+_REAL_TOPIC: Final = Property.REAL_TOPIC.encode()
+_REAL_QUEUE_ID: Final = Property.REAL_QUEUE_ID.encode()
+
+
+class Schedule:
+    """The cursors of all levels, and their deliveries while this broker is a master."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        store: MessageStore,
+        levels: DelayLevels,
+        stats: BrokerStats,
+        file: SafeFile,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._levels = levels
+        self._stats = stats
+        self._file = file
+        self._clock = clock
+        self._cursors: dict[int, int] = {}
+        self._version = DataVersion(timestamp_ms=clock.now_ms())
+        self._moves = 0
+        self._saved_cursors: dict[int, int] | None = None
+        self._saving = threading.Lock()
+        self._wake = asyncio.Event()
+        self._look_at_ms = 0
+        self._heads: set[int] = set()
+        """Queues of levels whose next message is known and not due: what arrives behind it is due later still."""
+        self._tasks: TaskOwner | None = None
+
+    # -- life ------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Read the cursors and correct those outside their queue. After the store is open."""
+        saved = self._file.load(DelayOffsets.decode)
+        if saved is not None:
+            self._cursors = dict(saved.offset_table)
+            self._version = saved.data_version or self._version
+        for level, cursor in self._cursors.items():
+            self._cursors[level] = self._corrected(level, cursor)
+
+    def _corrected(self, level: int, cursor: int) -> int:
+        low = max(0, self._store.min_offset(SCHEDULE_TOPIC, level - 1))
+        high = max(low, self._store.max_offset(SCHEDULE_TOPIC, level - 1))
+        if low <= cursor <= high:
+            return cursor
+        corrected = low if cursor < low else high
+        logger.error(
+            "delay cursor outside its queue level=%d cursor=%d corrected=%d", level, cursor, corrected
+        )
+        return corrected
+
+    def start(self) -> None:
+        """Begin to deliver. A slave does not; a promoted one does."""
+        if self._tasks is None:
+            self._heads.clear()
+            self._look_at_ms = 0
+            self._tasks = TaskOwner("schedule")
+            self._tasks.start(every(0.0, self._wait_and_deliver, first_s=0.0), "deliver")
+            self._tasks.start(every(self._config.delay_offset_flush_interval_ms / 1000, self._save), "save")
+
+    async def stop(self) -> None:
+        """Deliver nothing more and save the cursors."""
+        if self._tasks is not None:
+            tasks, self._tasks = self._tasks, None
+            await tasks.close()
+            self.persist()
+
+    def persist(self) -> None:
+        """Save the cursors. Raises ``OSError``."""
+        self._write(dict(self._cursors), encode_pretty(self._saved()))
+
+    async def _save(self) -> None:
+        """As ``persist``, but the disk is waited for on another thread, and only when something moved."""
+        if self._cursors != self._saved_cursors:
+            await asyncio.to_thread(self._write, dict(self._cursors), encode_pretty(self._saved()))
+
+    def _write(self, cursors: dict[int, int], content: bytes) -> None:
+        # The last save at stop may come while one of the background is still at work.
+        with self._saving:
+            self._file.save(content)
+            self._saved_cursors = cursors
+
+    def encode(self) -> bytes:
+        """The cursors as a slave asks for them."""
+        return self._saved().encode()
+
+    def take(self, content: bytes) -> None:
+        """A slave takes its master's cursors over."""
+        offsets = DelayOffsets.decode(content)
+        self._cursors = dict(offsets.offset_table)
+        self._version = offsets.data_version or self._version
+        self._file.save(content)
+
+    def _saved(self) -> DelayOffsets:
+        return DelayOffsets(data_version=self._version, offset_table=dict(sorted(self._cursors.items())))
+
+    def progress(self) -> dict[int, tuple[int, int]]:
+        """Per level: the cursor and the end of its queue, for the runtime info."""
+        return {
+            level: (cursor, self._store.max_offset(SCHEDULE_TOPIC, level - 1))
+            for level, cursor in sorted(self._cursors.items())
+        }
+
+    # -- delivery --------------------------------------------------------------------------------------
+
+    def arrived(self, queue_id: int) -> None:
+        """A queue of the schedule topic got messages; wired to the store."""
+        if queue_id not in self._heads:
+            self._wake.set()
+
+    async def _wait_and_deliver(self) -> None:
+        wait_ms = min(self._look_at_ms - self._clock.now_ms(), _SLEEP_MS_MAX)
+        if wait_ms > 0:
+            try:
+                async with asyncio.timeout(wait_ms / 1000):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+        self._wake.clear()
+        # What holds should this fail: the error is logged and the levels are looked at again later.
+        self._look_at_ms = self._clock.now_ms() + _AFTER_ERROR_MS
+        next_ms = await self.deliver_due()
+        self._look_at_ms = self._clock.now_ms() + _SLEEP_MS_MAX if next_ms is None else next_ms
+
+    async def deliver_due(self) -> int | None:
+        """Deliver everything that is due; gives the time at which something will be next."""
+        next_ms: int | None = None
+        levels = list(range(1, self._levels.max_level + 1))
+        while levels:
+            # A portion of each level in turn, so that a long one does not hold the others up.
+            more: list[int] = []
+            for level in levels:
+                due_ms = self._deliver_portion(level)
+                if due_ms == 0:
+                    more.append(level)
+                    # A full portion was delivered: let requests in before the next one.
+                    await asyncio.sleep(0)
+                elif due_ms is not None and (next_ms is None or due_ms < next_ms):
+                    next_ms = due_ms
+            levels = more
+        return next_ms
+
+    def _deliver_portion(self, level: int) -> int | None:
+        """Deliver due messages of one level, some at a time.
+
+        Gives 0 when there may be more that are due, the time of the next one that is not, None when none waits.
+        """
+        self._heads.discard(level - 1)
+        cursor = self._corrected(level, self._cursors.get(level, 0))
+        units = self._store.units(SCHEDULE_TOPIC, level - 1, cursor, _PORTION)
+        if not units:
+            if level in self._cursors or cursor:
+                self._cursors[level] = cursor
+            return None
+        now_ms = self._clock.now_ms()
+        latest_ms = now_ms + self._levels.delay_ms(level)
+        due: list[NewMessage] = []
+        places: list[int] = []
+        waits_until: int | None = None
+        end = cursor
+        for log_offset, size, due_ms in units:
+            # Due later than the level allows means that the clock was set back: then it is due now.
+            if now_ms < due_ms <= latest_ms:
+                waits_until = due_ms
+                break
+            message = self._restored(level, log_offset, size)
+            if message is not None:
+                due.append(message)
+                places.append(end)
+            end += 1
+        done = self._put(level, due)
+        if done < len(due):
+            self._moved(level, cursor, places[done])
+            return now_ms + _RETRY_MS
+        self._moved(level, cursor, end)
+        if waits_until is None:
+            return 0
+        self._heads.add(level - 1)
+        return waits_until
+
+    def _put(self, level: int, messages: list[NewMessage]) -> int:
+        """Store messages in their order; gives how many are done with. The rest has to be tried again."""
+        try:
+            appended = self._store.append_batch(messages)
+        except StoreUnavailable as error:
+            logger.warning("delayed messages wait for the store level=%d reason=%s", level, error.remark)
+            return 0
+        except StoreError as error:
+            if len(messages) > 1:
+                return self._put_one_by_one(level, messages)
+            # Refused for what it is (a limit was lowered, a topic no store can have): waiting will not help.
+            logger.error(
+                "delayed message cannot be stored level=%d topic=%s reason=%s",
+                level,
+                messages[0].topic,
+                error.remark,
+            )
+            return 1
+        for message, where in zip(messages, appended, strict=True):
+            self._stats.get(SCHEDULE_GROUP, SCHEDULE_TOPIC, level - 1, 1, where.size)
+            self._stats.put(message.topic, message.queue_id, 1, where.size)
+            self._stats.note_kind(message.topic, "delay", where.size)
+        return len(messages)
+
+    def _put_one_by_one(self, level: int, messages: list[NewMessage]) -> int:
+        for done, message in enumerate(messages):
+            if not self._put(level, [message]):
+                return done
+        return len(messages)
+
+    def _moved(self, level: int, cursor: int, end: int) -> None:
+        self._cursors[level] = end
+        self._moves += end - cursor
+        if self._moves >= self._config.delay_offset_version_step:
+            self._moves = 0
+            self._version = self._version.next(self._clock.now_ms())
+
+    def _restored(self, level: int, log_offset: int, size: int) -> NewMessage | None:
+        """The message as it was sent; None for one that can never be delivered."""
+        raw = self._store.record_at(log_offset, size)
+        if raw is None:
+            logger.error("delayed message is gone level=%d log_offset=%d", level, log_offset)
+            return None
+        try:
+            record = decode_record(raw)
+            return _as_sent(record)
+        except (RecordError, ValueError) as error:
+            logger.error(
+                "delayed message cannot be delivered level=%d log_offset=%d reason=%s",
+                level,
+                log_offset,
+                error,
+            )
+            return None
+
+
+def _as_sent(record: Record) -> NewMessage:
+    topic = record.find(_REAL_TOPIC)
+    queue_id = record.find(_REAL_QUEUE_ID)
+    if topic is None or queue_id is None:
+        raise RecordError("it does not say where it belongs (REAL_TOPIC, REAL_QID)")
+    name = topic.decode()
+    if name == HALF_TOPIC:
+        raise RecordError(f"its topic is {HALF_TOPIC}")
+    return NewMessage(
+        name,
+        int(queue_id),
+        record.body,
+        record.properties,
+        record.born_timestamp_ms,
+        record.born_host,
+        record.flag,
+        record.sys_flag,
+        record.reconsume_times,
+    )

@@ -1,0 +1,428 @@
+"""Transactions: half messages, their ends, and questions about those left open (Apache: TransactionalMessageService).
+
+A producer's half message waits in the half queue. END_TRANSACTION stores the real message (commit) or nothing (roll
+back), and marks the half message as over; marks are collected and stored a few at a time. What is still open after a
+while is asked about: the half message is put once more at the end of its queue, with one check more on its count, and
+a live producer of its group is asked. So the cursor over the half queue always moves on.
+
+Invariants
+1. No consumer reads the half queue, and a message reaches its topic only through ``commit``.
+2. The half cursor passes a half message only when it is over, given up (it is in TRANS_CHECK_MAX_TIME_TOPIC then) or
+   stored again behind. So whatever is lost by a kill is asked about again.
+3. The op cursor passes a mark only when the half cursor is behind everything it marks.
+4. The message is stored before its mark: a kill in between repeats a commit, it never loses one.
+
+The cursors are the offsets of group CID_RMQ_SYS_TRANS, as in Apache, so each broker goes on where the other stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.delivery.half_messages import (
+    HALF_QUEUE,
+    again,
+    as_committed,
+    as_half,
+    check_body,
+    is_half,
+    mark_offsets,
+    moved_to,
+    number,
+    op_message,
+)
+from orbitmq.broker.delivery.parking import Intake
+from orbitmq.broker.figures.stats import BrokerStats
+from orbitmq.broker.tables.clients import ProducerTable
+from orbitmq.broker.tables.offsets import ConsumerOffsets
+from orbitmq.broker.tables.topics import TopicTable
+from orbitmq.codes import Property, RequestCode
+from orbitmq.errors import NoPermission, RecordError, SystemBusy
+from orbitmq.model.names import (
+    HALF_OP_TOPIC,
+    HALF_TOPIC,
+    TRANSACTION_CHECK_MAX_TIME_TOPIC,
+    TRANSACTION_GROUP,
+)
+from orbitmq.model.topic import PERM_READ_WRITE
+from orbitmq.record.codec import Record, decode_record
+from orbitmq.record.ids import offset_message_id
+from orbitmq.runtime.clock import Clock
+from orbitmq.runtime.tasks import TaskOwner, every
+from orbitmq.store.errors import StoreError
+from orbitmq.store.message_store import MessageStore
+from orbitmq.store.types import Appended, NewMessage
+from orbitmq.wire.headers import CheckTransactionStateRequest
+
+__all__ = ["Transactions"]
+
+logger = logging.getLogger(__name__)
+
+_PORTION: Final = 32
+_ROUND_S_MAX: Final = 60.0
+"""A check round ends after this time and goes on in the next one."""
+_MARKS_MAX: Final = 200_000
+"""Marks that could not be stored; more ends are refused until the store takes them."""
+_RECENT_MAX: Final = 20_000
+_HOUR_MS: Final = 3_600_000
+_GROUP: Final = Property.PRODUCER_GROUP.encode()
+_UNIQUE_KEY: Final = Property.UNIQUE_KEY.encode()
+_REAL_TOPIC: Final = Property.REAL_TOPIC.encode()
+_IMMUNITY: Final = Property.CHECK_IMMUNITY_TIME_IN_SECONDS
+
+
+@dataclass(kw_only=True, eq=False)
+class Transactions:
+    """The half queue of one broker, while it is a master."""
+
+    config: BrokerConfig
+    store: MessageStore
+    store_host: bytes
+    topics: TopicTable
+    offsets: ConsumerOffsets
+    producers: ProducerTable
+    stats: BrokerStats
+    clock: Clock
+
+    def __post_init__(self) -> None:
+        self._forget()
+        self._tasks: TaskOwner | None = None
+
+    def _forget(self) -> None:
+        self._cursor = 0
+        self._op_cursor = 0
+        self._op_read = 0
+        self._ended: set[int] = set()
+        """Half messages at or behind the cursor that are over."""
+        self._recent: dict[int, None] = {}
+        """The last that ended, wherever the cursor is: a producer may end one twice, unasked and asked."""
+        self._marks: list[int] = []
+        """Ends not yet stored as marks."""
+        self._marks_bytes = 0
+        self._ops: deque[tuple[int, int]] = deque()
+        """Marks read: where the next one starts, and the last half message this one ends."""
+        self._newest: dict[int, int] = {}
+        self._first: dict[int, int] = {}
+        """Where open half messages went that were stored again, from their first place, and back."""
+
+    # -- life ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Take over the cursors and begin to check. A slave does not; a promoted one does."""
+        if self._tasks is not None:
+            return
+        self._forget()
+        self._cursor = self._stored_cursor(HALF_TOPIC)
+        self._op_cursor = self._op_read = self._stored_cursor(HALF_OP_TOPIC)
+        self._tasks = TaskOwner("transactions")
+        self._tasks.start(every(0.0, self._wait_and_check, first_s=0.0), "check")
+        self._tasks.start(every(0.0, self._wait_and_flush, first_s=0.0), "marks")
+
+    async def stop(self) -> None:
+        """Ask nothing more; store the marks and the cursors."""
+        if self._tasks is not None:
+            tasks, self._tasks = self._tasks, None
+            await tasks.close()
+            self.flush_marks()
+            self._save_cursors()
+
+    def _stored_cursor(self, topic: str) -> int:
+        low = max(0, self.store.min_offset(topic, HALF_QUEUE))
+        high = max(low, self.store.max_offset(topic, HALF_QUEUE))
+        stored = self.offsets.query(TRANSACTION_GROUP, topic, HALF_QUEUE)
+        if stored >= 0 and not low <= stored <= high:
+            logger.error(
+                "transaction cursor outside its queue topic=%s cursor=%d corrected=%d",
+                topic,
+                stored,
+                low if stored < low else high,
+            )
+        return min(max(stored, low), high)
+
+    async def _wait_and_check(self) -> None:
+        await asyncio.sleep(self.config.transaction_check_interval_ms / 1000)
+        await self.check()
+
+    async def _wait_and_flush(self) -> None:
+        await asyncio.sleep(self.config.transaction_op_interval_ms / 1000)
+        self.flush_marks()
+
+    def _save_cursors(self) -> None:
+        for topic, cursor in ((HALF_TOPIC, self._cursor), (HALF_OP_TOPIC, self._op_cursor)):
+            if self.offsets.query(TRANSACTION_GROUP, topic, HALF_QUEUE) != cursor:
+                self.offsets.commit("broker", TRANSACTION_GROUP, topic, HALF_QUEUE, cursor)
+
+    @property
+    def behind_count(self) -> int:
+        """Half messages the cursor has not passed."""
+        return max(0, self.store.max_offset(HALF_TOPIC, HALF_QUEUE) - self._cursor)
+
+    # -- begin and end ---------------------------------------------------------------------------------
+
+    def half_message(self, message: NewMessage) -> NewMessage | None:
+        """The rewrite for messages that open a transaction (``Intake``). Raises ``NoPermission``."""
+        if not is_half(message):
+            return None
+        if self.config.transactions_refused:
+            raise NoPermission(
+                f"the broker[{self.config.public_host}] sending transaction message is forbidden"
+            )
+        return as_half(message)
+
+    def commit(self, half: Record, intake: Intake) -> None:
+        """Give the message to its consumers. Raises ``StoreError``, ``BrokerError``, ``RecordError``."""
+        if self._over(half.queue_offset):
+            logger.warning("transaction ended before half_offset=%d", half.queue_offset)
+            return
+        self._check_room()
+        message = intake.placed(as_committed(half))
+        appended = self.store.append(message)
+        self.stats.put(message.topic, message.queue_id, 1, appended.size)
+        self.stats.note_kind(message.topic, "transaction", appended.size)
+        self._count_end(half, committed=True)
+        self._end(half.queue_offset)
+
+    def roll_back(self, half: Record) -> None:
+        """Nobody will get the message."""
+        if not self._over(half.queue_offset):
+            self._check_room()
+            self._count_end(half, committed=False)
+            self._end(half.queue_offset)
+
+    def _count_end(self, half: Record, *, committed: bool) -> None:
+        topic = (half.find(_REAL_TOPIC) or b"").decode("utf-8", "replace")
+        age_ms = self.clock.now_ms() - half.born_timestamp_ms
+        self.stats.transaction_ended(topic, committed=committed, age_ms=age_ms)
+
+    def open_by_topic(self, count_max: int) -> dict[str, int]:
+        """Half messages nobody has ended yet, by the topic they are for; looks at ``count_max`` at most."""
+        counts: dict[str, int] = {}
+        end = self.store.max_offset(HALF_TOPIC, HALF_QUEUE)
+        for half_offset in range(self._cursor, min(end, self._cursor + count_max)):
+            if half_offset in self._ended:
+                continue
+            half = self._record(HALF_TOPIC, half_offset)
+            if half is not None and half is not _UNREADABLE:
+                topic = (half.find(_REAL_TOPIC) or b"").decode("utf-8", "replace")
+                counts[topic] = counts.get(topic, 0) + 1
+        return counts
+
+    def resume(self, record: Record) -> None:
+        """Check a message that was given up from the start again. Raises ``StoreError``."""
+        self.store.append(again(record, (Property.TRANSACTION_CHECK_TIMES, 0)))
+
+    def _check_room(self) -> None:
+        if len(self._marks) >= _MARKS_MAX:
+            raise SystemBusy(f"{len(self._marks)} ends of transactions wait for the store")
+
+    def _over(self, half_offset: int) -> bool:
+        return half_offset in self._ended or half_offset in self._recent
+
+    def _end(self, half_offset: int) -> None:
+        """Note the end of a half message, and of its copy if it was stored again meanwhile.
+
+        Apache marks only the place the producer names: a transaction that ends while it is being asked about is then
+        asked about once more, and committed twice.
+        """
+        first = self._first.pop(half_offset, half_offset)
+        newest = self._newest.pop(first, half_offset)
+        self._first.pop(newest, None)
+        for offset in {half_offset, newest}:
+            self._marks.append(offset)
+            self._marks_bytes += len(str(offset)) + 1
+            self._recent[offset] = None
+            if offset >= self._cursor:
+                self._ended.add(offset)
+        while len(self._recent) > _RECENT_MAX:
+            del self._recent[next(iter(self._recent))]
+        if self._marks_bytes > self.config.transaction_op_bytes_max:
+            self.flush_marks()
+
+    def flush_marks(self) -> None:
+        """Store what ended; tried again later when the store refuses."""
+        limit = self.config.transaction_op_bytes_max
+        while self._marks:
+            size = count = 0
+            while count < len(self._marks) and size < limit:
+                size += len(str(self._marks[count])) + 1
+                count += 1
+            message = op_message(self._marks[:count], self.clock.now_ms(), self.store_host)
+            try:
+                appended = self.store.append(message)
+            except StoreError as error:
+                logger.warning("ends of transactions wait count=%d reason=%s", len(self._marks), error.remark)
+                return
+            self.stats.put(message.topic, message.queue_id, 1, appended.size)
+            del self._marks[:count]
+            self._marks_bytes -= size
+        while self._cursor in self._ended:
+            self._pass(self._cursor)
+        self._pass_marks()
+
+    # -- the check round -------------------------------------------------------------------------------
+
+    async def check(self) -> None:
+        """Look at everything open: pass what is over, ask about what is old, give up what was asked too often."""
+        self.flush_marks()
+        await self._read_marks()
+        started_ms = self.clock.now_ms()
+        deadline = self.clock.monotonic() + _ROUND_S_MAX
+        low = self.store.min_offset(HALF_TOPIC, HALF_QUEUE)
+        if self._cursor < low:
+            logger.warning("half messages expired from=%d to=%d", self._cursor, low)
+            self._cursor = low
+            self._ended = {offset for offset in self._ended if offset >= low}
+        looked = 0
+        while self.clock.monotonic() < deadline:
+            if self._cursor in self._ended:
+                self._pass(self._cursor)
+                continue
+            half = self._record(HALF_TOPIC, self._cursor)
+            if half is None or not (half is _UNREADABLE or self._look_at(half, started_ms)):
+                break
+            self._pass(self._cursor)
+            looked += 1
+            if looked % _PORTION == 0:
+                # Ends may come in meanwhile: whatever is decided is decided anew for the next message.
+                await asyncio.sleep(0)
+        self._pass_marks()
+        self._save_cursors()
+
+    def _pass(self, half_offset: int) -> None:
+        self._ended.discard(half_offset)
+        self._cursor = half_offset + 1
+
+    def _pass_marks(self) -> None:
+        while self._ops and self._ops[0][1] < self._cursor:
+            self._op_cursor = self._ops.popleft()[0]
+
+    async def _read_marks(self) -> None:
+        portions = 0
+        low = self.store.min_offset(HALF_OP_TOPIC, HALF_QUEUE)
+        if self._op_read < low:
+            self._op_read = self._op_cursor = low
+            self._ops.clear()
+        while (op := self._record(HALF_OP_TOPIC, self._op_read)) is not None:
+            offsets = [] if op is _UNREADABLE else mark_offsets(op)
+            self._op_read += 1
+            self._ended.update(offset for offset in offsets if offset >= self._cursor)
+            self._ops.append((self._op_read, max(offsets, default=-1)))
+            portions += 1
+            if portions % _PORTION == 0:
+                await asyncio.sleep(0)
+
+    def _record(self, topic: str, queue_offset: int) -> Record | None:
+        """A message of a queue; None at its end, ``_UNREADABLE`` for one that is gone or damaged."""
+        units = self.store.units(topic, HALF_QUEUE, queue_offset, 1)
+        if not units:
+            return None
+        log_offset, size, _ = units[0]
+        raw = self.store.record_at(log_offset, size)
+        try:
+            if raw is None:
+                raise RecordError("it is gone")
+            return decode_record(raw)
+        except RecordError as error:
+            logger.error(
+                "message of a transaction skipped topic=%s queue_offset=%d log_offset=%d reason=%s",
+                topic,
+                queue_offset,
+                log_offset,
+                error,
+            )
+            return _UNREADABLE
+
+    def _look_at(self, half: Record, started_ms: int) -> bool:
+        """Deal with one open half message; False when the round ends here."""
+        if half.store_timestamp_ms >= started_ms:
+            return False
+        now_ms = self.clock.now_ms()
+        age_ms = now_ms - half.born_timestamp_ms
+        times = number(half, Property.TRANSACTION_CHECK_TIMES) or 0
+        if (
+            times >= self.config.transaction_check_count_max
+            or age_ms > self.store.config.retention_hours * _HOUR_MS
+        ):
+            return self._give_up(half, times)
+        immunity_s = number(half, _IMMUNITY)
+        if immunity_s is None or immunity_s == -1:
+            if 0 <= age_ms <= self.config.transaction_timeout_ms:
+                return False
+        elif age_ms <= immunity_s * 1000:
+            return self._put_aside(half)
+        return self._ask(half, times + 1)
+
+    def _put_aside(self, half: Record) -> bool:
+        """It asked for peace for longer than others, which must not wait for it: it goes behind them."""
+        first = number(half, Property.TRANSACTION_PREPARED_QUEUE_OFFSET)
+        place = half.queue_offset if first is None else first
+        copy = again(half, (Property.TRANSACTION_PREPARED_QUEUE_OFFSET, place))
+        return self._store_again(half, copy) is not None
+
+    def _ask(self, half: Record, times: int) -> bool:
+        copy = again(half, (Property.TRANSACTION_CHECK_TIMES, times))
+        where = self._store_again(half, copy)
+        if where is None:
+            return False
+        group = (half.find(_GROUP) or b"").decode("utf-8", "replace")
+        connection = self.producers.pick(group)
+        if connection is None:
+            logger.warning(
+                "transaction not checked, no producer group=%s half_offset=%d", group, where.queue_offset
+            )
+            return True
+        key = half.find(_UNIQUE_KEY)
+        transaction_id = None if key is None else key.decode("utf-8", "replace")
+        header = CheckTransactionStateRequest(
+            tran_state_table_offset=where.queue_offset,
+            commit_log_offset=where.log_offset,
+            msg_id=transaction_id,
+            transaction_id=transaction_id,
+            offset_msg_id=offset_message_id(self.store_host, where.log_offset),
+            topic=HALF_TOPIC,
+            broker_name=self.config.broker_name,
+        )
+        try:
+            body = check_body(copy, where, self.store_host)
+        except RecordError as error:
+            logger.error("transaction cannot be checked half_offset=%d reason=%s", where.queue_offset, error)
+            return True
+        connection.notify(RequestCode.CHECK_TRANSACTION_STATE, header, body)
+        return True
+
+    def _store_again(self, half: Record, copy: NewMessage) -> Appended | None:
+        where = self._append(copy)
+        if where is not None:
+            first = self._first.pop(half.queue_offset, half.queue_offset)
+            self._newest[first] = where.queue_offset
+            self._first[where.queue_offset] = first
+        return where
+
+    def _give_up(self, half: Record, times: int) -> bool:
+        topic = self.topics.create_in_send_back(TRANSACTION_CHECK_MAX_TIME_TOPIC, 1, PERM_READ_WRITE)
+        if self._append(moved_to(half, topic.topic_name, 0, half.properties)) is None:
+            return False
+        first = self._first.pop(half.queue_offset, half.queue_offset)
+        self._newest.pop(first, None)
+        logger.warning(
+            "transaction given up key=%s half_offset=%d checks=%d", half.unique_key, half.queue_offset, times
+        )
+        return True
+
+    def _append(self, message: NewMessage) -> Appended | None:
+        try:
+            where = self.store.append(message)
+        except StoreError as error:
+            logger.warning("check of transactions waits for the store reason=%s", error.remark)
+            return None
+        self.stats.put(message.topic, message.queue_id, 1, where.size)
+        return where
+
+
+_UNREADABLE: Final = Record("", 0, b"", b"", 0, b"", 0, 0, 0, 0, 0, 0, 0, b"", 0, 0, 0)
+"""Stands for a message that cannot be read and is passed over."""

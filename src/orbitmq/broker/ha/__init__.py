@@ -1,1 +1,0 @@
-"""Replication between the brokers of a group: the log as a stream of bytes, and who has it."""

@@ -1,0 +1,316 @@
+"""The master's side of replication (Apache: DefaultHAService, DefaultHAConnection).
+
+Theory of operation
+1. Every broker listens on its replication port. A slave connects, says where its log ends, and from then on is sent
+   every byte behind that, in transfers that never cross a segment, straight out of the mapped log.
+2. Nobody waits: an append wakes the links, a link writes until its socket has ``_UNSENT_BYTES`` unsent and goes on
+   when the socket has room. So a slow slave costs a bounded amount of memory and delays no other.
+3. A report moves the link's acknowledged end and answers sends that wait (``acks``). It may not lie beyond what was
+   sent on this link: a slave that has more than its master has another history and is sent away with an error line,
+   where Apache would go on and let the two logs differ unseen.
+4. Silence is answered with heartbeats; a slave that is silent too long is cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import Final, cast
+
+from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.replication.acks import AckWaiters
+from orbitmq.broker.replication.stream import ReportReader, encode_transfer_head
+from orbitmq.errors import RemoteProtocolError
+from orbitmq.runtime.tasks import TaskOwner, every
+from orbitmq.store.message_store import MessageStore
+from orbitmq.wire.bodies.stats import HaConnectionRuntimeInfo
+
+__all__ = ["ReplicaServer", "SlaveLink"]
+
+logger = logging.getLogger(__name__)
+
+_UNSENT_BYTES: Final = 1 << 20
+_TURN_BYTES: Final = 1 << 20
+"""Bytes one link writes before requests are served again."""
+_TICK_S: Final = 0.1
+_LINKS_MAX: Final = 64
+
+
+class SlaveLink(asyncio.Protocol):
+    """One slave."""
+
+    def __init__(self, server: ReplicaServer) -> None:
+        self._server = server
+        self._reader = ReportReader()
+        self._transport: asyncio.Transport | None = None
+        self._paused = False
+        self._again = False
+        self.address = ""
+        self.member = 0
+        """Number in its failover group; 0 for a slave that is in none."""
+        self.acknowledged = -1
+        """The end of the slave's log; -1 before its first report."""
+        self.next_offset = -1
+        """What is sent next; -1 before the first report."""
+        self.second_bytes = 0
+        """Bytes sent in the second before this one."""
+        self._bytes_now = 0
+        self._second = 0.0
+        self.last_read = self.last_write = asyncio.get_running_loop().time()
+
+    # -- protocol --------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A cast: uvloop's transports are no subclasses.
+        self._transport = transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        self.address = f"{peer[0]}:{peer[1]}" if peer else "unknown"
+        transport.set_write_buffer_limits(high=_UNSENT_BYTES)
+        bound = transport.get_extra_info("socket")
+        if bound is not None:
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._server.link_opened(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._server.link_closed(self)
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self.pump()
+
+    def data_received(self, data: bytes) -> None:
+        self.last_read = asyncio.get_running_loop().time()
+        try:
+            log_end = self._reader.feed(data)
+        except RemoteProtocolError as error:
+            self.refuse(str(error))
+            return
+        if log_end is not None:
+            self._reported(log_end)
+
+    # -- sending ---------------------------------------------------------------------------------------
+
+    def _reported(self, log_end: int) -> None:
+        store = self._server.store
+        if self.next_offset < 0:
+            stranger = self._server.stranger(self._reader.greeting)
+            if stranger:
+                self.refuse(stranger)
+                return
+            self.member = self._reader.greeting[0] if self._reader.greeting else 0
+            self.next_offset = self._server.first_offset(log_end)
+            logger.info(
+                "slave wants the log slave=%s its_end=%d from=%d our_end=%d",
+                self.address,
+                log_end,
+                self.next_offset,
+                store.max_log_offset,
+            )
+            if log_end > store.max_log_offset:
+                self.refuse(f"its log ends at {log_end}, ours at {store.max_log_offset}")
+                return
+            if self.next_offset < store.min_log_offset:
+                self.refuse(f"its log ends at {log_end}, ours begins at {store.min_log_offset}")
+                return
+        elif log_end > self.next_offset:
+            self.refuse(f"it reports {log_end}, but was sent the log up to {self.next_offset} only")
+            return
+        self.acknowledged = log_end
+        self._server.acks.reported()
+        self.pump()
+
+    def refuse(self, reason: str) -> None:
+        """Send the slave away; it comes again in a few seconds."""
+        logger.warning("slave refused slave=%s reason=%s", self.address, reason)
+        self.close()
+
+    def close(self) -> None:
+        self._paused = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pump(self) -> None:
+        """Send what the slave does not have, as far as its socket takes it."""
+        transport = self._transport
+        if transport is None or self.next_offset < 0:
+            return
+        store = self._server.store
+        batch_bytes = self._server.config.transfer_bytes_max
+        left = _TURN_BYTES
+        while self.next_offset < store.max_log_offset and not self._paused:
+            if left <= 0:
+                self._later()
+                return
+            size = min(batch_bytes, self._allowance())
+            body = store.log_range(self.next_offset, size)
+            if not body:
+                if size > 0:
+                    self.refuse(f"log offset {self.next_offset} is not in our log any more")
+                return
+            transport.write(encode_transfer_head(self.next_offset, len(body)))
+            transport.write(body)
+            self.next_offset += len(body)
+            self._bytes_now += len(body)
+            left -= len(body)
+            self.last_write = self._server.now()
+
+    def _later(self) -> None:
+        if not self._again:
+            self._again = True
+            asyncio.get_running_loop().call_soon(self._pump_again)
+
+    def _pump_again(self) -> None:
+        self._again = False
+        self.pump()
+
+    def _allowance(self) -> int:
+        """Bytes flow control leaves for this second."""
+        config = self._server.config
+        if not config.replication_flow_control:
+            return config.transfer_bytes_max
+        return max(0, config.replication_bytes_per_second - self._bytes_now)
+
+    def tick(self, now: float) -> None:
+        """Ten times a second: heartbeat, end of a silent slave, the next second of flow control."""
+        config = self._server.config
+        if now - self._second >= 1.0:
+            self.second_bytes, self._bytes_now, self._second = self._bytes_now, 0, now
+        if now - self.last_read > config.replication_silence_ms / 1000:
+            self.refuse("it is silent")
+            return
+        self.pump()
+        if (
+            self._transport is not None
+            and self.next_offset >= 0
+            and not self._paused
+            and now - self.last_write > config.replication_heartbeat_ms / 1000
+        ):
+            self._transport.write(encode_transfer_head(self.next_offset, 0))
+            self.last_write = now
+
+
+class ReplicaServer:
+    """The replication port and the slaves behind it."""
+
+    def __init__(self, config: BrokerConfig, store: MessageStore) -> None:
+        self.config = config
+        self.store = store
+        self.links: list[SlaveLink] = []
+        self.acks = AckWaiters(
+            config, lambda: [link.acknowledged for link in self.links if link.acknowledged >= 0]
+        )
+        # At once, not in the next turn of the loop: that would serve other senders first, a millisecond or more.
+        self.acks.on_wait = self._pump
+        self._server: asyncio.Server | None = None
+        self._tasks: TaskOwner | None = None
+        self._woken = False
+        self._accepting = True
+        self.epoch: int | None = None
+        """With failover the epoch this broker is master of, 0 while it is not; None without failover."""
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def start(self, bound: socket.socket) -> None:
+        """Listen on a bound socket. Raises ``OSError``."""
+        self._server = await asyncio.get_running_loop().create_server(lambda: SlaveLink(self), sock=bound)
+        self._tasks = TaskOwner("replication")
+        self._tasks.start(every(_TICK_S, self._tick), "links")
+
+    async def stop(self) -> None:
+        """Close the port and all links; waiting sends are answered."""
+        self._accepting = False
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        self.drop_links()
+        if self._tasks is not None:
+            await self._tasks.close()
+            self._tasks = None
+        # One turn of the loop lets the aborted transports report their end.
+        await asyncio.sleep(0)
+
+    def drop_links(self) -> None:
+        """Send every slave away (they look for their master again) and answer what waits for them."""
+        for link in list(self.links):
+            link.close()
+        self.acks.release_all()
+
+    def wake(self) -> None:
+        """The log has grown; the links send it after what is being done now."""
+        if self.links and not self._woken:
+            self._woken = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._woken = False
+        for link in list(self.links):
+            link.pump()
+
+    def _tick(self) -> None:
+        now = self.now()
+        for link in list(self.links):
+            link.tick(now)
+
+    def stranger(self, greeting: tuple[int, int] | None) -> str:
+        """Why a slave with that greeting is not served; empty when it is. With failover only a master serves: whoever
+        follows another broker would get what may be cut off again."""
+        if self.epoch is None:
+            return ""
+        if not self.epoch:
+            return "this broker is not the master"
+        if greeting is not None and greeting[1] != self.epoch:
+            return f"it looks for the master of epoch {greeting[1]}, this is the one of {self.epoch}"
+        return ""
+
+    def first_offset(self, log_end: int) -> int:
+        """Where a slave whose log ends there is sent from. An empty one gets the newest segment, as from Apache,
+        or the whole log when it is not to be synchronised from the last file, or may become master."""
+        if log_end > 0:
+            return log_end
+        end = self.store.max_log_offset
+        start = end - end % self.store.config.segment_bytes
+        if self.epoch is not None or not self.config.new_slave_from_last_file:
+            start = self.store.min_log_offset
+        return max(start, self.store.min_log_offset)
+
+    def link_opened(self, link: SlaveLink) -> None:
+        if not self._accepting or len(self.links) >= _LINKS_MAX:
+            link.refuse("the broker stops" if not self._accepting else f"there are {_LINKS_MAX} slaves")
+            return
+        self.links.append(link)
+        logger.info("slave connected slave=%s count=%d", link.address, len(self.links))
+
+    def link_closed(self, link: SlaveLink) -> None:
+        if link in self.links:
+            self.links.remove(link)
+            logger.info("slave gone slave=%s count=%d", link.address, len(self.links))
+
+    # -- facts -----------------------------------------------------------------------------------------
+
+    def in_sync(self, link: SlaveLink) -> bool:
+        """Whether a slave is near enough to count."""
+        if self.acks.in_sync is not None:
+            return link.member in self.acks.in_sync.members
+        gap = self.store.max_log_offset - link.acknowledged
+        return link.acknowledged >= 0 and gap < self.config.slave_gap_bytes_max
+
+    def status(self) -> list[HaConnectionRuntimeInfo]:
+        """The slaves as GET_BROKER_HA_STATUS shows them."""
+        end = self.store.max_log_offset
+        return [
+            HaConnectionRuntimeInfo(
+                addr=link.address,
+                diff=end - max(0, link.acknowledged),
+                in_sync=self.in_sync(link),
+                slave_ack_offset=link.acknowledged,
+                transfer_from_where=link.next_offset,
+                transferred_byte_in_second=link.second_bytes,
+            )
+            for link in self.links
+        ]

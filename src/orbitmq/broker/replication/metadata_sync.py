@@ -1,0 +1,218 @@
+"""A slave copies what is not in the log from its master (Apache: SlaveSynchronize, handleSlaveSynchronize).
+
+First 3 s after it became a slave and then every 10 s, in this order: topics, consumer offsets, delay cursors, groups,
+and what 5.x adds: how groups ask for messages, the timers' counts and their check point. The first two mean nothing
+to this broker; they are kept as they came, in the files where an Apache broker on this store, or behind us, looks.
+Topics and groups are replaced when their data version differs; consumer offsets are merged over our own; the delay
+cursors are taken as they are, so that a promoted slave goes on delivering where its master was. Each part that fails
+is logged and the next one is tried.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.delivery.schedule import Schedule
+from orbitmq.broker.delivery.timers import Timers
+from orbitmq.broker.tables.groups import GroupTable
+from orbitmq.broker.tables.offsets import ConsumerOffsets
+from orbitmq.broker.tables.topics import TopicTable
+from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.errors import OrbitError, RequestCodeNotSupported, error_for_code
+from orbitmq.model.data_version import DataVersion
+from orbitmq.model.names import DLQ_PREFIX, RETRY_PREFIX
+from orbitmq.model.topic import TopicConfig
+from orbitmq.runtime.safe_file import SafeFile
+from orbitmq.runtime.tasks import TaskOwner, every
+from orbitmq.store.message_store import MessageStore
+from orbitmq.transport.client import RpcClient
+from orbitmq.wire import bodies, javajson
+
+__all__ = ["KeptTable", "MetadataSync"]
+
+logger = logging.getLogger(__name__)
+
+_FIRST_S: Final = 3.0
+_TIMEOUT_S: Final = 3.0
+_LIST_TIMEOUT_S: Final = 30.0
+_BYTES_MAX: Final = 256 << 20
+
+
+class KeptTable:
+    """A table of an Apache master that is only handed on: its file, and the answer for who asks for it."""
+
+    def __init__(self, file: SafeFile, kind: type[bodies.Body]) -> None:
+        self._file = file
+        self._kind = kind
+        self._content = b""
+
+    def load(self) -> None:
+        """Read the file, if there is one. Raises ``CorruptionError``."""
+        self._content = self._file.load(self._checked) or b""
+
+    def take(self, content: bytes) -> None:
+        """Keep a master's answer. Raises ``BodyError``, ``OSError``."""
+        if content and content != self._content:
+            self._file.save(self._checked(content))
+            self._content = content
+
+    def encode(self) -> bytes:
+        return self._content or self._kind().encode()
+
+    def _checked(self, content: bytes) -> bytes:
+        javajson.decode(content, self._kind, bytes_max=_BYTES_MAX)
+        return content
+
+
+class MetadataSync:
+    """Runs while this broker is a slave."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        topics: TopicTable,
+        offsets: ConsumerOffsets,
+        schedule: Schedule,
+        groups: GroupTable,
+        timers: Timers,
+        rpc: RpcClient,
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._offsets = offsets
+        self._schedule = schedule
+        self._groups = groups
+        self._timers = timers
+        self._rpc = rpc
+        self.kept: dict[int, KeptTable] = {}
+        """Further tables, by the request that asks for them."""
+        self._tasks: TaskOwner | None = None
+        self._delay_offsets = b""
+        self._failing: set[str] = set()
+        self.master_address = ""
+        """Where to ask; empty as long as nobody told us. Never our own address."""
+        self.on_topics: Callable[[], None] | None = None
+        """Told when the topics were replaced."""
+
+    def start(self) -> None:
+        """Begin anew: an address from an earlier life as a slave counts no more."""
+        if self._tasks is None:
+            self.master_address = ""
+            self._delay_offsets = b""
+            self._failing.clear()
+            period_s = self._config.metadata_sync_interval_ms / 1000
+            self._tasks = TaskOwner("metadata-sync")
+            self._tasks.start(every(period_s, self.run_once, first_s=min(_FIRST_S, period_s)), "round")
+
+    async def stop(self) -> None:
+        if self._tasks is not None:
+            tasks, self._tasks = self._tasks, None
+            await tasks.close()
+            self.master_address = ""
+
+    async def run_once(self) -> None:
+        """One round, if a master is known."""
+        parts: tuple[tuple[str, Callable[[str], Awaitable[None]]], ...] = (
+            ("topics", self._sync_topics),
+            ("consumer offsets", self._sync_offsets),
+            ("delay offsets", self._sync_delay_offsets),
+            ("groups", self._sync_groups),
+            ("further tables", self._sync_kept),
+            ("timer check point", self._sync_timers),
+        )
+        for name, part in parts:
+            address = self.master_address
+            if not address:
+                return
+            try:
+                await part(address)
+            except (OrbitError, OSError) as error:
+                # Once per outage: a master may be down for days.
+                level = logging.DEBUG if name in self._failing else logging.WARNING
+                self._failing.add(name)
+                logger.log(level, "%s not copied master=%s error=%s", name, address, error)
+            else:
+                self._failing.discard(name)
+
+    def adopt_topics(self, store: MessageStore) -> None:
+        """On becoming master: topics the old one made after our last copy, whose messages we have. A topic that was
+        deleted there has no message newer than the table it was deleted from."""
+        version = self._topics.data_version
+        # A table that was never copied is of no time.
+        copied_ms = version.timestamp_ms if version.counter else 0
+        for topic in store.topics():
+            if topic in self._topics.configs or self._topics.is_system(topic):
+                continue
+            queues = store.queues(topic)
+            newest_ms = max(
+                store.store_time_at(topic, queue_id, store.max_offset(topic, queue_id) - 1)
+                for queue_id in queues
+            )
+            if newest_ms >= copied_ms:
+                count = max(max(queues) + 1, self._config.default_queue_count)
+                if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+                    count = max(queues) + 1
+                logger.warning("topic made from its messages topic=%s queues=%d", topic, count)
+                self._topics.update(
+                    TopicConfig(topic_name=topic, read_queue_nums=count, write_queue_nums=count)
+                )
+
+    async def _ask(self, address: str, code: int, timeout_s: float = _TIMEOUT_S) -> bytes:
+        answer = await self._rpc.call(address, code, timeout_s=timeout_s)
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_for_code(answer.code, answer.remark)
+        return bytes(answer.body)
+
+    async def _sync_topics(self, address: str) -> None:
+        body = await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, _LIST_TIMEOUT_S)
+        table = javajson.decode(body, bodies.TopicConfigWrapper, bytes_max=_BYTES_MAX)
+        if table.data_version != self._topics.data_version and table.topic_config_table:
+            self._topics.replace_all(table.topic_config_table, table.data_version)
+            logger.info("topics copied count=%d", len(table.topic_config_table))
+            if self.on_topics is not None:
+                self.on_topics()
+
+    async def _sync_offsets(self, address: str) -> None:
+        body = await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
+        table = javajson.decode(body, bodies.ConsumerOffsets, bytes_max=_BYTES_MAX)
+        self._offsets.merge(table.offset_table, table.data_version or DataVersion())
+        if table.pull_offset_table is not None:
+            self._offsets.pulled = table.pull_offset_table
+        await self._offsets.persist_aside()
+
+    async def _sync_delay_offsets(self, address: str) -> None:
+        body = await self._ask(address, RequestCode.GET_ALL_DELAY_OFFSET)
+        if body != self._delay_offsets:
+            self._schedule.take(body)
+            self._delay_offsets = body
+
+    async def _sync_groups(self, address: str) -> None:
+        body = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, _LIST_TIMEOUT_S)
+        table = javajson.decode(body, bodies.SubscriptionGroupWrapper, bytes_max=_BYTES_MAX)
+        if table.data_version != self._groups.data_version and table.subscription_group_table:
+            self._groups.replace_all(
+                table.subscription_group_table,
+                table.forbidden_table or {},
+                table.data_version,
+            )
+            logger.info("groups copied count=%d", len(table.subscription_group_table))
+
+    async def _sync_kept(self, address: str) -> None:
+        for code, table in self.kept.items():
+            try:
+                table.take(await self._ask(address, code))
+            except RequestCodeNotSupported:
+                return  # a master of 4.x
+
+    async def _sync_timers(self, address: str) -> None:
+        if not self._config.timer_wheel_enabled:
+            return
+        try:
+            body = await self._ask(address, RequestCode.GET_TIMER_CHECK_POINT)
+        except RequestCodeNotSupported:
+            return  # a master of 4.x has no timers
+        self._timers.take(body)

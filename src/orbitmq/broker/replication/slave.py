@@ -1,0 +1,268 @@
+"""The slave's side of replication (Apache: DefaultHAClient).
+
+Theory of operation
+1. ``Follower`` keeps one connection to the master's replication port and tries again when it is lost.
+2. Before each connection the two logs are compared (``agreement``); a slave with another history than its master does
+   not follow it.
+3. Bytes are appended exactly where they stood in the master's log, then dispatched, then reported. A transfer that
+   does not continue our log ends the connection.
+4. A report says written, not flushed, as Apache's does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Final, cast
+
+from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.replication.stream import TransferReader, encode_report
+from orbitmq.errors import ConnectionLostError, CorruptionError, OrbitError, RemoteProtocolError
+from orbitmq.runtime.clock import Clock
+from orbitmq.runtime.tasks import TaskOwner, every
+from orbitmq.store.errors import StoreError
+from orbitmq.store.message_store import MessageStore
+from orbitmq.transport.client import split_address
+from orbitmq.wire.bodies.stats import HaClientRuntimeInfo
+
+__all__ = ["Follower", "MasterLink"]
+
+logger = logging.getLogger(__name__)
+
+_CONNECT_S: Final = 5.0
+_RETRY_S: Final = 0.5
+_RETRY_S_MAX: Final = 5.0
+_TICK_S: Final = 0.5
+
+
+class MasterLink(asyncio.Protocol):
+    """The connection to the master."""
+
+    def __init__(
+        self, config: BrokerConfig, store: MessageStore, clock: Clock, greeting: bytes = b""
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._clock = clock
+        self._greeting = greeting
+        self._reader = TransferReader()
+        self._transport: asyncio.Transport | None = None
+        self._reported = -1
+        self._read_at = self._written_at = asyncio.get_running_loop().time()
+        self.last_read_ms = self.last_write_ms = 0
+        self.second_bytes = 0
+        self._bytes_now = 0
+        self._second = 0.0
+        self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Done when the connection is over, with the reason."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A cast: uvloop's transports are no subclasses.
+        self._transport = transport = cast(asyncio.Transport, transport)
+        bound = transport.get_extra_info("socket")
+        if bound is not None:
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._greeting:
+            transport.write(self._greeting)
+        self._report()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._ended(str(error) if error is not None else "closed by the master")
+
+    def data_received(self, data: bytes) -> None:
+        self._read_at = asyncio.get_running_loop().time()
+        self.last_read_ms = self._clock.now_ms()
+        self._bytes_now += len(data)
+        if self.closed.done():
+            return
+        try:
+            self._take_all(data)
+        except (RemoteProtocolError, StoreError) as error:
+            self.close(str(error))
+            return
+        except CorruptionError as error:
+            logger.error("the master sent bytes that are no log reason=%s", error)
+            self.close(str(error))
+            return
+        if self._store.max_log_offset > self._reported:
+            self._report()
+
+    def _take_all(self, data: bytes) -> None:
+        """Append all transfers of one read at once: the store works through a few large pieces faster than through
+        many of 32 KiB."""
+        pieces: list[memoryview] = []
+        start = end = self._store.max_log_offset
+        for log_offset, body in self._reader.feed(data):
+            if end == 0 and not pieces:
+                start = end = log_offset  # the log of a new slave begins where the master says
+            if log_offset != end:
+                raise RemoteProtocolError(f"a transfer at log offset {log_offset}, our log ends at {end}")
+            if body:
+                pieces.append(body)
+                end += len(body)
+        if pieces:
+            self._append(start, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+    def _append(self, log_offset: int, body: bytes | memoryview) -> None:
+        boundary = self._store.whole_log_offset
+        try:
+            self._store.append_raw(log_offset, body)
+        except CorruptionError:
+            self._store.truncate(boundary)
+            raise
+
+    def _report(self) -> None:
+        if self._transport is not None:
+            self._reported = self._store.max_log_offset
+            self._transport.write(encode_report(self._reported))
+            self._written_at = asyncio.get_running_loop().time()
+            self.last_write_ms = self._clock.now_ms()
+
+    def tick(self) -> None:
+        """Report again when nothing was said for long; give a silent master up."""
+        now = asyncio.get_running_loop().time()
+        if now - self._second >= 1.0:
+            self.second_bytes, self._bytes_now, self._second = self._bytes_now, 0, now
+        if now - self._read_at > self._config.replication_silence_ms / 1000:
+            self.close("the master is silent")
+        elif now - self._written_at > self._config.replication_heartbeat_ms / 1000:
+            self._report()
+
+    def close(self, reason: str) -> None:
+        self._ended(reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _ended(self, reason: str) -> None:
+        if not self.closed.done():
+            self.closed.set_result(reason)
+
+
+class Follower:
+    """Follows a master while this broker is a slave."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        clock: Clock,
+        agree: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """``agree`` makes sure that our log is a part of that of the master with the given request address (empty
+        when it is not known). It raises ``OrbitError`` when there is no following it."""
+        self._config = config
+        self._store = store
+        self._clock = clock
+        self._agree = agree
+        self._tasks: TaskOwner | None = None
+        self._changed = asyncio.Event()
+        self.link: MasterLink | None = None
+        self.master_address = ""
+        """Where the master takes requests."""
+        self.ha_address = ""
+        """Where the master sends its log from."""
+        self.greeting = b""
+        """What a member of a failover group says first."""
+
+    def told_master(self, master_address: str, ha_address: str) -> None:
+        """Where the master is now. A fixed address in the config wins."""
+        fixed = self._config.fixed_ha_address
+        ha_address = fixed or ha_address
+        if (master_address, ha_address) == (self.master_address, self.ha_address):
+            return
+        logger.info("master known address=%s ha_address=%s", master_address, ha_address)
+        self.master_address = master_address
+        if ha_address != self.ha_address:
+            self.ha_address = ha_address
+            if self.link is not None:
+                self.link.close("the master moved")
+        self._changed.set()
+
+    def start(self) -> None:
+        if self._tasks is None:
+            self.ha_address = self._config.fixed_ha_address
+            self._tasks = TaskOwner("follower")
+            self._tasks.start(self._run(), "stream")
+            self._tasks.start(every(_TICK_S, self._tick), "heartbeat")
+
+    async def stop(self) -> None:
+        """Follow nobody; what is half a record goes."""
+        if self._tasks is None:
+            return
+        tasks, self._tasks = self._tasks, None
+        if self.link is not None:
+            self.link.close("this broker follows no more")
+        await tasks.close()
+        self.master_address = self.ha_address = ""
+        self._store.end_replication()
+        # One turn of the loop lets the aborted transport report its end.
+        await asyncio.sleep(0)
+
+    def _tick(self) -> None:
+        if self.link is not None:
+            self.link.tick()
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            pause_s = _RETRY_S_MAX
+            if self.ha_address:
+                reason, lived = await self._follow()
+                failures = 0 if lived else failures + 1
+                pause_s = min(_RETRY_S_MAX, _RETRY_S * 2 ** min(failures, 10))
+                # Once per outage: a master may be down for days.
+                level = logging.WARNING if failures <= 1 else logging.DEBUG
+                logger.log(level, "not following ha_address=%s reason=%s", self.ha_address, reason)
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+            self._changed.clear()
+
+    async def _follow(self) -> tuple[str, bool]:
+        """One connection, from its begin to its end: why it ended, and whether it was of any use."""
+        try:
+            # The master goes on where our log ends, so it must end with a whole record that the master has too.
+            self._store.end_replication()
+            await self._agree(self.master_address)
+            link = await self._connect()
+        except (OrbitError, OSError, TimeoutError) as error:
+            return str(error) or "timed out", False
+        self.link = link
+        loop = asyncio.get_running_loop()
+        began, start = loop.time(), self._store.max_log_offset
+        logger.info("following ha_address=%s from=%d", self.ha_address, start)
+        try:
+            reason = await link.closed
+        finally:
+            self.link = None
+            link.close("left")
+        return reason, self._store.max_log_offset > start or loop.time() - began > _RETRY_S_MAX
+
+    async def _connect(self) -> MasterLink:
+        host, port = split_address(self.ha_address)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                _, link = await loop.create_connection(
+                    lambda: MasterLink(self._config, self._store, self._clock, self.greeting), host, port
+                )
+        except ValueError as error:  # a host name no resolver can take
+            raise ConnectionLostError(f"cannot connect to {self.ha_address}: {error}") from None
+        return link
+
+    def status(self) -> HaClientRuntimeInfo:
+        """The master as GET_BROKER_HA_STATUS shows it."""
+        link = self.link
+        return HaClientRuntimeInfo(
+            activated=link is not None,
+            last_read_timestamp=0 if link is None else link.last_read_ms,
+            last_write_timestamp=0 if link is None else link.last_write_ms,
+            master_addr=self.ha_address,
+            max_offset=self._store.max_log_offset,
+            transferred_byte_in_second=0 if link is None else link.second_bytes,
+        )

@@ -1,0 +1,1 @@
+"""What the broker remembers: topics, groups, offsets, clients, queue locks, filters."""

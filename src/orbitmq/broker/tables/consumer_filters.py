@@ -1,0 +1,310 @@
+"""Expressions of consumer groups, compiled and kept (Apache: ConsumerFilterManager, file ``consumerFilter.json``).
+
+A group's expression comes with its heartbeats and is compiled once. It outlives the group's last member by a day
+(``filterDataCleanTimeSpan``), so that bits computed at write time stay meaningful while the group is away. Nothing
+here is worth more than the next heartbeat, so an unreadable file is no reason not to start.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.delivery.pull_waiters import PullFilter
+from orbitmq.codes import Property
+from orbitmq.errors import (
+    BodyError,
+    CorruptionError,
+    FilterDataNotExist,
+    FilterDataNotLatest,
+    SubscriptionParseFailed,
+)
+from orbitmq.filter import Selector, compile_selector
+from orbitmq.filter.compiler import record_properties
+from orbitmq.model.names import RETRY_PREFIX
+from orbitmq.model.subscription import SQL92, SubscriptionData
+from orbitmq.record.properties import find_property
+from orbitmq.runtime.clock import Clock
+from orbitmq.runtime.safe_file import CONTENT_BYTES_MAX, SafeFile
+from orbitmq.store.queues.bloom import BloomFilter
+from orbitmq.wire import javajson
+
+__all__ = ["BloomData", "ConsumerFilters", "FilterData", "compile_expression"]
+
+logger = logging.getLogger(__name__)
+
+_LOADED_DEAD_MS: Final = 30_000
+"""Filters found at start count as dead for this long already: as far as anyone knows, their groups are gone."""
+_RETRY_TOPIC: Final = Property.RETRY_TOPIC.encode()
+
+
+class BloomData(msgspec.Struct, frozen=True, rename="camel"):
+    """The bits of one group and topic."""
+
+    bit_num: int = 0
+    bit_pos: list[int] = []
+
+
+class FilterData(msgspec.Struct, rename="camel", kw_only=True):
+    """One expression; also its JSON form, members in Apache's order."""
+
+    bloom_filter_data: BloomData | None = None
+    born_time: int = 0
+    """When the expression was first seen: messages stored before have no bits for it."""
+    client_version: int = 0
+    consumer_group: str
+    dead: bool = False
+    dead_time: int = 0
+    """When the group's last member left; 0 while it is there."""
+    expression: str
+    expression_type: str = SQL92
+    topic: str
+
+    def mark_dead(self, now_ms: int) -> None:
+        self.dead_time = max(now_ms, self.born_time)
+        self.dead = True
+
+    def mark_alive(self) -> None:
+        self.dead_time = 0
+        self.dead = False
+
+
+class _Entry(msgspec.Struct):
+    data: FilterData
+    selector: Selector
+    filter: PullFilter
+    bits: int
+    """Its bits in the bitmap, the first bit lowest."""
+
+
+def compile_expression(expression_type: str, expression: str) -> Selector:
+    """Raises ``SubscriptionParseFailed``, also for a type nobody knows."""
+    if expression_type != SQL92:
+        raise SubscriptionParseFailed(f"{expression_type!r} is no type of filter; TAG and {SQL92} are")
+    return compile_selector(expression)
+
+
+@lru_cache(maxsize=1024)
+def _unregistered(expression_type: str, expression: str) -> PullFilter:
+    return PullFilter(predicate=compile_expression(expression_type, expression))
+
+
+class ConsumerFilters:
+    """Expressions by topic and group."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock, file: SafeFile) -> None:
+        self._config = config
+        self._clock = clock
+        self._file = file
+        self._by_topic: dict[str, dict[str, _Entry]] = {}
+        self._dirty = False
+        self.bloom = BloomFilter.sized(config.filter_error_percent, config.filter_consumers_expected)
+
+    # -- what pulls ask --------------------------------------------------------------------------------
+
+    def filter_for(self, group: str, subscription: SubscriptionData, *, from_request: bool) -> PullFilter:
+        """The filter of a subscription that is not by tag. Raises ``FilterDataNotExist``, ``FilterDataNotLatest`` or
+        ``SubscriptionParseFailed``."""
+        if self._config.filter_retries and subscription.topic.startswith(RETRY_PREFIX):
+            return PullFilter(predicate=self._retry_predicate(group))
+        if from_request:
+            return _unregistered(subscription.expression_type, subscription.sub_string)
+        entry = self._by_topic.get(subscription.topic, {}).get(group)
+        if entry is None:
+            raise FilterDataNotExist(
+                f"no filter of group {group} for topic {subscription.topic} is known here; is the expression right?"
+            )
+        if entry.data.client_version < subscription.sub_version:
+            raise FilterDataNotLatest(
+                f"the filter of group {group} for topic {subscription.topic} is older than its subscription"
+            )
+        return entry.filter
+
+    def _retry_predicate(self, group: str) -> Callable[[memoryview], bool]:
+        """A retried message is judged by the expression for the topic it came from."""
+
+        def matches(record: memoryview) -> bool:
+            topic = find_property(record_properties(record), _RETRY_TOPIC)
+            found = self._by_topic.get(topic.decode("utf-8", "replace") if topic else "", {}).get(group)
+            return found is None or found.selector.matches(record)
+
+        return matches
+
+    def bitmap(self, topic: str, properties: bytes) -> bytes:
+        """The bits of every group whose expression selects a message; empty when no group has one for the topic.
+
+        Written beside queue units (``enableConsumeQueueExt``, ``enableCalcFilterBitMap``) for the sake of an Apache
+        broker that opens the store: it skips messages whose bits are missing. Our own pulls do not ask: reading
+        the bits from their file costs as much as judging the record, which is mapped.
+        """
+        groups = self._by_topic.get(topic)
+        if not groups or not self._config.filter_bitmap_enabled:
+            return b""
+        bits = 0
+        for entry in groups.values():
+            if entry.selector.matches_properties(properties):
+                bits |= entry.bits
+        return bits.to_bytes(self.bloom.byte_count, "little")
+
+    # -- what heartbeats tell --------------------------------------------------------------------------
+
+    def subscribed(self, group: str, subscriptions: Collection[SubscriptionData]) -> None:
+        """Take over the expressions of a heartbeat; topics the group left out are dead from now on."""
+        for subscription in subscriptions:
+            if not subscription.is_tag_type and subscription.sub_string:
+                self._register(group, subscription)
+        topics = {subscription.topic for subscription in subscriptions}
+        for entry in self._of_group(group):
+            if entry.data.topic not in topics and not entry.data.dead:
+                self._bury(entry)
+
+    def group_gone(self, group: str) -> None:
+        """The last member of a group left."""
+        for entry in self._of_group(group):
+            if not entry.data.dead:
+                self._bury(entry)
+
+    def _register(self, group: str, subscription: SubscriptionData) -> None:
+        topic, expression = subscription.topic, subscription.sub_string
+        groups = self._by_topic.get(topic, {})
+        known = groups.get(group)
+        if known is not None:
+            data = known.data
+            same = (data.expression, data.expression_type) == (expression, subscription.expression_type)
+            if subscription.sub_version < data.client_version or (
+                subscription.sub_version == data.client_version and not same
+            ):
+                return  # a member that has not heard of the newer expression
+            if same:
+                if data.dead or data.client_version != subscription.sub_version:
+                    self._dirty = True
+                data.client_version = subscription.sub_version
+                data.mark_alive()
+                return
+        try:
+            selector = compile_expression(subscription.expression_type, expression)
+        except SubscriptionParseFailed as error:
+            # The pulls of the group are refused from now on, which is how its members get to know.
+            logger.warning("filter refused group=%s topic=%s error=%s", group, topic, error)
+            if groups.pop(group, None) is not None:
+                self._dirty = True
+            return
+        data = FilterData(
+            bloom_filter_data=BloomData(self.bloom.bit_count, self.bloom.positions(f"{group}#{topic}")),
+            born_time=self._clock.now_ms(),
+            client_version=subscription.sub_version,
+            consumer_group=group,
+            expression=expression,
+            expression_type=subscription.expression_type,
+            topic=topic,
+        )
+        self._put(data, selector)
+        self._dirty = True
+        logger.info("filter registered group=%s topic=%s expression=%r", group, topic, expression)
+        if selector.ignored_from is not None:
+            logger.warning(
+                "text behind a filter expression is ignored group=%s topic=%s column=%d ignored=%r",
+                group,
+                topic,
+                selector.ignored_from + 1,
+                expression[selector.ignored_from :],
+            )
+
+    def _put(self, data: FilterData, selector: Selector) -> None:
+        assert data.bloom_filter_data is not None
+        bits = 0
+        for position in data.bloom_filter_data.bit_pos:
+            bits |= 1 << position
+        entry = _Entry(data, selector, PullFilter(predicate=selector), bits)
+        self._by_topic.setdefault(data.topic, {})[data.consumer_group] = entry
+
+    def _of_group(self, group: str) -> Iterator[_Entry]:
+        for groups in self._by_topic.values():
+            if group in groups:
+                yield groups[group]
+
+    def _bury(self, entry: _Entry) -> None:
+        entry.data.mark_dead(self._clock.now_ms())
+        self._dirty = True
+
+    # -- the file --------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Read the file; filters it holds wait, dead, for the heartbeats of their groups."""
+        try:
+            loaded = self._file.load(_parse)
+        except CorruptionError as error:
+            logger.warning("filters not loaded error=%s", error)
+            return
+        if loaded is None:
+            return
+        bits = self.bloom.bit_count
+        if not all(_fits(data.bloom_filter_data, bits) for data in loaded):
+            logger.info("filters not loaded: the size of the bitmap has changed to %d bits", bits)
+            return
+        for data in loaded:
+            try:
+                selector = compile_expression(data.expression_type, data.expression)
+            except SubscriptionParseFailed as error:
+                logger.warning(
+                    "filter not loaded group=%s topic=%s error=%s", data.consumer_group, data.topic, error
+                )
+                continue
+            if data.dead_time == 0:
+                data.mark_dead(self._clock.now_ms() - _LOADED_DEAD_MS)
+            data.dead = True
+            self._put(data, selector)
+
+    def persist(self) -> None:
+        """Forget what has been dead too long, and write the file if anything changed."""
+        self._expire()
+        if not self._dirty:
+            return
+        try:
+            self._file.save(self.encode())
+            self._dirty = False
+        except OSError as error:
+            logger.warning("filters not saved path=%s error=%s", self._file.path, error)
+
+    def encode(self) -> bytes:
+        """The content of the file."""
+        topics = {
+            topic: {"groupFilterData": {group: entry.data for group, entry in groups.items()}, "topic": topic}
+            for topic, groups in self._by_topic.items()
+        }
+        return javajson.encode_pretty({"filterDataByTopic": topics})
+
+    def _expire(self) -> None:
+        horizon_ms = self._clock.now_ms() - self._config.filter_data_kept_ms
+        for topic, groups in list(self._by_topic.items()):
+            for group, entry in list(groups.items()):
+                if entry.data.dead and entry.data.dead_time <= horizon_ms:
+                    del groups[group]
+                    self._dirty = True
+                    logger.info("filter forgotten group=%s topic=%s", group, topic)
+            if not groups:
+                del self._by_topic[topic]
+
+
+def _fits(bloom: BloomData | None, bits: int) -> bool:
+    return bloom is not None and bloom.bit_num == bits and all(0 <= bit < bits for bit in bloom.bit_pos)
+
+
+def _parse(content: bytes) -> list[FilterData]:
+    raw: Any = javajson.loads(content, bytes_max=CONTENT_BYTES_MAX)
+    try:
+        tables = raw["filterDataByTopic"] or {}
+        return [
+            msgspec.convert(data, FilterData, strict=False)
+            for table in tables.values()
+            if table
+            for data in (table.get("groupFilterData") or {}).values()
+            if data
+        ]
+    except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as error:
+        raise BodyError(f"not a table of filters: {error}") from None

@@ -1,0 +1,214 @@
+"""The subscription groups of this broker (Apache: SubscriptionGroupManager, file ``subscriptionGroup.json``).
+
+Configs are replaced, never changed in place; every change bumps the data version and is saved (see ``topics``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.tables.table_file import TableFile
+from orbitmq.errors import InvalidParameter
+from orbitmq.model import names
+from orbitmq.model.data_version import DataVersion
+from orbitmq.model.group import SubscriptionGroupConfig
+from orbitmq.model.topic import Attribute, alter_attributes
+from orbitmq.runtime.clock import Clock
+from orbitmq.runtime.safe_file import SafeFile
+
+__all__ = ["ForbiddenTable", "GroupTable"]
+
+logger = logging.getLogger(__name__)
+
+_BOOLEANS: Final = frozenset({"true", "false"})
+BUILT_IN_GROUPS: Final = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    names.TRANSACTION_GROUP,
+)
+GROUP_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
+    "priority.factor": Attribute(low=0, high=100),
+    "lite.bind.topic": Attribute(),
+    "lite.sub.model": Attribute(values=frozenset({"Shared", "Exclusive"})),
+    "lite.sub.reset.offset.exclusive": Attribute(values=_BOOLEANS),
+    "lite.sub.reset.offset.unsubscribe": Attribute(values=_BOOLEANS),
+    "lite.sub.client.quota": Attribute(low=-1),
+    "lite.sub.client.max.event.cnt": Attribute(low=10),
+    "lite.sub.wildcard": Attribute(),
+}
+"""Those of 5.5.0. Only kept for the tools that set them: nothing here acts on them."""
+_READ_BIT: Final = 1 << 2
+_FORBIDDEN_MEMBER: Final = "forbiddenTable"
+
+ForbiddenTable = dict[str, dict[str, int]]
+"""Group -> topic -> bits of what is forbidden."""
+
+
+class GroupTable:
+    """Group configs by name, and which topics a group may not read."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock, file: SafeFile) -> None:
+        self._config = config
+        self._clock = clock
+        self._file = TableFile(file, "subscriptionGroupTable", SubscriptionGroupConfig)
+        self._others: dict[str, Any] = {}
+        self._dirty = False
+        self.configs: dict[str, SubscriptionGroupConfig] = {
+            group: SubscriptionGroupConfig(group_name=group) for group in BUILT_IN_GROUPS
+        }
+        self.forbidden_table: ForbiddenTable = {}
+        self.data_version = DataVersion(timestamp_ms=clock.now_ms())
+
+    def find(self, group: str) -> SubscriptionGroupConfig | None:
+        """The config of a group; an unknown one is created when that is allowed and its name is good."""
+        known = self.configs.get(group)
+        if known is not None:
+            return known
+        if not self._config.auto_create_groups and not (
+            names.is_system_group(group) and self._config.create_system_groups
+        ):
+            return None
+        try:
+            names.check_group(group)
+        except InvalidParameter:
+            return None
+        created = SubscriptionGroupConfig(group_name=group)
+        self._put_all([created])
+        return created
+
+    def forbidden(self, group: str, topic: str) -> bool:
+        """Whether the group is barred from reading the topic."""
+        return (
+            bool(self.forbidden_table) and self.forbidden_table.get(group, {}).get(topic, 0) & _READ_BIT != 0
+        )
+
+    # -- changes ---------------------------------------------------------------------------------------
+
+    def update(self, config: SubscriptionGroupConfig) -> None:
+        """Create or replace one group; its attributes are taken as they are."""
+        self._put_all([config])
+
+    def apply(self, requests: Sequence[SubscriptionGroupConfig]) -> None:
+        """Create or replace groups whose ``attributes`` are signed changes (``+name``, ``-name``). All or none.
+
+        Raises ``InvalidParameter`` for attributes that are not allowed.
+        """
+        altered: list[SubscriptionGroupConfig] = []
+        for wanted in requests:
+            known = self.configs.get(wanted.group_name)
+            attributes = alter_attributes(
+                known.attributes if known is not None else {},
+                wanted.attributes,
+                create=known is None,
+                known=GROUP_ATTRIBUTES,
+            )
+            altered.append(msgspec.structs.replace(wanted, attributes=attributes))
+        self._put_all(altered)
+
+    def delete(self, group: str) -> bool:
+        """Remove a group; False when there is none."""
+        barred = self.forbidden_table.pop(group, None)
+        known = self.configs.pop(group, None)
+        if known is None and barred is None:
+            return False
+        self._file.forget(group)
+        logger.info("group deleted group=%s", group)
+        self._bump()
+        self._save()
+        return known is not None
+
+    def disable_consume(self, group: str) -> None:
+        """Stop a group from consuming until an admin allows it again."""
+        known = self.configs.get(group)
+        if known is not None and known.consume_enable:
+            self.update(msgspec.structs.replace(known, consume_enable=False))
+
+    def forbid_reading(self, group: str, topic: str, *, forbidden: bool) -> None:
+        """Bar a group from a topic, or let it in again."""
+        topics = self.forbidden_table.setdefault(group, {})
+        before = topics.get(topic, 0)
+        after = before | _READ_BIT if forbidden else before & ~_READ_BIT
+        if after > 0:
+            topics[topic] = after
+        else:
+            topics.pop(topic, None)
+        if not topics:
+            del self.forbidden_table[group]
+        if after != before:
+            logger.info("group %s reading group=%s topic=%s", "stopped" if forbidden else "let", group, topic)
+            self._bump()
+            self._save()
+
+    def replace_all(
+        self,
+        configs: Mapping[str, SubscriptionGroupConfig],
+        forbidden_table: ForbiddenTable,
+        data_version: DataVersion,
+    ) -> None:
+        """Take over a master's table."""
+        for group in self.configs.keys() - configs.keys():
+            self._file.forget(group)
+        self.configs.clear()
+        self.configs.update(configs)
+        self.forbidden_table = forbidden_table
+        self.data_version = data_version
+        self._save()
+
+    # -- saving ----------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Read the file, if there is one. Raises ``CorruptionError``."""
+        loaded = self._file.load()
+        if loaded is None:
+            return
+        built_in = dict(self.configs)
+        self.configs.clear()
+        self.configs.update(loaded.entries)
+        for group, config in built_in.items():
+            self.configs.setdefault(group, config)
+        self.forbidden_table = _forbidden(loaded.others.pop(_FORBIDDEN_MEMBER, None))
+        self._others = loaded.others
+        self.data_version = loaded.data_version
+
+    def persist(self) -> None:
+        """Save if the last attempt failed. Raises ``OSError``."""
+        if self._dirty:
+            others = {**self._others, _FORBIDDEN_MEMBER: self.forbidden_table}
+            self._file.save(self.data_version, self.configs, others)
+            self._dirty = False
+
+    def _put_all(self, configs: Sequence[SubscriptionGroupConfig]) -> None:
+        for config in configs:
+            known = self.configs.get(config.group_name)
+            self.configs[config.group_name] = config
+            logger.info("group %s config=%s", "created" if known is None else "changed", config)
+            self._bump()
+        self._save()
+
+    def _bump(self) -> None:
+        self.data_version = self.data_version.next(self._clock.now_ms())
+
+    def _save(self) -> None:
+        self._dirty = True
+        try:
+            self.persist()
+        except OSError as error:
+            logger.error("groups not saved error=%s", error)
+
+
+def _forbidden(value: Any) -> ForbiddenTable:
+    try:
+        return msgspec.convert(value or {}, ForbiddenTable, strict=False)
+    except msgspec.ValidationError as error:
+        logger.warning("forbidden table ignored error=%s", error)
+        return {}

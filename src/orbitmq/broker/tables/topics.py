@@ -1,0 +1,262 @@
+"""The topics of this broker (Apache: TopicConfigManager, file ``topics.json``).
+
+Invariants
+1. Configs are replaced, never changed in place: whoever holds one sees a consistent whole, and may test with ``is``
+   whether it is still the current one.
+2. Every change bumps the data version, is saved, and is reported through ``on_change``, in this order. A disk that
+   refuses the file does not undo the change: it is logged, and the next ``persist`` tries again.
+3. Built-in topics are made at start and come back if the file lacks them; the file wins over their defaults.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.tables.table_file import TableFile
+from orbitmq.codes import Perm
+from orbitmq.model import names
+from orbitmq.model.data_version import DataVersion
+from orbitmq.model.topic import (
+    PERM_READ_WRITE,
+    QUEUE_NUMS_DEFAULT,
+    TopicConfig,
+    alter_attributes,
+    is_inherited,
+)
+from orbitmq.runtime.clock import Clock
+from orbitmq.runtime.safe_file import SafeFile
+
+__all__ = ["TopicTable"]
+
+logger = logging.getLogger(__name__)
+
+_INHERIT: Final = int(Perm.INHERIT)
+_SCHEDULE_QUEUES: Final = 18
+_BENCHMARK_QUEUES: Final = 1024
+
+
+class TopicTable:
+    """Topic configs by name."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock, file: SafeFile) -> None:
+        self._config = config
+        self._clock = clock
+        self._file = TableFile(file, "topicConfigTable", TopicConfig)
+        self._dirty = False
+        self.configs: dict[str, TopicConfig] = {topic.topic_name: topic for topic in _built_in_topics(config)}
+        self.system_topics: frozenset[str] = names.SYSTEM_TOPICS | self.configs.keys()
+        """Topics no request may change; those with the system's prefix are not listed."""
+        self.data_version = DataVersion(timestamp_ms=clock.now_ms())
+        self.state_version = 0
+        """The epoch this broker is master of, with failover: a name server then ignores the master before it."""
+        self.mapping_version = self.data_version
+        """Of the table of static topics, which is always empty here."""
+        self.on_change: Callable[[TopicConfig], None] | None = None
+        """Told about every topic created or changed; a deleted one leaves with the next registration."""
+
+    # -- views -----------------------------------------------------------------------------------------
+
+    def find(self, topic: str) -> TopicConfig | None:
+        return self.configs.get(topic)
+
+    def is_system(self, topic: str) -> bool:
+        """Whether the topic belongs to the system, this broker's own names included."""
+        return topic in self.system_topics or names.is_system_topic(topic)
+
+    def is_ordered(self, topic: str) -> bool:
+        config = self.configs.get(topic)
+        return config is not None and config.order
+
+    def seen_outside(self, config: TopicConfig) -> TopicConfig:
+        """The config as name servers should see it: a broker without read or write permission narrows it."""
+        allowed = self._config.permission
+        if allowed & PERM_READ_WRITE == PERM_READ_WRITE:
+            return config
+        return msgspec.structs.replace(config, perm=config.perm & allowed)
+
+    # -- creation by use -------------------------------------------------------------------------------
+
+    def create_in_send(
+        self, topic: str, default_topic: str, client_queue_count: int, sys_flag: int = 0
+    ) -> TopicConfig | None:
+        """The topic, created like ``default_topic`` when that one may be inherited from; None when it may not."""
+        known = self.configs.get(topic)
+        if known is not None:
+            return known
+        template = self.configs.get(default_topic)
+        if template is None or not is_inherited(template.perm):
+            logger.warning("topic not created topic=%s default_topic=%s", topic, default_topic)
+            return None
+        if default_topic == names.AUTO_CREATE_TOPIC and not self._config.auto_create_topics:
+            return None
+        queue_count = max(0, min(client_queue_count, template.write_queue_nums))
+        return self._put(
+            TopicConfig(
+                topic_name=topic,
+                read_queue_nums=queue_count,
+                write_queue_nums=queue_count,
+                perm=template.perm & ~_INHERIT,
+                topic_sys_flag=sys_flag,
+                topic_filter_type=template.topic_filter_type,
+            )
+        )
+
+    def create_in_send_back(
+        self, topic: str, queue_count: int, perm: int, sys_flag: int = 0, *, order: bool | None = None
+    ) -> TopicConfig:
+        """A retry or dead letter topic, created when it is missing. ``order`` also corrects a known one."""
+        known = self.configs.get(topic)
+        if known is None:
+            queue_count = max(0, queue_count)
+            return self._put(
+                TopicConfig(
+                    topic_name=topic,
+                    read_queue_nums=queue_count,
+                    write_queue_nums=queue_count,
+                    perm=perm,
+                    topic_sys_flag=sys_flag,
+                    order=bool(order),
+                )
+            )
+        if order is not None and order != known.order:
+            return self._put(msgspec.structs.replace(known, order=order))
+        return known
+
+    # -- changes by admins, masters and name servers ---------------------------------------------------
+
+    def update(self, config: TopicConfig) -> None:
+        """Create or replace one topic; its attributes are taken as they are."""
+        self._put(config)
+
+    def apply(self, requests: Sequence[tuple[TopicConfig, Mapping[str, str]]]) -> None:
+        """Create or replace topics, their attributes altered by signed changes (``+name``, ``-name``). All or none.
+
+        Raises ``InvalidParameter`` for attributes that are not allowed.
+        """
+        altered: list[TopicConfig] = []
+        for wanted, changes in requests:
+            known = self.configs.get(wanted.topic_name)
+            attributes = alter_attributes(
+                known.attributes if known is not None else {}, changes, create=known is None
+            )
+            altered.append(msgspec.structs.replace(wanted, attributes=attributes))
+        self._put_all(altered)
+
+    def delete(self, topic: str) -> bool:
+        """Remove the config; False when there is none."""
+        if self.configs.pop(topic, None) is None:
+            return False
+        self._file.forget(topic)
+        logger.info("topic deleted topic=%s", topic)
+        self._bump()
+        self._save()
+        return True
+
+    def touch(self) -> None:
+        """A new version of the same table: name servers look at a table again only when its version is new."""
+        self._bump()
+        self._save()
+
+    def mark_ordered(self, topics: Iterable[str]) -> None:
+        """Set the order flag of topics a name server lists as ordered; unknown ones are ignored."""
+        unordered = [
+            config for topic in topics if (config := self.configs.get(topic)) is not None and not config.order
+        ]
+        if not unordered:
+            return
+        for config in unordered:
+            self.configs[config.topic_name] = msgspec.structs.replace(config, order=True)
+            logger.info("topic marked as ordered topic=%s", config.topic_name)
+        self._bump()
+        self._save()
+
+    def replace_all(self, configs: Mapping[str, TopicConfig], data_version: DataVersion) -> None:
+        """Take over a master's table."""
+        for topic in self.configs.keys() - configs.keys():
+            self._file.forget(topic)
+        self.configs.clear()
+        self.configs.update(configs)
+        self.data_version = data_version
+        self._save()
+
+    # -- saving ----------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Read the file, if there is one. Raises ``CorruptionError``."""
+        loaded = self._file.load()
+        if loaded is None:
+            return
+        built_in = dict(self.configs)
+        # In place, and in the order of the file: the hot path holds this dict, and a rewrite changes nothing.
+        self.configs.clear()
+        self.configs.update(loaded.entries)
+        for topic, config in built_in.items():
+            self.configs.setdefault(topic, config)
+        self.data_version = loaded.data_version
+
+    def persist(self) -> None:
+        """Save if the last attempt failed. Raises ``OSError``."""
+        if self._dirty:
+            self._file.save(self.data_version, self.configs)
+            self._dirty = False
+
+    def _put(self, config: TopicConfig) -> TopicConfig:
+        self._put_all([config])
+        return config
+
+    def _put_all(self, configs: Sequence[TopicConfig]) -> None:
+        for config in configs:
+            known = self.configs.get(config.topic_name)
+            self.configs[config.topic_name] = config
+            logger.info("topic %s config=%s", "created" if known is None else "changed", config)
+            self._bump()
+        self._save()
+        if self.on_change is not None:
+            for config in configs:
+                self.on_change(config)
+
+    def _bump(self) -> None:
+        self.data_version = self.data_version.next(self._clock.now_ms(), self.state_version)
+
+    def _save(self) -> None:
+        self._dirty = True
+        try:
+            self.persist()
+        except OSError as error:
+            logger.error("topics not saved error=%s", error)
+
+
+def _built_in_topics(config: BrokerConfig) -> list[TopicConfig]:
+    def topic(name: str, queues: int = 1, perm: int = PERM_READ_WRITE) -> TopicConfig:
+        return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+
+    own = PERM_READ_WRITE | _INHERIT
+    found = [topic(names.SELF_TEST_TOPIC)]
+    if config.auto_create_topics:
+        found.append(topic(names.AUTO_CREATE_TOPIC, config.default_queue_count, own))
+    found += (
+        topic(names.BENCHMARK_TOPIC, _BENCHMARK_QUEUES),
+        topic(config.cluster_name, QUEUE_NUMS_DEFAULT, own if config.cluster_topic_enabled else _INHERIT),
+        topic(config.broker_name, 1, own if config.broker_topic_enabled else _INHERIT),
+        topic(names.OFFSET_MOVED_TOPIC),
+        topic(names.SCHEDULE_TOPIC, _SCHEDULE_QUEUES),
+    )
+    if config.trace_topic_enabled:
+        found.append(topic(config.trace_topic))
+    found += (
+        topic(names.reply_topic(config.cluster_name)),
+        topic(f"{names.SYSTEM_TOPIC_PREFIX}REVIVE_LOG_{config.cluster_name}", config.revive_queue_count),
+        topic(f"{names.SYSTEM_TOPIC_PREFIX}SYNC_BROKER_MEMBER_{config.broker_name}", 1, _INHERIT),
+        topic(names.HALF_TOPIC),
+        topic(names.HALF_OP_TOPIC),
+        topic(names.ROCKSDB_HALF_TOPIC),
+        topic(names.ROCKSDB_HALF_OP_TOPIC),
+    )
+    if config.timer_wheel_enabled:
+        found.append(topic(f"{names.SYSTEM_TOPIC_PREFIX}wheel_timer"))
+    return found

@@ -1,0 +1,83 @@
+"""Filters by class: a filter server beside the broker runs a class for the group (Apache: part of MQClientInstance).
+
+The class is one the operator of the filter server has laid down, or one whose source the consumer uploads. Filter
+servers stand in the route of the topic; pulls go to them instead of the broker.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import zlib
+from dataclasses import dataclass
+
+from orbitmq.client.net.instance import ClientInstance
+from orbitmq.codes import RequestCode
+from orbitmq.errors import ConnectionLostError, OrbitError
+from orbitmq.wire.headers.filtersrv import RegisterMessageFilterClassRequest
+
+__all__ = ["ClassFilter", "ClassUploads", "filter_server"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassFilter:
+    """Consume what ``match`` of this class selects: ``subscribe("orders", ClassFilter("shop.Expensive"))``."""
+
+    class_name: str
+    source: str = ""
+    """Uploaded where it is given; filter servers refuse that unless ``clientUploadFilterClassEnable=true``."""
+
+
+def filter_server(instance: ClientInstance, topic: str, broker_address: str) -> str:
+    """One of the filter servers of a broker. Raises ``ConnectionLostError`` when there is none."""
+    route = instance.book.route(topic)
+    servers = [] if route is None else route.filter_server_table.get(broker_address, [])
+    if not servers:
+        raise ConnectionLostError(
+            f"no filter server of broker {broker_address} is in the route of topic {topic}: start "
+            "`orbitmq filtersrv`, and set filterServerNums on the broker"
+        )
+    return random.choice(servers)
+
+
+class ClassUploads:
+    """Keeps the filter servers supplied with the classes of one consumer."""
+
+    def __init__(self, instance: ClientInstance, group: str) -> None:
+        self._instance = instance
+        self._group = group
+        self._filters: dict[str, ClassFilter] = {}
+
+    def add(self, topic: str, wanted: ClassFilter) -> None:
+        if wanted.source:
+            self._filters[topic] = wanted
+
+    def remove(self, topic: str) -> None:
+        self._filters.pop(topic, None)
+
+    async def upload(self) -> None:
+        """Give every filter server its classes; one that has them already does nothing. Failures are logged."""
+        for topic, wanted in list(self._filters.items()):
+            route = self._instance.book.route(topic)
+            body = wanted.source.encode()
+            header = RegisterMessageFilterClassRequest(
+                consumer_group=self._group,
+                topic=topic,
+                class_name=wanted.class_name,
+                class_crc=zlib.crc32(body) & 0x7FFFFFFF,
+            )
+            for servers in [] if route is None else route.filter_server_table.values():
+                for address in servers:
+                    try:
+                        await self._instance.ask(
+                            address, RequestCode.REGISTER_MESSAGE_FILTER_CLASS, header, body
+                        )
+                    except OrbitError as error:
+                        logger.warning(
+                            "filter class not taken class=%s server=%s error=%s",
+                            wanted.class_name,
+                            address,
+                            error,
+                        )

@@ -1,0 +1,169 @@
+"""One message of a queue at a time (Apache: ``ConsumeMessageOrderlyService``)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+from orbitmq.client.callables import UserCalls
+from orbitmq.client.consume.handlers import SUCCESS, Handler, Outcome
+from orbitmq.client.consume.process_queue import ProcessQueue
+from orbitmq.client.message import ReceivedMessage
+from orbitmq.runtime.clock import Clock
+from orbitmq.runtime.tasks import TaskOwner
+
+__all__ = ["OrderlyService"]
+
+logger = logging.getLogger(__name__)
+
+LOCK_RETRY_S: Final = 0.1
+LEVEL_LIMITS_S: Final = (0.01, 30.0)
+
+HandlerFor = Callable[[ReceivedMessage], Handler]
+Commit = Callable[[ProcessQueue, int], None]
+GiveUp = Callable[[ReceivedMessage], Awaitable[bool]]
+Relock = Callable[[ProcessQueue], Awaitable[bool]]
+Wrap = Callable[[list[ReceivedMessage], Callable[[], Awaitable[Outcome]]], Awaitable[Outcome]]
+
+
+class OrderlyService:
+    """One runner per queue; ``workers`` handlers at most at the same time."""
+
+    def __init__(
+        self,
+        *,
+        tasks: TaskOwner,
+        calls: UserCalls,
+        clock: Clock,
+        workers: int,
+        suspend_s: float,
+        reconsume_max: int,
+        hooks: OrderlyHooks,
+    ) -> None:
+        self._tasks = tasks
+        self._calls = calls
+        self._clock = clock
+        self._slots = asyncio.Semaphore(workers)
+        self._suspend_s = suspend_s
+        self._reconsume_max = reconsume_max
+        self._hooks = hooks
+        self._running = 0
+        self._stopping = False
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+
+    @property
+    def running(self) -> int:
+        """Handlers at work now."""
+        return self._running
+
+    def submit(self, held: ProcessQueue) -> None:
+        """The queue has messages."""
+        if not held.runner_active and not self._stopping and held.messages:
+            held.runner_active = True
+            self._tasks.start(self._run(held), f"orderly-{held.queue.queue_id}")
+
+    async def _run(self, held: ProcessQueue) -> None:
+        try:
+            while held.messages and not held.dropped and not self._stopping:
+                if self._hooks.needs_lock and not held.lock_valid(self._clock.now_ms()):
+                    if not await self._hooks.relock(held):
+                        await asyncio.sleep(LOCK_RETRY_S)
+                    continue
+                async with self._slots:
+                    pause_s = await self._consume(held)
+                if pause_s:
+                    await asyncio.sleep(pause_s)
+        finally:
+            held.runner_active = False
+
+    async def _consume(self, held: ProcessQueue) -> float:
+        """One call of the handler; gives how long to pause before the next."""
+        first = held.first()
+        if first is None or held.dropped or self._stopping:
+            return 0.0
+        handler = self._hooks.handler_for(first)
+        messages = held.take(handler.batch_size)
+        now_ms = self._clock.now_ms()
+        held.last_consume_ms = now_ms
+        for message in messages:
+            message.consume_started_ms = now_ms
+        self._running += 1
+        self._quiet.clear()
+        try:
+            call: Callable[[], Awaitable[Outcome]]
+            if handler.is_async:
+                call = partial(handler.run, messages)
+            else:
+                call = partial(self._calls.in_thread, handler.run_blocking, messages)
+            wrap = self._hooks.wrap
+            outcome = await (call() if wrap is None else wrap(messages, call))
+            if outcome is SUCCESS:
+                self._commit(held)
+                return 0.0
+            return await self._again(held, messages, outcome)
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._quiet.set()
+
+    def _commit(self, held: ProcessQueue) -> None:
+        offset = held.commit()
+        if offset >= 0 and not held.dropped:
+            self._hooks.commit(held, offset)
+
+    async def _again(self, held: ProcessQueue, messages: list[ReceivedMessage], outcome: Outcome) -> float:
+        """Put failed messages back to the front, except those that were tried often enough."""
+        done = max(0, outcome.done)
+        kept: list[ReceivedMessage] = []
+        for message in messages[done:]:
+            given_up = False
+            if message.reconsume_times >= self._reconsume_max >= 0 or outcome.delay_level < 0:
+                given_up = await self._hooks.give_up(message)
+            if not given_up:
+                message.reconsume_times += 1
+                kept.append(message)
+        if not kept:
+            self._commit(held)
+            return 0.0
+        if held.dropped:
+            return 0.0
+        held.put_back(kept)
+        held.commit()  # what is finished leaves memory; the stored offset stops before the first one kept
+        self._hooks.commit(held, kept[0].queue_offset)
+        return self._suspend_s
+
+    async def stop(self, wait_s: float) -> None:
+        """Start no more handlers and wait for those at work."""
+        self._stopping = True
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._quiet.wait()
+        except TimeoutError:
+            logger.warning("handlers still run after the stop running=%d", self._running)
+
+
+class OrderlyHooks:
+    """What the service needs of its consumer."""
+
+    __slots__ = ("commit", "give_up", "handler_for", "needs_lock", "relock", "wrap")
+
+    def __init__(
+        self,
+        *,
+        handler_for: HandlerFor,
+        commit: Commit,
+        give_up: GiveUp,
+        relock: Relock,
+        needs_lock: bool,
+        wrap: Wrap | None,
+    ) -> None:
+        self.handler_for = handler_for
+        self.commit = commit
+        self.give_up = give_up
+        self.relock = relock
+        self.needs_lock = needs_lock
+        self.wrap = wrap

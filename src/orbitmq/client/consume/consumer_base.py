@@ -1,0 +1,495 @@
+"""What push and lite pull consumers share: subscriptions, rebalance, where to start, offsets, locks.
+
+Answers to Apache's RebalanceImpl and RebalanceService. There is no coordinator: each member computes its share from
+the sorted queues and the sorted client ids (``model/rebalance.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+
+from orbitmq.client.consume.offset_store import LocalOffsets, OffsetStore, RemoteOffsets
+from orbitmq.client.consume.process_queue import PULL_EXPIRY_MS, ProcessQueue
+from orbitmq.client.consume.puller import Puller
+from orbitmq.client.errors import ClientStateError
+from orbitmq.client.net.instance import ClientInstance
+from orbitmq.client.options import ConsumerOptions
+from orbitmq.codes import RequestCode
+from orbitmq.errors import BrokerError, OrbitError, TopicNotFound
+from orbitmq.model.names import (
+    CONSUMER_GROUP_RESERVED,
+    check_group,
+    check_topic,
+    is_retry_topic,
+    wrap_namespace,
+)
+from orbitmq.model.rebalance import sorted_clients
+from orbitmq.model.route import MessageQueue
+from orbitmq.model.subscription import SQL92, TAG, SubscriptionData, parse_subscription
+from orbitmq.runtime.clock import Clock
+from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM
+from orbitmq.runtime.machine import home_directory
+from orbitmq.runtime.tasks import every
+from orbitmq.transport.router import PARKED, Answer, Call, RawRoute, Route
+from orbitmq.wire.bodies import (
+    CheckClientConfig,
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumerIdList,
+    ConsumeType,
+    LockBatchRequest,
+    LockBatchResponse,
+    MessageModel,
+    ProducerData,
+)
+from orbitmq.wire.header import decode_header
+from orbitmq.wire.headers import (
+    GetConsumerListByGroupRequest,
+    GetMaxOffsetRequest,
+    GetMinOffsetRequest,
+    LockBatchMqRequest,
+    NotifyConsumerIdsChangedRequest,
+    OffsetResponse,
+    SearchOffsetByTimestampRequest,
+    UnlockBatchMqRequest,
+)
+
+__all__ = ["ConsumerBase"]
+
+logger = logging.getLogger(__name__)
+
+_HALF_AN_HOUR_MS: Final = 30 * 60 * 1000
+_UNBALANCED_S: Final = 1.0
+
+
+class ConsumerBase:
+    """A consumer without the consuming."""
+
+    consume_type = ConsumeType.PASSIVELY
+    orderly = False
+
+    def __init__(self, group: str, name_servers: str, options: ConsumerOptions, clock: Clock) -> None:
+        self._options = options
+        self.group = wrap_namespace(options.namespace, group)
+        check_group(self.group)
+        if group == CONSUMER_GROUP_RESERVED:
+            raise ClientStateError(f"group {group} is reserved; choose a name of your own")
+        self._clock = clock
+        broadcasting = options.model is MessageModel.BROADCASTING
+        # The local offsets of a broadcasting consumer are found again only under the same client id.
+        self._instance = ClientInstance(
+            self, name_servers, options, clock=clock, fixed_instance="DEFAULT" if broadcasting else ""
+        )
+        self._subscriptions: dict[str, SubscriptionData] = {}
+        self._announced: dict[str, SubscriptionData] = {}
+        """What brokers were told last, by topic."""
+        self._held: dict[MessageQueue, ProcessQueue] = {}
+        self._offsets: OffsetStore
+        if broadcasting:
+            directory = options.offset_directory or f"{home_directory()}/.rocketmq_offsets"
+            self._offsets = LocalOffsets(LOCAL_FILE_SYSTEM, directory, self._instance.client_id, self.group)
+        else:
+            self._offsets = RemoteOffsets(self._instance, self.group)
+        self._puller = Puller(self._instance, self.group, options)
+        self._rebalance_wanted = asyncio.Event()
+        self._rebalancing = asyncio.Lock()
+        self._started_ms = 0
+
+    # -- for users -------------------------------------------------------------------------------------
+
+    @property
+    def client_id(self) -> str:
+        return self._instance.client_id
+
+    @property
+    def broadcasting(self) -> bool:
+        return self._options.model is MessageModel.BROADCASTING
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The queues this consumer has now, sorted."""
+        return sorted(self._held)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Join the group and begin."""
+        raise NotImplementedError
+
+    async def stop(self) -> None:
+        """Leave the group."""
+        raise NotImplementedError
+
+    def _add_subscription(self, topic: str, expression: str, sql: bool) -> str:
+        topic = wrap_namespace(self._options.namespace, topic)
+        check_topic(topic)
+        self._subscriptions[topic] = parse_subscription(
+            topic, expression, SQL92 if sql else TAG, self._clock.now_ms()
+        )
+        return topic
+
+    def _add_class_subscription(self, topic: str, class_name: str) -> str:
+        topic = wrap_namespace(self._options.namespace, topic)
+        check_topic(topic)
+        self._subscriptions[topic] = SubscriptionData(
+            topic=topic, sub_string=class_name, class_filter_mode=True, sub_version=self._clock.now_ms()
+        )
+        return topic
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """The oldest offset the broker still has."""
+        header = GetMinOffsetRequest(
+            topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name
+        )
+        return await self._offset(queue, RequestCode.GET_MIN_OFFSET, header)
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """The offset the next message of the queue will get."""
+        header = GetMaxOffsetRequest(
+            topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name
+        )
+        return await self._offset(queue, RequestCode.GET_MAX_OFFSET, header)
+
+    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The first offset stored at that time or later."""
+        header = SearchOffsetByTimestampRequest(
+            topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms, broker_name=queue.broker_name
+        )
+        return await self._offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+
+    async def committed(self, queue: MessageQueue) -> int:
+        """What the group stored for the queue, -1 if nothing."""
+        return await self._offsets.stored(queue)
+
+    async def fetch_queues(self, topic: str) -> list[MessageQueue]:
+        """All queues of a topic that can be read."""
+        topic = wrap_namespace(self._options.namespace, topic)
+        await self._instance.book.refresh(topic)
+        await self._instance.ensure_known()
+        return list(self._instance.book.subscribe[topic])
+
+    async def _offset(self, queue: MessageQueue, code: int, header: Any) -> int:
+        address = await self._instance.address_for(queue.broker_name, queue.topic)
+        answer = await self._instance.ask(address, code, header)
+        return decode_header(OffsetResponse, answer).offset
+
+    # -- start and stop --------------------------------------------------------------------------------
+
+    async def _join(self) -> None:
+        """Routes, filters checked, heartbeat, first rebalance, timers."""
+        if isinstance(self._offsets, LocalOffsets):
+            self._offsets.load()
+        instance = self._instance
+        instance.start()
+        self._started_ms = self._clock.now_ms()
+        try:
+            await instance.refresh_routes()
+            await self._check_filters()
+            await instance.heartbeat()
+            # The retry topic comes into being with the first heartbeat of the group.
+            await self._refresh_missing()
+            balanced = await self._rebalance_once()
+        except BaseException:
+            await instance.stop()
+            raise
+        instance.on_routes = self.rebalance_soon
+        instance.tasks.start(self._rebalance_forever(balanced), "rebalance")
+        persist = every(self._options.offset_persist_s, self.persist_offsets)
+        instance.tasks.start(persist, "persist-offsets")
+
+    async def _refresh_missing(self) -> None:
+        for topic in self._subscriptions.keys() - self._instance.book.subscribe.keys():
+            try:
+                await self._instance.book.refresh(topic)
+            except TopicNotFound:
+                level = logging.DEBUG if is_retry_topic(topic) else logging.WARNING
+                logger.log(level, "subscribed topic does not exist yet topic=%s", topic)
+            except OrbitError as error:
+                logger.warning("route not refreshed topic=%s error=%s", topic, error)
+
+    async def _check_filters(self) -> None:
+        for topic, subscription in self._subscriptions.items():
+            if subscription.is_tag_type:
+                continue
+            address = self._instance.book.address_of_topic(topic)
+            if address is not None:
+                body = CheckClientConfig(
+                    client_id=self.client_id,
+                    group=self.group,
+                    namespace=self._options.namespace or None,
+                    subscription_data=subscription,
+                )
+                await self._instance.ask(address, RequestCode.CHECK_CLIENT_CONFIG, None, body.encode())
+
+    async def _leave(self) -> None:
+        await self._persist_at_end()
+        await self._instance.stop()
+
+    async def _persist_at_end(self) -> None:
+        try:
+            await self.persist_offsets(wait=True)
+        except OrbitError as error:
+            logger.warning("offsets not stored at the end, messages will come again error=%s", error)
+
+    async def persist_offsets(self, *, wait: bool = False) -> None:
+        """Store how far we are, now; with ``wait`` it is stored when this returns."""
+        await self._offsets.persist(list(self._held), wait=wait)
+
+    # -- rebalance -------------------------------------------------------------------------------------
+
+    def rebalance_soon(self) -> None:
+        """Look again who has which queue."""
+        self._rebalance_wanted.set()
+
+    async def _rebalance_forever(self, balanced: bool) -> None:
+        while True:
+            wait_s = self._options.rebalance_s if balanced else min(_UNBALANCED_S, self._options.rebalance_s)
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._rebalance_wanted.wait()
+            except TimeoutError:
+                pass
+            self._rebalance_wanted.clear()
+            try:
+                balanced = await self._rebalance_once()
+            except Exception:  # a strategy of the user's may raise anything; the loop must go on
+                logger.exception("rebalance failed group=%s", self.group)
+                balanced = False
+            await asyncio.sleep(self._options.rebalance_spacing_s)
+
+    async def _rebalance_once(self) -> bool:
+        """Take and release queues; False when something should be tried again soon."""
+        async with self._rebalancing:
+            balanced = True
+            for topic in list(self._subscriptions):
+                try:
+                    balanced &= await self._rebalance_topic(topic)
+                except OrbitError as error:
+                    logger.warning("rebalance failed group=%s topic=%s error=%s", self.group, topic, error)
+                    balanced = False
+            for queue, held in list(self._held.items()):
+                if queue.topic not in self._subscriptions:
+                    await self._release(held)
+            return balanced
+
+    async def _rebalance_topic(self, topic: str) -> bool:
+        queues = self._instance.book.subscribe.get(topic)
+        if not queues:
+            # Asked for again each second: a topic created after the start is found long before the route timer.
+            try:
+                await self._instance.book.refresh(topic)
+            except TopicNotFound:
+                return False
+            await self._instance.heartbeat()
+            queues = self._instance.book.subscribe.get(topic)
+            if not queues:
+                return False
+        if self.broadcasting:
+            return await self._apply(topic, queues, queues)
+        members = await self._members(topic)
+        if not members:
+            return False
+        mine = self._options.strategy(queues, sorted_clients(members), self.client_id)
+        return await self._apply(topic, queues, mine)
+
+    async def _members(self, topic: str) -> list[str]:
+        address = self._instance.book.address_of_topic(topic)
+        if address is None:
+            return []
+        header = GetConsumerListByGroupRequest(consumer_group=self.group)
+        try:
+            answer = await self._instance.ask(address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
+        except BrokerError as error:
+            logger.info("members unknown group=%s broker=%s error=%s", self.group, address, error)
+            return []
+        return ConsumerIdList.decode(answer.body).consumer_id_list
+
+    async def _apply(self, topic: str, queues: list[MessageQueue], mine: list[MessageQueue]) -> bool:
+        wanted = set(mine)
+        changed, balanced = False, True
+        now_ms = self._clock.now_ms()
+        for queue, held in list(self._held.items()):
+            if queue.topic != topic:
+                continue
+            stuck = now_ms - held.last_pull_ms > PULL_EXPIRY_MS and held.last_pull_ms > 0 and not held.paused
+            if queue not in wanted or stuck:
+                if stuck and queue in wanted:
+                    logger.error("queue was not pulled for two minutes, taking it anew queue=%s", queue)
+                if await self._release(held):
+                    changed = True
+                else:
+                    balanced = False
+        missing = [queue for queue in mine if queue not in self._held]
+        if missing and self.orderly and not self.broadcasting:
+            locked = await self._lock(missing)
+            balanced &= len(locked) == len(missing)
+            missing = [queue for queue in missing if queue in locked]
+        for queue in missing:
+            try:
+                self._offsets.forget(queue)
+                offset = await self._start_offset(queue)
+            except OrbitError as error:
+                logger.warning("start offset unknown queue=%s error=%s", queue, error)
+                balanced = False
+                continue
+            self._take(queue, offset)
+            changed = True
+        if changed:
+            await self._assignment_changed(topic, queues)
+        return balanced
+
+    def _take(self, queue: MessageQueue, offset: int) -> None:
+        held = self._new_process_queue(queue, offset)
+        if self.orderly and not self.broadcasting:
+            held.locked = True
+            held.last_lock_ms = self._clock.now_ms()
+        self._held[queue] = held
+        logger.info("queue taken group=%s queue=%s offset=%d", self.group, queue, offset)
+        self._begin(held)
+
+    async def _release(self, held: ProcessQueue) -> bool:
+        """Give a queue up; False when it must be kept for now."""
+        held.drop()
+        queue = held.queue
+        await self._before_release(held)
+        await self._offsets.persist([queue])
+        self._offsets.forget(queue)
+        self._puller.forget(queue)
+        if self._held.get(queue) is held:
+            del self._held[queue]
+        if self.orderly and not self.broadcasting:
+            await self._unlock([queue])
+        logger.info("queue released group=%s queue=%s", self.group, queue)
+        return True
+
+    async def _assignment_changed(self, topic: str, queues: list[MessageQueue]) -> None:
+        subscription = self._subscriptions.get(topic)
+        if subscription is not None:
+            # Brokers refuse pulls with a version they have not heard of: pulls use it once the heartbeat is out.
+            self._announced.setdefault(topic, subscription)
+            subscription = msgspec.structs.replace(subscription, sub_version=self._clock.now_ms())
+            self._subscriptions[topic] = subscription
+        mine = [queue for queue in self.queues if queue.topic == topic]
+        self._queues_changed(topic, queues, mine)
+        await self._instance.heartbeat()
+        if subscription is not None:
+            self._announced[topic] = subscription
+
+    async def _start_offset(self, queue: MessageQueue) -> int:
+        """Where consumption of a queue begins."""
+        stored = await self._offsets.stored(queue)
+        if stored >= 0:
+            return stored
+        where = self._options.from_where
+        retry = is_retry_topic(queue.topic)
+        if where is ConsumeFromWhere.FIRST_OFFSET or (where is ConsumeFromWhere.LAST_OFFSET and retry):
+            return 0
+        if where is ConsumeFromWhere.LAST_OFFSET or retry:
+            return await self.max_offset(queue)
+        timestamp_ms = self._options.from_timestamp_ms or self._started_ms - _HALF_AN_HOUR_MS
+        return await self.offset_at(queue, timestamp_ms)
+
+    # -- locks -----------------------------------------------------------------------------------------
+
+    async def _lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
+        """Ask the brokers to keep these queues for us; gives those we have."""
+        locked: set[MessageQueue] = set()
+        for broker_name, wanted in _by_broker(queues).items():
+            body = LockBatchRequest(consumer_group=self.group, client_id=self.client_id, mq_set=wanted)
+            try:
+                answer = await self._instance.ask(
+                    self._instance.master(broker_name),
+                    RequestCode.LOCK_BATCH_MQ,
+                    LockBatchMqRequest(),
+                    body.encode(),
+                )
+                got = set(LockBatchResponse.decode(answer.body).lock_ok_mq_set)
+            except OrbitError as error:
+                logger.warning("queues not locked broker=%s error=%s", broker_name, error)
+                continue
+            locked |= got & set(wanted)
+        return locked
+
+    async def _unlock(self, queues: Iterable[MessageQueue], *, wait: bool = False) -> None:
+        for broker_name, ours in _by_broker(queues).items():
+            body = LockBatchRequest(consumer_group=self.group, client_id=self.client_id, mq_set=ours)
+            send = self._instance.call if wait else self._instance.tell
+            try:
+                await send(
+                    self._instance.master(broker_name),
+                    RequestCode.UNLOCK_BATCH_MQ,
+                    UnlockBatchMqRequest(),
+                    body.encode(),
+                )
+            except OrbitError as error:
+                logger.info(
+                    "queues not unlocked, the lock will expire broker=%s error=%s", broker_name, error
+                )
+
+    # -- for subclasses --------------------------------------------------------------------------------
+
+    def _new_process_queue(self, queue: MessageQueue, offset: int) -> ProcessQueue:
+        return ProcessQueue(
+            queue, offset, count_max=self._options.cached_count_max, bytes_max=self._options.cached_bytes_max
+        )
+
+    def _begin(self, held: ProcessQueue) -> None:
+        """Start pulling from a queue just taken."""
+        raise NotImplementedError
+
+    async def _before_release(self, held: ProcessQueue) -> None:
+        """Let what runs on a queue end."""
+
+    def _queues_changed(self, topic: str, queues: list[MessageQueue], mine: list[MessageQueue]) -> None:
+        """The share of a topic is another one now."""
+
+    # -- what the instance asks (Member) ---------------------------------------------------------------
+
+    def topics(self) -> set[str]:
+        return set(self._subscriptions)
+
+    def producer_data(self) -> ProducerData | None:
+        return None
+
+    def consumer_data(self) -> ConsumerData | None:
+        return ConsumerData(
+            group_name=self.group,
+            consume_type=self.consume_type,
+            message_model=self._options.model,
+            consume_from_where=self._options.from_where,
+            subscription_data_set=list(self._subscriptions.values()),
+        )
+
+    def routes(self) -> list[Route | RawRoute]:
+        return [
+            Route(
+                RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+                self._members_changed,
+                NotifyConsumerIdsChangedRequest,
+            )
+        ]
+
+    def _members_changed(self, call: Call[NotifyConsumerIdsChangedRequest]) -> Answer:
+        if call.header.consumer_group == self.group:
+            self.rebalance_soon()
+        return PARKED
+
+
+def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
+    grouped: dict[str, list[MessageQueue]] = {}
+    for queue in queues:
+        grouped.setdefault(queue.broker_name, []).append(queue)
+    return grouped

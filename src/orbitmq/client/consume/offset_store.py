@@ -1,0 +1,160 @@
+"""How far a group is in each queue (Apache: ``RemoteBrokerOffsetStore``, ``LocalFileOffsetStore``)."""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+from collections.abc import Iterable
+from typing import Protocol
+
+from orbitmq.client.net.instance import ClientInstance
+from orbitmq.codes import RequestCode
+from orbitmq.errors import BodyError, CorruptionError, OrbitError, QueryNotFound
+from orbitmq.model.route import MessageQueue
+from orbitmq.runtime.filesystem import FileSystem
+from orbitmq.runtime.safe_file import SafeFile
+from orbitmq.wire import javajson
+from orbitmq.wire.bodies import ResetOffset
+from orbitmq.wire.header import decode_header
+from orbitmq.wire.headers import OffsetResponse, QueryConsumerOffsetRequest, UpdateConsumerOffsetRequest
+from orbitmq.wire.javajson import ObjectMap
+
+__all__ = ["LocalOffsets", "OffsetStore", "RemoteOffsets"]
+
+logger = logging.getLogger(__name__)
+
+
+class OffsetStore(Protocol):
+    """Offsets are those of the next message to consume."""
+
+    offsets: dict[MessageQueue, int]
+    """What is known here."""
+
+    def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = True) -> None:
+        """Remember how far we are."""
+
+    async def stored(self, queue: MessageQueue) -> int:
+        """What was persisted, -1 if nothing. Raises ``OrbitError`` when that cannot be found out."""
+
+    async def persist(self, queues: Iterable[MessageQueue], *, wait: bool = False) -> None:
+        """Make what is known of these queues last.
+
+        With ``wait`` the broker has it when this returns, and the first failure is raised once all were tried.
+        Without, failures are logged: the next round comes.
+        """
+
+    def freeze(self, queue: MessageQueue) -> None:
+        """Ignore updates of the queue until ``forget``."""
+
+    def forget(self, queue: MessageQueue) -> None:
+        """The queue is not ours any more."""
+
+
+class _Memory:
+    def __init__(self) -> None:
+        self.offsets: dict[MessageQueue, int] = {}
+        self._frozen: set[MessageQueue] = set()
+
+    def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = True) -> None:
+        if self._frozen and queue in self._frozen:
+            return
+        if increase_only and self.offsets.get(queue, -1) >= offset:
+            return
+        self.offsets[queue] = offset
+
+    def freeze(self, queue: MessageQueue) -> None:
+        self._frozen.add(queue)
+
+    def forget(self, queue: MessageQueue) -> None:
+        self.offsets.pop(queue, None)
+        self._frozen.discard(queue)
+
+
+class RemoteOffsets(_Memory):
+    """Offsets of a clustering group: kept by the brokers."""
+
+    def __init__(self, instance: ClientInstance, group: str) -> None:
+        super().__init__()
+        self._instance = instance
+        self._group = group
+
+    async def stored(self, queue: MessageQueue) -> int:
+        address = await self._instance.address_for(queue.broker_name, queue.topic)
+        header = QueryConsumerOffsetRequest(
+            consumer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            broker_name=queue.broker_name,
+        )
+        try:
+            answer = await self._instance.ask(address, RequestCode.QUERY_CONSUMER_OFFSET, header)
+        except QueryNotFound:
+            return -1
+        return decode_header(OffsetResponse, answer).offset
+
+    async def persist(self, queues: Iterable[MessageQueue], *, wait: bool = False) -> None:
+        failure: OrbitError | None = None
+        for queue in queues:
+            offset = self.offsets.get(queue)
+            # Every offset is sent, changed or not: a broker that lost its table learns it again.
+            if offset is None:
+                continue
+            try:
+                address = await self._instance.address_for(queue.broker_name, queue.topic)
+                send = self._instance.ask if wait else self._instance.tell
+                await send(
+                    address,
+                    RequestCode.UPDATE_CONSUMER_OFFSET,
+                    UpdateConsumerOffsetRequest(
+                        consumer_group=self._group,
+                        topic=queue.topic,
+                        queue_id=queue.queue_id,
+                        commit_offset=offset,
+                        broker_name=queue.broker_name,
+                    ),
+                )
+            except OrbitError as error:
+                if wait:
+                    failure = failure or error
+                else:
+                    logger.warning("offset not persisted queue=%s offset=%d error=%s", queue, offset, error)
+        if failure is not None:
+            raise failure
+
+
+class LocalOffsets(_Memory):
+    """Offsets of a broadcasting consumer: a file of its own, readable by the Java client."""
+
+    def __init__(self, fs: FileSystem, directory: str, client_id: str, group: str) -> None:
+        super().__init__()
+        self._file = SafeFile(fs, posixpath.join(directory, client_id, group, "offsets.json"))
+        self._saved: dict[MessageQueue, int] = {}
+
+    def load(self) -> None:
+        """Read the file. A file nobody can read is logged and treated as empty, as the Java client does."""
+        try:
+            found = self._file.load(_parse)
+        except CorruptionError as error:
+            logger.warning("local offsets unreadable, starting without them error=%s", error)
+            found = None
+        self._saved = dict(found or {})
+
+    async def stored(self, queue: MessageQueue) -> int:
+        return self._saved.get(queue, -1)
+
+    async def persist(self, queues: Iterable[MessageQueue], *, wait: bool = False) -> None:
+        changed = {queue: self.offsets[queue] for queue in queues if queue in self.offsets}
+        if all(self._saved.get(queue) == offset for queue, offset in changed.items()):
+            return
+        self._saved.update(changed)
+        try:
+            self._file.save(javajson.encode_pretty(ResetOffset(offset_table=ObjectMap(self._saved))))
+        except OSError as error:
+            logger.warning("local offsets not saved path=%s error=%s", self._file.path, error)
+
+
+def _parse(content: bytes) -> dict[MessageQueue, int]:
+    try:
+        return dict(javajson.decode(content, ResetOffset).offset_table)
+    except BodyError as error:
+        raise ValueError(str(error)) from None

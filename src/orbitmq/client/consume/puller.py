@@ -1,0 +1,170 @@
+"""One pull: the request, the answer taken apart (Apache: ``PullAPIWrapper``)."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+from orbitmq.client.consume.class_filter import filter_server
+from orbitmq.client.errors import add_hint
+from orbitmq.client.message import ReceivedMessage
+from orbitmq.client.net.instance import ClientInstance
+from orbitmq.client.options import ConsumerOptions
+from orbitmq.codes import PullFlag, RequestCode, ResponseCode
+from orbitmq.errors import ConnectionLostError, error_for_code
+from orbitmq.model.names import unwrap_namespace
+from orbitmq.model.route import MASTER_ID, MessageQueue
+from orbitmq.model.subscription import SubscriptionData
+from orbitmq.record.batch import is_inner_batch, unwrap
+from orbitmq.record.codec import Record, decode_records
+from orbitmq.wire.frame import Frame
+from orbitmq.wire.header import decode_header
+from orbitmq.wire.headers import PullMessageRequest, PullMessageResponse
+
+__all__ = ["PullResult", "PullStatus", "Puller"]
+
+_LITE_BROKERS_FROM: Final = 413
+"""Version from which brokers know LITE_PULL_MESSAGE."""
+_INNER: Final = 0xC0
+
+
+class PullStatus(Enum):
+    """How a pull ended."""
+
+    FOUND = ResponseCode.SUCCESS
+    NO_NEW = ResponseCode.PULL_NOT_FOUND
+    NO_MATCH = ResponseCode.PULL_RETRY_IMMEDIATELY
+    OFFSET_MOVED = ResponseCode.PULL_OFFSET_MOVED
+
+
+_STATUSES: Final = {status.value.value: status for status in PullStatus}
+
+
+class PullResult(msgspec.Struct):
+    """What a pull brought."""
+
+    status: PullStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    messages: list[ReceivedMessage]
+
+
+class Puller:
+    """Pulls for one consumer."""
+
+    def __init__(self, instance: ClientInstance, group: str, options: ConsumerOptions) -> None:
+        self._instance = instance
+        self._group = group
+        self._options = options
+        self._suggested: dict[MessageQueue, int] = {}
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        subscription: SubscriptionData,
+        *,
+        flags: PullFlag,
+        commit_offset: int = 0,
+        max_count: int | None = None,
+        suspend_s: float | None = None,
+    ) -> PullResult:
+        """Ask once. Raises the ``BrokerError`` of a refusal, and connection errors."""
+        options = self._options
+        broker_id, address = await self._address(queue)
+        if broker_id != MASTER_ID:
+            flags &= ~PullFlag.COMMIT_OFFSET  # a slave must not take offsets
+        if subscription.class_filter_mode:
+            flags = (flags & ~PullFlag.COMMIT_OFFSET) | PullFlag.CLASS_FILTER
+            address = filter_server(self._instance, queue.topic, address)
+        lite = bool(flags & PullFlag.LITE_PULL)
+        version = self._instance.broker_versions.get(address, 0)
+        code = (
+            RequestCode.LITE_PULL_MESSAGE
+            if lite and version >= _LITE_BROKERS_FROM
+            else RequestCode.PULL_MESSAGE
+        )
+        wait_s = options.suspend_s if suspend_s is None else suspend_s
+        header = PullMessageRequest(
+            consumer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_msg_nums=max_count or options.pull_batch_size,
+            sys_flag=int(flags),
+            commit_offset=commit_offset,
+            suspend_timeout_millis=int(wait_s * 1000) if flags & PullFlag.SUSPEND else 0,
+            sub_version=0 if lite and subscription.is_tag_type else subscription.sub_version,
+            subscription=subscription.sub_string if flags & PullFlag.SUBSCRIPTION else None,
+            expression_type=subscription.expression_type,
+            max_msg_bytes=options.pull_bytes,
+            broker_name=queue.broker_name,
+        )
+        timeout_s = (
+            max(options.pull_timeout_s, wait_s + 5.0) if flags & PullFlag.SUSPEND else options.pull_timeout_s
+        )
+        fields = self._instance.fields(header)
+        rpc = self._instance.rpc
+        connection = rpc.open_connection(address)
+        if connection is not None:
+            frame = await connection.call(int(code), None, timeout_s=timeout_s, ext=fields)
+        else:
+            frame = await rpc.call(address, int(code), None, timeout_s=timeout_s, ext=fields)
+        return self._result(queue, subscription, frame)
+
+    async def _address(self, queue: MessageQueue) -> tuple[int, str]:
+        book = self._instance.book
+        data = book.broker(queue.broker_name)
+        if data is None:
+            await book.refresh(queue.topic)
+            data = book.broker(queue.broker_name)
+        found = None if data is None else data.read_address(self._suggested.get(queue, MASTER_ID))
+        if found is None:
+            raise ConnectionLostError(f"no address of broker {queue.broker_name} is known")
+        return found
+
+    def _result(self, queue: MessageQueue, subscription: SubscriptionData, frame: Frame) -> PullResult:
+        status = _STATUSES.get(frame.code)
+        if status is None:
+            raise add_hint(error_for_code(frame.code, frame.remark))
+        header = decode_header(PullMessageResponse, frame)
+        self._suggested[queue] = header.suggest_which_broker_id
+        messages: list[ReceivedMessage] = []
+        if status is PullStatus.FOUND and frame.body:
+            records = decode_records(frame.body, check_crc=False, decompress=True)
+            messages = self._messages(queue, subscription, records, header)
+        return PullResult(status, header.next_begin_offset, header.min_offset, header.max_offset, messages)
+
+    def _messages(
+        self,
+        queue: MessageQueue,
+        subscription: SubscriptionData,
+        records: list[Record],
+        header: PullMessageResponse,
+    ) -> list[ReceivedMessage]:
+        if any(record.sys_flag & _INNER for record in records):
+            records = [
+                inner
+                for record in records
+                for inner in (unwrap(record) if is_inner_batch(record.sys_flag) else [record])
+            ]
+        if header.offset_delta:
+            for record in records:
+                record.queue_offset += header.offset_delta
+        tags = {tag.encode() for tag in subscription.tags_set}
+        if tags and not subscription.class_filter_mode:
+            # The broker compares hashes only: another tag with the same hash gets through to here.
+            records = [record for record in records if record.find(b"TAGS") in tags]
+        low, high = header.min_offset, header.max_offset
+        messages = [ReceivedMessage(record, queue, low, high) for record in records]
+        namespace = self._options.namespace
+        if namespace:
+            for message in messages:
+                message.rename(unwrap_namespace(message.topic, namespace))
+        return messages
+
+    def forget(self, queue: MessageQueue) -> None:
+        self._suggested.pop(queue, None)

@@ -1,0 +1,517 @@
+"""The push consumer: messages come to handlers (Apache: ``DefaultMQPushConsumer``)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
+
+from orbitmq.client.callables import UserCalls
+from orbitmq.client.consume.class_filter import ClassFilter, ClassUploads
+from orbitmq.client.consume.consume_concurrent import ConcurrentService
+from orbitmq.client.consume.consume_orderly import OrderlyHooks, OrderlyService
+from orbitmq.client.consume.consumer_base import ConsumerBase
+from orbitmq.client.consume.consumer_calls import ConsumerCalls
+from orbitmq.client.consume.handlers import ConsumeContext, ConsumeHook, Handler, Listener, Outcome
+from orbitmq.client.consume.process_queue import ProcessQueue
+from orbitmq.client.consume.puller import PullResult, PullStatus
+from orbitmq.client.consume.send_back import SendBack
+from orbitmq.client.errors import ClientStateError
+from orbitmq.client.message import ReceivedMessage
+from orbitmq.client.options import PushOptions, build_options
+from orbitmq.client.settings import PushSettings
+from orbitmq.codes import PullFlag
+from orbitmq.errors import FlowControl, OrbitError, SubscriptionNotExist, SubscriptionNotLatest
+from orbitmq.model.names import retry_topic, unwrap_namespace, wrap_namespace
+from orbitmq.model.route import MessageQueue
+from orbitmq.model.subscription import subscribe_by_tags
+from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
+from orbitmq.runtime.tasks import every
+from orbitmq.transport.router import RawRoute, Route
+
+if TYPE_CHECKING:
+    from orbitmq.client.trace import TraceDispatcher
+
+__all__ = ["PushConsumer"]
+
+logger = logging.getLogger(__name__)
+
+F = TypeVar("F", bound=Callable[..., Any])
+_LOCK_S: Final = 20.0
+_LOCAL_RETRY_S: Final = 5.0
+_PAUSED_S: Final = 0.2
+_FLOW_CONTROL_S: Final = 0.02
+_EXPIRED_PER_ROUND: Final = 16
+_EXPIRED_LEVEL: Final = 3
+_BUFFERED: Final = 1
+
+
+class PushConsumer(ConsumerBase):
+    """Calls handlers with messages. Handlers are coroutines, or plain functions that run on ``workers`` threads.
+
+    ::
+
+        consumer = PushConsumer("group", "127.0.0.1:9876")
+
+        @consumer.listen("orders", "paid || shipped")
+        async def handle(message: ReceivedMessage) -> None: ...
+
+        async with consumer:
+            await asyncio.Event().wait()
+
+    A handler that returns has consumed the message; one that raises gets it again later (``RetryLater`` says when),
+    at most 16 times. Without handlers the consumer is iterated: ``async for message in consumer``; asking for the
+    next message acknowledges the one before.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        name_servers: str = "",
+        options: PushOptions | None = None,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        **settings: Unpack[PushSettings],
+    ) -> None:
+        self.options = build_options(PushOptions, options, dict(settings))
+        super().__init__(group, name_servers, self.options, clock)
+        self.orderly = self.options.orderly
+        self._handlers: dict[str, Handler] = {}
+        self._default_handler: Handler | None = None
+        self._hooks: list[ConsumeHook] = []
+        self._calls = UserCalls(self.options.workers, f"orbitmq-{self.group}")
+        reconsume_max = self.options.reconsume_max
+        self._send_back = SendBack(self._instance, self.group, self.options, reconsume_max)
+        self._concurrent: ConcurrentService | None = None
+        self._orderly: OrderlyService | None = None
+        self._suspended = False
+        self._inbox: asyncio.Queue[tuple[ReceivedMessage, asyncio.Future[None]]] | None = None
+        self._offered: set[asyncio.Future[None]] = set()
+        self._tracer: TraceDispatcher | None = None
+        self._remote_calls = ConsumerCalls(self)
+        self._uploads = ClassUploads(self._instance, self.group)
+
+    # -- subscriptions ---------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        topic: str,
+        expression: str | ClassFilter = "*",
+        handler: Listener | None = None,
+        *,
+        sql: bool = False,
+        batch_size: int | None = None,
+    ) -> None:
+        """Consume a topic: all of it, some tags (``"A || B"``), by an SQL92 expression over properties, or what a
+        class selects that a filter server runs.
+
+        ``handler`` gets one message, or a list of up to ``batch_size`` if that is given. Also possible while running;
+        all members of a group must subscribe alike.
+        """
+        if isinstance(expression, ClassFilter):
+            wire_topic = self._add_class_subscription(topic, expression.class_name)
+            self._uploads.add(wire_topic, expression)
+        else:
+            wire_topic = self._add_subscription(topic, expression, sql)
+            self._uploads.remove(wire_topic)
+        if handler is not None:
+            self._handlers[unwrap_namespace(wire_topic, self.options.namespace)] = Handler(
+                handler, batch_size
+            )
+        if self._instance.running:
+            self._instance.tasks.start(self._subscribe_late(wire_topic), "subscribe")
+
+    async def _subscribe_late(self, topic: str) -> None:
+        await self._refresh_missing()
+        await self._instance.heartbeat()
+        await self._uploads.upload()
+        if topic in self._subscriptions:
+            self._announced[topic] = self._subscriptions[topic]
+        self.rebalance_soon()
+
+    def unsubscribe(self, topic: str) -> None:
+        """Stop consuming a topic; its queues are released at the next rebalance."""
+        wire_topic = wrap_namespace(self.options.namespace, topic)
+        self._subscriptions.pop(wire_topic, None)
+        self._announced.pop(wire_topic, None)
+        self._uploads.remove(wire_topic)
+        self._handlers.pop(topic, None)
+        self.rebalance_soon()
+
+    def listen(
+        self,
+        topic: str,
+        expression: str | ClassFilter = "*",
+        *,
+        sql: bool = False,
+        batch_size: int | None = None,
+    ) -> Callable[[F], F]:
+        """Decorator: subscribe and call this function with the messages of the topic."""
+
+        def decorate(function: F) -> F:
+            self.subscribe(topic, expression, function, sql=sql, batch_size=batch_size)
+            return function
+
+        return decorate
+
+    def on_message(self, handler: Listener, *, batch_size: int | None = None) -> None:
+        """The handler of every topic that has none of its own."""
+        self._default_handler = Handler(handler, batch_size)
+
+    def add_hook(self, hook: ConsumeHook) -> None:
+        """Have ``hook`` called around each call of a handler. Before the start."""
+        if self._instance.running:
+            raise ClientStateError("hooks are added before the start")
+        self._hooks.append(hook)
+
+    # -- life ------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Join the group. Returns when the first queues are taken."""
+        if not self._subscriptions:
+            raise ClientStateError("subscribe to a topic before the start")
+        without = [topic for topic in self._subscriptions if self._handler_of(topic) is None]
+        if without:
+            if self._handlers:
+                raise ClientStateError(f"no handler for topic {', '.join(without)}")
+            self._inbox = asyncio.Queue(_BUFFERED)
+            self._default_handler = Handler(self._offer, None)
+        if not self.broadcasting:
+            topic = retry_topic(self.group)
+            self._subscriptions[topic] = subscribe_by_tags(topic, "*", self._clock.now_ms())
+        if self.options.trace:
+            from orbitmq.client.trace import start_consume_tracer
+
+            self._tracer = await start_consume_tracer(self.group, self._instance, self.options)
+            self._hooks.append(self._tracer)
+        self._build_services()
+        await self._join()
+        await self._uploads.upload()
+        start = self._instance.tasks.start
+        if self.orderly and not self.broadcasting:
+            start(every(_LOCK_S, self._relock_all, first_s=1.0), "locks")
+        elif not self.orderly:
+            start(every(self.options.consume_timeout_s, self._send_back_expired), "expired-messages")
+
+    def _build_services(self) -> None:
+        options = self.options
+        wrap = self._with_hooks if self._hooks else None
+        if self.orderly:
+            hooks = OrderlyHooks(
+                handler_for=self._handler_for,
+                commit=lambda held, offset: self._offsets.update(held.queue, offset, increase_only=False),
+                give_up=lambda message: self._send_back.send_copy(message, options.reconsume_max),
+                relock=self._relock,
+                needs_lock=not self.broadcasting,
+                wrap=wrap,
+            )
+            self._orderly = OrderlyService(
+                tasks=self._instance.tasks,
+                calls=self._calls,
+                clock=self._clock,
+                workers=options.workers,
+                suspend_s=options.suspend_queue_s,
+                reconsume_max=options.reconsume_max,
+                hooks=hooks,
+            )
+        else:
+            self._concurrent = ConcurrentService(
+                tasks=self._instance.tasks,
+                calls=self._calls,
+                clock=self._clock,
+                workers=options.workers,
+                finish=self._finish,
+                finish_failed=self._finish_failed,
+                wrap=wrap,
+            )
+
+    async def stop(self) -> None:
+        """Pull no more, let handlers end (``close_wait_s`` at most), store the offsets, leave the group."""
+        if not self._instance.running:
+            return
+        self._suspended = True
+        for done in list(self._offered):
+            done.cancel()  # messages the loop has not gone beyond are not acknowledged
+        service = self._concurrent or self._orderly
+        if service is not None:
+            await service.stop(self.options.close_wait_s)
+        for held in self._held.values():
+            held.drop()
+        if self.orderly and not self.broadcasting:
+            await self._persist_at_end()
+            await self._unlock(list(self._held), wait=True)
+        await self._leave()
+        if self._tracer is not None:
+            await self._tracer.stop()
+        self._calls.close()
+
+    def suspend(self) -> None:
+        """Pull nothing until ``resume``; messages already here are still handled."""
+        self._suspended = True
+
+    def resume(self) -> None:
+        """Go on pulling."""
+        self._suspended = False
+
+    async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+        if self._inbox is None:
+            raise ClientStateError("a consumer with handlers, or one not started, cannot be iterated")
+        while True:
+            message, done = await self._inbox.get()
+            yield message
+            if not done.done():
+                done.set_result(None)
+
+    async def _offer(self, message: ReceivedMessage) -> None:
+        """The handler behind ``async for``: ends when the loop asks for the next message."""
+        assert self._inbox is not None
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._offered.add(done)
+        try:
+            await self._inbox.put((message, done))
+            await done
+        finally:
+            self._offered.discard(done)
+
+    # -- pulling ---------------------------------------------------------------------------------------
+
+    def _new_process_queue(self, queue: MessageQueue, offset: int) -> ProcessQueue:
+        options = self.options
+        return ProcessQueue(
+            queue,
+            offset,
+            count_max=options.cached_count_max,
+            bytes_max=options.cached_bytes_max,
+            span_max=0 if options.orderly else options.span_max,
+        )
+
+    def _begin(self, held: ProcessQueue) -> None:
+        self._instance.tasks.start(self._pull_forever(held), f"pull-{held.queue.topic}-{held.queue.queue_id}")
+
+    async def _pull_forever(self, held: ProcessQueue) -> None:
+        options = self.options
+        while not held.dropped:
+            if self._suspended or held.paused:
+                held.last_pull_ms = self._clock.now_ms()
+                await asyncio.sleep(_PAUSED_S)
+                continue
+            if held.full:
+                held.last_pull_ms = self._clock.now_ms()
+                await held.wait_for_room()
+                continue
+            topic = held.queue.topic
+            subscription = self._announced.get(topic) or self._subscriptions.get(topic)
+            if subscription is None:
+                await asyncio.sleep(options.pull_error_pause_s)
+                continue
+            held.last_pull_ms = self._clock.now_ms()
+            flags = PullFlag.SUSPEND
+            committed = 0
+            if not self.broadcasting:
+                committed = self._offsets.offsets.get(held.queue, 0)
+                if committed > 0:
+                    flags |= PullFlag.COMMIT_OFFSET
+            if options.post_subscription and not subscription.class_filter_mode:
+                flags |= PullFlag.SUBSCRIPTION
+            try:
+                result = await self._puller.pull(
+                    held.queue, held.next_offset, subscription, flags=flags, commit_offset=committed
+                )
+            except FlowControl:
+                await asyncio.sleep(_FLOW_CONTROL_S)
+                continue
+            except OrbitError as error:
+                if not held.dropped:
+                    if isinstance(error, SubscriptionNotExist | SubscriptionNotLatest):
+                        await self._instance.heartbeat()  # the broker forgot us, or heard of us too long ago
+                    elif subscription.class_filter_mode:
+                        await self._find_filter_servers(topic)
+                    logger.warning(
+                        "pull failed queue=%s offset=%d error=%s", held.queue, held.next_offset, error
+                    )
+                    await asyncio.sleep(options.pull_error_pause_s)
+                continue
+            if not held.dropped:
+                await self._pulled(held, result)
+                if options.pull_interval_s:
+                    await asyncio.sleep(options.pull_interval_s)
+
+    async def _find_filter_servers(self, topic: str) -> None:
+        """One is new, or was started again and knows nothing of our class."""
+        try:
+            await self._instance.book.refresh(topic)
+        except OrbitError as error:
+            logger.debug("route not refreshed topic=%s error=%s", topic, error)
+        await self._uploads.upload()
+
+    async def _pulled(self, held: ProcessQueue, result: PullResult) -> None:
+        if result.status is PullStatus.OFFSET_MOVED:
+            logger.warning(
+                "offset moved queue=%s from=%d to=%d", held.queue, held.next_offset, result.next_offset
+            )
+            self._offsets.update(held.queue, result.next_offset, increase_only=False)
+            self._offsets.freeze(held.queue)
+            await self._release(held)
+            self.rebalance_soon()
+            return
+        held.next_offset = result.next_offset
+        messages = result.messages
+        if not messages:
+            if not held.count:
+                self._offsets.update(held.queue, result.next_offset)
+            return
+        held.put(messages)
+        if self._orderly is not None:
+            self._orderly.submit(held)
+            return
+        assert self._concurrent is not None
+        if len(self._handlers) <= 1 and self._default_handler is None:
+            self._concurrent.submit(held, next(iter(self._handlers.values())), messages)
+            return
+        # Messages of one pull belong to one topic, but for the retry topic, where they may be of any.
+        start = 0
+        handler = self._handler_for(messages[0])
+        for index, message in enumerate(messages):
+            other = self._handler_for(message)
+            if other is not handler:
+                self._concurrent.submit(held, handler, messages[start:index])
+                start, handler = index, other
+        self._concurrent.submit(held, handler, messages[start:])
+
+    def _handler_of(self, topic: str) -> Handler | None:
+        name = unwrap_namespace(topic, self.options.namespace)
+        return self._handlers.get(name) or self._default_handler
+
+    def _handler_for(self, message: ReceivedMessage) -> Handler:
+        handler = self._handlers.get(message.topic) or self._default_handler
+        if handler is None:
+            handler = Handler(
+                _no_handler, None
+            )  # of a topic no longer subscribed: comes again, to a member that is
+        return handler
+
+    async def _with_hooks(
+        self, messages: list[ReceivedMessage], call: Callable[[], Awaitable[Outcome]]
+    ) -> Outcome:
+        context = ConsumeContext(self.group, messages, started_ms=self._clock.now_ms())
+        for hook in self._hooks:
+            _guard(hook.before_consume, context)
+        try:
+            outcome = await call()
+            context.success = outcome.done == -1
+            context.error = outcome.error
+        except BaseException as error:  # cancelled at the end of the consumer
+            context.error = error
+            raise
+        finally:
+            failed = "EXCEPTION" if context.error is not None else "RECONSUME_LATER"
+            context.status = "SUCCESS" if context.success else failed
+            for hook in reversed(self._hooks):
+                _guard(hook.after_consume, context)
+        return outcome
+
+    # -- after the handler -----------------------------------------------------------------------------
+
+    def _finish(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+        offset = held.remove(messages)
+        if offset >= 0 and not held.dropped:
+            self._offsets.update(held.queue, offset)
+
+    async def _finish_failed(
+        self, held: ProcessQueue, messages: list[ReceivedMessage], outcome: Outcome
+    ) -> None:
+        finished = list(messages if outcome.done < 0 else messages[: outcome.done])
+        again: list[ReceivedMessage] = []
+        for message in messages[len(finished) :]:
+            if self.broadcasting:
+                logger.warning("failed message dropped, broadcasting has no retry id=%s", message.message_id)
+                finished.append(message)
+            elif not held.holds(message) or await self._send_back.send_back(message, outcome.delay_level):
+                finished.append(message)
+            else:
+                message.reconsume_times += 1
+                again.append(message)
+        self._finish(held, finished)
+        if again and not held.dropped:
+            self._instance.tasks.start(self._consume_again(held, again), "consume-again")
+
+    async def _consume_again(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+        await asyncio.sleep(_LOCAL_RETRY_S)
+        if not held.dropped and self._concurrent is not None:
+            for message in messages:
+                self._concurrent.submit(held, self._handler_for(message), [message])
+
+    async def _send_back_expired(self) -> None:
+        """Messages whose handler takes too long get another try elsewhere."""
+        limit_ms = self.options.consume_timeout_s * 1000
+        for held in list(self._held.values()):
+            for _ in range(_EXPIRED_PER_ROUND):
+                first = held.first()
+                if first is None or not first.consume_started_ms or held.dropped:
+                    break
+                if self._clock.now_ms() - first.consume_started_ms <= limit_ms:
+                    break
+                logger.warning(
+                    "handler takes too long, sending back id=%s queue=%s", first.message_id, held.queue
+                )
+                if self.broadcasting or not await self._send_back.send_back(first, _EXPIRED_LEVEL):
+                    break
+                if held.first() is first:
+                    self._finish(held, [first])
+
+    # -- locks -----------------------------------------------------------------------------------------
+
+    async def _relock_all(self) -> None:
+        queues = list(self._held)
+        locked = await self._lock(queues)
+        now_ms = self._clock.now_ms()
+        for queue in queues:
+            held = self._held.get(queue)
+            if held is not None:
+                held.locked = queue in locked
+                if held.locked:
+                    held.last_lock_ms = now_ms
+
+    async def _relock(self, held: ProcessQueue) -> bool:
+        held.locked = held.queue in await self._lock([held.queue])
+        if held.locked:
+            held.last_lock_ms = self._clock.now_ms()
+        return held.locked
+
+    async def _before_release(self, held: ProcessQueue) -> None:
+        """Orderly: wait for the handler at work, or the next owner would run beside it."""
+        if self._orderly is None:
+            return
+        for _ in range(50):
+            if not held.consuming or not held.runner_active:
+                return
+            await asyncio.sleep(0.01)
+
+    def _queues_changed(self, topic: str, queues: list[MessageQueue], mine: list[MessageQueue]) -> None:
+        options = self.options
+        if mine:
+            for queue in mine:
+                held = self._held[queue]
+                if options.cached_count_max_per_topic:
+                    held.count_max = max(1, options.cached_count_max_per_topic // len(mine))
+                if options.cached_bytes_max_per_topic:
+                    held.bytes_max = max(1, options.cached_bytes_max_per_topic // len(mine))
+        if options.on_queues_changed is not None:
+            _guard(options.on_queues_changed, topic, queues, mine)
+
+    # -- calls of brokers ------------------------------------------------------------------------------
+
+    def routes(self) -> list[Route | RawRoute]:
+        return [*super().routes(), *self._remote_calls.routes()]
+
+
+def _no_handler(message: ReceivedMessage) -> None:
+    raise LookupError(f"no handler for topic {message.topic}")
+
+
+def _guard(function: Callable[..., Any], *arguments: Any) -> None:
+    try:
+        function(*arguments)
+    except Exception:  # code of the user's that only watches
+        logger.exception("callback failed callback=%s", getattr(function, "__qualname__", function))

@@ -1,0 +1,89 @@
+"""Failed messages on their way to another try (Apache: ``sendMessageBack`` of the push consumer)."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from orbitmq.client.message import ReceivedMessage
+from orbitmq.client.net.instance import ClientInstance
+from orbitmq.client.options import ConsumerOptions, ProducerOptions
+from orbitmq.client.produce.sender import Outgoing, Sender
+from orbitmq.codes import Property, RequestCode
+from orbitmq.errors import OrbitError
+from orbitmq.model.names import CLIENT_INNER_PRODUCER_GROUP, retry_topic
+from orbitmq.record.properties import encode_properties
+from orbitmq.wire.headers import ConsumerSendMsgBackRequest
+
+__all__ = ["SendBack"]
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_S: Final = 5.0
+RETRIES_MAX: Final = 16
+
+
+class SendBack:
+    """Gives messages back to the brokers of one group."""
+
+    def __init__(
+        self, instance: ClientInstance, group: str, options: ConsumerOptions, reconsume_max: int
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._reconsume_max = RETRIES_MAX if reconsume_max < 0 else reconsume_max
+        sender_options = ProducerOptions(
+            namespace="",
+            credentials=options.credentials,
+            send_timeout_s=TIMEOUT_S,
+            compress_over_bytes=2**31 - 1,
+        )
+        self._sender = Sender(instance, CLIENT_INNER_PRODUCER_GROUP, sender_options)
+
+    async def send_back(self, message: ReceivedMessage, delay_level: int) -> bool:
+        """Have the message delivered again; False when neither way worked."""
+        header = ConsumerSendMsgBackRequest(
+            offset=message.log_offset,
+            group=self._group,
+            delay_level=delay_level,
+            origin_msg_id=message.message_id,
+            origin_topic=_origin_topic(message),
+            max_reconsume_times=self._reconsume_max,
+            broker_name=message.queue.broker_name,
+        )
+        try:
+            address = self._instance.book.master_address(message.queue.broker_name) or message.store_host
+            await self._instance.ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, header, timeout_s=TIMEOUT_S)
+        except OrbitError as error:
+            logger.warning("message not sent back, sending a copy id=%s error=%s", message.message_id, error)
+            return await self.send_copy(message, self._reconsume_max)
+        return True
+
+    async def send_copy(self, message: ReceivedMessage, reconsume_max: int) -> bool:
+        """Send the message to the retry topic as a new one; the broker sees when it was too often."""
+        topic = retry_topic(self._group)
+        pairs = dict(message.properties)
+        for name in (Property.TRANSACTION_PREPARED, Property.DELAY, Property.MIN_OFFSET, Property.MAX_OFFSET):
+            pairs.pop(name.value, None)
+        pairs[Property.RETRY_TOPIC.value] = _origin_topic(message)
+        pairs.setdefault(Property.ORIGIN_MESSAGE_ID.value, message.message_id)
+        pairs[Property.DELAY.value] = str(3 + message.reconsume_times)
+        outgoing = Outgoing(
+            topic,
+            message.body,
+            encode_properties(pairs),
+            pairs.get(Property.UNIQUE_KEY.value, message.message_id),
+            flag=message.flag,
+            reconsume=(message.reconsume_times + 1, reconsume_max),
+        )
+        try:
+            await self._sender.send(outgoing)
+        except OrbitError as error:
+            logger.warning("copy not sent id=%s error=%s", message.message_id, error)
+            return False
+        return True
+
+
+def _origin_topic(message: ReceivedMessage) -> str:
+    """The topic on the wire the message was first sent to."""
+    return message.get(Property.RETRY_TOPIC) or message.record.topic

@@ -1,0 +1,1 @@
+"""One client on the network: connections, routes, name servers, request signatures."""

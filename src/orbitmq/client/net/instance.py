@@ -1,0 +1,329 @@
+"""One client on the network: its connections, its timers, its heartbeat, and the calls brokers make to it.
+
+Answers to Apache's MQClientInstance and ClientRemotingProcessor. Each producer and consumer has its own instance;
+nothing is shared through module state. Everything here runs on the event loop that started it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Callable
+from ipaddress import ip_address
+from typing import Final, Protocol
+
+from orbitmq.client.errors import ClientClosedError, ClientStateError, ForkedError, add_hint
+from orbitmq.client.net.name_server_lookup import is_page, look_up
+from orbitmq.client.net.routes import RouteBook, split_name_servers
+from orbitmq.client.net.signing import sign
+from orbitmq.client.options import ClientOptions
+from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.errors import ConnectionLostError, OrbitError, TopicNotFound, error_for_code
+from orbitmq.model.route import MASTER_ID
+from orbitmq.record.ids import UniqueKeys
+from orbitmq.runtime.clock import Clock, month_of
+from orbitmq.runtime.machine import environment, process_id
+from orbitmq.runtime.network import own_address
+from orbitmq.runtime.tasks import TaskOwner, every
+from orbitmq.transport.client import RpcClient
+from orbitmq.transport.connection import Connection
+from orbitmq.transport.router import RawRoute, Route, Router
+from orbitmq.wire.bodies import ConsumerData, HeartbeatData, ProducerData
+from orbitmq.wire.frame import Frame
+from orbitmq.wire.header import Header, encode_ext
+from orbitmq.wire.headers import HeartBeatRequest, UnregisterClientRequest
+
+__all__ = ["ClientInstance", "Member"]
+
+logger = logging.getLogger(__name__)
+
+_GREETING_WAITS_S: Final = (0.05, 0.2, 0.5, 1.0, 1.0, 2.0, 2.0, 5.0, 5.0, 10.0)
+"""After a lost connection; then the heartbeat timer goes on."""
+_serial: Final = itertools.count(1)
+"""Only makes client ids of one process differ."""
+
+
+class Member(Protocol):
+    """A producer or consumer as its instance sees it."""
+
+    def topics(self) -> set[str]:
+        """Topics whose routes it needs."""
+
+    def producer_data(self) -> ProducerData | None:
+        """What a heartbeat says of it."""
+
+    def consumer_data(self) -> ConsumerData | None:
+        """The same, of a consumer."""
+
+    def routes(self) -> list[Route | RawRoute]:
+        """What it answers when brokers call."""
+
+
+class ClientInstance:
+    """See the module. ``start`` and ``stop`` once each."""
+
+    def __init__(
+        self,
+        member: Member,
+        name_servers: str,
+        options: ClientOptions,
+        *,
+        clock: Clock,
+        fixed_instance: str = "",
+    ) -> None:
+        self.options = options
+        self.clock = clock
+        self._member = member
+        given = name_servers or environment("NAMESRV_ADDR")
+        self._page = given if is_page(given) else ""
+        self.name_servers = [] if self._page else split_name_servers(given)
+        self._process_id = process_id()
+        address = options.client_ip or own_address()
+        name = (
+            options.instance_name or fixed_instance or f"{self._process_id}#{clock.now_ms()}{next(_serial)}"
+        )
+        self.client_id = f"{address}@{name}" + (f"@{options.unit_name}" if options.unit_name else "")
+        self.unique_keys = UniqueKeys(
+            address=_packed(address),
+            process_id=self._process_id,
+            process_constant=hash(self.client_id) & 0x7FFFFFFF,
+            now_ms=clock.now_ms,
+            month_of=month_of,
+        )
+        self._rpc: RpcClient | None = None
+        self._stopped = False
+        self.tasks = TaskOwner("client")
+        self.book = RouteBook(
+            self.name_servers, self._ask_name_server, self._look_up_name_servers if self._page else None
+        )
+        self.broker_versions: dict[str, int] = {}
+        """Version each broker address gave with its last heartbeat."""
+        self._greeting: set[str] = set()
+        self._greeted: set[str | None] = set()
+        self.on_routes: Callable[[], None] | None = None
+        """Called after the routes were refreshed."""
+
+    # -- life ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Open for calls and start the timers. Needs a running loop."""
+        if self._rpc is not None or self._stopped:
+            raise ClientStateError(f"client {self.client_id} was started before")
+        options = self.options
+        self._rpc = RpcClient(
+            router=Router(self._member.routes()),
+            tls=options.tls,
+            connect_timeout_s=options.connect_timeout_s,
+            serialize_type=options.serialize,
+            on_close=self._connection_closed,
+        )
+        if self._page:
+            self.tasks.start(every(options.name_server_lookup_s, self._look_up_name_servers), "name-servers")
+        self.tasks.start(every(options.route_refresh_s, self.refresh_routes), "routes")
+        self.tasks.start(
+            every(options.heartbeat_s, self.heartbeat, first_s=min(1.0, options.heartbeat_s)), "heartbeat"
+        )
+
+    async def stop(self) -> None:
+        """Leave the brokers and close every connection."""
+        if self._stopped or self._rpc is None:
+            self._stopped = True
+            return
+        try:
+            async with asyncio.timeout(self.options.call_timeout_s):
+                await self._unregister()
+        except (OrbitError, TimeoutError) as error:
+            logger.info("brokers not told of the end client=%s error=%s", self.client_id, error)
+        self._stopped = True
+        await self.tasks.close()
+        await self._rpc.close()
+
+    def check_running(self) -> None:
+        """Raises when the client is not running, or runs in another process."""
+        if self._rpc is None or self._stopped:
+            raise ClientClosedError(
+                f"client {self.client_id} is {'stopped' if self._stopped else 'not started'}"
+            )
+        if self._process_id != process_id():
+            raise ForkedError(f"client {self.client_id} was started in process {self._process_id}")
+
+    @property
+    def rpc(self) -> RpcClient:
+        """The connections. Raises as ``check_running`` does."""
+        self.check_running()
+        assert self._rpc is not None
+        return self._rpc
+
+    @property
+    def running(self) -> bool:
+        return self._rpc is not None and not self._stopped
+
+    # -- calls -----------------------------------------------------------------------------------------
+
+    def fields(self, header: Header | None, body: bytes = b"") -> dict[str, str]:
+        """The extension fields of a request, signed if there are keys."""
+        fields = {} if header is None else encode_ext(header)
+        credentials = self.options.credentials
+        return fields if credentials is None else sign(fields, body, credentials)
+
+    async def call(
+        self,
+        address: str,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float | None = None,
+    ) -> Frame:
+        """Ask a server; gives the answer whatever its code."""
+        wait_s = self.options.call_timeout_s if timeout_s is None else timeout_s
+        return await self.rpc.call(address, code, None, body, timeout_s=wait_s, ext=self.fields(header, body))
+
+    async def ask(
+        self,
+        address: str,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float | None = None,
+    ) -> Frame:
+        """Ask a server; raises the ``BrokerError`` of a refusal."""
+        answer = await self.call(address, code, header, body, timeout_s=timeout_s)
+        if answer.code != ResponseCode.SUCCESS:
+            raise add_hint(error_for_code(answer.code, answer.remark))
+        return answer
+
+    async def tell(self, address: str, code: int, header: Header | None = None, body: bytes = b"") -> None:
+        """Send a request without an answer."""
+        await self.rpc.notify(address, code, None, body, ext=self.fields(header, body))
+
+    def _ask_name_server(self, address: str, code: int, header: Header) -> Awaitable[Frame]:
+        return self.call(address, code, header)
+
+    async def _look_up_name_servers(self) -> None:
+        """Ask the page. Raises ``NameServerError``; the addresses known before stay."""
+        found = split_name_servers(await look_up(self._page, self.options.call_timeout_s))
+        if set(found) != set(self.name_servers):
+            logger.info("name servers changed page=%s addresses=%s", self._page, ";".join(found))
+            self.name_servers[:] = found
+
+    def master(self, broker_name: str) -> str:
+        """The address of a master. Raises ``ConnectionLostError`` when no route names one."""
+        address = self.book.master_address(broker_name)
+        if address is None:
+            raise ConnectionLostError(f"no master of broker {broker_name} is known")
+        return address
+
+    async def address_for(self, broker_name: str, topic: str) -> str:
+        """The master of a broker, else any replica; asks the name server when the broker is unknown."""
+        address = self.book.any_address(broker_name)
+        if address is None:
+            await self.book.refresh(topic)
+            address = self.book.any_address(broker_name)
+        if address is None:
+            raise ConnectionLostError(f"no address of broker {broker_name} is known")
+        return address
+
+    # -- routes and heartbeats -------------------------------------------------------------------------
+
+    async def refresh_routes(self) -> None:
+        """Ask for the route of every topic in use. Failures are logged, old routes stay."""
+        for topic in self._member.topics() | set(self.book.topics):
+            try:
+                await self.book.refresh(topic)
+            except TopicNotFound:
+                logger.debug("name server knows no route topic=%s", topic)
+            except OrbitError as error:
+                logger.warning("route not refreshed topic=%s error=%s", topic, error)
+        if self.on_routes is not None:
+            self.on_routes()
+
+    async def heartbeat(self) -> None:
+        """Tell every known broker that we are here."""
+        consumer = self._member.consumer_data()
+        body = self._heartbeat_body()
+        addresses = [
+            address
+            for data in self.book.brokers()
+            for broker_id, address in data.broker_addrs.items()
+            if consumer is not None or broker_id == MASTER_ID
+        ]
+        await asyncio.gather(*(self._heartbeat_to(address, body) for address in addresses))
+
+    def _heartbeat_body(self) -> bytes:
+        producer, consumer = self._member.producer_data(), self._member.consumer_data()
+        return HeartbeatData(
+            client_id=self.client_id,
+            producer_data_set=[] if producer is None else [producer],
+            consumer_data_set=[] if consumer is None else [consumer],
+        ).encode()
+
+    def heartbeat_to_new_brokers(self) -> None:
+        """Introduce ourselves, in the background, if a route named a broker that does not know us yet."""
+        masters = {data.master_address for data in self.book.brokers()} - {None}
+        if self.running and not masters <= self._greeted:
+            self._greeted |= masters
+            self.tasks.start(self.heartbeat(), "heartbeat-new-brokers")
+
+    def _connection_closed(self, connection: Connection) -> None:
+        """A broker that lost our connection forgot us: introduce ourselves as soon as it can be reached again."""
+        address = connection.remote_text
+        if self.running and address in self.broker_versions and address not in self._greeting:
+            self._greeting.add(address)
+            self.tasks.start(self._greet_again(address), f"greet-{address}")
+
+    async def _greet_again(self, address: str) -> None:
+        try:
+            for wait_s in _GREETING_WAITS_S:
+                await asyncio.sleep(wait_s)
+                if not any(address in data.broker_addrs.values() for data in self.book.brokers()):
+                    return  # no route names it any more
+                before = self.broker_versions.pop(address, None)
+                await self._heartbeat_to(address, self._heartbeat_body())
+                if address in self.broker_versions:
+                    if self.on_routes is not None:
+                        self.on_routes()
+                    return
+                if before is not None:
+                    self.broker_versions[address] = before
+        finally:
+            self._greeting.discard(address)
+
+    async def ensure_known(self) -> None:
+        """Return when every master of a known route had a heartbeat of ours, as far as they answer."""
+        masters = {data.master_address for data in self.book.brokers()} - {None}
+        if not masters <= self.broker_versions.keys():
+            self._greeted |= masters
+            await self.heartbeat()
+
+    async def _heartbeat_to(self, address: str, body: bytes) -> None:
+        try:
+            answer = await self.ask(address, RequestCode.HEART_BEAT, HeartBeatRequest(), body)
+            self.broker_versions[address] = answer.version
+        except OrbitError as error:
+            logger.info("heartbeat failed broker=%s error=%s", address, error)
+
+    async def _unregister(self) -> None:
+        producer, consumer = self._member.producer_data(), self._member.consumer_data()
+        header = UnregisterClientRequest(
+            client_id=self.client_id,
+            producer_group=None if producer is None else producer.group_name,
+            consumer_group=None if consumer is None else consumer.group_name,
+        )
+        # Only where a heartbeat arrived: elsewhere nobody knows us.
+        answers = await asyncio.gather(
+            *(self.call(address, RequestCode.UNREGISTER_CLIENT, header) for address in self.broker_versions),
+            return_exceptions=True,
+        )
+        for answer in answers:
+            if isinstance(answer, BaseException) and not isinstance(answer, OrbitError):
+                raise answer
+
+
+def _packed(address: str) -> bytes:
+    try:
+        return ip_address(address).packed
+    except ValueError:
+        return b"\x7f\x00\x00\x01"

@@ -1,0 +1,1 @@
+"""Producers: sends, batches, transactions, requests with a reply."""

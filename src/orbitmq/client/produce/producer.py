@@ -1,0 +1,352 @@
+"""The producer (Apache: ``DefaultMQProducer``, ``TransactionMQProducer``)."""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self, Unpack
+
+import msgspec
+
+from orbitmq.client.callables import UserCalls
+from orbitmq.client.errors import ClientStateError
+from orbitmq.client.message import Message, ReceivedMessage, SendResult
+from orbitmq.client.net.instance import ClientInstance
+from orbitmq.client.options import ProducerOptions, build_options
+from orbitmq.client.produce.accumulator import Accumulator
+from orbitmq.client.produce.queue_picker import select_by_hash
+from orbitmq.client.produce.request_reply import Requests
+from orbitmq.client.produce.sender import Outgoing, SendContext, Sender, SendHook
+from orbitmq.client.produce.transactions import LocalTransaction, TransactionCheck, Transactions
+from orbitmq.client.settings import ProducerSettings
+from orbitmq.codes import RequestCode
+from orbitmq.errors import MessageIllegal
+from orbitmq.model.names import PRODUCER_GROUP_RESERVED, check_group, is_retry_topic, wrap_namespace
+from orbitmq.model.route import MessageQueue
+from orbitmq.record.batch import encode_batch
+from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
+from orbitmq.transport.router import RawRoute, Route
+from orbitmq.wire.bodies import ConsumerData, ProducerData
+from orbitmq.wire.header import decode_header
+from orbitmq.wire.headers import (
+    CheckTransactionStateRequest,
+    PushReplyMessageToClientRequest,
+    RecallMessageRequest,
+    RecallMessageResponse,
+)
+
+if TYPE_CHECKING:
+    from orbitmq.client.trace import TraceDispatcher
+
+__all__ = ["Producer", "QueueSelector", "per_message"]
+
+logger = logging.getLogger(__name__)
+
+QueueSelector = Callable[[list[MessageQueue]], MessageQueue]
+_BATCH_ENTRY_OVERHEAD: Final = 22
+
+
+class Producer:
+    """Sends messages. ``async with Producer("group", "127.0.0.1:9876") as producer: await producer.send(...)``.
+
+    ``name_servers`` is ``host:port``, several joined by ``;``; empty means the variable NAMESRV_ADDR. Settings are
+    those of ``ProducerOptions``, as an object or as keyword arguments. ``check`` is asked about unfinished
+    transactions.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        name_servers: str = "",
+        options: ProducerOptions | None = None,
+        *,
+        check: TransactionCheck | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        **settings: Unpack[ProducerSettings],
+    ) -> None:
+        self.options = build_options(ProducerOptions, options, dict(settings))
+        self.group = wrap_namespace(self.options.namespace, group)
+        check_group(self.group)
+        if group == PRODUCER_GROUP_RESERVED:
+            raise ClientStateError(f"group {group} is reserved; choose a name of your own")
+        self._clock = clock
+        self._instance = ClientInstance(self, name_servers, self.options, clock=clock)
+        self._sender = Sender(self._instance, self.group, self.options)
+        self._calls = UserCalls(self.options.check_threads, f"orbitmq-{self.group}")
+        self._transactions = Transactions(self._instance, self._sender, check, self._calls)
+        self._requests = Requests(self._instance, self._sender)
+        self._hooks: list[SendHook] = []
+        self._accumulator: Accumulator | None = None
+        self._tracer: TraceDispatcher | None = None
+
+    # -- life ------------------------------------------------------------------------------------------
+
+    @property
+    def client_id(self) -> str:
+        return self._instance.client_id
+
+    async def start(self) -> None:
+        """Open for sends. Brokers are contacted when the first topic is used."""
+        self._instance.start()
+        if self.options.batch_linger_s > 0:
+            self._accumulator = Accumulator(self.options, self._instance.tasks, self._send_accumulated)
+        if self.options.trace:
+            from orbitmq.client.trace import start_send_tracer
+
+            self._tracer = await start_send_tracer(self, self._instance, self.options)
+            self._hooks.append(self._tracer)
+            tracer = self._tracer
+            self._transactions.on_end = lambda message, result, state: tracer.end_transaction(
+                message, result, state, from_check=False
+            )
+
+    async def stop(self) -> None:
+        """Finish what is on its way and leave the brokers."""
+        if self._accumulator is not None:
+            await self._accumulator.drain(self.options.close_wait_s)
+        if self._tracer is not None:
+            await self._tracer.stop()
+        await self._instance.stop()
+        self._calls.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def add_hook(self, hook: SendHook) -> None:
+        """Have ``hook`` called around each send."""
+        self._hooks.append(hook)
+
+    # -- sending ---------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        select: QueueSelector | None = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """Store one message. Start many at once (``asyncio.gather``) for throughput.
+
+        Goes to ``queue``, to the one ``select`` chooses, to that of ``message.shard_key``, else to each in turn. In
+        the last case a failure is tried again on another broker. Raises ``SendFailed``, ``NoRouteError``,
+        ``NameServerError``, or the ``BrokerError`` of a refusal.
+        """
+        if self._accumulator is not None and queue is None and select is None and Accumulator.takes(message):
+            return await self._accumulator.add(message)
+        if self._hooks:
+            return await self._send_hooked(message, queue, select, timeout_s)
+        return await self._sender.send(
+            self._sender.prepare(message),
+            queue=queue,
+            shard_key=message.shard_key,
+            select=select,
+            timeout_s=timeout_s,
+        )
+
+    async def _send_hooked(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        select: QueueSelector | None,
+        timeout_s: float | None,
+    ) -> SendResult:
+        message = msgspec.structs.replace(message, properties=dict(message.properties))
+        context = SendContext(self.group, [message], started_ms=self._clock.now_ms())
+        self._run_hooks("before_send", context)
+        outgoing = self._sender.prepare(message)
+        context.unique_key = outgoing.unique_key
+        try:
+            context.result = await self._sender.send(
+                outgoing,
+                queue=queue,
+                shard_key=message.shard_key,
+                select=select,
+                timeout_s=timeout_s,
+                context=context,
+            )
+        except BaseException as error:
+            context.error = error
+            raise
+        finally:
+            self._run_hooks("after_send", context)
+        return context.result
+
+    def _run_hooks(self, moment: str, context: SendContext) -> None:
+        for hook in self._hooks:
+            try:
+                getattr(hook, moment)(context)
+            except Exception:  # a hook watches; it must not break what it watches
+                logger.exception("send hook failed hook=%r", hook)
+
+    async def send_oneway(
+        self, message: Message, *, queue: MessageQueue | None = None, select: QueueSelector | None = None
+    ) -> None:
+        """Send without waiting for an answer: fastest, and lost without notice when anything goes wrong."""
+        outgoing = self._sender.prepare(message)
+        queues = await self._sender.pick(outgoing.topic)
+        if queue is None and select is not None:
+            queue = select(queues)
+        if queue is None and message.shard_key:
+            queue = select_by_hash(queues, message.shard_key)
+        await self._sender.attempt_oneway(outgoing, queue or self._sender.picker.pick(queues, None))
+
+    async def send_batch(
+        self,
+        messages: Iterable[Message],
+        *,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+    ) -> list[SendResult]:
+        """Store several messages of one topic in as few requests as their size allows; result i is of message i.
+
+        Each request is stored as a whole or not at all; after a failure of one, those before it stay stored.
+        """
+        results: list[SendResult] = []
+        for piece, keys, outgoing in self._batches(list(messages)):
+            context = None
+            if self._hooks:
+                context = SendContext(self.group, piece, started_ms=self._clock.now_ms())
+                context.unique_key = outgoing.unique_key
+                self._run_hooks("before_send", context)
+            try:
+                result = await self._sender.send(outgoing, queue=queue, timeout_s=timeout_s, context=context)
+                if context is not None:
+                    context.result = result
+            except BaseException as error:
+                if context is not None:
+                    context.error = error
+                raise
+            finally:
+                if context is not None:
+                    self._run_hooks("after_send", context)
+            results += per_message(result, keys)
+        return results
+
+    async def _send_accumulated(self, messages: list[Message]) -> list[SendResult]:
+        if len(messages) == 1 and not self._hooks:
+            return [await self._sender.send(self._sender.prepare(messages[0]))]
+        return await self.send_batch(messages)
+
+    def _batches(self, messages: Sequence[Message]) -> Iterable[tuple[list[Message], list[str], Outgoing]]:
+        if not messages:
+            raise MessageIllegal("a batch needs at least one message")
+        first = messages[0]
+        name, wait_stored = first.topic, first.wait_stored
+        for message in messages:
+            if message.topic != name or message.wait_stored is not wait_stored:
+                raise MessageIllegal("the messages of a batch must have one topic and one wait_stored")
+            # Spelt out: a property per message is a tenth of what a message of a batch costs.
+            if message.delay_level or message.delay_ms or message.deliver_at_ms:
+                raise MessageIllegal("messages of a batch cannot be delayed")
+        topic = self._sender.wire_topic(name)
+        if is_retry_topic(topic):
+            raise MessageIllegal("a batch cannot go to a retry topic")
+        limit = self.options.message_bytes_max
+        wait = f"WAIT\x01{'true' if wait_stored else 'false'}\x02"
+        new_entry = self._sender.entry
+        piece: list[Message] = []
+        keys: list[str] = []
+        entries: list[tuple[int, bytes, bytes]] = []
+        size = 0
+        for message in messages:
+            key, entry = new_entry(message)
+            entry_size = _BATCH_ENTRY_OVERHEAD + len(entry[1]) + len(entry[2])
+            if entries and size + entry_size > limit:
+                yield piece, keys, _batch(topic, entries, keys, wait)
+                piece, keys, entries, size = [], [], [], 0
+            piece.append(message)
+            keys.append(key)
+            entries.append(entry)
+            size += entry_size
+        yield piece, keys, _batch(topic, entries, keys, wait)
+
+    async def send_in_transaction(
+        self, message: Message, local: LocalTransaction, *, timeout_s: float | None = None
+    ) -> SendResult:
+        """Send a message that consumers see only if ``local`` commits; see ``Transactions.send``."""
+        return await self._transactions.send(message, local, timeout_s=timeout_s)
+
+    async def request(self, message: Message, *, timeout_s: float = 3.0) -> ReceivedMessage:
+        """Send and wait for the answer a consumer gives with ``message.reply``. Raises ``ReplyTimeoutError``."""
+        return await self._requests.request(message, timeout_s=timeout_s)
+
+    async def recall(self, topic: str, handle: str) -> str:
+        """Cancel a timer message by the ``recall_handle`` of its result; gives its id. Needs a broker of 5.3.2 up."""
+        topic = self._sender.wire_topic(topic)
+        queues = await self._sender.pick(topic)
+        broker_name = _broker_of(handle) or queues[0].broker_name
+        header = RecallMessageRequest(
+            topic=topic, recall_handle=handle, producer_group=self.group, broker_name=broker_name
+        )
+        answer = await self._instance.ask(
+            self._instance.master(broker_name), RequestCode.RECALL_MESSAGE, header
+        )
+        return decode_header(RecallMessageResponse, answer).msg_id
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues messages of a topic can be sent to."""
+        return list(await self._sender.pick(self._sender.wire_topic(topic)))
+
+    # -- what the instance asks (Member) ---------------------------------------------------------------
+
+    def topics(self) -> set[str]:
+        return set()
+
+    def producer_data(self) -> ProducerData | None:
+        return ProducerData(group_name=self.group)
+
+    def consumer_data(self) -> ConsumerData | None:
+        return None
+
+    def routes(self) -> list[Route | RawRoute]:
+        return [
+            Route(
+                RequestCode.CHECK_TRANSACTION_STATE, self._transactions.asked, CheckTransactionStateRequest
+            ),
+            Route(
+                RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+                self._requests.answered,
+                PushReplyMessageToClientRequest,
+            ),
+        ]
+
+
+def _batch(topic: str, entries: list[tuple[int, bytes, bytes]], keys: list[str], wait: str) -> Outgoing:
+    return Outgoing(
+        topic,
+        encode_batch(entries),
+        wait.encode(),
+        ",".join(keys),
+        code=int(RequestCode.SEND_BATCH_MESSAGE),
+        batch=True,
+    )
+
+
+def per_message(result: SendResult, keys: list[str]) -> list[SendResult]:
+    """The result of a batch as one for each of its messages."""
+    ids = result.offset_message_id.split(",")
+    if len(ids) != len(keys):  # a topic of batch queues keeps the batch as one record
+        ids = [result.offset_message_id] * len(keys)
+    status, queue, first = result.status, result.queue, result.queue_offset
+    rest = (result.transaction_id, result.region_id, result.trace_on, result.recall_handle)
+    return [
+        SendResult(status, key, queue, first + index, ids[index], *rest) for index, key in enumerate(keys)
+    ]
+
+
+def _broker_of(handle: str) -> str:
+    """The broker named inside a recall handle; empty when it cannot be read."""
+    try:
+        parts = base64.urlsafe_b64decode(handle + "=" * (-len(handle) % 4)).decode().split(" ")
+    except ValueError:
+        return ""
+    return parts[2] if len(parts) >= 5 else ""

@@ -1,0 +1,153 @@
+"""Half messages and their outcome (Apache: ``TransactionMQProducer``, END_TRANSACTION, CHECK_TRANSACTION_STATE)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+
+from orbitmq.client.callables import UserCalls
+from orbitmq.client.errors import ClientStateError
+from orbitmq.client.message import Message, ReceivedMessage, SendResult, SendStatus, TransactionState
+from orbitmq.client.net.instance import ClientInstance
+from orbitmq.client.produce.sender import Sender
+from orbitmq.codes import Property, RequestCode
+from orbitmq.errors import OrbitError, RecordError
+from orbitmq.model.names import unwrap_namespace
+from orbitmq.model.route import MessageQueue
+from orbitmq.record.codec import decode_record
+from orbitmq.record.ids import parse_offset_message_id
+from orbitmq.transport.connection import Connection
+from orbitmq.transport.router import PARKED, Answer, Call
+from orbitmq.wire.headers import CheckTransactionStateRequest, EndTransactionRequest
+
+__all__ = ["LocalTransaction", "TransactionCheck", "Transactions"]
+
+logger = logging.getLogger(__name__)
+
+LocalTransaction = Callable[[Message, str], "TransactionState | Awaitable[TransactionState | None] | None"]
+"""Called with the message and its transaction id once the half message is stored."""
+TransactionCheck = Callable[[ReceivedMessage], "TransactionState | Awaitable[TransactionState | None] | None"]
+"""Called when the broker asks again, perhaps in another process than the one that sent the half message."""
+
+CHECKS_MAX: Final = 2000
+"""Checks that may wait; the broker asks again for those refused."""
+
+
+class Transactions:
+    """The transaction side of one producer."""
+
+    def __init__(
+        self, instance: ClientInstance, sender: Sender, check: TransactionCheck | None, calls: UserCalls
+    ) -> None:
+        self._instance = instance
+        self._sender = sender
+        self._check = check
+        self._calls = calls
+        self._checking = 0
+        self.on_end: Callable[[Message, SendResult, TransactionState], None] | None = None
+        """Told of each outcome of our own transactions."""
+
+    async def send(
+        self, message: Message, local: LocalTransaction, *, timeout_s: float | None = None
+    ) -> SendResult:
+        """Store a half message, run the local transaction, tell the broker what it came to.
+
+        The result is given whatever that was; an exception of ``local`` counts as unknown, and the broker asks later.
+        """
+        if self._check is None:
+            raise ClientStateError(
+                "a transaction needs a producer made with check=...: the broker asks when it hears no outcome"
+            )
+        plain = msgspec.structs.replace(message, delay_level=0, delay_ms=0, deliver_at_ms=0)
+        extra = {
+            Property.TRANSACTION_PREPARED.value: "true",
+            Property.PRODUCER_GROUP.value: self._sender.group,
+        }
+        outgoing = self._sender.prepare(plain, extra)
+        await self._sender.pick(outgoing.topic)
+        await self._instance.ensure_known()
+        result = await self._sender.send(outgoing, shard_key=message.shard_key, timeout_s=timeout_s)
+        state = TransactionState.ROLLBACK
+        if result.status is SendStatus.OK:
+            state = await self._judge(local, message, result.transaction_id or outgoing.unique_key)
+        try:
+            await self._end(result, outgoing.unique_key, state)
+        except (OrbitError, ValueError) as error:
+            logger.warning(
+                "outcome not told, the broker will ask id=%s state=%s error=%s",
+                outgoing.unique_key,
+                state,
+                error,
+            )
+        if self.on_end is not None:
+            self.on_end(message, result, state)
+        return msgspec.structs.replace(result, transaction_state=state)
+
+    async def _judge(self, function: Callable[..., Any], *arguments: Any) -> TransactionState:
+        try:
+            state = await self._calls.run(function, *arguments)
+        except Exception:  # whatever the user's code raises, the outcome is unknown
+            logger.exception(
+                "transaction function failed function=%s", getattr(function, "__qualname__", function)
+            )
+            return TransactionState.UNKNOWN
+        return state if isinstance(state, TransactionState) else TransactionState.UNKNOWN
+
+    async def _end(self, result: SendResult, unique_key: str, state: TransactionState) -> None:
+        header = EndTransactionRequest(
+            producer_group=self._sender.group,
+            tran_state_table_offset=result.queue_offset,
+            commit_log_offset=parse_offset_message_id(result.offset_message_id).log_offset,
+            commit_or_rollback=state.value,
+            msg_id=unique_key,
+            transaction_id=result.transaction_id,
+            topic=result.queue.topic,
+            broker_name=result.queue.broker_name,
+        )
+        address = self._instance.master(result.queue.broker_name)
+        await self._instance.tell(address, RequestCode.END_TRANSACTION, header)
+
+    # -- the broker asks -------------------------------------------------------------------------------
+
+    def asked(self, call: Call[CheckTransactionStateRequest]) -> Answer:
+        """CHECK_TRANSACTION_STATE (39), oneway: the answer is a request of ours."""
+        if self._check is None or self._checking >= CHECKS_MAX or not self._instance.running:
+            logger.warning("transaction check not run id=%s checking=%d", call.header.msg_id, self._checking)
+            return PARKED
+        self._checking += 1
+        self._instance.tasks.start(self._answer(call.header, call.body, call.peer), "transaction-check")
+        return PARKED
+
+    async def _answer(self, header: CheckTransactionStateRequest, body: bytes, peer: Connection) -> None:
+        try:
+            try:
+                record = decode_record(body, decompress=True)
+            except RecordError as error:
+                logger.warning("transaction check not readable peer=%s error=%s", peer.remote_text, error)
+                return
+            queue = MessageQueue(
+                topic=record.topic, broker_name=header.broker_name or "", queue_id=record.queue_id
+            )
+            message = ReceivedMessage(record, queue)
+            namespace = self._instance.options.namespace
+            if namespace:
+                message.rename(unwrap_namespace(record.topic, namespace))
+            assert self._check is not None
+            state = await self._judge(self._check, message)
+            answer = EndTransactionRequest(
+                producer_group=self._sender.group,
+                tran_state_table_offset=header.tran_state_table_offset,
+                commit_log_offset=header.commit_log_offset,
+                commit_or_rollback=state.value,
+                msg_id=message.message_id,
+                from_transaction_check=True,
+                transaction_id=header.transaction_id,
+                topic=record.topic,
+                broker_name=header.broker_name,
+            )
+            peer.notify(RequestCode.END_TRANSACTION, ext=self._instance.fields(answer))
+        finally:
+            self._checking -= 1

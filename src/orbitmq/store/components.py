@@ -1,0 +1,59 @@
+"""What one store consists of, handed to those who work on several parts at once (recovery, flush)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orbitmq.model.delay_levels import DelayLevels
+from orbitmq.runtime.clock import Clock
+from orbitmq.runtime.filesystem import FileSystem
+from orbitmq.store.config import StoreConfig
+from orbitmq.store.index.index_service import IndexService
+from orbitmq.store.log.commit_log import CommitLog
+from orbitmq.store.log.damage import DamageNotes
+from orbitmq.store.log.segment import SegmentList
+from orbitmq.store.queues.queue_table import DeletedTopics, QueueTable
+from orbitmq.store.upkeep.checkpoint import Checkpoint
+from orbitmq.store.write.dispatch import Dispatcher
+
+__all__ = ["StoreParts"]
+
+
+@dataclass(slots=True)
+class StoreParts:
+    """The pieces of an open store, each owned by the store."""
+
+    fs: FileSystem
+    config: StoreConfig
+    """Replaced as a whole when a reloadable option changes, so it is asked for where it is used."""
+    log: CommitLog
+    queues: QueueTable
+    index: IndexService | None
+    checkpoint: Checkpoint
+    deleted: DeletedTopics
+    damage: DamageNotes
+    dispatcher: Dispatcher
+
+    @classmethod
+    def build(cls, fs: FileSystem, config: StoreConfig, clock: Clock) -> StoreParts:
+        """Fresh parts that know their files but have read none of them."""
+        segments = SegmentList(
+            fs,
+            config.log_directories,
+            config.segment_bytes,
+            maps_max=config.mapped_segments_max,
+            warm_up=config.warm_up_enabled,
+        )
+        queues = QueueTable(fs, config)
+        index = IndexService(fs, config.path("index"), config, clock=clock) if config.index_enabled else None
+        return cls(
+            fs=fs,
+            config=config,
+            log=CommitLog(fs, segments),
+            queues=queues,
+            index=index,
+            checkpoint=Checkpoint(fs, config.path("checkpoint")),
+            deleted=DeletedTopics(fs, config.path("deletedTopics.json")),
+            damage=DamageNotes(fs, config.path("damagedRanges.json")),
+            dispatcher=Dispatcher(queues, index, DelayLevels(config.delay_levels), queues.extensions),
+        )

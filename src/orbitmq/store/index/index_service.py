@@ -1,0 +1,373 @@
+"""The key index of a store: all its files, and what waits to enter them (Apache: IndexService).
+
+Appends only note what they stored (``put_pending``); entries are built in batches, when enough wait, when the store's
+periodic work runs, and before a query. The log is the truth: whatever is missing here is fed again from
+``rebuild_from`` on, and feeding a record twice changes nothing.
+
+Keys of a message, in this order: ``topic#UNIQ_KEY``, ``topic#key`` for every word of KEYS, ``topic#T#tag``.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from orbitmq.errors import CorruptionError
+from orbitmq.record.hashing import index_hash, java_hash
+from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
+from orbitmq.runtime.filesystem import FileSystem
+from orbitmq.store.config import StoreConfig
+from orbitmq.store.index.index_file import IndexColumns, IndexFile, IndexMark, IndexProgress, IndexPut
+from orbitmq.store.index.index_keys import KeyHasher, Pending
+from orbitmq.store.types import IndexUpdate
+from orbitmq.store.write.equal_sized_batch import EvenRow
+
+__all__ = ["BUILD_COUNT", "IndexService"]
+
+logger = logging.getLogger(__name__)
+
+BUILD_COUNT: Final = 512
+"""Entries are built when this many messages wait."""
+NAME_DIGITS: Final = 17
+
+
+class IndexService:
+    """Owned by the store's thread; only the function ``sync_job`` gives may run on another.
+
+    A full disk never reaches the caller: the index pauses and drops what waits, until ``IndexFeeder`` has fed it
+    again from ``rebuild_from`` on.
+    """
+
+    def __init__(
+        self, fs: FileSystem, directory: str, config: StoreConfig, *, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._slot_count = config.index_slots
+        self._entry_count_max = config.index_entries
+        self._clock = clock
+        self._hasher = KeyHasher(tags=config.index_tags_enabled)
+        self._files: list[IndexFile] = []
+        self._unsynced: list[IndexFile] = []
+        self._sync_failed: deque[IndexFile] = deque()
+        self.pending: list[Pending] = []
+        """What waits. The append path may extend it directly and call ``build`` at ``BUILD_COUNT``."""
+        self._waiting = IndexColumns([], [], [])
+        """Entries that wait as well, of records before those in ``pending``."""
+        self.paused = False
+        """The disk refused an entry: nothing is taken until ``resume``."""
+        self.synced_ms = 0
+        """End time of the last full file known to be on the disk, for the checkpoint."""
+
+    # Life.
+    def load(self, *, clean: bool, trusted_ms: int = 0) -> None:
+        """Take over the files in the directory.
+
+        After an unclean stop a file counts only if it is full and not newer than ``trusted_ms`` (the checkpoint's
+        index time, Apache's rule), or up to the mark its writer left. The first file that cannot be trusted is
+        removed together with all newer ones; they are derived data and come back by feeding the log again.
+        """
+        names = [
+            name for name in self._fs.names(self._directory) if len(name) == NAME_DIGITS and name.isdecimal()
+        ]
+        distrust = ""
+        for name in names:
+            path = posixpath.join(self._directory, name)
+            if not distrust:
+                distrust = self._load_file(path, clean=clean, trusted_ms=trusted_ms)
+            if distrust:
+                logger.warning("index file removed, to be rebuilt path=%s reason=%s", path, distrust)
+                self._fs.remove(path)
+        full = [file.end_ms for file in self._files if file.is_full]
+        self.synced_ms = full[-1] if full else 0
+
+    def drop_behind_gap(self, log_start: int, next_keyed: Callable[[int, bool], int | None]) -> None:
+        """Remove the files behind the first missing one; they come back when the log is fed again.
+
+        ``next_keyed`` gives the log offset of the first record with keys at (True) or behind (False) the record at an
+        offset, None when it cannot tell.
+        """
+        for position, file in enumerate(self._files):
+            begin, inclusive = log_start, True
+            if position:
+                begin, inclusive = max(log_start, self._files[position - 1].end_log_offset), False
+            if begin >= file.begin_log_offset:
+                continue
+            expected = next_keyed(begin, inclusive)
+            if expected is not None and expected < file.begin_log_offset:
+                for gone in self._files[position:]:
+                    logger.warning("index file removed, one before it is missing path=%s", gone.path)
+                    gone.remove()
+                del self._files[position:]
+                break
+        self.synced_ms = max((file.end_ms for file in self._files if file.is_full), default=0)
+
+    def close(self) -> None:
+        """Build and sync what waits, then close all files."""
+        self.flush()
+        for file in self._files:
+            file.close()
+        self._files.clear()
+
+    def destroy(self) -> None:
+        """Remove every file: the log they pointed into is gone."""
+        for file in self._files:
+            file.remove()
+        self._files.clear()
+        self._unsynced.clear()
+        self.pending.clear()
+        self._waiting = IndexColumns([], [], [])
+        self.synced_ms = 0
+
+    # Write.
+    def put_pending(
+        self, topic: str, properties: bytes, sys_flag: int, log_offset: int, store_ms: int
+    ) -> None:
+        """Note an appended record; records come in log order. Never raises for a full disk."""
+        self.pending.append((topic, properties, sys_flag, log_offset, store_ms))
+        if len(self.pending) >= BUILD_COUNT:
+            self.build()
+
+    def put_row(self, topic: str, row: EvenRow, sys_flag: int, store_ms: int) -> None:
+        """Note the records of a batch, in their place in the log's order."""
+        if self.paused or row.log_offsets[0] <= self.rebuild_from:
+            heads = zip(row.key_heads, row.key_tails, row.log_offsets, strict=True)
+            key = b"".join((row.key_heads[0], row.key_tails[0]))
+            for head, tail, log_offset in heads:
+                self.put_pending(
+                    topic, row.properties.replace(key, head + tail, 1), sys_flag, log_offset, store_ms
+                )
+            return
+        if self.pending:
+            self._hash_pending()
+        waiting = self._waiting
+        hashes, log_offsets = self._hasher.row(topic, row)
+        waiting.hashes.extend(hashes)
+        waiting.log_offsets.extend(log_offsets)
+        waiting.times.extend([store_ms] * len(hashes))
+        if len(waiting.hashes) >= BUILD_COUNT:
+            self.build()
+
+    def build(self) -> None:
+        """Turn what waits into entries, visible to queries at once."""
+        if self.pending:
+            self._hash_pending()
+        waiting = self._waiting
+        if waiting.hashes:
+            self._waiting = IndexColumns([], [], [])
+            if not self.paused:
+                self._store(waiting)
+
+    def _hash_pending(self) -> None:
+        batch = self.pending.copy()
+        self.pending.clear()
+        if not self.paused:
+            for column, more in zip(self._waiting, self._columns(batch), strict=True):
+                column.extend(more)
+
+    def catch_up(self, records: Sequence[Pending]) -> bool:
+        """While paused: take records from the log again, in order; False when the disk still refuses."""
+        assert self.paused, "appends feed an index that is not paused"
+        return not records or self._store(self._columns(records))
+
+    def _columns(self, batch: Sequence[Pending]) -> IndexColumns:
+        if batch[0][3] <= self.rebuild_from and not self._waiting.hashes:
+            return IndexColumns.of(self._entries_not_yet_there(batch))
+        return IndexColumns.of(self._hasher.entries(batch))
+
+    def _store(self, columns: IndexColumns) -> bool:
+        try:
+            self._put(columns)
+        except OSError as error:
+            if not self.paused:
+                logger.error("index paused error=%s rebuild_from=%d", error, self.rebuild_from)
+            self.paused = True
+            return False
+        return True
+
+    def resume(self) -> None:
+        """Take appended records again: everything before them has been fed by ``catch_up``, or comes now."""
+        self.paused = False
+        self.pending.clear()
+        self._waiting = IndexColumns([], [], [])
+
+    def truncate(self, log_offset: int) -> None:
+        """Forget every record at or beyond a log offset, durably: other records may soon lie at those offsets, and
+        after a power cut entries of the old ones must not come back. Raises ``OSError``."""
+        self.pending[:] = [item for item in self.pending if item[3] < log_offset]
+        kept = bisect_left(self._waiting.log_offsets, log_offset)
+        for column in self._waiting:
+            del column[kept:]
+        self.build()
+        removed = False
+        while self._files:
+            file = self._files[-1]
+            if not file.is_empty and file.begin_log_offset < log_offset:
+                if file.cut(log_offset):
+                    file.sync(file.progress)
+                break
+            self._files.pop()
+            self._unsynced = [other for other in self._unsynced if other is not file]
+            file.remove()
+            removed = True
+        if removed:
+            self._fs.sync_directory(self._directory)
+        full = [file.end_ms for file in self._files if file.is_full]
+        self.synced_ms = min(self.synced_ms, full[-1] if full else 0)
+
+    def expire(self, min_log_offset: int) -> int:
+        """Remove files that point only below the log's start, never the last one; gives how many."""
+        count = 0
+        while len(self._files) > 1 and self._files[0].end_log_offset < min_log_offset:
+            file = self._files.pop(0)
+            self._unsynced = [other for other in self._unsynced if other is not file]
+            file.remove()
+            count += 1
+        return count
+
+    def flush(self) -> None:
+        """Build what waits and wait for the disk."""
+        self.build()
+        job = self.sync_job()
+        if job is not None:
+            job()
+
+    def sync_job(self) -> Callable[[], None] | None:
+        """What ``flush`` does after ``build``, for a worker thread; None when all is on the disk."""
+        files, self._unsynced = self._unsynced, []
+        while self._sync_failed:
+            files.append(self._sync_failed.popleft())
+        if not files:
+            return None
+        work = [(file, file.progress) for file in dict.fromkeys(files) if file in self._files]
+        return lambda: self._sync(work)
+
+    # Read.
+    @property
+    def rebuild_from(self) -> int:
+        """Records below this log offset are in the index. Feed it from here on; what is there already is skipped."""
+        return self._files[-1].end_log_offset if self._files else 0
+
+    @property
+    def last_update(self) -> IndexUpdate:
+        """Time and log offset of the newest entry."""
+        self.build()
+        if not self._files:
+            return IndexUpdate(0, 0)
+        return IndexUpdate(self._files[-1].end_ms, self._files[-1].end_log_offset)
+
+    @property
+    def files(self) -> Sequence[IndexFile]:
+        """Oldest first."""
+        return self._files
+
+    def query(self, topic: str, key: str, begin_ms: int, end_ms: int, max_count: int) -> list[int]:
+        """Log offsets of the newest ``max_count`` records with that key in the time range, in log order.
+
+        Only hashes are compared, and times by the second: the caller looks at the record itself. A tag is asked
+        for as ``T#tag``.
+        """
+        self.build()
+        key_hash = index_hash(java_hash(f"{topic}#{key}"))
+        found: list[int] = []
+        for file in reversed(self._files):
+            if file.meets(begin_ms, end_ms):
+                found += file.find(key_hash, max_count - len(found), begin_ms, end_ms)
+            if len(found) >= max_count or file.begin_ms < begin_ms:
+                break
+        return sorted(set(found))
+
+    # Inside.
+    def _load_file(self, path: str, *, clean: bool, trusted_ms: int) -> str:
+        """Add one file; gives the reason when it cannot be used."""
+        try:
+            file = IndexFile.load(self._fs, path, self._slot_count, self._entry_count_max)
+            if self._files and file.end_log_offset < self._files[-1].end_log_offset:
+                return "it does not continue the file before it"
+            if self._files and not self._files[-1].is_full:
+                return "the file before it is not full"
+            if not clean and not (file.is_full and file.end_ms <= trusted_ms):
+                mark = file.mark()
+                if mark is None:
+                    return "the last stop was not clean and nothing says it is whole"
+                self._restore(file, mark)
+        except (CorruptionError, OSError) as error:
+            return str(error)
+        self._files.append(file)
+        return ""
+
+    def _restore(self, file: IndexFile, mark: IndexMark) -> None:
+        try:
+            file.restore(mark)
+        except BaseException:
+            file.close()
+            raise
+        if file.is_full:
+            file.close()
+
+    def _put(self, columns: IndexColumns) -> None:
+        position = 0
+        while position < len(columns.hashes):
+            file = self._writable()
+            if file not in self._unsynced:
+                self._unsynced.append(file)
+            position = file.put_columns(columns, position)
+
+    def _writable(self) -> IndexFile:
+        last = self._files[-1] if self._files else None
+        if last is not None and not last.is_full:
+            return last
+        if last is None:
+            self._fs.make_directories(self._directory)
+        else:
+            last.close()
+        name = file_name(self._clock.now_ms(), posixpath.basename(last.path) if last else "")
+        path = posixpath.join(self._directory, name)
+        file = IndexFile.create(self._fs, path, self._slot_count, self._entry_count_max, after=last)
+        self._files.append(file)
+        return file
+
+    def _entries_not_yet_there(self, batch: Sequence[Pending]) -> Sequence[IndexPut]:
+        """The entries of a batch that starts inside what is indexed. Of the last record some keys may be missing,
+        where a file was full between two of them; keys always come in the same order, so a count is enough."""
+        end = self.rebuild_from
+        there = 0
+        for file in reversed(self._files):
+            count = file.trailing_count(end)
+            there += count
+            if count < file.count - 1:
+                break
+        last = self._hasher.entries([item for item in batch if item[3] == end])
+        return last[there:] + self._hasher.entries([item for item in batch if item[3] > end])
+
+    def _sync(self, work: list[tuple[IndexFile, IndexProgress]]) -> None:
+        # The names first: a mark must not vouch for a file that a power cut takes out of the directory.
+        self._fs.sync_directory(self._directory)
+        for position, (file, progress) in enumerate(work):
+            try:
+                file.sync(progress)
+            except FileNotFoundError:
+                continue  # expired or truncated meanwhile
+            except OSError:
+                self._sync_failed.extend(other for other, _ in work[position:])
+                raise
+            if progress.mark.end >= self._entry_count_max:
+                self.synced_ms = max(self.synced_ms, progress.mark.end_ms)
+
+
+def file_name(now_ms: int, last: str) -> str:
+    """A file's name: local time in 17 digits, but always behind ``last``, or a reader would mix up the order."""
+    seconds, milliseconds = divmod(now_ms, 1000)
+    name = f"{datetime.fromtimestamp(seconds, UTC).astimezone():%Y%m%d%H%M%S}{milliseconds:03d}"
+    if name > last:
+        return name
+    year, month, day = int(last[:4]), int(last[4:6]), int(last[6:8])
+    hour, minute, second = int(last[8:10]), int(last[10:12]), int(last[12:14])
+    following = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
+    following += timedelta(milliseconds=int(last[14:]) + 1)
+    return f"{following:%Y%m%d%H%M%S}{following.microsecond // 1000:03d}"

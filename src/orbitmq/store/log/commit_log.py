@@ -1,0 +1,207 @@
+"""The log of all messages: the only truth, everything else is rebuilt from it (Apache: ``CommitLog``).
+
+Invariants
+1. ``end`` moves only after the bytes before it were written whole; a failed write leaves it, and zeros behind it.
+2. A record never spans segments; eight bytes stay free behind it for the end-of-segment marker.
+3. ``flushed <= end``, and everything before ``flushed`` is on the disk.
+4. ``damaged`` holds the ranges a recovery was told to skip; nothing in them is ever served.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from struct import Struct
+from typing import Final
+
+from orbitmq.record.layout import BLANK, BLANK_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from orbitmq.runtime.filesystem import FileSystem
+from orbitmq.store.errors import StoreUnavailable
+from orbitmq.store.log.segment import SegmentList
+
+__all__ = ["CommitLog"]
+
+logger = logging.getLogger(__name__)
+
+_NEVER: Final = 1 << 62
+_IDENTITY: Final = Struct(">iI20xq")
+"""Size, magic and own log offset of a record."""
+_STORE_TIME: Final = Struct(">i16xq")
+"""Sys flag at 36 and store time at 56, both hosts IPv4."""
+_TIME: Final = Struct(">q")
+
+
+class CommitLog:
+    """Appends at ``end``, reads below it. The attributes are read by the store's hot path directly."""
+
+    __slots__ = (
+        "_fs",
+        "_pwrite",
+        "damaged",
+        "end",
+        "failed",
+        "flushed",
+        "handle",
+        "last_store_ms",
+        "partial_start",
+        "prepare_at",
+        "room_end",
+        "segment_bytes",
+        "segment_start",
+        "segments",
+    )
+
+    def __init__(self, fs: FileSystem, segments: SegmentList) -> None:
+        self._fs = fs
+        self._pwrite = fs.pwrite
+        self.segments = segments
+        self.segment_bytes = segments.segment_bytes
+        self.end = 0
+        self.flushed = 0
+        self.last_store_ms = 0
+        self.failed = ""
+        """Why no write is possible any more; empty while all is well."""
+        self.damaged: list[tuple[int, int]] = []
+        self.handle = -1
+        self.segment_start = 0
+        self.room_end = 0
+        """A record must end at or before this offset to lie in the current segment."""
+        self.partial_start = -1
+        """On a replica: where the record begins of which only a part has arrived; -1 when the log ends whole."""
+        self.prepare_at = _NEVER
+        """Beyond this offset the next segment's file should be made, off the hot path."""
+
+    @property
+    def start(self) -> int:
+        """The first log offset there is."""
+        starts = self.segments.starts
+        return starts[0] if starts else self.end
+
+    def move_to(self, end: int) -> None:
+        """Set the end of the log; the segment that holds it becomes the current one (if it exists)."""
+        self.end = end
+        start = end - end % self.segment_bytes
+        if start in self.segments:
+            self.handle = self.segments.handle(start)
+            self.segment_start = start
+            self.room_end = start + self.segment_bytes - BLANK_BYTES
+            self.prepare_at = start + self.segment_bytes // 2
+        else:
+            # At the very end of the last segment (or without any): the next write makes the segment.
+            self.handle = -1
+            self.segment_start = start
+            self.room_end = -1
+            self.prepare_at = _NEVER
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Put bytes at the end, whole or not at all; the caller has seen to it that they fit the segment.
+
+        Raises ``StoreUnavailable``; the log is then as before and later writes may succeed.
+        """
+        size = len(data)
+        try:
+            written = self._pwrite(self.handle, data, self.end - self.segment_start)
+            if written != size:
+                self._write_rest(data, written)
+        except OSError as error:
+            self._erase(size)
+            raise unavailable("append", error) from error
+        self.end += size
+
+    def _write_rest(self, data: bytes | bytearray | memoryview, written: int) -> None:
+        with memoryview(data) as view:
+            while written < len(view):
+                count = self._pwrite(self.handle, view[written:], self.end - self.segment_start + written)
+                if count <= 0:
+                    raise OSError(errno.EIO, "the disk takes no more bytes")
+                written += count
+
+    def _erase(self, size: int) -> None:
+        """Zero what a failed write may have left, so that a restart cannot take it for a record."""
+        position = self.end - self.segment_start
+        for at in range(position, position + size, 65536):
+            count = min(65536, position + size - at)
+            try:
+                # Blocks the failed write got are overwritten in place; where it got none there is nothing to erase.
+                if any(self._fs.pread(self.handle, count, at)):
+                    self._pwrite(self.handle, bytes(count), at)
+            except OSError as error:
+                self.failed = f"a failed write at log offset {self.end} could not be undone: {error}"
+                logger.error("store stops taking writes reason=%s", self.failed)
+                return
+
+    def roll(self) -> None:
+        """End the current segment with a marker and go on in the next. Raises ``StoreUnavailable``."""
+        next_start = self.segment_start + self.segment_bytes if self.handle >= 0 else self.segment_start
+        try:
+            if next_start not in self.segments:
+                self.segments.make_file(next_start)
+            room = next_start - self.end
+            if room >= BLANK_BYTES and self.handle >= 0:
+                position = self.end - self.segment_start
+                if self._pwrite(self.handle, BLANK.pack(room, MAGIC_BLANK), position) != BLANK_BYTES:
+                    raise OSError(errno.ENOSPC, "no space for the end-of-segment marker")
+        except OSError as error:
+            raise unavailable("start of a new segment", error) from error
+        if next_start not in self.segments:
+            self.segments.add(next_start)
+        self.move_to(next_start)
+
+    def slice(self, log_offset: int, size: int) -> memoryview | None:
+        """Bytes of one segment; None when they are not all there."""
+        end = log_offset + size
+        if log_offset < 0 or size < 0 or end > self.end:
+            return None
+        position = log_offset % self.segment_bytes
+        if position + size > self.segment_bytes:
+            return None
+        view = self.segments.view(log_offset - position)
+        return None if view is None else view[position : position + size]
+
+    def record(self, log_offset: int, size: int | None = None) -> memoryview | None:
+        """The record that starts exactly there (and has that size); None for any other offset.
+
+        Offsets come from message ids, so from anybody: the record must name its own offset to be believed.
+        """
+        head = self.slice(log_offset, RECORD_BYTES_MIN)
+        if head is None or self.in_damage(log_offset):
+            return None
+        own_size, magic, own_offset = _IDENTITY.unpack_from(head)
+        if (magic != MAGIC_V1 and magic != MAGIC_V2) or own_offset != log_offset:
+            return None
+        if own_size < RECORD_BYTES_MIN or (size is not None and own_size != size):
+            return None
+        return self.slice(log_offset, own_size)
+
+    def store_time(self, log_offset: int) -> int:
+        """Store time of the record that starts there; -1 when there is none."""
+        head = self.slice(log_offset, RECORD_BYTES_MIN)
+        if head is None:
+            return -1
+        sys_flag, store_ms = _STORE_TIME.unpack_from(head, 36)
+        if sys_flag & 0x10:
+            (store_ms,) = _TIME.unpack_from(head, 68)
+        return int(store_ms)
+
+    def in_damage(self, log_offset: int) -> bool:
+        """Whether the offset lies in a range that recovery skipped."""
+        return any(start <= log_offset < end for start, end in self.damaged)
+
+    def whole_end(self, log_offset: int) -> int:
+        """The last record boundary at or before ``log_offset``, given that one is there or at the end of the log."""
+        return log_offset if self.partial_start < 0 else min(log_offset, self.partial_start)
+
+    def sync(self, since: int, until: int) -> None:
+        """Put a range of the log on the disk. Any thread; ``flushed`` is moved by the store's thread."""
+        start = since - since % self.segment_bytes
+        while start < until:
+            if start in self.segments:
+                self._fs.sync_data(self.segments.handle(start))
+            start += self.segment_bytes
+
+
+def unavailable(action: str, error: OSError) -> StoreUnavailable:
+    """The refusal for a write the disk did not take."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreUnavailable(f"{action} refused: the disk is full")
+    return StoreUnavailable(f"{action} failed: {error}")

@@ -1,0 +1,1 @@
+"""Consume queues and their filter extensions."""

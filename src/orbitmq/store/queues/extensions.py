@@ -1,0 +1,120 @@
+"""The filter extensions of all queues (``enableConsumeQueueExt``): what stands in a unit in place of the tag code.
+
+Off by default, in Apache as well. When on, every new unit gets an extension with its tag code, store time and the
+filter bitmap the broker computes; whatever cannot be written leaves a plain tag code, which every reader takes too.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+from collections.abc import Callable
+from typing import Final
+
+from orbitmq.runtime.filesystem import FileSystem
+from orbitmq.store.config import StoreConfig
+from orbitmq.store.layout import UNIT, UNIT_BYTES
+from orbitmq.store.queues.consume_queue import ConsumeQueue
+from orbitmq.store.queues.queue_ext import ExtUnit, QueueExt, is_ext_address
+
+__all__ = ["Bitmap", "Extensions"]
+
+logger = logging.getLogger(__name__)
+
+UNITS_PER_STEP: Final = 4096
+
+Bitmap = Callable[[str, bytes], bytes]
+"""The filter bitmap of a message, from its topic and property text."""
+
+
+class Extensions:
+    """Opened per queue when first needed."""
+
+    def __init__(self, fs: FileSystem, config: StoreConfig) -> None:
+        self._fs = fs
+        self._root = config.path("consumequeue_ext")
+        self._file_bytes = config.queue_ext_file_bytes
+        self._handles_max = config.open_queue_files_max
+        self._opened: dict[ConsumeQueue, QueueExt] = {}
+        self.bitmap: Bitmap | None = None
+
+    def code(self, queue: ConsumeQueue, tag_code: int, store_ms: int, properties: bytes) -> int:
+        """What to put into the next unit of a queue: the address of a new extension, or the tag code after all."""
+        bitmap = self.bitmap(queue.topic, properties) if self.bitmap is not None else b""
+        try:
+            return self._of(queue).append(ExtUnit(tag_code, store_ms, bitmap))
+        except (OSError, ValueError) as error:
+            logger.warning(
+                "no filter extension written topic=%s queue_id=%d error=%s",
+                queue.topic,
+                queue.queue_id,
+                error,
+            )
+            return tag_code
+
+    def with_tag_codes(self, queue: ConsumeQueue, units: bytes) -> bytes:
+        """The same units with tag codes in place of addresses, where the extension is still there."""
+        resolved = bytearray(units)
+        for index, (log_offset, size, code) in enumerate(UNIT.iter_unpack(units)):
+            extension = self._of(queue).read(code) if is_ext_address(code) else None
+            if extension is not None:
+                UNIT.pack_into(resolved, index * UNIT_BYTES, log_offset, size, extension.tag_code)
+        return bytes(resolved)
+
+    def cut(self, queue: ConsumeQueue) -> None:
+        """The queue lost its last units: forget their extensions."""
+        self._of(queue).resume_after(last_address(queue))
+
+    def expire(self, queue: ConsumeQueue) -> None:
+        """The queue lost its first units."""
+        unit = queue.unit(queue.min_offset) if queue.min_offset < queue.max_offset else None
+        if unit is not None and is_ext_address(unit[2]):
+            self._of(queue).drop_before(unit[2])
+
+    def delete_topic(self, topic: str) -> None:
+        for queue in [queue for queue in self._opened if queue.topic == topic]:
+            self._opened.pop(queue).close()
+        self._fs.remove_tree(posixpath.join(self._root, topic))
+
+    def flush(self) -> None:
+        """Wait for the disk."""
+        for extension in self._opened.values():
+            extension.flush()
+
+    def close(self) -> None:
+        for extension in self._opened.values():
+            extension.close()
+        self._opened.clear()
+
+    def _of(self, queue: ConsumeQueue) -> QueueExt:
+        extension = self._opened.get(queue)
+        if extension is None:
+            if len(self._opened) >= self._handles_max:
+                self.flush()
+                self.close()
+            directory = posixpath.join(self._root, queue.topic, str(queue.queue_id))
+            extension = QueueExt(self._fs, directory, self._file_bytes)
+            extension.load(last_address(queue))
+            self._opened[queue] = extension
+        return extension
+
+
+def last_address(queue: ConsumeQueue) -> int | None:
+    """The extension address in the newest unit that has one; None when no unit has.
+
+    Looks at every unit if need be: an address given out twice would show one message under another's tag.
+    """
+    end = queue.max_offset
+    while end > queue.min_offset:
+        start = max(queue.min_offset, end - UNITS_PER_STEP)
+        at = start
+        found: int | None = None
+        while at < end and (data := queue.units(at, end - at)):
+            for _, _, code in UNIT.iter_unpack(data):
+                at += 1
+                if is_ext_address(code):
+                    found = code
+        if found is not None:
+            return found
+        end = start
+    return None

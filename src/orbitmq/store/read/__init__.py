@@ -1,0 +1,1 @@
+"""Reading queues: by offset, by time, through a filter."""

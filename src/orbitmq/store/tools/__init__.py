@@ -1,0 +1,1 @@
+"""Offline tools: dump, verify, read-only access to a store directory."""

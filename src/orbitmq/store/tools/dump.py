@@ -1,0 +1,253 @@
+"""What lies in the files of a store, as plain values. Reads only; printing is the command line's business.
+
+Every function yields one struct per thing found, in file order, without holding more than one in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from orbitmq.errors import CorruptionError, RecordError
+from orbitmq.record.codec import decode_record
+from orbitmq.record.hosts import host_text
+from orbitmq.record.scan import EndKind, ScannedRecord
+from orbitmq.store.tools.offline import OfflineQueue, OfflineStore
+from orbitmq.store.upkeep.checkpoint import Checkpoint
+
+__all__ = [
+    "CheckpointRow",
+    "EntryRow",
+    "IndexRow",
+    "QueueRow",
+    "RecordRow",
+    "SegmentRow",
+    "UnitRow",
+    "checkpoint_row",
+    "entry_rows",
+    "index_rows",
+    "queue_rows",
+    "record_rows",
+    "segment_rows",
+    "unit_rows",
+]
+
+
+class SegmentRow(msgspec.Struct, rename="camel"):
+    """One log segment."""
+
+    log_offset: int
+    path: str
+    size_bytes: int
+    record_count: int = 0
+    used_bytes: int = 0
+    first_store_ms: int = 0
+    last_store_ms: int = 0
+    end: str = ""
+    """How it ends: ``blank`` (full), ``limit`` (full to the byte), ``zeroes`` (the log ends here), ``bad``."""
+    reason: str = ""
+
+
+class RecordRow(msgspec.Struct, rename="camel"):
+    """One message record, or the reason why there is none."""
+
+    log_offset: int
+    size: int = 0
+    topic: str = ""
+    queue_id: int = 0
+    queue_offset: int = 0
+    message_id: str = ""
+    born_ms: int = 0
+    born_host: str = ""
+    store_ms: int = 0
+    store_host: str = ""
+    sys_flag: int = 0
+    flag: int = 0
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+    body_bytes: int = 0
+    body_crc: int = 0
+    properties: dict[str, str] = {}
+    body: bytes | None = None
+    error: str = ""
+
+
+class QueueRow(msgspec.Struct, rename="camel"):
+    """One consume queue."""
+
+    topic: str
+    queue_id: int
+    file_count: int
+    min_offset: int = 0
+    max_offset: int = 0
+    first_log_offset: int = -1
+    last_log_offset: int = -1
+
+
+class UnitRow(msgspec.Struct, rename="camel"):
+    """One unit of a consume queue."""
+
+    queue_offset: int
+    log_offset: int
+    size: int
+    tag_code: int
+
+
+class IndexRow(msgspec.Struct, rename="camel"):
+    """One index file."""
+
+    path: str
+    begin_ms: int = 0
+    end_ms: int = 0
+    begin_log_offset: int = 0
+    end_log_offset: int = 0
+    used_slots: int = 0
+    slot_count: int = 0
+    entry_count: int = 0
+    synced_count: int = 0
+    """Entries its writer knew to be on the disk; 0 when it left no mark."""
+    error: str = ""
+
+
+class EntryRow(msgspec.Struct, rename="camel"):
+    """One index entry."""
+
+    number: int
+    key_hash: int
+    log_offset: int
+    seconds: int
+    previous: int
+
+
+class CheckpointRow(msgspec.Struct, rename="camel"):
+    """The checkpoint, by Apache's names."""
+
+    physic_msg_timestamp: int
+    logics_msg_timestamp: int
+    index_msg_timestamp: int
+    master_flushed_offset: int
+    confirm_phy_offset: int
+    logics_phy_offset: int
+    abort: bool
+    """The abort file is there: the last broker did not stop in order, or still runs."""
+
+
+def segment_rows(store: OfflineStore) -> Iterator[SegmentRow]:
+    """Every log segment, walked to its end."""
+    for segment in store.segments():
+        row = SegmentRow(segment.start, segment.path, segment.size_bytes)
+        scanned = store.scan(segment, check_crc=False)
+        for record in scanned:
+            row.record_count += 1
+            row.first_store_ms = row.first_store_ms or record.store_timestamp_ms
+            row.last_store_ms = record.store_timestamp_ms
+        assert scanned.end is not None
+        row.used_bytes = scanned.end.position
+        row.end, row.reason = scanned.end.kind.value, scanned.end.reason
+        yield row
+
+
+def record_rows(store: OfflineStore, start: int = 0, *, with_body: bool = False) -> Iterator[RecordRow]:
+    """Records from a log offset on (a record boundary, or the segment it lies in is begun anew)."""
+    for segment in store.segments():
+        if segment.start + segment.size_bytes <= start:
+            continue
+        position = max(0, start - segment.start)
+        if position and store.record_at(start) is None:
+            yield RecordRow(start, error="no record starts here; its segment is shown from the beginning")
+            position = 0
+        scanned = store.scan(segment, position)
+        for record in scanned:
+            yield _record_row(store, record, with_body=with_body)
+        assert scanned.end is not None
+        if scanned.end.kind is EndKind.BAD:
+            yield RecordRow(segment.start + scanned.end.position, error=scanned.end.reason)
+
+
+def _record_row(store: OfflineStore, scanned: ScannedRecord, *, with_body: bool) -> RecordRow:
+    try:
+        record = decode_record(store.record_bytes(scanned))
+    except RecordError as error:
+        return RecordRow(scanned.log_offset, size=scanned.size, error=str(error))
+    return RecordRow(
+        log_offset=record.log_offset,
+        size=scanned.size,
+        topic=record.topic,
+        queue_id=record.queue_id,
+        queue_offset=record.queue_offset,
+        message_id=record.offset_message_id,
+        born_ms=record.born_timestamp_ms,
+        born_host=host_text(record.born_host),
+        store_ms=record.store_timestamp_ms,
+        store_host=host_text(record.store_host),
+        sys_flag=record.sys_flag,
+        flag=record.flag,
+        reconsume_times=record.reconsume_times,
+        prepared_offset=record.prepared_offset,
+        body_bytes=len(record.body),
+        body_crc=scanned.body_crc,
+        properties=record.property_map(),
+        body=bytes(record.body) if with_body else None,
+    )
+
+
+def queue_rows(
+    store: OfflineStore, topic: str | None = None, queue_id: int | None = None
+) -> Iterator[QueueRow]:
+    """Every consume queue, or those of one topic, or one."""
+    for queue in store.queues():
+        if topic in (None, queue.topic) and queue_id in (None, queue.queue_id):
+            yield _queue_row(store, queue)
+
+
+def _queue_row(store: OfflineStore, queue: OfflineQueue) -> QueueRow:
+    row = QueueRow(queue.topic, queue.queue_id, len(queue.files))
+    for number, (queue_offset, log_offset, _, _) in enumerate(store.units(queue)):
+        if number == 0:
+            row.min_offset, row.first_log_offset = queue_offset, log_offset
+        row.max_offset, row.last_log_offset = queue_offset + 1, log_offset
+    return row
+
+
+def unit_rows(store: OfflineStore, topic: str, queue_id: int, first: int = 0) -> Iterator[UnitRow]:
+    """Units of one queue from a queue offset on."""
+    for queue in store.queues():
+        if (queue.topic, queue.queue_id) == (topic, queue_id):
+            for queue_offset, log_offset, size, code in store.units(queue, first):
+                yield UnitRow(queue_offset, log_offset, size, code)
+
+
+def index_rows(store: OfflineStore) -> Iterator[IndexRow]:
+    """Every index file."""
+    for path in store.index_paths():
+        try:
+            file = store.index_file(path)
+        except CorruptionError as error:
+            yield IndexRow(path, error=str(error))
+            continue
+        mark = file.mark()
+        yield IndexRow(
+            path=path,
+            begin_ms=file.begin_ms,
+            end_ms=file.end_ms,
+            begin_log_offset=file.begin_log_offset,
+            end_log_offset=file.end_log_offset,
+            used_slots=file.used_slots,
+            slot_count=file.slot_count,
+            entry_count=file.count - 1,
+            synced_count=mark.end - 1 if mark is not None else 0,
+        )
+
+
+def entry_rows(store: OfflineStore, path: str) -> Iterator[EntryRow]:
+    """Entries of one index file. Raises ``CorruptionError``."""
+    for number, entry in store.index_file(path).entries():
+        yield EntryRow(number, entry.key_hash, entry.log_offset, entry.seconds, entry.previous)
+
+
+def checkpoint_row(store: OfflineStore) -> CheckpointRow:
+    """The checkpoint; zeros when there is none."""
+    checkpoint = Checkpoint(store.fs, store.config.path("checkpoint"))
+    checkpoint.load()
+    return CheckpointRow(*checkpoint.values, abort=store.fs.stat(store.config.path("abort")) is not None)

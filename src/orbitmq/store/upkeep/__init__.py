@@ -1,0 +1,1 @@
+"""Flush, checkpoint, recovery, retention and the marker files of a store."""

@@ -1,0 +1,1 @@
+"""From messages to log bytes, queue units and index entries."""

@@ -1,0 +1,137 @@
+"""From a stored record to its queue unit and its index entry (Apache: ``ReputMessageService`` and its dispatchers).
+
+On a master every append dispatches itself, inline. Here is the same for records that came another way: replicated
+bytes and records found by recovery. What to do with a record whose number does not continue its queue is decided in
+one place, ``Dispatcher.settle``.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from orbitmq.codes import TRANSACTION_MASK, Property, SysFlag
+from orbitmq.model.delay_levels import DelayLevels
+from orbitmq.record.hashing import tags_code
+from orbitmq.record.properties import find_property
+from orbitmq.record.scan import ScannedRecord
+from orbitmq.store.errors import BadQueueName
+from orbitmq.store.index.index_service import BUILD_COUNT, IndexService
+from orbitmq.store.layout import SCHEDULE_TOPIC
+from orbitmq.store.queues.consume_queue import ConsumeQueue
+from orbitmq.store.queues.extensions import Extensions
+from orbitmq.store.queues.queue_table import QueueTable
+
+__all__ = ["NO_UNIT", "Dispatcher", "due_or_tag_code"]
+
+logger = logging.getLogger(__name__)
+
+NO_UNIT: Final = (int(SysFlag.TRANSACTION_PREPARED), int(SysFlag.TRANSACTION_ROLLBACK))
+"""Transaction types that are in the log but in no queue."""
+_TRANSACTION_MASK: Final = int(TRANSACTION_MASK)
+_DELAY: Final = Property.DELAY.encode()
+_TAGS: Final = Property.TAGS.encode()
+
+GAP_UNITS_MAX: Final = 100_000
+"""A jump in a queue's numbers beyond this is a rotten number, not lost messages; filling it would fill the disk."""
+
+
+FIRST_NUMBER_MAX: Final = 1 << 48
+"""No queue gets this far: a million messages a second for nine years."""
+
+
+def due_or_tag_code(properties: bytes, store_ms: int, levels: DelayLevels) -> int:
+    """The third field of a unit of the schedule topic: when the message is due, else its tag code."""
+    text = find_property(properties, _DELAY)
+    if text is not None and text.isdigit() and (level := int(text)) > 0:
+        return levels.due_ms(level, store_ms)
+    return tags_code(find_property(properties, _TAGS))
+
+
+class Dispatcher:
+    """Places records into queues and index."""
+
+    def __init__(
+        self,
+        queues: QueueTable,
+        index: IndexService | None,
+        levels: DelayLevels,
+        extensions: Extensions | None,
+    ) -> None:
+        self._queues = queues
+        self._index = index
+        self._levels = levels
+        self._extensions = extensions
+
+    def dispatch(self, record: ScannedRecord) -> ConsumeQueue | None:
+        """Take in a replicated record; gives the queue it went to, if any."""
+        topic = record.topic.decode("utf-8", "replace")
+        if self._index is not None:
+            self.feed_index(topic, record)
+        if record.sys_flag & _TRANSACTION_MASK in NO_UNIT:
+            return None
+        try:
+            queue = self._queues.create(topic, record.queue_id)
+        except BadQueueName as error:
+            logger.error("record not dispatched log_offset=%d reason=%s", record.log_offset, error)
+            return None
+        if record.log_offset < queue.log_end:
+            return None
+        if record.queue_offset != queue.max_offset:
+            # A replica takes over what its master wrote: a number that jumps is noted, not refused.
+            reason = self.settle(queue, record.queue_offset, record.log_offset, strict=False)
+            if reason:
+                logger.error("record not dispatched log_offset=%d reason=%s", record.log_offset, reason)
+                return None
+        code = self.code(queue, record.properties, record.store_timestamp_ms)
+        queue.append(record.log_offset, record.size, code)
+        return queue
+
+    def code(self, queue: ConsumeQueue, properties: bytes, store_ms: int) -> int:
+        """The third field of a unit."""
+        if queue.topic == SCHEDULE_TOPIC:
+            code = due_or_tag_code(properties, store_ms, self._levels)
+        else:
+            code = tags_code(find_property(properties, _TAGS))
+        if self._extensions is not None:
+            code = self._extensions.code(queue, code, store_ms, properties)
+        return code
+
+    def feed_index(self, topic: str, record: ScannedRecord) -> None:
+        """Note a record for the key index."""
+        index = self._index
+        assert index is not None
+        index.pending.append(
+            (topic, record.properties, record.sys_flag, record.log_offset, record.store_timestamp_ms)
+        )
+        if len(index.pending) >= BUILD_COUNT:
+            index.build()
+
+    def settle(self, queue: ConsumeQueue, queue_offset: int, log_offset: int, *, strict: bool) -> str:
+        """Make ``queue_offset`` the next number of a queue that expects another one, if that can be explained.
+
+        Gives the reason when it cannot. ``strict``: this store's own writer numbered the queue and noted every
+        deletion, so only a queue whose beginning has expired may start above 0, and nothing else may jump.
+        """
+        expected = queue.max_offset
+        if queue_offset == 0 and not strict:
+            logger.warning(
+                "topic was deleted and made again topic=%s queue_id=%d", queue.topic, queue.queue_id
+            )
+            queue.clear()
+            return ""
+        gap = queue_offset - expected
+        if expected == 0 and gap <= FIRST_NUMBER_MAX:
+            queue.start_at(queue_offset)
+            return ""
+        if strict or not 0 < gap <= GAP_UNITS_MAX:
+            return f"queue offset {queue_offset} where {expected} was expected"
+        logger.error(
+            "messages missing topic=%s queue_id=%d from=%d to=%d",
+            queue.topic,
+            queue.queue_id,
+            expected,
+            queue_offset,
+        )
+        queue.skip_to(queue_offset, log_offset)
+        return ""

@@ -1,0 +1,269 @@
+"""Delay levels: order, timing, cursors, and what a bad store or a bad record does to them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.unit.broker.kit import CONFIG, message, open_store, safe_file
+
+from orbitmq.broker.delivery.parking import Intake
+from orbitmq.broker.delivery.schedule import Schedule
+from orbitmq.broker.figures.stats import BrokerStats
+from orbitmq.errors import MessageIllegal
+from orbitmq.model.delay_levels import DelayLevels
+from orbitmq.model.names import HALF_TOPIC, SCHEDULE_TOPIC
+from orbitmq.record.codec import Record, decode_record
+from orbitmq.record.properties import encode_properties, find_property
+from orbitmq.runtime.clock import SYSTEM_CLOCK
+from orbitmq.store.errors import MessageTooLarge, StoreUnavailable
+from orbitmq.store.message_store import MessageStore
+from orbitmq.store.types import Appended, NewMessage
+from orbitmq.testing.manual_clock import ManualClock
+
+START_MS = 1_700_000_000_000
+
+
+class Bench:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.clock = ManualClock(START_MS)
+        self.levels = DelayLevels()
+        self.store = open_store(directory, self.clock)
+        self.intake = Intake(self.store, self.levels)
+        self.schedule = self.new_schedule()
+
+    def new_schedule(self) -> Schedule:
+        schedule = Schedule(
+            config=CONFIG,
+            store=self.store,
+            levels=self.levels,
+            stats=BrokerStats(),
+            file=safe_file(self.directory, "delayOffset.json"),
+            clock=self.clock,
+        )
+        schedule.load()
+        return schedule
+
+    def send(self, level: int | str, body: bytes = b"x", queue_id: int = 3) -> NewMessage:
+        sent = message("T", queue_id, body)
+        sent.properties = encode_properties({"DELAY": str(level), "own": "1"})
+        sent.reconsume_times = 2
+        placed = self.intake.before_store(sent)
+        self.store.append(placed)
+        return placed
+
+    def deliver(self) -> int | None:
+        return asyncio.run(self.schedule.deliver_due())
+
+    def delivered(self, topic: str = "T", queue_id: int = 3) -> list[Record]:
+        units = self.store.units(topic, queue_id, 0, 10_000)
+        return [decode_record(self.store.record_at(offset, size) or b"") for offset, size, _ in units]
+
+    def bodies(self) -> list[bytes]:
+        return [record.body for record in self.delivered()]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    made.store.close()
+
+
+@pytest.mark.parametrize(("level", "stored_level"), [(1, 1), (18, 18), (19, 18), (1_000, 18)])
+def test_a_level_chooses_the_queue(bench: Bench, level: int, stored_level: int) -> None:
+    placed = bench.send(level)
+    assert (placed.topic, placed.queue_id) == (SCHEDULE_TOPIC, stored_level - 1)
+    assert find_property(placed.properties, b"REAL_TOPIC") == b"T"
+    assert find_property(placed.properties, b"REAL_QID") == b"3"
+    assert find_property(placed.properties, b"DELAY") == b"%d" % stored_level
+    [(_, _, due_ms)] = bench.store.units(SCHEDULE_TOPIC, stored_level - 1, 0, 1)
+    assert due_ms == START_MS + bench.levels.delay_ms(stored_level)
+
+
+@pytest.mark.parametrize("level", [0, -3])
+def test_no_level_means_no_delay(bench: Bench, level: int) -> None:
+    assert bench.send(level).topic == "T"
+
+
+def test_a_level_that_is_no_number_is_refused(bench: Bench) -> None:
+    with pytest.raises(MessageIllegal, match="DELAY"):
+        bench.send("soon")
+
+
+def test_a_message_is_delivered_when_due_and_not_before(bench: Bench) -> None:
+    bench.send(1, b"a")
+    bench.clock.advance(400)
+    bench.send(1, b"b")
+    assert bench.deliver() == START_MS + 1_000
+    bench.clock.advance(599)
+    assert (bench.deliver(), bench.bodies()) == (START_MS + 1_000, [])
+    bench.clock.advance(1)
+    assert (bench.deliver(), bench.bodies()) == (START_MS + 1_400, [b"a"])
+    bench.clock.advance(400)
+    assert (bench.deliver(), bench.bodies()) == (None, [b"a", b"b"])
+    [first, _] = bench.delivered()
+    # As Apache's: the properties it waited with stay.
+    assert first.property_map() == {"DELAY": "1", "own": "1", "REAL_TOPIC": "T", "REAL_QID": "3"}
+    assert (first.reconsume_times, first.store_timestamp_ms) == (2, START_MS + 1_000)
+
+
+def test_a_clock_set_back_does_not_hold_messages_longer_than_their_level(bench: Bench) -> None:
+    bench.send(1)
+    bench.clock.jump(START_MS - 3_600_000)
+    bench.deliver()
+    assert bench.bodies() == [b"x"]
+
+
+def test_long_levels_do_not_hold_up_others(bench: Bench) -> None:
+    for number in range(200):
+        bench.send(1, b"one %d" % number)
+    bench.send(2, b"two")
+    bench.clock.advance(5_000)
+    bench.deliver()
+    bodies = bench.bodies()
+    assert len(bodies) == 201
+    assert bodies.index(b"two") < 100
+    assert [body for body in bodies if body != b"two"] == [b"one %d" % number for number in range(200)]
+
+
+def test_cursors_are_saved_as_apache_does_and_nothing_is_repeated(bench: Bench) -> None:
+    for level in (1, 1, 2):
+        bench.send(level)
+    bench.clock.advance(1_000)
+    bench.deliver()
+    bench.schedule.persist()
+    text = (bench.directory / "delayOffset.json").read_text()
+    assert '\t"offsetTable":{\n\t\t1:2,\n\t\t2:0\n\t}' in text
+    bench.schedule = bench.new_schedule()
+    assert bench.schedule.progress() == {1: (2, 2), 2: (0, 1)}
+    bench.clock.advance(4_000)
+    bench.deliver()
+    assert len(bench.bodies()) == 3
+
+
+@pytest.mark.parametrize(("saved", "corrected"), [(-5, 0), (99, 2)])
+def test_a_cursor_outside_its_queue_is_corrected(bench: Bench, saved: int, corrected: int) -> None:
+    bench.send(1)
+    bench.send(1)
+    (bench.directory / "delayOffset.json").write_text(json.dumps({"offsetTable": {"1": saved}}))
+    assert bench.new_schedule().progress() == {1: (corrected, 2)}
+
+
+def test_a_store_that_refuses_is_tried_again_without_skipping(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.send(1, b"a")
+    bench.send(1, b"b")
+    bench.clock.advance(1_000)
+
+    def refuse(_messages: object) -> list[Appended]:
+        raise StoreUnavailable("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.store, "append_batch", refuse)
+        assert bench.deliver() == START_MS + 1_100
+    assert bench.deliver() is None
+    assert bench.bodies() == [b"a", b"b"]
+
+
+def test_one_message_the_store_never_takes_does_not_block_its_level(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for body in (b"a", b"too big", b"c"):
+        bench.send(1, body)
+    bench.clock.advance(1_000)
+    append = bench.store.append_batch
+    unavailable = True
+
+    def picky(messages: list[NewMessage]) -> list[Appended]:
+        nonlocal unavailable
+        if any(one.body == b"too big" for one in messages):
+            raise MessageTooLarge("the limit was lowered")
+        if unavailable and [one.body for one in messages] == [b"c"]:
+            unavailable = False
+            raise StoreUnavailable("full for a moment")
+        return append(messages)
+
+    monkeypatch.setattr(bench.store, "append_batch", picky)
+    assert bench.deliver() == START_MS + 1_100
+    assert bench.deliver() is None
+    # What was stored before the refusal is not stored again.
+    assert bench.bodies() == [b"a", b"c"]
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {},
+        {"REAL_TOPIC": "T"},
+        {"REAL_TOPIC": "T", "REAL_QID": "x"},
+        {"REAL_TOPIC": HALF_TOPIC, "REAL_QID": "0"},
+        {"REAL_TOPIC": "a/b", "REAL_QID": "0"},
+    ],
+)
+def test_a_record_that_cannot_be_delivered_is_passed_over(bench: Bench, properties: dict[str, str]) -> None:
+    bad = message(SCHEDULE_TOPIC, 0, b"bad")
+    bad.properties = encode_properties({"DELAY": "1", **properties})
+    bench.store.append(bad)
+    bench.send(1, b"good")
+    bench.clock.advance(1_000)
+    bench.deliver()
+    assert bench.bodies() == [b"good"]
+    assert bench.store.max_offset(HALF_TOPIC, 0) == 0
+
+
+def test_a_slave_takes_the_cursors_of_its_master(bench: Bench) -> None:
+    bench.send(1)
+    bench.schedule.take(b'{"dataVersion":{"counter":7,"stateVersion":0,"timestamp":5},"offsetTable":{1:1}}')
+    bench.clock.advance(1_000)
+    bench.deliver()
+    assert bench.bodies() == []
+    assert read_json_offsets(bench.directory / "delayOffset.json") == {"1": 1}
+
+
+def read_json_offsets(path: Path) -> dict[str, int]:
+    text = path.read_text().replace("{1:", '{"1":')
+    found = json.loads(text)["offsetTable"]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_running_it_sleeps_until_a_head_is_due_or_a_message_comes(tmp_path: Path) -> None:
+    """With the real clock: an idle service notices a new message at once, and delivers it when it is due."""
+    store: MessageStore = open_store(tmp_path)
+    levels = DelayLevels("1s")
+
+    async def main() -> float:
+        schedule = Schedule(
+            config=CONFIG,
+            store=store,
+            levels=levels,
+            stats=BrokerStats(),
+            file=safe_file(tmp_path, "delayOffset.json"),
+            clock=SYSTEM_CLOCK,
+        )
+        schedule.load()
+        arrived = asyncio.Event()
+        store.on_arrival = lambda topic, queue_id: (
+            schedule.arrived(queue_id) if topic == SCHEDULE_TOPIC else arrived.set()
+        )
+        schedule.start()
+        await asyncio.sleep(0.05)
+        store._appender._now_ms = SYSTEM_CLOCK.now_ms
+        sent = message("T")
+        sent.properties = encode_properties({"DELAY": "1"})
+        started = SYSTEM_CLOCK.monotonic()
+        store.append(Intake(store, levels).before_store(sent))
+        await asyncio.wait_for(arrived.wait(), 5)
+        took = SYSTEM_CLOCK.monotonic() - started
+        await schedule.stop()
+        return took
+
+    took = asyncio.run(main())
+    store.close()
+    assert 0.999 <= took < 1.3

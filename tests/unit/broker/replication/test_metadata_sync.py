@@ -1,0 +1,190 @@
+"""A round of a slave's copying against a master that answers, refuses, or sends rubbish."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import cast
+
+import pytest
+from tests.unit.broker.kit import CONFIG, safe_file
+
+from orbitmq.broker.delivery.schedule import Schedule
+from orbitmq.broker.delivery.timers import Timers
+from orbitmq.broker.replication.metadata_sync import KeptTable, MetadataSync
+from orbitmq.broker.tables.groups import GroupTable
+from orbitmq.broker.tables.offsets import ConsumerOffsets
+from orbitmq.broker.tables.topics import TopicTable
+from orbitmq.codes import RequestCode
+from orbitmq.model.data_version import DataVersion
+from orbitmq.model.group import SubscriptionGroupConfig
+from orbitmq.model.topic import TopicConfig
+from orbitmq.testing.manual_clock import ManualClock
+from orbitmq.transport.client import RpcClient
+from orbitmq.wire import bodies
+from orbitmq.wire.frame import Frame
+
+VERSION = DataVersion(timestamp_ms=5, counter=7)
+ORDER = [
+    RequestCode.GET_ALL_TOPIC_CONFIG,
+    RequestCode.GET_ALL_CONSUMER_OFFSET,
+    RequestCode.GET_ALL_DELAY_OFFSET,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    RequestCode.GET_TIMER_CHECK_POINT,
+]
+ANSWERS: dict[int, bytes] = {
+    RequestCode.GET_ALL_TOPIC_CONFIG: bodies.TopicConfigWrapper(
+        data_version=VERSION, topic_config_table={"T": TopicConfig(topic_name="T")}
+    ).encode(),
+    # As an Apache master writes it: numbers as keys without quotes.
+    RequestCode.GET_ALL_CONSUMER_OFFSET: b'{"dataVersion":{"counter":7},"offsetTable":{"T@g":{0:4,1:5}}}',
+    RequestCode.GET_ALL_DELAY_OFFSET: b'{"offsetTable":{1:9}}',
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: bodies.SubscriptionGroupWrapper(
+        data_version=VERSION, subscription_group_table={"g": SubscriptionGroupConfig(group_name="g")}
+    ).encode(),
+    RequestCode.GET_TIMER_CHECK_POINT: bodies.TimerCheckPoint(timer_queue_offset=3).encode(),
+}
+
+
+class Taken:
+    """Where delay cursors and the timers' check point go."""
+
+    def __init__(self) -> None:
+        self.contents: list[bytes] = []
+
+    def take(self, content: bytes) -> None:
+        self.contents.append(content)
+
+
+class Master:
+    """Answers as told, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.answers = dict(ANSWERS)
+        self.refused: set[int] = set()
+
+    async def call(self, address: str, code: int, *, timeout_s: float) -> Frame:
+        assert address == "master:1"
+        self.asked.append(code)
+        if code in self.refused:
+            return Frame(1, 0, remark="no")
+        return Frame(0, 0, body=self.answers[code])
+
+
+class World:
+    def __init__(self, directory: Path) -> None:
+        clock = ManualClock()
+        self.master = Master()
+        self.delays, self.timers = Taken(), Taken()
+        self.topics = TopicTable(CONFIG, clock, safe_file(directory, "topics.json"))
+        self.groups = GroupTable(CONFIG, clock, safe_file(directory, "subscriptionGroup.json"))
+        self.offsets = ConsumerOffsets(CONFIG, clock, safe_file(directory, "consumerOffset.json"))
+        self.sync = MetadataSync(
+            config=CONFIG,
+            topics=self.topics,
+            offsets=self.offsets,
+            schedule=cast(Schedule, self.delays),
+            groups=self.groups,
+            timers=cast(Timers, self.timers),
+            rpc=cast(RpcClient, self.master),
+        )
+        self.sync.master_address = "master:1"
+
+    def round(self) -> None:
+        asyncio.run(self.sync.run_once())
+
+    def copied(self) -> list[bool]:
+        return [
+            set(self.topics.configs) == {"T"},
+            self.offsets.query("g", "T", 1) == 5,
+            bool(self.delays.contents),
+            set(self.groups.configs) == {"g"},
+            bool(self.timers.contents),
+        ]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_round_copies_everything_in_order_and_saves_it(world: World, tmp_path: Path) -> None:
+    world.round()
+    assert world.master.asked == ORDER
+    assert all(world.copied())
+    assert world.topics.data_version == world.groups.data_version == VERSION
+    for name in ("topics.json", "subscriptionGroup.json", "consumerOffset.json"):
+        assert (tmp_path / name).exists()
+
+
+def test_same_versions_replace_nothing_and_same_cursors_are_written_once(world: World) -> None:
+    world.round()
+    topics = world.topics.configs["T"]
+    world.round()
+    assert world.topics.configs["T"] is topics
+    assert len(world.delays.contents) == 1
+
+
+def test_without_a_master_nobody_is_asked(world: World) -> None:
+    world.sync.master_address = ""
+    world.round()
+    assert world.master.asked == []
+
+
+def all_but(code: int) -> list[bool]:
+    return [other != code for other in ORDER]
+
+
+@pytest.mark.parametrize("code", ORDER)
+def test_part_that_is_refused_is_logged_once_and_the_others_are_copied(
+    world: World, code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.master.refused.add(code)
+    with caplog.at_level(logging.WARNING):
+        world.round()
+        world.round()
+    assert world.copied() == all_but(code)
+    assert sum("not copied" in record.message for record in caplog.records) == 1, "once per outage"
+    world.master.refused.clear()
+    world.round()
+    assert all(world.copied())
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        RequestCode.GET_ALL_TOPIC_CONFIG,
+        RequestCode.GET_ALL_CONSUMER_OFFSET,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    ],
+)
+@pytest.mark.parametrize("rubbish", [b"", b"{", b"[]", b'{"offsetTable":7,"dataVersion":"x"}'])
+def test_part_that_cannot_be_read_changes_nothing(world: World, code: int, rubbish: bytes) -> None:
+    world.master.answers[code] = rubbish
+    world.round()
+    assert world.copied() == all_but(code)
+
+
+MODES = b'{"messageRequestModeMap":{"T":{"g":{"consumerGroup":"g","mode":"POP","popShareQueueNum":0,"topic":"T"}}}}'
+
+
+def test_table_that_means_nothing_here_is_kept_as_it_came(world: World, tmp_path: Path) -> None:
+    def table() -> KeptTable:
+        return KeptTable(safe_file(tmp_path, "messageRequestMode.json"), bodies.MessageRequestModes)
+
+    kept = table()
+    kept.load()
+    assert kept.encode() == b'{"messageRequestModeMap":{}}'
+    code = int(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+    world.sync.kept = {code: kept}
+    world.master.answers[code] = MODES
+    world.round()
+    assert world.master.asked == [*ORDER[:-1], code, ORDER[-1]]
+    world.master.answers[code] = b"[rubbish"
+    world.round()
+    assert kept.encode() == MODES
+    again = table()
+    again.load()
+    assert again.encode() == (tmp_path / "messageRequestMode.json").read_bytes() == MODES

@@ -1,0 +1,297 @@
+"""Sends of the plain producer: on the caller's thread while all goes well, over the loop when it does not."""
+
+from __future__ import annotations
+
+import inspect
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+
+import orbitmq.client
+from orbitmq.client import (
+    ClientClosedError,
+    ClientStateError,
+    Message,
+    SendContext,
+    SendFailed,
+    SendStatus,
+    sync,
+)
+from orbitmq.client.produce.blocking import IDLE_S, BlockingConnection, Patience
+from orbitmq.errors import ConnectionLostError, MessageIllegal, RequestTimeoutError
+from orbitmq.runtime.clock import SYSTEM_CLOCK
+from orbitmq.testing import RunningBroker, run_broker
+from orbitmq.wire.frame import FrameDecoder, encode_response
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[RunningBroker]:
+    with run_broker() as running:
+        yield running
+
+
+@contextmanager
+def peer(serve: Callable[[socket.socket], None]) -> Iterator[str]:
+    """A server for one connection after the other; gives its address."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def run() -> None:
+        while True:
+            try:
+                end, _ = listening.accept()
+            except OSError:
+                return
+            with end:
+                serve(end)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def connect(address: str, patience: Patience | None = None) -> BlockingConnection:
+    return BlockingConnection(address, 3.0, SYSTEM_CLOCK, patience or Patience())
+
+
+def test_answers_are_matched_whatever_comes_before_and_however_they_are_cut() -> None:
+    def serve(end: socket.socket) -> None:
+        [request] = FrameDecoder().feed(end.recv(65_536))
+        stray = encode_response(0, request.opaque + 7)
+        answer = encode_response(0, request.opaque, body=b"this one")
+        end.sendall(stray + answer[:9])
+        end.sendall(answer[9:])
+
+    with peer(serve) as address:
+        connection = connect(address)
+        assert connection.call(310, b"", b"x", 5.0, SYSTEM_CLOCK.monotonic()).body == b"this one"
+        connection.close()
+
+
+def test_looking_without_sleep_pays_for_one_thread_while_answers_come_soon() -> None:
+    patience = Patience()
+    assert patience.pays(1.0)
+    patience.note(True)
+    assert patience.pays(2.0)
+    waits = []
+    for _ in range(10):
+        patience.note(False)
+        waits.append(0)
+        while not patience.pays(3.0):
+            waits[-1] += 1
+    assert waits == [2, 4, 8, 16, 32, 64, 128, 256, 256, 256], "ever rarer, but never given up"
+    patience.note(True)
+    assert patience.pays(3.0)
+    with ThreadPoolExecutor(1) as other:
+        assert not other.submit(patience.pays, 4.0).result()
+    assert not patience.pays(4.05), "two threads send in turn"
+    assert not patience.pays(4.1)
+    assert patience.pays(4.2), "the other one has not sent for a while"
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.05])
+def test_answer_is_found_by_looking_or_by_sleeping(delay_s: float) -> None:
+    noted: list[bool] = []
+
+    class Noting(Patience):
+        def note(self, found: bool) -> None:
+            noted.append(found)
+
+    def serve(end: socket.socket) -> None:
+        decoder = FrameDecoder()
+        while data := end.recv(65_536):
+            for request in decoder.feed(data):
+                threading.Event().wait(delay_s)
+                end.sendall(encode_response(0, request.opaque, body=request.body))
+
+    with peer(serve) as address:
+        connection = connect(address, Noting())
+        for number in range(20):
+            body = b"%d" % number
+            assert connection.call(310, b"", body, 5.0, SYSTEM_CLOCK.monotonic()).body == body
+        connection.close()
+    assert len(noted) == 20, "one look for each answer"
+    if delay_s:
+        assert not any(noted), "none comes so soon"
+
+
+@pytest.mark.parametrize(
+    ("sent", "error", "text"),
+    [
+        (b"", ConnectionLostError, "closed"),
+        (b"GET / HTTP/1.1\r\n\r\n", ConnectionLostError, "rubbish"),
+    ],
+)
+def test_bad_peers_end_a_call_with_the_reason(sent: bytes, error: type[Exception], text: str) -> None:
+    def serve(end: socket.socket) -> None:
+        end.recv(65_536)
+        end.sendall(sent)
+
+    with peer(serve) as address:
+        connection = connect(address)
+        with pytest.raises(error, match=text):
+            connection.call(310, b"", b"x", 5.0, SYSTEM_CLOCK.monotonic())
+        assert not connection.is_alive()
+        connection.close()
+
+
+@pytest.mark.parametrize("trickle", [False, True])
+@pytest.mark.slow
+def test_call_ends_at_its_time_out_even_if_the_peer_trickles(trickle: bool) -> None:
+    over = threading.Event()
+
+    def serve(end: socket.socket) -> None:
+        for byte in encode_response(0, 1, body=b"x" * 1000) if trickle else b"":
+            end.sendall(bytes([byte]))
+            if over.wait(0.02):
+                return
+        over.wait(10)
+
+    with peer(serve) as address:
+        connection = connect(address)
+        started = SYSTEM_CLOCK.monotonic()
+        with pytest.raises(RequestTimeoutError):
+            connection.call(310, b"", b"x", 0.3, SYSTEM_CLOCK.monotonic())
+        assert SYSTEM_CLOCK.monotonic() - started < 2.0
+        over.set()
+        connection.close()
+
+
+def test_nobody_listening_is_a_lost_connection() -> None:
+    with pytest.raises(ConnectionLostError, match="cannot connect"):
+        connect("127.0.0.1:1")
+
+
+@pytest.mark.slow
+def test_threads_send_side_by_side_and_keep_no_more_connections_than_they_are(broker: RunningBroker) -> None:
+    with sync.Producer("threads", broker.name_server) as producer:
+        first = producer.send(Message("threads", "first"))  # over the loop: the route is not known yet
+        assert not producer._sends._idle
+        with ThreadPoolExecutor(8) as pool:
+            results = list(pool.map(lambda n: producer.send(Message("threads", f"m{n}")), range(400)))
+        assert len({(r.queue, r.queue_offset) for r in [first, *results]}) == 401
+        assert len({r.message_id for r in results}) == 400
+        [idle] = producer._sends._idle.values()
+        assert 1 <= len(idle) <= 8
+        for connection in idle:
+            connection.used_at -= 2 * IDLE_S
+        producer._sends.close_idle()
+        assert not idle
+        batch = producer.send_batch(Message("threads", f"b{n}") for n in range(5))
+        assert [r.status for r in batch] == [SendStatus.OK] * 5
+        [kept] = idle
+    assert not kept.is_alive()
+    with pytest.raises(ClientClosedError):
+        producer.send(Message("threads", "late"))
+
+
+@pytest.mark.slow
+def test_dead_idle_connection_is_replaced_and_a_dead_one_in_use_retried(broker: RunningBroker) -> None:
+    with sync.Producer("dead", broker.name_server) as producer:
+        for _ in range(2):
+            producer.send(Message("dead", "x"))
+        [idle] = producer._sends._idle.values()
+        for idle_for_s in (60.0, 0.0):  # one that is looked at before its use, and one that is not
+            [connection] = idle
+            connection._socket.shutdown(socket.SHUT_RDWR)
+            connection.used_at -= idle_for_s
+            assert producer.send(Message("dead", "y")).status is SendStatus.OK
+            assert connection not in idle
+            producer.send(Message("dead", "z"))
+        queue = producer.queues("dead")[0]
+        [connection] = idle
+        connection._socket.shutdown(socket.SHUT_RDWR)
+        with pytest.raises(SendFailed) as caught:
+            producer.send(Message("dead", "one attempt"), queue=queue)
+        assert caught.value.attempts == 1
+        assert producer.send(Message("dead", "again"), queue=queue).queue == queue
+        [connection] = idle
+        connection._socket.shutdown(socket.SHUT_RDWR)
+        connection.used_at -= 60.0  # looked at first: not even a send with one attempt notices
+        assert producer.send(Message("dead", "noticed"), queue=queue).queue == queue
+
+
+@pytest.mark.slow
+def test_keys_selectors_hooks_and_refusals_are_as_in_the_asyncio_producer(broker: RunningBroker) -> None:
+    with sync.Producer("rules", broker.name_server) as producer:
+        producer.send(Message("rules", "x"))
+        by_key = [producer.send(Message("rules", "x", shard_key="k")).queue for _ in range(3)]
+        assert len(set(by_key)) == 1
+        chosen = producer.send(Message("rules", "x"), select=lambda queues: queues[2])
+        assert chosen.queue.queue_id == 2
+        with pytest.raises(MessageIllegal):
+            producer.send(Message("rules", ""))
+        seen: list[SendContext] = []
+
+        class Hook:
+            def before_send(self, context: SendContext) -> None:
+                seen.append(context)
+
+            def after_send(self, context: SendContext) -> None:
+                assert context.result is not None
+
+        producer.add_hook(Hook())
+        producer.send(Message("rules", "x"))
+        producer.send_batch([Message("rules", "x")])
+        assert len(seen) == 2
+
+        async def on_the_loop() -> None:
+            with pytest.raises(ClientStateError, match="wait for itself"):
+                producer.send(Message("rules", "x"))
+
+        producer._loop.run(on_the_loop())
+
+
+FORK = """
+import os, sys
+from orbitmq import ForkedError, Message, sync
+with sync.Producer("fork", sys.argv[1]) as producer:
+    for _ in range(2):
+        producer.send(Message("fork", "x"))
+    child = os.fork()
+    if child == 0:
+        told = 0
+        for call in (producer.send, producer.send_async, producer.send_oneway):
+            try:
+                call(Message("fork", "y"))
+            except ForkedError:
+                told += 1
+        with sync.Producer("fork-child", sys.argv[1]) as new:
+            new.send(Message("fork", "z"))
+        os._exit(told)
+    _, status = os.waitpid(child, 0)
+    producer.send(Message("fork", "still works"))
+print(os.waitstatus_to_exitcode(status))
+"""
+
+
+@pytest.mark.slow
+def test_child_of_a_fork_is_told_to_make_its_own_client(broker: RunningBroker) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORK, broker.name_server], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "3"), done.stderr
+
+
+@pytest.mark.parametrize("name", ["Producer", "PushConsumer", "LitePullConsumer", "PullConsumer"])
+def test_facade_has_every_public_call_with_the_same_parameters(name: str) -> None:
+    ours, plain = getattr(orbitmq.client, name), getattr(sync, name)
+    # What the instance of a client asks of it (``Member``) is not for users.
+    internal = {"topics", "producer_data", "consumer_data", "routes"}
+    for call, function in inspect.getmembers(ours, inspect.isfunction):
+        if call.startswith("_") or call in internal:
+            continue
+        assert hasattr(plain, call), f"{name}.{call}"
+        wanted = list(inspect.signature(function).parameters)
+        assert list(inspect.signature(getattr(plain, call)).parameters) == wanted, f"{name}.{call}"
