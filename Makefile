@@ -48,11 +48,10 @@ docs: setup  ## the documents as a site
 
 lock:  ## renew requirements/dev.txt (all hashes, no index address)
 	@$(PYTHON) -m venv --clear build/lock
-	@build/lock/bin/pip install --quiet --disable-pip-version-check pip-tools
-	@env -u PIP_FIND_LINKS CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile --quiet --upgrade \
-		--strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
-		--build-deps-for editable --extra dev \
-		--extra otel --extra failover --extra spark --extra decode --extra lake --extra console --extra proxy --output-file requirements/dev.txt pyproject.toml
+	@build/lock/bin/pip install --quiet --disable-pip-version-check uv
+	@UV_NATIVE_TLS=1 build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --upgrade \
+		--strip-extras --generate-hashes --custom-compile-command "make lock" \
+		--all-extras --output-file requirements/dev.txt pyproject.toml
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist
