@@ -158,7 +158,7 @@ class _Reader:
         return bool(frames)
 
 
-class _Load:
+class Load:
     """One broker and one topic, with one reader per queue for each expression."""
 
     def __init__(self, namesrv: Namesrv, broker: Broker, topic: str) -> None:
@@ -244,7 +244,7 @@ def _sum(rounds: list[Figures]) -> Figures:
     }
 
 
-def _live(loads: dict[str, _Load], rounds: int) -> dict[str, dict[str, Figures]]:
+def _live(loads: dict[str, Load], rounds: int) -> dict[str, dict[str, Figures]]:
     filled: dict[str, list[Figures]] = {server: [] for server in loads}
     for load in loads.values():
         load.subscribe()
@@ -265,7 +265,7 @@ def _live(loads: dict[str, _Load], rounds: int) -> dict[str, dict[str, Figures]]
     }
 
 
-def _backlog(loads: dict[str, _Load], seconds: float, rounds: int) -> dict[str, dict[str, Figures]]:
+def _backlog(loads: dict[str, Load], seconds: float, rounds: int) -> dict[str, dict[str, Figures]]:
     for load in loads.values():
         load.fill()
         load.subscribe()
@@ -299,11 +299,11 @@ def run(
         cases: dict[str, dict[str, dict[str, Figures]]] = {}
         # The backlog first: by then Apache's JIT knows the code, also for the shorter runs of the live case.
         if not live_only:
-            loads = {server: _Load(*both, BACKLOG) for server, both in servers.items()}
+            loads = {server: Load(*both, BACKLOG) for server, both in servers.items()}
             cases["backlog"] = _backlog(loads, seconds, rounds)
             for load in loads.values():
                 load.close()
-        loads = {server: _Load(*both, TOPIC) for server, both in servers.items()}
+        loads = {server: Load(*both, TOPIC) for server, both in servers.items()}
         cases["live"] = _live(loads, rounds)
         for load in loads.values():
             load.close()
