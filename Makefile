@@ -6,14 +6,16 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test lint types unit soak bench docs clean lock
+.PHONY: help setup demo run test lint types kernel unit soak bench docs clean lock
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
 setup: $(STAMP)  ## build .venv with the orbitmq command and all development tools
 
-$(STAMP): requirements/dev.txt pyproject.toml scripts/setup.sh
+KERNEL := kernel/Cargo.toml kernel/pyproject.toml $(wildcard kernel/src/*.rs)
+
+$(STAMP): requirements/dev.txt pyproject.toml scripts/setup.sh scripts/build_kernel.sh $(KERNEL)
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash scripts/setup.sh
 	@touch $@
 
@@ -38,7 +40,13 @@ unit: setup  ## every test; what fails runs once more, since JVMs and sockets be
 soak: setup  ## the long and repetitive tests that `make test` leaves out
 	@$(BIN)/pytest -m soak --timeout 3600
 
-test: lint types unit  ## lint, types and every test
+kernel: setup  ## cargo test and clippy, where cargo is present
+	@if command -v cargo >/dev/null; then cd kernel && cargo test --quiet --no-default-features; \
+		else echo "no cargo: the crate kernel/ is not tested"; fi
+	@if cargo clippy --version >/dev/null 2>&1; then cd kernel && cargo clippy --quiet --all-targets -- -D warnings; \
+		else echo "no clippy: the crate kernel/ is not linted"; fi
+
+test: lint types kernel unit  ## lint, types and every test
 
 bench: setup  ## the benchmarks, beside Apache RocketMQ where Java is present
 	@$(BIN)/orbitmq bench all

@@ -117,6 +117,18 @@ check_go() {
     fi
 }
 
+check_cargo() {
+    if ! command -v cargo >/dev/null && may_install; then
+        say "installing cargo for the compiled kernel"
+        apt_install cargo || say "apt-get could not install cargo"
+    fi
+    if ! command -v cargo >/dev/null; then
+        say "cargo was not found: the plain kernel is used (to have the fast one: apt-get install cargo)"
+    elif ! VENV="$VENV" bash scripts/build_kernel.sh; then
+        say "the compiled kernel could not be built: the plain kernel is used"
+    fi
+}
+
 if ! new_enough "$VENV/bin/python" || ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then
     build_venv
 fi
@@ -124,6 +136,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1
 say "installing the pinned packages"
 "$VENV/bin/python" -m pip install --quiet --require-hashes -r requirements/dev.txt
 "$VENV/bin/python" -m pip install --quiet --no-deps --no-build-isolation --no-index -e .
+check_cargo
 check_java
 check_etcd
 check_go

@@ -15,6 +15,7 @@ import pytest
 
 from orbitmq import __version__
 from orbitmq.codes import RequestCode
+from orbitmq.kernel import NAME as KERNEL
 from orbitmq.transport.client import RpcClient
 from orbitmq.wire.frame import Frame
 
@@ -165,7 +166,7 @@ def test_command_offers_what_is_there_and_knows_its_version() -> None:
     shown = orbitmq("--help")
     assert shown.returncode == 0
     assert "namesrv" in shown.stdout
-    assert orbitmq("--version").stdout == f"orbitmq, version {__version__}\n"
+    assert orbitmq("--version").stdout == f"orbitmq, version {__version__}, {KERNEL} kernel\n"
     unknown = orbitmq("nonsense")
     assert unknown.returncode == 2
     assert "No such command" in unknown.stderr

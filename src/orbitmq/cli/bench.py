@@ -24,6 +24,7 @@ import click
 
 from orbitmq import __version__
 from orbitmq.cli.servers import fail
+from orbitmq.kernel import NAME as KERNEL
 from orbitmq.runtime.machine import physical_memory_bytes
 
 __all__ = ["bench_command"]
@@ -75,7 +76,13 @@ def bench_command(part: str, json_file: Path | None, ours_only: bool, seconds: f
         _show(module, results[module])
     if not results:
         fail(f"nothing of {part} could be measured")
-    report = {"machine": _machine(), "commit": _commit(root), "version": __version__, "results": results}
+    report = {
+        "machine": _machine(),
+        "commit": _commit(root),
+        "version": __version__,
+        "kernel": KERNEL,
+        "results": results,
+    }
     target = json_file or root / "build" / "bench" / f"{part}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(report, indent=1) + "\n")

@@ -9,6 +9,7 @@ import click
 
 from orbitmq.cli.servers import fail, logging_options, metrics_text, read_config, run_server, set_options
 from orbitmq.errors import ConfigError
+from orbitmq.kernel import NAME as KERNEL
 from orbitmq.runtime.logs import configure_logging
 from orbitmq.runtime.options import options_of, render_value
 
@@ -61,6 +62,7 @@ def broker_command(
         lambda broker: (
             f"orbitmq broker ready, name {broker.config.broker_name}, address {broker.address}"
             + metrics_text(broker.metrics)
+            + f" ({KERNEL} kernel)"
         ),
         lambda broker: broker.failure(),
     )

@@ -8,6 +8,7 @@ import click
 
 from orbitmq.cli.servers import fail, logging_options, read_config, run_server, set_options
 from orbitmq.errors import ConfigError
+from orbitmq.kernel import NAME as KERNEL
 from orbitmq.runtime.logs import configure_logging
 from orbitmq.runtime.options import options_of, render_value
 
@@ -62,5 +63,5 @@ def filtersrv_command(
         logger.warning("unknown option ignored key=%s source=%s", key, properties.source)
     run_server(
         lambda: FilterServer(config),
-        lambda server: f"orbitmq filter server ready, address {server.address}",
+        lambda server: f"orbitmq filter server ready, address {server.address} ({KERNEL} kernel)",
     )

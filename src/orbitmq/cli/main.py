@@ -9,6 +9,7 @@ from typing import Final
 import click
 
 from orbitmq import __version__
+from orbitmq.kernel import NAME as KERNEL
 
 __all__ = ["main"]
 
@@ -56,7 +57,9 @@ def _is_present(name: str) -> bool:
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, "--version", prog_name="orbitmq")
+@click.version_option(
+    __version__, "--version", prog_name="orbitmq", message=f"%(prog)s, version %(version)s, {KERNEL} kernel"
+)
 def main() -> None:
     """orbitmq: Apache RocketMQ, rebuilt in Python."""
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from orbitmq.errors import ConfigError, OrbitError
+from orbitmq.kernel import NAME as KERNEL
 from orbitmq.runtime.logs import LOG_LEVELS, configure_logging
 from orbitmq.runtime.machine import open_all_files_allowed
 from orbitmq.runtime.options import (
@@ -216,5 +217,9 @@ def namesrv_command(
         logger.warning("unknown option ignored key=%s source=%s", key, properties.source)
     run_server(
         lambda: NameServer(config, stored=properties.values),
-        lambda server: f"orbitmq name server ready, address {server.address}" + metrics_text(server.metrics),
+        lambda server: (
+            f"orbitmq name server ready, address {server.address}"
+            + metrics_text(server.metrics)
+            + f" ({KERNEL} kernel)"
+        ),
     )

@@ -17,6 +17,7 @@ import click
 
 from orbitmq.cli.servers import fail, logging_options, read_config, run_server
 from orbitmq.errors import ConfigError
+from orbitmq.kernel import NAME as KERNEL
 from orbitmq.runtime.logs import configure_logging
 
 __all__ = ["up_command"]
@@ -179,7 +180,7 @@ def _ready(running: _Running) -> str:
     watch = f"  curl http://{running.metrics[0]}/metrics" if running.metrics else ""
     metrics = "".join(f"  metrics      http://{address}/metrics\n" for address in running.metrics)
     return f"""\
-orbitmq is ready (Ctrl-C stops it)
+orbitmq is ready, {KERNEL} kernel (Ctrl-C stops it)
   name server  {running.name_server}
   broker       {running.broker}
 {metrics}  data         {running.data} ({kept}; log in {running.log})

@@ -14,6 +14,7 @@ from typing import Final
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.figures.stats import BrokerStats, PutTimes, Rates
 from orbitmq.codes import Version, version_name
+from orbitmq.kernel import NAME as KERNEL
 from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.filesystem import DiskUsage, FileSystem
 from orbitmq.store.message_store import MessageStore
@@ -69,6 +70,7 @@ class RuntimeInfo:
         active = self._sources.active
         return {
             "brokerVersionDesc": version_name(Version.OURS),
+            "orbitmqKernel": KERNEL,
             "brokerActive": _text(not self._config.is_slave if active is None else active()),
             "startAcceptSendRequestTimeStamp": str(self._config.accept_sends_from_ms),
             **self._life(),

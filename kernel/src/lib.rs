@@ -1,0 +1,26 @@
+//! The compiled twin of `orbitmq.kernel.plain`: same functions, same results, same error classes.
+//!
+//! The Python modules under `src/orbitmq/kernel/plain` are the definition; a case is added there first. Here every length is
+//! checked before it is used, nothing panics on input, and nothing is kept between calls.
+#![forbid(unsafe_code)]
+
+use pyo3::prelude::*;
+
+mod frames;
+mod hashes;
+mod layout;
+mod records;
+mod select;
+
+/// Raised by one whenever a function is added or its signature changes: `orbitmq.kernel.chosen` refuses any other.
+const API: u32 = 1;
+
+#[pymodule]
+fn orbitmq_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("API", API)?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    hashes::register(module)?;
+    records::register(module)?;
+    frames::register(module)?;
+    select::register(module)
+}

@@ -1,0 +1,53 @@
+"""Chooses the kernel, once, when it is imported.
+
+The compiled one is taken where it is installed and speaks our version of the interface; ``ORBITMQ_KERNEL=plain`` or
+``fast`` forces one of them. Types are those of the plain functions.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from types import ModuleType
+from typing import TYPE_CHECKING, Final
+
+__all__ = ["API", "NAME", "body_crc", "java_hash_bytes"]
+
+API: Final = 1
+"""Of the functions below and their signatures; ``kernel/src/lib.rs`` has the same number."""
+
+
+def _load(wanted: str) -> ModuleType | None:
+    """The compiled kernel, or None for the plain one."""
+    if wanted not in ("", "plain", "fast"):
+        raise ImportError(f"ORBITMQ_KERNEL is {wanted!r}; it may be plain or fast")
+    if wanted == "plain":
+        return None
+    try:
+        fast = importlib.import_module("orbitmq_kernel")
+    except ImportError as error:
+        if wanted == "fast":
+            raise ImportError(
+                f"ORBITMQ_KERNEL=fast, but the compiled kernel cannot be imported ({error}); "
+                "install orbitmq[fast], or run make setup where cargo is present"
+            ) from error
+        return None
+    found = getattr(fast, "API", None)
+    if found == API:
+        return fast
+    if wanted == "fast":
+        raise ImportError(
+            f"ORBITMQ_KERNEL=fast, but the compiled kernel has interface {found}, {API} is needed; build it again"
+        )
+    return None
+
+
+_fast: Final = _load(os.environ.get("ORBITMQ_KERNEL", ""))
+NAME: Final = "plain" if _fast is None else "fast"
+"""Which kernel this process uses."""
+
+if TYPE_CHECKING or _fast is None:
+    from orbitmq.kernel.plain.hashes import body_crc, java_hash_bytes
+else:
+    body_crc = _fast.body_crc
+    java_hash_bytes = _fast.java_hash_bytes

@@ -1,0 +1,1 @@
+"""Plain kernel: select."""

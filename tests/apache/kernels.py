@@ -1,0 +1,37 @@
+"""Both kernels side by side, for tests that hold them equal. Stands here because only this harness may skip."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orbitmq.kernel.chosen import API
+
+PLAIN_MODULES = ("frames", "hashes", "records", "select")
+
+Kernel = Any
+"""The functions of one kernel by name; what they take and return is what the tests are about."""
+
+
+def load(name: str) -> Kernel:
+    """A kernel by its name. Where cargo is missing the fast one cannot be there: skip, or fail where that must not
+    happen (`CI=true` or `ORBITMQ_REQUIRE_APACHE=1`)."""
+    if name == "plain":
+        modules = [importlib.import_module(f"orbitmq.kernel.plain.{each}") for each in PLAIN_MODULES]
+        found = {public: getattr(each, public) for each in modules for public in getattr(each, "__all__", ())}
+        return SimpleNamespace(NAME="plain", **found)
+    try:
+        fast = importlib.import_module("orbitmq_kernel")
+        reason = "" if fast.API == API else f"the compiled kernel has interface {fast.API}, not {API}"
+    except ImportError as error:
+        reason = f"the compiled kernel is not built ({error})"
+    if reason:
+        reason += ": run scripts/build_kernel.sh"
+        if os.environ.get("CI") == "true" or os.environ.get("ORBITMQ_REQUIRE_APACHE") == "1":
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)
+    return fast
