@@ -153,7 +153,9 @@ def test_bad_option_names_file_line_and_key(tmp_path: Path, line: str, told: str
 
 def test_configuration_is_printed_file_under_command_line(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
-    file.write_text("brokerName=from-file\nnamesrvAddr=10.0.0.1:9876\nfileReservedTime=24\nnoSuchKey=1\n")
+    file.write_text(
+        "brokerName=from-file\nnamesrvAddr=10.0.0.1:9876\nfileReservedTime=24\nuseEpollNativeSelector=true\n"
+    )
     shown = orbitmq("broker", "-c", str(file), "-n", "10.0.0.2:9876;10.0.0.3:9876", "-p")
     assert shown.returncode == 0
     lines = shown.stdout.splitlines()
@@ -163,11 +165,36 @@ def test_configuration_is_printed_file_under_command_line(tmp_path: Path) -> Non
     assert len(lines) == len({line.partition("=")[0] for line in lines}), "no key twice"
 
 
-def test_unknown_option_is_a_warning(tmp_path: Path) -> None:
-    with broker(tmp_path, noSuchKey="1") as (process, _):
+def test_option_of_apache_without_effect_is_kept_shown_and_warned_of(tmp_path: Path) -> None:
+    with broker(tmp_path, useEpollNativeSelector="true") as (process, _):
         process.send_signal(signal.SIGTERM)
         assert process.wait(STOP_S) == 0
-    assert "unknown option ignored key=noSuchKey" in (tmp_path / "log").read_text()
+    log = (tmp_path / "log").read_text()
+    assert "options without effect here" in log
+    assert "useEpollNativeSelector" in log
+
+
+@pytest.mark.parametrize("name", ["2m-2s-sync", "2m-noslave", "broker", "widely-copied"])
+def test_configuration_written_for_apache_starts_unchanged(tmp_path: Path, name: str) -> None:
+    """Only what would leave the test's own directory and ports is overridden."""
+    file = Path(__file__).parent.parent / "golden" / "apache-conf" / f"{name}.properties"
+    with broker(tmp_path, "-c", str(file), storePathCommitLog=str(tmp_path / "log-files")) as (process, _):
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(STOP_S) == 0
+
+
+@pytest.mark.parametrize("key", ["aclEnable"])
+def test_promise_of_protection_that_is_not_kept_stops_the_start(tmp_path: Path, key: str) -> None:
+    ended = orbitmq("broker", *settings(tmp_path, **{key: "true"}))
+    assert ended.returncode == 1
+    assert f"{key}=true promises protection" in ended.stderr
+
+
+def test_option_nobody_knows_stops_the_start_with_a_suggestion(tmp_path: Path) -> None:
+    ended = orbitmq("broker", *settings(tmp_path, listenPrt="1"))
+    assert ended.returncode == 1
+    assert "listenPrt; did you mean listenPort?" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
 
 
 def test_broker_refuses_to_run_without_assertions(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_changed_option_is_written_to_the_config_file_and_read_again(tmp_path: P
         process.send_signal(signal.SIGTERM)
         process.wait(DEADLINE_S)
         assert process.stderr is not None
-        assert "unknown option ignored key=serverWorkerThreads" in process.stderr.read()
+        assert "serverWorkerThreads" in process.stderr.read()
     assert "enableTopicList=false\n" in file.read_text()
     assert "serverWorkerThreads=8\n" in file.read_text()
     shown = orbitmq("namesrv", "-c", str(file), "-p")

@@ -15,7 +15,7 @@ import logging
 import os
 import posixpath
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Final, Self
 
@@ -108,13 +108,16 @@ class Broker:
         fs: FileSystem = LOCAL_FILE_SYSTEM,
         tls: ServerTls | None = None,
         config_file: str | None = None,
+        kept_options: Mapping[str, str] | None = None,
     ) -> None:
-        """``config_file`` is where options changed by request are written."""
+        """``config_file`` is where options changed by request are written; ``kept_options`` are those of Apache's
+        that have no effect here."""
         self.config = config
         self.store_config = store_config
         self._clock = clock
         self._fs = fs
         self._tls = tls
+        self._kept_options = dict(kept_options or {})
         self._config_file = None if config_file is None else SafeFile(fs, config_file)
         self._tasks = TaskOwner("broker", on_failure=self._job_died)
         self._failed: asyncio.Future[BaseException] | None = None
@@ -146,7 +149,7 @@ class Broker:
         try:
             self._ha_socket = self._bind_ha(port)
             sockets.append(self._ha_socket)
-            if config.metrics_exporter != "DISABLE":
+            if config.metrics_exporter == "PROM":
                 self._metrics_socket = bind_metrics(config.metrics_host, config.metrics_port)
         except OSError:
             for bound in sockets:
@@ -253,7 +256,7 @@ class Broker:
 
     async def _measured(self, routes: list[Route | RawRoute]) -> list[Route | RawRoute]:
         """Serve the metrics, if they are wanted; gives the routes with a stopwatch then."""
-        if self.config.metrics_exporter == "DISABLE":
+        if self.config.metrics_exporter != "PROM":
             return routes
         requests = RequestTimes(self._clock)
         metrics = BrokerMetrics(
@@ -564,7 +567,7 @@ class Broker:
             "useTLS": "false" if self._tls is None else "true",
             "clientCallbackExecutorThreads": str(os.cpu_count() or 1),
         }
-        return LiveConfig(
+        live = LiveConfig(
             self.config,
             (self.store_config,),
             clock=self._clock,
@@ -573,6 +576,8 @@ class Broker:
             on_change=self._options_changed,
             on_role=self._change_role,
         )
+        live.kept.update(self._kept_options)
+        return live
 
     def _options_changed(self, keys: frozenset[str]) -> None:
         self._send.options_changed()

@@ -374,6 +374,7 @@ class BrokerConfig:
     in_sync_replicas: int = option(
         0,
         apache="inSyncReplicas",
+        clamp=True,
         low=0,
         high=64,
         reload=True,
@@ -414,6 +415,7 @@ class BrokerConfig:
     transfer_bytes_max: int = option(
         32_768,
         apache="haTransferBatchSize",
+        clamp=True,
         low=1,
         high=(4 << 20) - 12,
         reload=True,
@@ -521,7 +523,12 @@ class BrokerConfig:
         doc="Groups with filters per topic the bitmap is made for.",
     )
     filter_error_percent: int = option(
-        20, apache="maxErrorRateOfBloomFilter", low=1, high=100, doc="False positives the bitmap may have."
+        20,
+        apache="maxErrorRateOfBloomFilter",
+        clamp=True,
+        low=1,
+        high=100,
+        doc="False positives the bitmap may have.",
     )
     filter_data_kept_ms: int = option(
         24 * 60 * _MINUTE,
@@ -577,6 +584,7 @@ class BrokerConfig:
     timer_delay_max_s: int = option(
         3 * 24 * 3600,
         apache="timerMaxDelaySec",
+        clamp=True,
         low=1,
         high=7 * 24 * 3600,
         reload=True,
@@ -585,6 +593,7 @@ class BrokerConfig:
     timer_roll_window_s: int = option(
         2 * 24 * 3600,
         apache="timerRollWindowSlot",
+        clamp=True,
         low=2,
         high=7 * 24 * 3600,
         doc="A message that waits longer is stored anew after so many seconds, before its log file expires.",
@@ -624,8 +633,9 @@ class BrokerConfig:
     metrics_exporter: str = option(
         "DISABLE",
         apache="metricsExporterType",
-        choices=("DISABLE", "PROM"),
-        doc="PROM: serve /metrics, /healthz and /readyz over HTTP. Apache's OTLP_GRPC and LOG are not there.",
+        choices=("DISABLE", "PROM", "OTLP_GRPC", "LOG"),
+        doc="PROM: serve /metrics, /healthz and /readyz over HTTP. Apache's OTLP_GRPC and LOG are taken and export "
+        "nothing.",
     )
     metrics_port: int = option(
         5557,
@@ -645,6 +655,7 @@ class BrokerConfig:
     metrics_series_max: int = option(
         5_000,
         apache="metricsOtelCardinalityLimit",
+        clamp=True,
         low=1,
         high=1_000_000,
         doc="Samples of one metric in one answer; more are left out and counted. Apache's default is 50000.",

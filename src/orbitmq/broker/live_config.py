@@ -1,9 +1,10 @@
 """Options read and changed by request while the broker runs (Apache: Configuration).
 
 The options of the broker and of its store are one text to the outside. Only options declared with ``reload`` change;
-one that needs a restart is refused instead of being taken without effect. A change is written to the file the broker
-was started with, if there is one, before it is in force: its line is replaced or added, everything else in the file
-stays as its owner wrote it.
+one that needs a restart is refused instead of being taken without effect. An option of Apache's that we do not act on
+is kept and shown below a comment that says so; a key nobody knows is refused, and so is any value with a control
+character. A change is written to the file the broker was started with, if there is one, before it is in force: its
+line is replaced or added, everything else in the file stays as its owner wrote it.
 """
 
 from __future__ import annotations
@@ -16,16 +17,30 @@ from typing import Any, Final
 from orbitmq.broker.config import MASTER_ID, BrokerConfig, BrokerRole, change_option
 from orbitmq.errors import ConfigError, NoPermission, ServerError
 from orbitmq.model.data_version import DataVersion
+from orbitmq.runtime.apache_options import BROKER_KEYS
 from orbitmq.runtime.clock import Clock
-from orbitmq.runtime.options import Option, options_of, parse_properties, parse_value, render_value
+from orbitmq.runtime.options import (
+    Option,
+    decode_properties,
+    edit_properties,
+    escape_property,
+    has_control,
+    options_of,
+    parse_properties,
+    parse_value,
+    render_value,
+    unknown_option,
+)
 from orbitmq.runtime.safe_file import SafeFile
 
-__all__ = ["LiveConfig", "edited"]
+__all__ = ["HIDDEN", "LiveConfig", "shown"]
 
 logger = logging.getLogger(__name__)
 
 _ROLE: Final = "brokerRole"
 _ID: Final = "brokerId"
+HIDDEN: Final = "******"
+"""Shown in place of a secret."""
 _ALWAYS_BLACK_LISTED: Final = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
 
 
@@ -51,40 +66,51 @@ class LiveConfig:
         self._clock = clock
         self._file = file
         self._effective = dict(effective or {})
+        self.kept: dict[str, str] = {}
+        """Options of Apache's that were given and have no effect here."""
         self._on_change = on_change
         self._on_role = on_role
         self._changing = asyncio.Lock()
         self.version = DataVersion(timestamp_ms=clock.now_ms())
 
     def text(self) -> str:
-        """Every option as properties text, sorted by key."""
+        """Every option as properties text, sorted by key; then those without effect. No secrets."""
         values = {
-            declared.key: render_value(getattr(config, declared.name))
+            declared.key: shown(declared, getattr(config, declared.name))
             for config in self._objects
             for declared in options_of(type(config))
         }
         values.update((key, value) for key, value in self._effective.items() if not values.get(key))
-        return "".join(f"{key}={_escape(values[key])}\n" for key in sorted(values))
+        text = _lines(values)
+        if self.kept:
+            text += "# Options of Apache's that are kept and have no effect in this broker:\n" + _lines(
+                self.kept
+            )
+        return text
 
     async def update(self, text: str) -> frozenset[str]:
         """Apply properties text; gives the keys that changed. All or nothing.
 
-        Keys nobody declares are ignored with a warning: an Apache tool may set hundreds. Raises ``NoPermission``
-        for what no request may change and ``ServerError`` for values that are not accepted.
+        Raises ``NoPermission`` for what no request may change and ``ServerError`` for keys nobody knows and values
+        that are not accepted.
         """
         wanted = parse_properties(text, "request").values
+        for key, value in wanted.items():
+            if has_control(key) or has_control(value):
+                raise ServerError(f"option {key!r} holds a control character")
         black_list = _ALWAYS_BLACK_LISTED | set(self._config.config_black_list.split(";"))
         forbidden = sorted(black_list & wanted.keys())
         if forbidden:
             raise NoPermission(f"cannot be changed by request: {', '.join(forbidden)}")
         async with self._changing:
             role = self._role(wanted)
-            taken = self._changes({key: value for key, value in wanted.items() if key not in role})
-            if not taken and not role:
+            taken, kept = self._changes({key: value for key, value in wanted.items() if key not in role})
+            if not taken and not role and not kept:
                 return frozenset()
             # With failover a role is held, not configured: the file does not learn of it.
-            kept = {} if self._config.failover_enabled else role
-            await self._save(kept | {key: value for key, value, _ in taken})
+            written = {} if self._config.failover_enabled else role
+            await self._save(written | kept | {key: value for key, value, _ in taken})
+            self.kept |= kept
             for key, value, config in taken:
                 change_option(config, key, value)
             if role and self._on_role is not None:
@@ -92,6 +118,10 @@ class LiveConfig:
             self.version = self.version.next(self._clock.now_ms())
         changed = role | {key: value for key, value, _ in taken}
         keys = frozenset(changed)
+        if kept:
+            logger.warning("options kept without effect keys=%s", ",".join(sorted(kept)))
+        if not keys:
+            return keys
         logger.info("options changed %s", " ".join(f"{key}={value}" for key, value in changed.items()))
         if self._on_change is not None:
             self._on_change(keys)
@@ -118,17 +148,21 @@ class LiveConfig:
             return {}
         return {_ROLE: role_text, _ID: str(broker_id)}
 
-    def _changes(self, wanted: Mapping[str, str]) -> list[tuple[str, str, Any]]:
-        """Key, text and owner of what differs from now and may change."""
+    def _changes(self, wanted: Mapping[str, str]) -> tuple[list[tuple[str, str, Any]], dict[str, str]]:
+        """Key, text and owner of what differs from now and may change; and what is only kept."""
         declared_by_key: dict[str, tuple[Option, Any]] = {
             declared.key: (declared, config)
             for config in self._objects
             for declared in options_of(type(config))
         }
         taken: list[tuple[str, str, Any]] = []
+        kept: dict[str, str] = {}
         for key, text in wanted.items():
             if key not in declared_by_key:
-                logger.warning("unknown option ignored key=%s", key)
+                if key not in BROKER_KEYS:
+                    raise ServerError(unknown_option(key, {*declared_by_key, *BROKER_KEYS}))
+                if self.kept.get(key) != text:
+                    kept[key] = text
                 continue
             declared, config = declared_by_key[key]
             try:
@@ -142,7 +176,7 @@ class LiveConfig:
                     f"{key} cannot change while the broker runs: set it in the file and restart"
                 )
             taken.append((key, text.strip(), config))
-        return taken
+        return taken, kept
 
     async def _save(self, changes: Mapping[str, str]) -> None:
         file = self._file
@@ -150,8 +184,8 @@ class LiveConfig:
             return
 
         def save() -> None:
-            before = file.load(lambda content: content.decode()) or ""
-            file.save(edited(before, changes).encode())
+            before = file.load(decode_properties) or ""
+            file.save(edit_properties(before, changes).encode())
 
         try:
             await asyncio.to_thread(save)
@@ -160,34 +194,11 @@ class LiveConfig:
             raise ServerError(f"the file of options cannot be written: {error.strerror or error}") from None
 
 
-def edited(text: str, changes: Mapping[str, str]) -> str:
-    """Properties text with some values replaced in place and new ones added at the end."""
-    left = dict(changes)
-    lines = text.splitlines()
-    starts = {line: key for key, line in parse_properties(text, "file").lines.items()}
-    result: list[str] = []
-    number = 0
-    while number < len(lines):
-        key = starts.get(number + 1)
-        end = number + 1
-        while key is not None and end < len(lines) and _continues(lines[end - 1]):
-            end += 1
-        if key is not None and key in changes:
-            # A key given twice counts by its last line, which is the one replaced.
-            result.append(f"{key}={_escape(changes[key])}")
-            left.pop(key, None)
-        else:
-            result += lines[number:end]
-        number = end
-    result += [f"{key}={_escape(value)}" for key, value in left.items()]
-    return "\n".join(result) + "\n"
+def shown(declared: Option, value: Any) -> str:
+    """A value as requests may see it."""
+    return HIDDEN if declared.secret and value else render_value(value)
 
 
-def _continues(line: str) -> bool:
-    stripped = line.strip()
-    return (len(stripped) - len(stripped.rstrip("\\"))) % 2 == 1
-
-
-def _escape(value: str) -> str:
-    value = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
-    return "\\" + value if value.startswith(" ") else value
+def _lines(values: Mapping[str, str]) -> str:
+    # On one line each, but readable: what reads this is no Java, and not always expects escapes.
+    return "".join(f"{key}={escape_property(values[key], ascii_only=False)}\n" for key in sorted(values))

@@ -7,11 +7,19 @@ import logging
 
 import click
 
-from orbitmq.cli.servers import fail, logging_options, metrics_text, read_config, run_server, set_options
+from orbitmq.cli.servers import (
+    fail,
+    logging_options,
+    metrics_text,
+    read_broker_settings,
+    run_server,
+    set_options,
+    warn_without_effect,
+)
 from orbitmq.errors import ConfigError
 from orbitmq.kernel import NAME as KERNEL
 from orbitmq.runtime.logs import configure_logging
-from orbitmq.runtime.options import options_of, render_value
+from orbitmq.runtime.options import options_of
 
 __all__ = ["broker_command"]
 
@@ -36,29 +44,28 @@ def broker_command(
     Options have Apache's names (listenPort, brokerName, storePathRootDir, ...); -p shows all of them.
     """
     from orbitmq.broker.broker import Broker
-    from orbitmq.broker.config import BrokerConfig
-    from orbitmq.store.config import StoreConfig
+    from orbitmq.broker.live_config import shown
 
     try:
         configure_logging(log_level.upper(), log_file)
         if namesrv_addr is not None:
             overrides = (*overrides, f"namesrvAddr={namesrv_addr}")
-        config, properties, unknown = read_config(BrokerConfig, config_file, overrides)
-        store_config, _, unknown_to_store = read_config(StoreConfig, config_file, overrides)
+        settings = read_broker_settings(config_file, overrides)
     except (ConfigError, OSError) as error:
         fail(str(error))
     if print_config:
-        for part in (config, store_config):
+        for part in (settings.config, settings.store_config):
             for declared in options_of(type(part)):
-                click.echo(f"{declared.key}={render_value(getattr(part, declared.name))}")
+                click.echo(f"{declared.key}={shown(declared, getattr(part, declared.name))}")
         return
-    for key in sorted(set(unknown) & set(unknown_to_store)):
-        logger.warning("unknown option ignored key=%s source=%s", key, properties.source)
+    warn_without_effect(settings.kept, config_file or "command line")
     # Requests make few reference cycles and many short-lived objects; the default threshold would walk
     # the young generation a thousand times a second under load.
     gc.set_threshold(50_000, 20, 50)
     run_server(
-        lambda: Broker(config, store_config, config_file=config_file),
+        lambda: Broker(
+            settings.config, settings.store_config, config_file=config_file, kept_options=settings.kept
+        ),
         lambda broker: (
             f"orbitmq broker ready, name {broker.config.broker_name}, address {broker.address}"
             + metrics_text(broker.metrics)

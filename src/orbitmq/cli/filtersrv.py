@@ -10,7 +10,7 @@ from orbitmq.cli.servers import fail, logging_options, read_config, run_server, 
 from orbitmq.errors import ConfigError
 from orbitmq.kernel import NAME as KERNEL
 from orbitmq.runtime.logs import configure_logging
-from orbitmq.runtime.options import options_of, render_value
+from orbitmq.runtime.options import kept_without_effect, options_of, render_value
 
 __all__ = ["filtersrv_command"]
 
@@ -53,14 +53,13 @@ def filtersrv_command(
         if classes is not None:
             overrides = (*overrides, f"filterClassDirectory={classes}")
         config, properties, unknown = read_config(FilterServerConfig, config_file, overrides)
+        kept_without_effect(properties, unknown, [o.key for o in options_of(FilterServerConfig)], ())
     except (ConfigError, OSError) as error:
         fail(str(error))
     if print_config:
         for declared in options_of(FilterServerConfig):
             click.echo(f"{declared.key}={render_value(getattr(config, declared.name))}")
         return
-    for key in unknown:
-        logger.warning("unknown option ignored key=%s source=%s", key, properties.source)
     run_server(
         lambda: FilterServer(config),
         lambda server: f"orbitmq filter server ready, address {server.address} ({KERNEL} kernel)",

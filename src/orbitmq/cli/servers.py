@@ -11,10 +11,11 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
 
@@ -25,6 +26,8 @@ from orbitmq.runtime.machine import open_all_files_allowed
 from orbitmq.runtime.options import (
     Properties,
     config_from_properties,
+    decode_properties,
+    kept_without_effect,
     options_of,
     parse_properties,
     parse_value,
@@ -32,19 +35,27 @@ from orbitmq.runtime.options import (
 from orbitmq.runtime.tasks import TaskOwner
 
 if TYPE_CHECKING:
+    from orbitmq.broker.config import BrokerConfig
     from orbitmq.metrics.endpoint import MetricsEndpoint
+    from orbitmq.store.config import StoreConfig
 
 __all__ = [
+    "BrokerSettings",
     "fail",
     "logging_options",
     "metrics_text",
     "namesrv_command",
+    "read_broker_settings",
     "read_config",
     "run_server",
     "set_options",
+    "warn_without_effect",
 ]
 
 logger = logging.getLogger(__name__)
+
+PROMISES: Final = frozenset({"aclEnable", "useTLS"})
+"""Options without effect here that protect something in Apache: set, they stop the start."""
 
 C = TypeVar("C")
 S = TypeVar("S")
@@ -94,8 +105,8 @@ def read_config(
     source, values, lines = "defaults", dict[str, str](), dict[str, int]()
     if config_file is not None:
         try:
-            text = Path(config_file).read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            text = decode_properties(Path(config_file).read_bytes())
+        except OSError as error:
             raise ConfigError(f"{config_file} cannot be read: {error}") from None
         properties = parse_properties(text, config_file)
         source, values, lines = config_file, dict(properties.values), dict(properties.lines)
@@ -113,6 +124,41 @@ def read_config(
     properties = Properties(source, values, lines)
     config, unknown = config_from_properties(config_type, properties)
     return config, properties, unknown
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """What a broker is started with."""
+
+    config: BrokerConfig
+    store_config: StoreConfig
+    kept: dict[str, str]
+    """Options of Apache's without effect here."""
+
+
+def read_broker_settings(config_file: str | None, overrides: Sequence[str]) -> BrokerSettings:
+    """Options of a broker and its store from one file. Raises ``ConfigError``, also for a key nobody knows."""
+    from orbitmq.broker.config import BrokerConfig
+    from orbitmq.runtime.apache_options import BROKER_KEYS
+    from orbitmq.store.config import StoreConfig
+
+    config, properties, unknown = read_config(BrokerConfig, config_file, overrides)
+    store_config, _, unknown_to_store = read_config(StoreConfig, config_file, overrides)
+    unknown_to_all = [key for key in unknown if key in unknown_to_store]
+    declared = [option.key for part in (BrokerConfig, StoreConfig) for option in options_of(part)]
+    kept = kept_without_effect(properties, unknown_to_all, declared, BROKER_KEYS)
+    for key in PROMISES.intersection(kept):
+        if kept[key].strip().lower() not in ("", "false", "disabled"):
+            raise ConfigError(
+                f"{key}={kept[key]} promises protection that this broker cannot give; it does not start without it"
+            )
+    return BrokerSettings(config, store_config, kept)
+
+
+def warn_without_effect(kept: Mapping[str, str], source: str) -> None:
+    """One line for all options that are accepted and do nothing."""
+    if kept:
+        logger.warning("options without effect here source=%s keys=%s", source, ",".join(sorted(kept)))
 
 
 def metrics_text(endpoint: MetricsEndpoint | None) -> str:
@@ -200,6 +246,7 @@ def namesrv_command(
     """
     from orbitmq.namesrv.config import NameServerConfig, render_config
     from orbitmq.namesrv.server import NameServer
+    from orbitmq.runtime.apache_options import NAME_SERVER_KEYS
 
     try:
         configure_logging(log_level.upper(), log_file)
@@ -208,13 +255,14 @@ def namesrv_command(
         if config_file is not None and not any(text.startswith("configStorePath=") for text in overrides):
             overrides = (*overrides, f"configStorePath={config_file}")
         config, properties, unknown = read_config(NameServerConfig, config_file, overrides)
+        declared = [option.key for option in options_of(NameServerConfig)]
+        kept = kept_without_effect(properties, unknown, declared, NAME_SERVER_KEYS)
     except (ConfigError, OSError) as error:
         fail(str(error))
     if print_config:
         click.echo(render_config(config), nl=False)
         return
-    for key in unknown:
-        logger.warning("unknown option ignored key=%s source=%s", key, properties.source)
+    warn_without_effect(kept, properties.source)
     run_server(
         lambda: NameServer(config, stored=properties.values),
         lambda server: (

@@ -15,7 +15,7 @@ from typing import Final
 
 import click
 
-from orbitmq.cli.servers import fail, logging_options, read_config, run_server
+from orbitmq.cli.servers import fail, logging_options, read_broker_settings, read_config, run_server
 from orbitmq.errors import ConfigError
 from orbitmq.kernel import NAME as KERNEL
 from orbitmq.runtime.logs import configure_logging
@@ -80,10 +80,8 @@ def up_command(
     Stop with Ctrl-C; the data stays for the next run.
     """
     from orbitmq.broker.broker import Broker
-    from orbitmq.broker.config import BrokerConfig
     from orbitmq.namesrv.config import NameServerConfig
     from orbitmq.namesrv.server import NameServer
-    from orbitmq.store.config import StoreConfig
 
     log = Path(log_file) if log_file else data / "orbitmq.log"
     broker_metrics, name_server_metrics = _metrics_ports(metrics_port)
@@ -113,11 +111,8 @@ def up_command(
             f"metricsPromExporterPort={broker_metrics}",
             *overrides,
         )
-        config, _, unknown = read_config(BrokerConfig, None, settings)
-        store_config, _, unknown_to_store = read_config(StoreConfig, None, settings)
-        misspelt = sorted(set(unknown) & set(unknown_to_store))
-        if misspelt:
-            raise ConfigError(f"no such option: {', '.join(misspelt)}")
+        read = read_broker_settings(None, settings)
+        config, store_config = read.config, read.store_config
     except (ConfigError, OSError) as error:
         fail(str(error))
 

@@ -13,7 +13,17 @@ from collections.abc import Callable, Mapping
 
 from orbitmq.errors import ConfigError, NoPermission, ServerError
 from orbitmq.namesrv.config import NameServerConfig
-from orbitmq.runtime.options import Properties, options_of, parse_properties, parse_value, render_value
+from orbitmq.runtime.apache_options import NAME_SERVER_KEYS
+from orbitmq.runtime.options import (
+    Properties,
+    escape_property,
+    has_control,
+    options_of,
+    parse_properties,
+    parse_value,
+    render_value,
+    unknown_option,
+)
 from orbitmq.runtime.safe_file import SafeFile
 
 __all__ = ["LiveConfig"]
@@ -40,19 +50,27 @@ class LiveConfig:
     async def update(self, text: str) -> None:
         """Apply properties text. Raises a ``BrokerError`` and changes nothing if any of it cannot be taken."""
         changes = parse_properties(text, "request")
+        for key, value in changes.values.items():
+            if has_control(key) or has_control(value):
+                raise ServerError(f"option {key!r} holds a control character")
         forbidden = self.current.black_list & changes.values.keys()
         if forbidden:
             raise NoPermission(f"cannot be changed by request: {', '.join(sorted(forbidden))}")
         async with self._changing:
             config, taken, unknown = _updated(self.current, changes)
-            if unknown:
-                logger.warning("unknown options ignored keys=%s", ",".join(unknown))
-            if not taken:
+            kept = {
+                key: changes.values[key] for key in unknown if self._stored.get(key) != changes.values[key]
+            }
+            if kept:
+                logger.warning("options kept without effect keys=%s", ",".join(kept))
+            if not taken and not kept:
                 return
-            stored = {**self._stored, **taken}
+            stored = {**self._stored, **taken, **kept}
             await self._save(stored)
             self._stored = stored
             self.current = config
+        if not taken:
+            return
         logger.info("configuration changed %s", " ".join(f"{key}={value}" for key, value in taken.items()))
         if self._on_change is not None:
             self._on_change(config)
@@ -70,7 +88,7 @@ class LiveConfig:
 def _updated(
     config: NameServerConfig, changes: Properties
 ) -> tuple[NameServerConfig, dict[str, str], list[str]]:
-    """The new config, the keys that changed, the keys nobody knows."""
+    """The new config, the keys that changed, the keys of Apache's that have no effect. A key nobody knows raises."""
     by_key = {declared.key: declared for declared in options_of(NameServerConfig)}
     chosen: dict[str, object] = {}
     taken: dict[str, str] = {}
@@ -78,6 +96,8 @@ def _updated(
     for key, text in changes.values.items():
         declared = by_key.get(key)
         if declared is None:
+            if key not in NAME_SERVER_KEYS:
+                raise ServerError(unknown_option(key, {*by_key, *NAME_SERVER_KEYS}))
             unknown.append(key)
             continue
         try:
@@ -94,14 +114,6 @@ def _updated(
 
 
 def _properties_text(values: Mapping[str, str]) -> bytes:
-    return "".join(f"{_escape(key, is_key=True)}={_escape(values[key])}\n" for key in sorted(values)).encode()
-
-
-def _escape(text: str, *, is_key: bool = False) -> str:
-    text = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
-    if is_key:
-        for char in "=: #!":
-            text = text.replace(char, "\\" + char)
-    elif text.startswith(" "):
-        text = "\\" + text
-    return text
+    return "".join(
+        f"{escape_property(key, is_key=True)}={escape_property(values[key])}\n" for key in sorted(values)
+    ).encode()

@@ -2,20 +2,28 @@
 
 A component's config is a frozen keyword-only dataclass whose fields are made by ``option``. The same
 declaration parses, bounds and documents a value, and says whether it may change while the server runs.
-A file may carry keys we do not know (an Apache file has hundreds): each is reported once and ignored.
-A bad value of a known key stops the start and names file, line, key, value and what is accepted.
+A file may carry keys that Apache knows and we do not act on (an Apache file has hundreds): ``kept_without_effect``
+keeps them. A key nobody knows is refused with a suggestion. A bad value of a known key stops the start and names
+file, line, key, value and what is accepted; only where Apache clamps a number it is clamped here too.
+
+Files are read and written by the rules of Java's ``Properties``: lines end at LF, CR or CR LF and nowhere else (not
+at a form feed, a vertical tab, U+0085 or U+2028), a value keeps its trailing blanks.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import enum
+import logging
+import re
 import types
 import typing
-from collections.abc import Iterator, Mapping
+import unicodedata
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from orbitmq.errors import ConfigError
 
@@ -23,12 +31,20 @@ __all__ = [
     "Option",
     "Properties",
     "config_from_properties",
+    "decode_properties",
+    "edit_properties",
+    "escape_property",
+    "has_control",
+    "kept_without_effect",
     "option",
     "options_of",
     "parse_properties",
     "parse_value",
     "render_value",
+    "unknown_option",
 ]
+
+logger = logging.getLogger(__name__)
 
 _METADATA_KEY = "orbitmq.option"
 C = TypeVar("C")
@@ -48,6 +64,10 @@ class Option:
     high: float | None
     choices: tuple[str, ...]
     reload: bool
+    clamp: bool
+    """A number out of bounds is moved to the nearest bound with a warning, as Apache does, instead of refused."""
+    secret: bool
+    """Never printed, logged or answered."""
     doc: str
 
 
@@ -69,6 +89,8 @@ def option(
     high: float | None = None,
     choices: tuple[str, ...] = (),
     reload: bool = False,
+    clamp: bool = False,
+    secret: bool = False,
 ) -> Any:
     """A dataclass field that is also a documented, bounded configuration key."""
     metadata = {
@@ -79,6 +101,8 @@ def option(
             "high": high,
             "choices": choices,
             "reload": reload,
+            "clamp": clamp,
+            "secret": secret,
         }
     }
     return dataclasses.field(default=default, metadata=metadata, kw_only=True)
@@ -93,31 +117,112 @@ def options_of(config_type: type[Any]) -> Iterator[Option]:
             yield Option(name=field.name, type=hints[field.name], default=field.default, **declared)
 
 
+_BLANKS: Final = " \t\f"
+"""White space of a properties text; other characters that Python calls white space are ordinary here."""
+_LINE_END: Final = re.compile("\r\n|\n|\r")
+
+
+@dataclass(frozen=True, slots=True)
+class _LogicalLine:
+    """A key with its value, which may go over several lines of the text; or a comment or blank line (no content)."""
+
+    first: int
+    """Index of its first line."""
+    end: int
+    content: str
+
+
+def _logical_lines(lines: list[str]) -> Iterator[_LogicalLine]:
+    number = 0
+    while number < len(lines):
+        first = number
+        line = lines[number].lstrip(_BLANKS)
+        number += 1
+        if not line or line[0] in "#!":
+            yield _LogicalLine(first, number, "")
+            continue
+        while _is_continued(line):
+            line = line[:-1]
+            if number == len(lines):
+                break
+            line += lines[number].lstrip(_BLANKS)
+            number += 1
+        yield _LogicalLine(first, number, line)
+
+
+def _is_continued(line: str) -> bool:
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+
+
 def parse_properties(text: str, source: str) -> Properties:
     """Read Java ``.properties`` text: ``key=value`` lines, ``#`` and ``!`` comments, ``\\`` continuations."""
     values: dict[str, str] = {}
     lines: dict[str, int] = {}
-    pending = ""
-    start = 0
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = raw.strip()
-        if not pending:
-            if not line or line[0] in "#!":
-                continue
-            start = number
-        trailing = len(line) - len(line.rstrip("\\"))
-        if trailing % 2 == 1:
-            pending += line[:-1]
-            continue
-        key, value = _split_pair(pending + line)
-        pending = ""
-        values[key] = value
-        lines[key] = start
-    if pending:
-        key, value = _split_pair(pending)
-        values[key] = value
-        lines[key] = start
+    for line in _logical_lines(_LINE_END.split(text)):
+        if line.content:
+            key, value = _split_pair(line.content)
+            values[key] = value
+            lines[key] = line.first + 1
     return Properties(source, values, lines)
+
+
+def decode_properties(content: bytes) -> str:
+    """The text of a properties file. Java reads ISO 8859-1 and people write UTF-8: what is valid as the latter is."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return content.decode("iso-8859-1")
+
+
+def edit_properties(text: str, changes: Mapping[str, str]) -> str:
+    """Properties text with some values replaced in place and new ones added at the end."""
+    left = dict(changes)
+    lines = _LINE_END.split(text)
+    if lines and not lines[-1]:
+        lines.pop()
+    result: list[str] = []
+    last_line = parse_properties(text, "file").lines
+    for line in _logical_lines(lines):
+        key = _split_pair(line.content)[0] if line.content else None
+        # A key given twice counts by its last line, which is the one replaced.
+        if key is not None and key in changes and last_line[key] == line.first + 1:
+            result.append(f"{escape_property(key, is_key=True)}={escape_property(changes[key])}")
+            left.pop(key, None)
+        else:
+            result += lines[line.first : line.end]
+    if (
+        left
+        and result
+        and _is_continued(result[-1].lstrip(_BLANKS))
+        and result[-1].lstrip(_BLANKS)[0] not in "#!"
+    ):
+        result.append("")  # the last line ends in a backslash, which must not swallow the next one
+    result += [f"{escape_property(key, is_key=True)}={escape_property(value)}" for key, value in left.items()]
+    return "\n".join(result) + "\n"
+
+
+def escape_property(text: str, *, is_key: bool = False, ascii_only: bool = True) -> str:
+    """Text as it stands in a properties file, on one line whatever it holds."""
+    out: list[str] = []
+    for char in text:
+        if char in _ESCAPED:
+            out.append(_ESCAPED[char])
+        elif is_key and char in "=: #!":
+            out.append("\\" + char)
+        elif has_control(char) or (ascii_only and not char.isascii()):
+            units = char.encode("utf-16-be", "surrogatepass")
+            out += [f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2)]
+        else:
+            out.append(char)
+    escaped = "".join(out)
+    return "\\" + escaped if not is_key and escaped.startswith(" ") else escaped
+
+
+def has_control(text: str) -> bool:
+    """Whether ``text`` holds a control character or a line or paragraph separator, of ASCII or beyond."""
+    if text.isascii() and text.isprintable():
+        return False
+    return any(unicodedata.category(char) in ("Cc", "Zl", "Zp") for char in text)
 
 
 def _split_pair(line: str) -> tuple[str, str]:
@@ -128,16 +233,17 @@ def _split_pair(line: str) -> tuple[str, str]:
         elif char == "\\":
             escaped = True
         elif char in "=:":
-            return _unescape(line[:index].strip()), _unescape(line[index + 1 :].strip())
-        elif char in " \t\f":
-            rest = line[index:].lstrip()
+            return _unescape(line[:index]), _unescape(line[index + 1 :].lstrip(_BLANKS))
+        elif char in _BLANKS:
+            rest = line[index:].lstrip(_BLANKS)
             if rest[:1] in ("=", ":"):
-                rest = rest[1:].lstrip()
+                rest = rest[1:].lstrip(_BLANKS)
             return _unescape(line[:index]), _unescape(rest)
-    return _unescape(line.strip()), ""
+    return _unescape(line), ""
 
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_ESCAPED = {value: "\\" + name for name, value in _ESCAPES.items()} | {"\\": "\\\\"}
 
 
 def _unescape(text: str) -> str:
@@ -158,7 +264,8 @@ def _unescape(text: str) -> str:
                 char = _ESCAPES.get(char, char)
         out.append(char)
         index += 1
-    return "".join(out)
+    # A character beyond the basic plane comes as two escapes.
+    return "".join(out).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def parse_value(declared: Option, text: str, where: str) -> Any:
@@ -182,12 +289,27 @@ def parse_value(declared: Option, text: str, where: str) -> Any:
             value = text
     except (ValueError, KeyError):
         raise ConfigError(f"{where}: {declared.key}={text!r} is not {_accepted(declared, kind)}") from None
+    if declared.clamp:
+        value = _clamped(declared, value, where)
     # Written this way round because "not a number" is neither below nor above any bound.
     too_low = declared.low is not None and not value >= declared.low
     too_high = declared.high is not None and not value <= declared.high
     if too_low or too_high or (declared.choices and value not in declared.choices):
         raise ConfigError(f"{where}: {declared.key}={text!r} is not {_accepted(declared, kind)}")
     return value
+
+
+def _clamped(declared: Option, value: Any, where: str) -> Any:
+    bound = value
+    if declared.low is not None and value < declared.low:
+        bound = type(value)(declared.low)
+    elif declared.high is not None and value > declared.high:
+        bound = type(value)(declared.high)
+    if bound != value:
+        logger.warning(
+            "option out of bounds at=%s key=%s given=%s used=%s", where, declared.key, value, bound
+        )
+    return bound
 
 
 def _accepted(declared: Option, kind: Any) -> str:
@@ -220,6 +342,27 @@ def config_from_properties(config_type: type[C], properties: Properties) -> tupl
         where = f"{properties.source}:{properties.lines[key]}"
         chosen[declared.name] = parse_value(declared, text, where)
     return config_type(**chosen), unknown
+
+
+def kept_without_effect(
+    properties: Properties, unknown: Collection[str], declared: Collection[str], of_apache: Collection[str]
+) -> dict[str, str]:
+    """The keys of ``unknown`` that Apache has: kept, shown, and without effect. Raises ``ConfigError`` for a key that
+    nobody knows: a misspelt option that promises something must not be passed over in silence."""
+    for key in unknown:
+        if key not in of_apache:
+            where = f"{properties.source}:{properties.lines.get(key, 0)}"
+            raise ConfigError(f"{where}: {unknown_option(key, {*declared, *of_apache})}")
+    return {key: properties.values[key] for key in unknown}
+
+
+def unknown_option(key: str, known: Collection[str]) -> str:
+    """A sentence about a key nobody knows, with the one that was probably meant."""
+    folded = {name.lower(): name for name in sorted(known, reverse=True)}
+    close = difflib.get_close_matches(key.lower(), folded, n=1, cutoff=0.75)
+    hint = f"; did you mean {folded[close[0]]}?" if close else ""
+    shown = key if not has_control(key) else repr(key)
+    return f"there is no option {shown}{hint}"
 
 
 def render_value(value: Any) -> str:

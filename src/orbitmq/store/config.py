@@ -147,6 +147,7 @@ class StoreConfig:
     memory_ratio_percent: int = option(
         40,
         apache="accessMessageInMemoryMaxRatio",
+        clamp=True,
         low=0,
         high=100,
         reload=True,
@@ -170,13 +171,31 @@ class StoreConfig:
         10_000, apache="cleanResourceInterval", low=1, reload=True, doc="Time between retention rounds."
     )
     disk_used_percent_max: int = option(
-        75, apache="diskMaxUsedSpaceRatio", low=10, high=95, reload=True, doc="Above: expire at any hour."
+        75,
+        apache="diskMaxUsedSpaceRatio",
+        clamp=True,
+        low=10,
+        high=95,
+        reload=True,
+        doc="Above: expire at any hour.",
     )
     disk_force_percent: int = option(
-        85, apache="diskSpaceCleanForciblyRatio", low=0, high=100, reload=True, doc="Above: drop the oldest."
+        85,
+        apache="diskSpaceCleanForciblyRatio",
+        clamp=True,
+        low=0,
+        high=100,
+        reload=True,
+        doc="Above: drop the oldest.",
     )
     disk_forbid_percent: int = option(
-        90, apache="diskSpaceWarningLevelRatio", low=0, high=100, reload=True, doc="Above: refuse writes."
+        90,
+        apache="diskSpaceWarningLevelRatio",
+        clamp=True,
+        low=0,
+        high=100,
+        reload=True,
+        doc="Above: refuse writes.",
     )
     force_clean_enabled: bool = option(
         True,

@@ -19,14 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orbitmq.broker.broker import Broker
-from orbitmq.broker.config import BrokerConfig
-from orbitmq.cli.servers import read_config
+from orbitmq.cli.servers import read_broker_settings, read_config
 from orbitmq.client.sync import LoopThread
 from orbitmq.codes import Perm, RequestCode, ResponseCode
-from orbitmq.errors import ConfigError, error_for_code
+from orbitmq.errors import error_for_code
 from orbitmq.namesrv.config import NameServerConfig
 from orbitmq.namesrv.server import NameServer
-from orbitmq.store.config import StoreConfig
 from orbitmq.transport.client import RpcClient
 from orbitmq.wire.headers import UpdateAndCreateTopicRequest
 
@@ -125,12 +123,8 @@ async def _servers(
             **settings,
         }
         texts = [f"{key}={_text(value)}" for key, value in values.items()]
-        config, _, unknown = read_config(BrokerConfig, None, texts)
-        store_config, _, unknown_to_store = read_config(StoreConfig, None, texts)
-        misspelt = sorted(set(unknown) & set(unknown_to_store))
-        if misspelt:
-            raise ConfigError(f"no such option: {', '.join(misspelt)}")
-        async with Broker(config, store_config) as broker:
+        read = read_broker_settings(None, texts)
+        async with Broker(read.config, read.store_config, kept_options=read.kept) as broker:
             metrics = None if broker.metrics is None else broker.metrics.address
             yield broker.address, name_server.address, metrics
 

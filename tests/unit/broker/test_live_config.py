@@ -10,9 +10,9 @@ import pytest
 from tests.unit.broker.kit import safe_file
 
 from orbitmq.broker.config import BrokerConfig, BrokerRole, change_role
-from orbitmq.broker.live_config import LiveConfig, edited
+from orbitmq.broker.live_config import LiveConfig
 from orbitmq.errors import NoPermission, ServerError
-from orbitmq.runtime.options import parse_properties
+from orbitmq.runtime.options import edit_properties, parse_properties
 from orbitmq.runtime.safe_file import SafeFile
 from orbitmq.store.config import StoreConfig
 from orbitmq.testing.faulty_fs import FaultyFileSystem
@@ -71,7 +71,7 @@ def test_change_reaches_both_configs_and_is_told_once() -> None:
 def test_nothing_new_changes_nothing() -> None:
     live = Live()
     before = live.live.version
-    assert live.update("brokerPermission=6\nbrokerName=broker-a\nnoSuchOption=1\n") == frozenset()
+    assert live.update("brokerPermission=6\nbrokerName=broker-a\n") == frozenset()
     assert live.update("") == frozenset()
     assert live.live.version == before
     assert live.told == []
@@ -143,7 +143,7 @@ def test_file_that_cannot_be_written_stops_the_change() -> None:
     ],
 )
 def test_editing_keeps_every_other_line(before: str, after: str) -> None:
-    assert edited(before, {"k": "new"}) == after
+    assert edit_properties(before, {"k": "new"}) == after
     assert parse_properties(after, "after").values["k"] == "new"
 
 
@@ -151,7 +151,7 @@ def test_editing_keeps_every_other_line(before: str, after: str) -> None:
     "value", [" leading", "back\\slash", "two\nlines", "tab\there", "a=b:c#d", "ünïcode"]
 )
 def test_edited_value_is_read_back_as_it_was(value: str) -> None:
-    assert parse_properties(edited("", {"k": value}), "after").values["k"] == value
+    assert parse_properties(edit_properties("", {"k": value}), "after").values["k"] == value
 
 
 @pytest.mark.parametrize(
@@ -195,3 +195,44 @@ def test_role_that_cannot_be_is_refused_with_everything_else(text: str) -> None:
         live.update(f"brokerPermission=4\n{text}")
     assert live.roles == []
     assert live.config.permission == 6
+
+
+@pytest.mark.parametrize(
+    "break_", ["\x0c", "\x0b", "\x85", "\u2028", "\u2029", "\\n", "\\r", "\\u000a", "\x1c", "\x00"]
+)
+def test_injected_option_line_is_refused_and_the_file_unchanged(tmp_path: Path, break_: str) -> None:
+    """Issue 21: a value with a character that ends a line for some reader wrote a second option into the file."""
+    file = safe_file(tmp_path, "broker.conf")
+    file.save(b"brokerName=a\n")
+    live = Live(file)
+    with pytest.raises(ServerError, match="control character"):
+        live.update(f"regionId=x{break_}storePathRootDir=elsewhere\n")
+    assert (tmp_path / "broker.conf").read_bytes() == b"brokerName=a\n"
+
+
+@pytest.mark.parametrize("break_", ["\x0c", "\x0b", "\x85", "\u2028", "\n", "\r"])
+def test_value_in_a_file_never_reads_back_as_two_options(break_: str) -> None:
+    value = f"x{break_}storePathRootDir=elsewhere"
+    assert parse_properties(edit_properties("", {"k": value}), "after").values == {"k": value}
+
+
+@pytest.mark.parametrize("break_", ["\x0c", "\x0b", "\x85", "\u2028", "\x1d"])
+def test_line_of_a_file_ends_only_where_java_ends_it(break_: str) -> None:
+    values = parse_properties(f"k=x{break_}l=y\nm=1", "file").values
+    assert values == {"k": f"x{break_}l=y", "m": "1"}
+
+
+def test_update_of_a_key_nobody_knows_is_refused_with_a_suggestion() -> None:
+    live = Live()
+    with pytest.raises(ServerError, match="did you mean maxMessageSize"):
+        live.update("maxMesageSize=1\n")
+
+
+def test_update_of_a_key_only_apache_knows_is_kept_and_marked(tmp_path: Path) -> None:
+    file = safe_file(tmp_path, "broker.conf")
+    live = Live(file)
+    assert live.update("useEpollNativeSelector=true\n") == frozenset()
+    assert live.told == []
+    _, _, marked = live.live.text().partition("no effect")
+    assert "useEpollNativeSelector=true" in marked
+    assert "useEpollNativeSelector=true" in (tmp_path / "broker.conf").read_text()

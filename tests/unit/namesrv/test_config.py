@@ -82,10 +82,19 @@ def test_update_changes_reports_and_stores() -> None:
     live = LiveConfig(
         NameServerConfig(), SafeFile(fs, PATH), {"listenPort": "1", "unknown": "kept"}, seen.append
     )
-    asyncio.run(live.update("enableTopicList=false\nnobodyKnows=1\n"))
+    asyncio.run(live.update("enableTopicList=false\nserverWorkerThreads=9\n"))
     assert live.current == NameServerConfig(enable_topic_list=False)
     assert seen == [live.current]
-    assert fs.content(PATH) == b"enableTopicList=false\nlistenPort=1\nunknown=kept\n"
+    assert fs.content(PATH) == b"enableTopicList=false\nlistenPort=1\nserverWorkerThreads=9\nunknown=kept\n"
+
+
+@pytest.mark.parametrize("text", ["enableTopicList=x\x0clistenPort=1", "a\u2028b=1", "enableTopicLst=1"])
+def test_update_with_control_character_or_unknown_key_is_refused(text: str) -> None:
+    fs = FaultyFileSystem()
+    live = LiveConfig(NameServerConfig(), SafeFile(fs, PATH))
+    with pytest.raises(ServerError):
+        asyncio.run(live.update(text))
+    assert fs.paths() == []
 
 
 def test_update_without_change_writes_nothing() -> None:

@@ -12,6 +12,9 @@ import pytest
 from orbitmq.errors import ConfigError
 from orbitmq.runtime.options import (
     config_from_properties,
+    decode_properties,
+    escape_property,
+    kept_without_effect,
     option,
     options_of,
     parse_properties,
@@ -144,3 +147,40 @@ def test_declared_options_say_all_about_themselves() -> None:
 )
 def test_values_are_printed_as_apache_prints_them(value: Any, text: str) -> None:
     assert render_value(value) == text
+
+
+def test_number_that_apache_clamps_is_clamped_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Clamped:
+        ratio: int = option(75, apache="diskMaxUsedSpaceRatio", low=10, high=95, clamp=True, doc="Ratio.")
+
+    properties = parse_properties("diskMaxUsedSpaceRatio=98", "broker.conf")
+    assert config_from_properties(Clamped, properties)[0].ratio == 95
+    assert "key=diskMaxUsedSpaceRatio given=98 used=95" in caplog.text
+    properties = parse_properties("diskMaxUsedSpaceRatio=1", "broker.conf")
+    assert config_from_properties(Clamped, properties)[0].ratio == 10
+
+
+def test_key_nobody_knows_is_refused_with_the_one_that_was_meant() -> None:
+    properties = parse_properties("\nlistenPrt=1\n", "broker.conf")
+    with pytest.raises(
+        ConfigError, match=r"^broker.conf:2: there is no option listenPrt; did you mean listenPort\?$"
+    ):
+        kept_without_effect(properties, ["listenPrt"], ["listenPort"], ["useTLS"])
+    assert kept_without_effect(parse_properties("useTLS=1", "f"), ["useTLS"], [], ["useTLS"]) == {
+        "useTLS": "1"
+    }
+
+
+@pytest.mark.parametrize(
+    "text", ["ä=\U0001f600", "a b:c#d!e=f", " lead", "tail ", "\\", "", "\u0085\u2028\t\f\x0b"]
+)
+def test_property_survives_writing_and_reading(text: str) -> None:
+    line = f"{escape_property('k' + text, is_key=True)}={escape_property(text)}"
+    assert line.isascii()
+    assert parse_properties(line, "x").values == {"k" + text: text}
+
+
+def test_file_in_latin_1_is_read_as_java_reads_it() -> None:
+    assert decode_properties("k=ä".encode("iso-8859-1")) == "k=ä"
+    assert decode_properties("k=ä".encode()) == "k=ä"

@@ -56,7 +56,7 @@ class MaintenanceHandlers:
             text = call.body.decode()
         except UnicodeDecodeError as error:
             raise ServerError(f"the body is not UTF-8: {error}") from None
-        logger.info("options sent caller=%s text=%r", call.peer.remote_text, text)
+        logger.info("options sent caller=%s bytes=%d", call.peer.remote_text, len(call.body))
         await self._live_config.update(text)
         return Reply()
 
