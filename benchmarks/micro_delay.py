@@ -14,7 +14,9 @@ import time
 from collections.abc import Callable
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.delivery.parking import Intake
+from orbitmq.broker.delivery.durability import AckGate
+from orbitmq.broker.delivery.parking import Parking
+from orbitmq.broker.delivery.put import PutDoor
 from orbitmq.broker.delivery.schedule import Schedule
 from orbitmq.broker.delivery.timers import Timers
 from orbitmq.broker.figures.stats import BrokerStats
@@ -61,15 +63,18 @@ def run(count: int, directory: str) -> None:
     store.open()
     levels = DelayLevels()
     stats = BrokerStats()
-    timers = Timers(config=config, store=store, stats=stats, fs=LOCAL_FILE_SYSTEM, clock=clock)
-    intake = Intake(store, levels, timer=timers.timer_message)
+    parking = Parking(config, levels, clock)
+    puts = PutDoor(store=store, parking=parking, stats=stats, gate=AckGate(store))
+    timers = Timers(config=config, store=store, puts=puts, fs=LOCAL_FILE_SYSTEM, clock=clock)
     file = SafeFile(LOCAL_FILE_SYSTEM, f"{directory}/config/delayOffset.json")
-    schedule = Schedule(config=config, store=store, levels=levels, stats=stats, file=file, clock=clock)
+    schedule = Schedule(
+        config=config, store=store, levels=levels, puts=puts, stats=stats, file=file, clock=clock
+    )
     schedule.load()
 
     def put(batch: list[NewMessage]) -> None:
         for start in range(0, count, BATCH):
-            store.append_batch([intake.before_store(message) for message in batch[start : start + BATCH]])
+            store.append_batch([parking.of_producer(message) for message in batch[start : start + BATCH]])
 
     def delivered() -> int:
         return sum(store.max_offset("T", queue_id) for queue_id in range(QUEUES))

@@ -21,8 +21,9 @@ from typing import Final, Self
 
 from orbitmq.broker.config import BrokerConfig, BrokerRole
 from orbitmq.broker.delivery.durability import AckGate
-from orbitmq.broker.delivery.parking import Intake
+from orbitmq.broker.delivery.parking import Parking
 from orbitmq.broker.delivery.pull_waiters import TICK_S
+from orbitmq.broker.delivery.put import PutDoor
 from orbitmq.broker.delivery.schedule import Schedule
 from orbitmq.broker.delivery.timers import Timers
 from orbitmq.broker.delivery.transactions import Transactions
@@ -56,6 +57,7 @@ from orbitmq.broker.handlers.topics import TopicHandlers
 from orbitmq.broker.handlers.transactions import TransactionHandlers
 from orbitmq.broker.live_config import LiveConfig
 from orbitmq.broker.registration import Registration
+from orbitmq.broker.replication.master import ReplicaServer
 from orbitmq.broker.replication.metadata_sync import KeptTable, MetadataSync
 from orbitmq.broker.roles import RoleSwitch
 from orbitmq.broker.tables.clients import ConsumerTable, PeerInfo, ProducerTable
@@ -190,11 +192,20 @@ class Broker:
         self.store.filter_bitmap = self.filters.bitmap
         # Recovery of a large store takes seconds; nobody is served yet, so blocking the loop harms no one.
         self.store.open()
+        self._replicas = ReplicaServer(config, self.store)
+        self.gate = AckGate(self.store, self._replicas.acks)
         levels = DelayLevels(self.store_config.delay_levels)
+        self.puts = PutDoor(
+            store=self.store,
+            parking=Parking(config, levels, self._clock),
+            stats=self.stats,
+            gate=self.gate,
+        )
         self.schedule = Schedule(
             config=config,
             store=self.store,
             levels=levels,
+            puts=self.puts,
             stats=self.stats,
             file=self._metadata_file("delayOffset.json"),
             clock=self._clock,
@@ -207,19 +218,12 @@ class Broker:
             topics=self.topics,
             offsets=self.offsets,
             producers=self.producers,
+            puts=self.puts,
             stats=self.stats,
             clock=self._clock,
         )
-        self.timers = Timers(
-            config=config, store=self.store, stats=self.stats, fs=self._fs, clock=self._clock
-        )
+        self.timers = Timers(config=config, store=self.store, puts=self.puts, fs=self._fs, clock=self._clock)
         self._build_roles()
-        self.intake = Intake(
-            self.store,
-            levels,
-            half_message=self.transactions.half_message,
-            timer=self.timers.timer_message,
-        )
         self._on_arrival = {SCHEDULE_TOPIC: self.schedule.arrived, TIMER_TOPIC: self.timers.arrived}
         self._build_hot_handlers(store_host)
         self.registration = Registration(config, self.topics)
@@ -318,12 +322,15 @@ class Broker:
         )
         sync.kept[RequestCode.GET_ALL_MESSAGE_REQUEST_MODE] = self._modes
         sync.kept[RequestCode.GET_TIMER_METRICS] = self._timer_counts
-        self.roles = RoleSwitch(config=self.config, store=self.store, clock=self._clock, rpc=rpc, sync=sync)
-        self.roles.start_deliveries = self.start_deliveries
-        self.roles.stop_deliveries = self.stop_deliveries
-        self.roles.on_change = self._role_changed
-        self._replicas = self.roles.replicas
-        self.gate = AckGate(self.store, self._replicas.acks)
+        self.roles = RoleSwitch(
+            config=self.config,
+            store=self.store,
+            clock=self._clock,
+            rpc=rpc,
+            sync=sync,
+            replicas=self._replicas,
+            listener=self,
+        )
         self.failover: Failover | None = None
         if self.config.failover_enabled:
             in_sync = InSyncSet(self.config, self.store, lambda: self._replicas.links, self._readable)
@@ -346,7 +353,8 @@ class Broker:
         change = self.roles.change if self.failover is None else self.failover.change_role
         await change(role, broker_id)
 
-    def _role_changed(self) -> None:
+    def role_changed(self) -> None:
+        """The role has changed: register, forget what was derived from it."""
         self._send.options_changed()
         self.registration.refresh()
 
@@ -385,11 +393,10 @@ class Broker:
             topics=self.topics,
             groups=self.groups,
             stats=self.stats,
-            gate=self.gate,
+            puts=self.puts,
             replies=SendReplies(store_host, config.region_id, trace_on=config.trace_on),
             unique_keys=unique_keys,
             clock=self._clock,
-            rewrites=self.intake,
             when_routed=self._when_routed,
         )
         self._pull = PullHandlers(
@@ -430,31 +437,28 @@ class Broker:
                 store=self.store,
                 topics=self.topics,
                 groups=self.groups,
-                intake=self.intake,
+                puts=self.puts,
                 stats=self.stats,
             ),
             TransactionHandlers(
                 config=config,
                 store=self.store,
                 transactions=self.transactions,
-                intake=self.intake,
+                puts=self.puts,
                 clock=self._clock,
             ),
             RecallHandlers(
                 config=config,
-                store=self.store,
                 topics=self.topics,
-                intake=self.intake,
-                stats=self.stats,
+                puts=self.puts,
                 clock=self._clock,
             ),
             ReplyHandlers(
                 config=config,
                 store_host=store_host,
-                store=self.store,
                 topics=self.topics,
                 producers=self.producers,
-                stats=self.stats,
+                puts=self.puts,
                 clock=self._clock,
             ),
             TopicHandlers(

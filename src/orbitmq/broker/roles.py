@@ -16,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from typing import Protocol
 
 from orbitmq.broker.config import MASTER_ID, BrokerConfig, BrokerRole, change_role
 from orbitmq.broker.replication.log_prefix import Agreement
@@ -29,9 +30,22 @@ from orbitmq.transport.client import RpcClient
 from orbitmq.wire import bodies
 from orbitmq.wire.headers import ExchangeBrokerHaInfoRequest, ExchangeBrokerHaInfoResponse
 
-__all__ = ["RoleSwitch"]
+__all__ = ["RoleListener", "RoleSwitch"]
 
 logger = logging.getLogger(__name__)
+
+
+class RoleListener(Protocol):
+    """Who acts on a change of role: the broker."""
+
+    def start_deliveries(self) -> None:
+        """This broker is the master now. Raises ``OSError``."""
+
+    async def stop_deliveries(self) -> None:
+        """This broker is not the master any more."""
+
+    def role_changed(self) -> None:
+        """The change is complete."""
 
 
 class RoleSwitch:
@@ -45,6 +59,8 @@ class RoleSwitch:
         clock: Clock,
         rpc: RpcClient,
         sync: MetadataSync,
+        replicas: ReplicaServer,
+        listener: RoleListener,
     ) -> None:
         self._config = config
         self._store = store
@@ -53,7 +69,8 @@ class RoleSwitch:
         self._changing = asyncio.Lock()
         self.address = self.ha_address = ""
         """Our own, which are never our master's."""
-        self.replicas = ReplicaServer(config, store)
+        self.replicas = replicas
+        self._listener = listener
         self.agreement = Agreement(config, store, rpc)
         self.follower = Follower(config, store, clock, self._agree)
         self._acting = False
@@ -62,10 +79,6 @@ class RoleSwitch:
         """With failover: cut off what is known not to be the master's. Raises ``OrbitError``."""
         self.when_agreed: Callable[[], None] | None = None
         """With failover: told when our log is a part of the master's, before it is followed."""
-        self.start_deliveries: Callable[[], None] = lambda: None
-        self.stop_deliveries: Callable[[], Awaitable[None]] | None = None
-        self.on_change: Callable[[], None] | None = None
-        """Told when the role has changed: register, forget what was derived from it."""
 
     async def start(self, bound: socket.socket, address: str, ha_address: str) -> None:
         """Serve slaves on a bound socket, and be what the config says. Raises ``OSError``."""
@@ -75,15 +88,18 @@ class RoleSwitch:
             self._become_slave()
         else:
             self._acting = True
-            self.start_deliveries()
+            self._listener.start_deliveries()
 
     async def stop(self) -> None:
         await self._sync.stop()
         await self.follower.stop()
         await self.replicas.stop()
-        if self.stop_deliveries is not None:
-            await self.stop_deliveries()
+        await self._listener.stop_deliveries()
         await self._rpc.close()
+
+    def changed(self) -> None:
+        """Something registered with the role changed without a change of role."""
+        self._listener.role_changed()
 
     def told_master(self, master_address: str, ha_address: str) -> None:
         """Where a name server, or the master itself, says that our master is. With failover only etcd knows."""
@@ -142,8 +158,7 @@ class RoleSwitch:
             if role is BrokerRole.SLAVE:
                 change_role(config, role, broker_id)
                 if not was_slave:
-                    if self.stop_deliveries is not None:
-                        await self.stop_deliveries()
+                    await self._listener.stop_deliveries()
                     self.replicas.drop_links()
                     self._acting = False
                     # The operator has chosen the other broker's log; with failover the history of epochs decides.
@@ -159,9 +174,8 @@ class RoleSwitch:
                 change_role(config, role, MASTER_ID)
                 if was_slave:
                     self._acting = True
-                    self.start_deliveries()
-            if self.on_change is not None:
-                self.on_change()
+                    self._listener.start_deliveries()
+            self._listener.role_changed()
 
     def _become_slave(self) -> None:
         self._store.corrects_offsets = False

@@ -8,9 +8,15 @@ from pathlib import Path
 from typing import Any, cast
 
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.delivery.durability import AckGate, Replication
+from orbitmq.broker.delivery.parking import Parking
+from orbitmq.broker.delivery.put import PutDoor
+from orbitmq.broker.figures.stats import BrokerStats
 from orbitmq.broker.tables.clients import ClientChannel
 from orbitmq.codes import SerializeType, Version
+from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.model.subscription import SubscriptionData, subscribe_by_tags
+from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM
 from orbitmq.runtime.safe_file import SafeFile
 from orbitmq.store.config import StoreConfig
@@ -123,6 +129,22 @@ def open_store(directory: Path, clock: ManualClock | None = None) -> MessageStor
     )
     store.open()
     return store
+
+
+def door(
+    store: MessageStore,
+    clock: Clock,
+    config: BrokerConfig = CONFIG,
+    stats: BrokerStats | None = None,
+    replication: Replication | None = None,
+) -> PutDoor:
+    """The door for puts into ``store``."""
+    return PutDoor(
+        store=store,
+        parking=Parking(config, DelayLevels(store.config.delay_levels), clock),
+        stats=stats if stats is not None else BrokerStats(),
+        gate=AckGate(store, replication),
+    )
 
 
 def message(topic: str, queue_id: int = 0, body: bytes = b"x") -> NewMessage:

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.unit.broker.kit import channel, open_store, peer, safe_file
+from tests.unit.broker.kit import channel, door, open_store, peer, safe_file
 
 from orbitmq.broker.config import BrokerConfig, BrokerRole
-from orbitmq.broker.figures.stats import BrokerStats
 from orbitmq.broker.handlers.reply import ReplyHandlers
 from orbitmq.broker.tables.clients import ProducerTable
 from orbitmq.broker.tables.topics import TopicTable
@@ -44,10 +43,9 @@ class Bench:
         self.handlers = ReplyHandlers(
             config=config,
             store_host=HOST,
-            store=self.store,
             topics=topics,
             producers=producers,
-            stats=BrokerStats(),
+            puts=door(self.store, clock, config),
             clock=clock,
         )
 

@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.broker.kit import Asker, open_store, safe_file
+from tests.unit.broker.kit import Asker, door, open_store, safe_file
 
 from orbitmq.broker.config import BrokerConfig, BrokerRole
-from orbitmq.broker.delivery.parking import Intake
 from orbitmq.broker.figures.stats import BrokerStats
 from orbitmq.broker.handlers.send_back import SendBackHandlers
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import RequestCode, ResponseCode
-from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.names import HALF_TOPIC, SCHEDULE_TOPIC
 from orbitmq.record.codec import Record, decode_record
@@ -45,7 +43,7 @@ class Bench:
             store=self.store,
             topics=self.topics,
             groups=self.groups,
-            intake=Intake(self.store, DelayLevels()),
+            puts=door(self.store, clock, config),
             stats=BrokerStats(),
         )
         self.asker = Asker(handlers.routes())

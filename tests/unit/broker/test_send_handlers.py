@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 from tests.unit.broker.admin_kit import TalkingConnection, World, talking
+from tests.unit.broker.kit import door
 
-from orbitmq.broker.delivery.durability import AckGate
-from orbitmq.broker.delivery.parking import Intake
 from orbitmq.broker.handlers.send import SendHandlers, SendReplies
 from orbitmq.codes import ResponseCode, SerializeType
-from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.record.batch import encode_batch
 from orbitmq.record.codec import Record, decode_record
 from orbitmq.record.ids import UniqueKeys
@@ -36,7 +34,7 @@ class Sender:
             topics=self.world.topics,
             groups=self.world.groups,
             stats=self.world.stats,
-            gate=AckGate(self.world.store),
+            puts=door(self.world.store, clock, self.world.config, self.world.stats),
             replies=SendReplies(HOST, "DefaultRegion", trace_on=True),
             unique_keys=UniqueKeys(
                 address=HOST[:4],
@@ -46,7 +44,6 @@ class Sender:
                 month_of=lambda _: (0, 1 << 62),
             ),
             clock=clock,
-            rewrites=Intake(self.world.store, DelayLevels()),
         )
         self.router = Router(self.handlers.routes())
         self.fake: TalkingConnection

@@ -10,33 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from orbitmq.broker.delivery.parking import delay_level, parked
+from orbitmq.broker.delivery.parking import HALF_QUEUE, own_place, unparked
 from orbitmq.codes import TRANSACTION_MASK, Property, SysFlag
-from orbitmq.errors import RecordError
 from orbitmq.model.names import HALF_OP_TOPIC, HALF_TOPIC
 from orbitmq.record.codec import Record, encode_record
-from orbitmq.record.properties import find_property, remove_property, set_property
+from orbitmq.record.properties import remove_property, set_property
 from orbitmq.store.types import Appended, NewMessage
 
 __all__ = [
-    "HALF_QUEUE",
     "again",
     "as_committed",
-    "as_half",
     "check_body",
-    "is_half",
     "mark_offsets",
     "moved_to",
     "number",
     "op_message",
 ]
 
-HALF_QUEUE: Final = 0
 _TYPE_BITS: Final = int(TRANSACTION_MASK)
 _COMMIT: Final = int(SysFlag.TRANSACTION_COMMIT)
-_PREPARED: Final = Property.TRANSACTION_PREPARED.encode()
-_TRANSACTION_ID: Final = Property.TRANSACTION_ID.encode()
-_UNIQUE_KEY: Final = Property.UNIQUE_KEY.encode()
 _REAL_TOPIC: Final = Property.REAL_TOPIC.encode()
 _REAL_QUEUE_ID: Final = Property.REAL_QUEUE_ID.encode()
 _OP_PROPERTIES: Final = b"WAIT\x01true\x02TAGS\x01d\x02"
@@ -44,30 +36,10 @@ _OP_TAG: Final = b"d"
 _TAGS: Final = Property.TAGS.encode()
 
 
-def is_half(message: NewMessage) -> bool:
-    """Whether a send opens a transaction. Clients before 4.6.1 left the mark on messages they sent back."""
-    text = find_property(message.properties, _PREPARED)
-    if text is None or text.lower() != b"true":
-        return False
-    return not (message.reconsume_times > 0 and delay_level(message.properties) > 0)
-
-
-def as_half(message: NewMessage) -> NewMessage:
-    """A message that opens a transaction, as it waits for its end."""
-    unique_key = find_property(message.properties, _UNIQUE_KEY)
-    if unique_key is not None:
-        message.properties = set_property(message.properties, _TRANSACTION_ID, unique_key)
-    half = parked(message, HALF_TOPIC, HALF_QUEUE)
-    # Without the type bits it gets a place in the half queue, which is how it is found again.
-    half.sys_flag &= ~_TYPE_BITS
-    return half
-
-
 def as_committed(half: Record) -> NewMessage:
     """The message consumers get. Raises ``RecordError`` when the half message does not say where it belongs."""
-    topic, queue_id = belongs_to(half)
-    properties = remove_property(remove_property(half.properties, _REAL_TOPIC), _REAL_QUEUE_ID)
-    message = moved_to(half, topic, queue_id, properties)
+    message = unparked(half)
+    message.properties = remove_property(remove_property(half.properties, _REAL_TOPIC), _REAL_QUEUE_ID)
     message.sys_flag = half.sys_flag & ~_TYPE_BITS | _COMMIT
     message.prepared_offset = half.log_offset
     return message
@@ -96,15 +68,6 @@ def moved_to(half: Record, topic: str, queue_id: int, properties: bytes) -> NewM
     )
 
 
-def belongs_to(half: Record) -> tuple[str, int]:
-    """Topic and queue of the message once committed. Raises ``RecordError``."""
-    topic = half.find(_REAL_TOPIC)
-    queue_id = number(half, Property.REAL_QUEUE_ID)
-    if topic is None or queue_id is None or queue_id < 0:
-        raise RecordError("it does not say where it belongs (REAL_TOPIC, REAL_QID)")
-    return topic.decode("utf-8", "replace"), queue_id
-
-
 def number(record: Record, name: Property) -> int | None:
     """A property that is a number; None when it is missing or is none."""
     text = record.find(name.encode())
@@ -119,13 +82,10 @@ def check_body(half: NewMessage, where: Appended, store_host: bytes) -> bytes:
 
     Raises ``RecordError``.
     """
-    topic = find_property(half.properties, _REAL_TOPIC)
-    queue_id = find_property(half.properties, _REAL_QUEUE_ID)
-    if topic is None or queue_id is None or not queue_id.isdigit():
-        raise RecordError("it does not say where it belongs (REAL_TOPIC, REAL_QID)")
+    topic, queue_id = own_place(half.properties)
     shown = NewMessage(
-        topic.decode("utf-8", "replace"),
-        int(queue_id),
+        topic,
+        queue_id,
         half.body,
         half.properties,
         half.born_timestamp_ms,

@@ -1,41 +1,131 @@
-"""What happens to a message between its checks and the log: delay levels, timers, half messages.
+"""Parking: where a message waits before its own topic gets it, and how it comes back.
 
-Producers' sends come through ``before_store``; the broker's own puts (send-back, commits) through ``placed``, which
-knows no half messages: a committed message keeps its TRAN_MSG, and one sent back by a consumer is no transaction.
-Deliveries of what was parked go straight to the store, since their properties still say "delay me".
+A message that asks for more than being stored is stored under another topic first; its own topic and queue are kept
+in its properties REAL_TOPIC and REAL_QID. ``Parking`` is the way in, ``unparked`` the way out; nothing else knows
+how a parked message looks.
+
+    asks for                      waits in                      comes back through
+    a transaction (TRAN_MSG)      RMQ_SYS_TRANS_HALF_TOPIC      ``Transactions.commit``
+    a delay level (DELAY)         SCHEDULE_TOPIC_XXXX           ``Schedule``
+    a time (TIMER_...)            rmq_sys_wheel_timer           ``Timers``
+
+Producers' sends go through ``of_producer``; the broker's own puts (send-back, commits, recalls) through
+``of_broker``, which opens no transaction: a committed message keeps its TRAN_MSG, and one sent back by a consumer is
+not a transaction. Deliveries of what was parked are not parked again, although their properties still ask for it.
 Answers to Apache's HookUtils.handleScheduleMessage and the prepareMessage of its transaction service.
 """
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
+from orbitmq.broker.config import BrokerConfig
 from orbitmq.codes import TRANSACTION_MASK, Property, SysFlag
-from orbitmq.errors import MessageIllegal
+from orbitmq.errors import MessageIllegal, NoPermission, RecordError, ServerError
 from orbitmq.model.delay_levels import DelayLevels
-from orbitmq.model.names import SCHEDULE_TOPIC
+from orbitmq.model.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from orbitmq.record.codec import Record
 from orbitmq.record.properties import find_property, remove_property, set_properties, set_property
-from orbitmq.store.message_store import MessageStore
-from orbitmq.store.types import Appended, NewMessage
+from orbitmq.runtime.clock import Clock
+from orbitmq.store.types import NewMessage
 
-__all__ = ["TIMER_PROPERTIES", "Intake", "Rewrite", "delay_level", "parked"]
+__all__ = [
+    "HALF_QUEUE",
+    "TIMER_PROPERTIES",
+    "TIMER_QUEUE",
+    "Parking",
+    "asked_ms",
+    "delay_level",
+    "out_ms",
+    "own_place",
+    "unparked",
+]
 
+HALF_QUEUE: Final = 0
+TIMER_QUEUE: Final = 0
 _DELAY: Final = Property.DELAY.encode()
 _REAL_TOPIC: Final = Property.REAL_TOPIC.encode()
 _REAL_QUEUE_ID: Final = Property.REAL_QUEUE_ID.encode()
+_PREPARED: Final = Property.TRANSACTION_PREPARED.encode()
+_TRANSACTION_ID: Final = Property.TRANSACTION_ID.encode()
+_UNIQUE_KEY: Final = Property.UNIQUE_KEY.encode()
+_OUT: Final = Property.TIMER_OUT_MS.encode()
+_DELETES: Final = Property.TIMER_DEL_UNIQKEY.encode()
 _COMMIT: Final = int(SysFlag.TRANSACTION_COMMIT)
+_TYPE_BITS: Final = int(TRANSACTION_MASK)
 TIMER_PROPERTIES: Final = (
     Property.TIMER_DELAY_SEC.encode(),
     Property.TIMER_DELAY_MS.encode(),
     Property.TIMER_DELIVER_MS.encode(),
 )
 """Each asks for a delivery at a time of the sender's choice; the first one found counts."""
+_DELAY_S, _DELAY_MS, _DELIVER_MS = TIMER_PROPERTIES
 
 
-class Rewrite(Protocol):
-    """One kind of parking: gives the message as it must be stored, or None when it is not concerned."""
+class Parking:
+    """Decides where a message is stored first."""
 
-    def __call__(self, message: NewMessage) -> NewMessage | None: ...
+    def __init__(self, config: BrokerConfig, levels: DelayLevels, clock: Clock) -> None:
+        self._config = config
+        self._levels = levels
+        self._clock = clock
+
+    def of_producer(self, message: NewMessage) -> NewMessage:
+        """A producer's message as it must be stored. Raises ``BrokerError`` to refuse it."""
+        if _opens_transaction(message):
+            if self._config.transactions_refused:
+                raise NoPermission(
+                    f"the broker[{self._config.public_host}] sending transaction message is forbidden"
+                )
+            return _half(message)
+        return self.of_broker(message)
+
+    def of_broker(self, message: NewMessage) -> NewMessage:
+        """The message where it has to wait, or itself. Raises ``BrokerError`` for a delay that cannot be read."""
+        if message.sys_flag & TRANSACTION_MASK not in (0, _COMMIT):
+            return message
+        level = delay_level(message.properties)
+        if level > 0:
+            return self._delayed(message, level)
+        return self._timed(message) or message
+
+    def _delayed(self, message: NewMessage, level: int) -> NewMessage:
+        # A level outranks the times of timers, which go: the message is not to be delayed twice.
+        for name in TIMER_PROPERTIES:
+            message.properties = remove_property(message.properties, name)
+        clamped = self._levels.clamp(level)
+        if clamped != level:
+            message.properties = set_property(message.properties, _DELAY, b"%d" % clamped)
+        return _parked(message, SCHEDULE_TOPIC, clamped - 1)
+
+    def _timed(self, message: NewMessage) -> NewMessage | None:
+        raw = message.properties
+        if b"TIMER_" not in raw or message.topic == TIMER_TOPIC or find_property(raw, _OUT) is not None:
+            return None
+        now_ms = self._clock.now_ms()
+        try:
+            due_ms = asked_ms(raw, now_ms)
+        except ValueError:
+            raise self._illegal_time() from None
+        if due_ms is None:
+            return None
+        if not self._config.timer_wheel_enabled:
+            raise ServerError("accurate timer message is not enabled, timerWheelEnable is false")
+        if due_ms <= now_ms:
+            if find_property(raw, _DELETES) is not None:
+                raise self._illegal_time()
+            return None
+        if due_ms - now_ms > self._config.timer_delay_max_s * 1000:
+            raise self._illegal_time()
+        message.properties = set_property(raw, _OUT, b"%d" % out_ms(due_ms))
+        return _parked(message, TIMER_TOPIC, TIMER_QUEUE)
+
+    def _illegal_time(self) -> MessageIllegal:
+        return MessageIllegal(
+            "timer message illegal, the delay time should not be bigger than the max delay "
+            f"{self._config.timer_delay_max_s * 1000}ms; or if set del msg, the delay time should be bigger "
+            "than the current time"
+        )
 
 
 def delay_level(properties: bytes) -> int:
@@ -49,7 +139,40 @@ def delay_level(properties: bytes) -> int:
         raise MessageIllegal(f"property DELAY={text[:32]!r} is not a number") from None
 
 
-def parked(message: NewMessage, topic: str, queue_id: int) -> NewMessage:
+def asked_ms(properties: bytes, now_ms: int) -> int | None:
+    """When a message asks to be delivered; None when it does not say. Raises ``ValueError``."""
+    if (text := find_property(properties, _DELAY_S)) is not None:
+        return now_ms + int(text) * 1000
+    if (text := find_property(properties, _DELAY_MS)) is not None:
+        return now_ms + int(text)
+    text = find_property(properties, _DELIVER_MS)
+    return None if text is None else int(text)
+
+
+def out_ms(due_ms: int) -> int:
+    """The second a time is entered under: the one that ends at it or after it."""
+    return (due_ms - 1) // 1000 * 1000
+
+
+def _opens_transaction(message: NewMessage) -> bool:
+    """Whether a send opens a transaction. Clients before 4.6.1 left the mark on messages they sent back."""
+    text = find_property(message.properties, _PREPARED)
+    if text is None or text.lower() != b"true":
+        return False
+    return not (message.reconsume_times > 0 and delay_level(message.properties) > 0)
+
+
+def _half(message: NewMessage) -> NewMessage:
+    unique_key = find_property(message.properties, _UNIQUE_KEY)
+    if unique_key is not None:
+        message.properties = set_property(message.properties, _TRANSACTION_ID, unique_key)
+    half = _parked(message, HALF_TOPIC, HALF_QUEUE)
+    # Without the type bits it gets a place in the half queue, which is how it is found again.
+    half.sys_flag &= ~_TYPE_BITS
+    return half
+
+
+def _parked(message: NewMessage, topic: str, queue_id: int) -> NewMessage:
     """The message under another topic and queue, with its own ones kept in its properties."""
     return NewMessage(
         topic,
@@ -71,48 +194,27 @@ def parked(message: NewMessage, topic: str, queue_id: int) -> NewMessage:
     )
 
 
-class Intake:
-    """Decides where a message is stored first."""
+def own_place(properties: bytes) -> tuple[str, int]:
+    """Topic and queue a parked message belongs to. Raises ``RecordError`` when it does not say."""
+    topic = find_property(properties, _REAL_TOPIC)
+    queue_id = find_property(properties, _REAL_QUEUE_ID)
+    if topic is None or queue_id is None or not queue_id.isdigit():
+        raise RecordError("it does not say where it belongs (REAL_TOPIC, REAL_QID)")
+    return topic.decode("utf-8", "replace"), int(queue_id)
 
-    def __init__(
-        self,
-        store: MessageStore,
-        levels: DelayLevels,
-        *,
-        half_message: Rewrite | None = None,
-        timer: Rewrite | None = None,
-    ) -> None:
-        self._store = store
-        self._levels = levels
-        self._half_message = half_message
-        self._timer = timer
 
-    def before_store(self, message: NewMessage) -> NewMessage:
-        """A producer's message as it must be stored. Raises ``BrokerError`` to refuse it."""
-        if self._half_message is not None:
-            half = self._half_message(message)
-            if half is not None:
-                return half
-        return self.placed(message)
-
-    def placed(self, message: NewMessage) -> NewMessage:
-        """The message where it has to wait, or itself. Raises ``BrokerError`` for a delay that cannot be read."""
-        if message.sys_flag & TRANSACTION_MASK not in (0, _COMMIT):
-            return message
-        level = delay_level(message.properties)
-        if level > 0:
-            return self._delayed(message, level)
-        return (self._timer and self._timer(message)) or message
-
-    def _delayed(self, message: NewMessage, level: int) -> NewMessage:
-        # A level outranks the times of timers, which go: the message is not to be delayed twice.
-        for name in TIMER_PROPERTIES:
-            message.properties = remove_property(message.properties, name)
-        clamped = self._levels.clamp(level)
-        if clamped != level:
-            message.properties = set_property(message.properties, _DELAY, b"%d" % clamped)
-        return parked(message, SCHEDULE_TOPIC, clamped - 1)
-
-    def put(self, message: NewMessage) -> Appended:
-        """Store a message of the broker's own making. Raises ``StoreError``, ``BrokerError``."""
-        return self._store.append(self.placed(message))
+def unparked(record: Record) -> NewMessage:
+    """A parked message under its own topic and queue. It keeps the properties it waited with, REAL_TOPIC and REAL_QID
+    included, as Apache's deliveries do. Raises ``RecordError`` when it does not say where it belongs."""
+    topic, queue_id = own_place(record.properties)
+    return NewMessage(
+        topic,
+        queue_id,
+        record.body,
+        record.properties,
+        record.born_timestamp_ms,
+        record.born_host,
+        record.flag,
+        record.sys_flag,
+        record.reconsume_times,
+    )

@@ -19,13 +19,14 @@ import threading
 from typing import Final
 
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.delivery.parking import unparked
+from orbitmq.broker.delivery.put import PutDoor, is_safe
 from orbitmq.broker.figures.stats import BrokerStats
-from orbitmq.codes import Property
 from orbitmq.errors import RecordError
 from orbitmq.model.data_version import DataVersion
 from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.model.names import HALF_TOPIC, SCHEDULE_TOPIC
-from orbitmq.record.codec import Record, decode_record
+from orbitmq.record.codec import decode_record
 from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.safe_file import SafeFile
 from orbitmq.runtime.tasks import TaskOwner, every
@@ -46,8 +47,6 @@ _RETRY_MS: Final = 100
 _AFTER_ERROR_MS: Final = 10_000
 _SLEEP_MS_MAX: Final = 60_000
 """Looked at again at least this often: the wall clock may be set."""
-_REAL_TOPIC: Final = Property.REAL_TOPIC.encode()
-_REAL_QUEUE_ID: Final = Property.REAL_QUEUE_ID.encode()
 
 
 class Schedule:
@@ -59,6 +58,7 @@ class Schedule:
         config: BrokerConfig,
         store: MessageStore,
         levels: DelayLevels,
+        puts: PutDoor,
         stats: BrokerStats,
         file: SafeFile,
         clock: Clock,
@@ -66,6 +66,7 @@ class Schedule:
         self._config = config
         self._store = store
         self._levels = levels
+        self._puts = puts
         self._stats = stats
         self._file = file
         self._clock = clock
@@ -116,6 +117,7 @@ class Schedule:
         if self._tasks is not None:
             tasks, self._tasks = self._tasks, None
             await tasks.close()
+            await self._puts.safe()
             self.persist()
 
     def persist(self) -> None:
@@ -123,9 +125,12 @@ class Schedule:
         self._write(dict(self._cursors), encode_pretty(self._saved()))
 
     async def _save(self) -> None:
-        """As ``persist``, but the disk is waited for on another thread, and only when something moved."""
+        """As ``persist``, but the disk is waited for on another thread, and only when something moved. What the
+        cursors passed has to be safe first: a saved cursor says that it is delivered."""
         if self._cursors != self._saved_cursors:
-            await asyncio.to_thread(self._write, dict(self._cursors), encode_pretty(self._saved()))
+            cursors, content = dict(self._cursors), encode_pretty(self._saved())
+            if is_safe(await self._puts.safe()):
+                await asyncio.to_thread(self._write, cursors, content)
 
     def _write(self, cursors: dict[int, int], content: bytes) -> None:
         # The last save at stop may come while one of the background is still at work.
@@ -234,7 +239,7 @@ class Schedule:
     def _put(self, level: int, messages: list[NewMessage]) -> int:
         """Store messages in their order; gives how many are done with. The rest has to be tried again."""
         try:
-            appended = self._store.append_batch(messages)
+            appended = self._puts.deliver(messages, "delay")
         except StoreUnavailable as error:
             logger.warning("delayed messages wait for the store level=%d reason=%s", level, error.remark)
             return 0
@@ -249,10 +254,8 @@ class Schedule:
                 error.remark,
             )
             return 1
-        for message, where in zip(messages, appended, strict=True):
+        for where in appended:
             self._stats.get(SCHEDULE_GROUP, SCHEDULE_TOPIC, level - 1, 1, where.size)
-            self._stats.put(message.topic, message.queue_id, 1, where.size)
-            self._stats.note_kind(message.topic, "delay", where.size)
         return len(messages)
 
     def _put_one_by_one(self, level: int, messages: list[NewMessage]) -> int:
@@ -275,9 +278,11 @@ class Schedule:
             logger.error("delayed message is gone level=%d log_offset=%d", level, log_offset)
             return None
         try:
-            record = decode_record(raw)
-            return _as_sent(record)
-        except (RecordError, ValueError) as error:
+            message = unparked(decode_record(raw))
+            if message.topic == HALF_TOPIC:
+                raise RecordError(f"its topic is {HALF_TOPIC}")
+            return message
+        except RecordError as error:
             logger.error(
                 "delayed message cannot be delivered level=%d log_offset=%d reason=%s",
                 level,
@@ -285,24 +290,3 @@ class Schedule:
                 error,
             )
             return None
-
-
-def _as_sent(record: Record) -> NewMessage:
-    topic = record.find(_REAL_TOPIC)
-    queue_id = record.find(_REAL_QUEUE_ID)
-    if topic is None or queue_id is None:
-        raise RecordError("it does not say where it belongs (REAL_TOPIC, REAL_QID)")
-    name = topic.decode()
-    if name == HALF_TOPIC:
-        raise RecordError(f"its topic is {HALF_TOPIC}")
-    return NewMessage(
-        name,
-        int(queue_id),
-        record.body,
-        record.properties,
-        record.born_timestamp_ms,
-        record.born_host,
-        record.flag,
-        record.sys_flag,
-        record.reconsume_times,
-    )

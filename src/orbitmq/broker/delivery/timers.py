@@ -27,7 +27,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.delivery.parking import TIMER_PROPERTIES, parked
+from orbitmq.broker.delivery.parking import TIMER_QUEUE, asked_ms, unparked
+from orbitmq.broker.delivery.put import PutDoor, is_safe
 from orbitmq.broker.delivery.timer_files import (
     DELETE,
     PLAIN,
@@ -38,13 +39,12 @@ from orbitmq.broker.delivery.timer_files import (
     TimerUnit,
     TimerWheel,
 )
-from orbitmq.broker.figures.stats import BrokerStats
 from orbitmq.codes import Property
-from orbitmq.errors import CorruptionError, MessageIllegal, RecordError, ServerError
+from orbitmq.errors import CorruptionError, RecordError
 from orbitmq.model.names import TIMER_TOPIC
 from orbitmq.record.codec import Record, decode_record
 from orbitmq.record.hashing import java_hash
-from orbitmq.record.properties import find_property, set_properties, set_property
+from orbitmq.record.properties import set_properties
 from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.filesystem import FileSystem
 from orbitmq.runtime.tasks import TaskOwner, every
@@ -53,11 +53,10 @@ from orbitmq.store.message_store import MessageStore
 from orbitmq.store.types import NewMessage
 from orbitmq.wire.bodies import TimerCheckPoint
 
-__all__ = ["TIMER_QUEUE", "Timers", "out_ms"]
+__all__ = ["Timers"]
 
 logger = logging.getLogger(__name__)
 
-TIMER_QUEUE: Final = 0
 _PORTION: Final = 64
 _RETRY_MS: Final = 100
 _AFTER_ERROR_MS: Final = 10_000
@@ -73,7 +72,6 @@ _ROLLED: Final = Property.TIMER_ROLL_TIMES.encode()
 _REAL_TOPIC: Final = Property.REAL_TOPIC.encode()
 _REAL_QUEUE_ID: Final = Property.REAL_QUEUE_ID.encode()
 _UNIQUE_KEY: Final = Property.UNIQUE_KEY.encode()
-_DELAY_S, _DELAY_MS, _DELIVER_MS = TIMER_PROPERTIES
 
 
 class _Near(NamedTuple):
@@ -83,28 +81,13 @@ class _Near(NamedTuple):
     unit: TimerUnit
 
 
-def out_ms(due_ms: int) -> int:
-    """The second a time is entered under: the one that ends at it or after it."""
-    return (due_ms - 1) // 1000 * 1000
-
-
-def _asked(properties: bytes, now_ms: int) -> int | None:
-    """When a message wants to be delivered; None when it does not say. Raises ``ValueError``."""
-    if (text := find_property(properties, _DELAY_S)) is not None:
-        return now_ms + int(text) * 1000
-    if (text := find_property(properties, _DELAY_MS)) is not None:
-        return now_ms + int(text)
-    text = find_property(properties, _DELIVER_MS)
-    return None if text is None else int(text)
-
-
 @dataclass(kw_only=True, eq=False)
 class Timers:
     """The timer of one broker, running while it is a master."""
 
     config: BrokerConfig
     store: MessageStore
-    stats: BrokerStats
+    puts: PutDoor
     fs: FileSystem
     clock: Clock
 
@@ -140,38 +123,6 @@ class Timers:
         self._deleted: set[bytes] = set()
         self._waiting = 0
 
-    # -- intake ----------------------------------------------------------------------------------------
-
-    def timer_message(self, message: NewMessage) -> NewMessage | None:
-        """The rewrite for messages with a time (``Intake``). Raises ``BrokerError`` for one that cannot be kept."""
-        raw = message.properties
-        if b"TIMER_" not in raw or message.topic == TIMER_TOPIC or find_property(raw, _OUT) is not None:
-            return None
-        now_ms = self.clock.now_ms()
-        try:
-            due_ms = _asked(raw, now_ms)
-        except ValueError:
-            raise self._illegal() from None
-        if due_ms is None:
-            return None
-        if not self.config.timer_wheel_enabled:
-            raise ServerError("accurate timer message is not enabled, timerWheelEnable is false")
-        if due_ms <= now_ms:
-            if find_property(raw, _DELETES) is not None:
-                raise self._illegal()
-            return None
-        if due_ms - now_ms > self.config.timer_delay_max_s * 1000:
-            raise self._illegal()
-        message.properties = set_property(raw, _OUT, b"%d" % out_ms(due_ms))
-        return parked(message, TIMER_TOPIC, TIMER_QUEUE)
-
-    def _illegal(self) -> MessageIllegal:
-        return MessageIllegal(
-            "timer message illegal, the delay time should not be bigger than the max delay "
-            f"{self.config.timer_delay_max_s * 1000}ms; or if set del msg, the delay time should be bigger "
-            "than the current time"
-        )
-
     # -- life ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -202,6 +153,7 @@ class Timers:
             if self._running:
                 await self._finish_second()
             self._log.write()
+            await self.puts.safe()
             self._sync_and_save(self._point())
             self._close()
 
@@ -285,7 +237,9 @@ class Timers:
         point = self._point()
         if self._is_open and point != self._saved and not self._remaking:
             self._log.write()
-            await asyncio.to_thread(self._sync_and_save, point)
+            # The check point says that what it passed is delivered: that has to be safe first.
+            if is_safe(await self.puts.safe()):
+                await asyncio.to_thread(self._sync_and_save, point)
 
     @property
     def _remaking(self) -> bool:
@@ -527,10 +481,10 @@ class Timers:
         if not unit.kind & ROLL and _number(record, _OUT) == begin_ms:
             # The properties tell the millisecond; where they do not (it was rolled), the second is waited for.
             try:
-                asked_ms = _asked(record.properties, record.store_timestamp_ms) or 0
+                wanted_ms = asked_ms(record.properties, record.store_timestamp_ms) or 0
             except ValueError:
-                asked_ms = 0
-            due_ms = asked_ms if begin_ms < asked_ms <= begin_ms + 1000 else begin_ms + 1000
+                wanted_ms = 0
+            due_ms = wanted_ms if begin_ms < wanted_ms <= begin_ms + 1000 else begin_ms + 1000
         if self._loading >= 0:
             self._near.append(_Near(due_ms, unit))  # put in order when all are read
         else:
@@ -550,7 +504,7 @@ class Timers:
 
     def _put(self, messages: list[NewMessage]) -> int:
         try:
-            appended = self.store.append_batch(messages)
+            self.puts.deliver(messages, "delay")
         except StoreUnavailable as error:
             logger.warning(
                 "timer messages wait for the store count=%d reason=%s", len(messages), error.remark
@@ -565,9 +519,6 @@ class Timers:
             logger.error("timer message cannot be stored topic=%s reason=%s", messages[0].topic, error.remark)
             return 1
         self._delivered_count += len(messages)
-        for message, where in zip(messages, appended, strict=True):
-            self.stats.put(message.topic, message.queue_id, 1, where.size)
-            self.stats.note_kind(message.topic, "delay", where.size)
         return len(messages)
 
     def _restored(self, unit: TimerUnit, now_ms: int) -> NewMessage | None:
@@ -578,26 +529,17 @@ class Timers:
         pairs = [(_ENQUEUED, b"%d" % unit.written_ms), (_DEQUEUED, b"%d" % now_ms)]
         if unit.kind & ROLL:
             pairs.append((_ROLLED, b"%d" % (_number(record, _ROLLED) + 1)))
-            topic, queue_id = TIMER_TOPIC, TIMER_QUEUE
-        else:
-            name, queue_text = record.find(_REAL_TOPIC), record.find(_REAL_QUEUE_ID)
-            if name is None or queue_text is None or not queue_text.isdigit():
-                logger.error("timer message of nowhere skipped log_offset=%d", record.log_offset)
-                return None
-            if self._is_deleted(record):
-                return None
-            topic, queue_id = name.decode("utf-8", "replace"), int(queue_text)
-        return NewMessage(
-            topic,
-            queue_id,
-            record.body,
-            set_properties(record.properties, pairs),
-            record.born_timestamp_ms,
-            record.born_host,
-            record.flag,
-            record.sys_flag,
-            record.reconsume_times,
-        )
+        elif self._is_deleted(record):
+            return None
+        try:
+            message = unparked(record)
+        except RecordError as error:
+            logger.error("timer message skipped log_offset=%d reason=%s", record.log_offset, error)
+            return None
+        if unit.kind & ROLL:
+            message.topic, message.queue_id = TIMER_TOPIC, TIMER_QUEUE
+        message.properties = set_properties(message.properties, pairs)
+        return message
 
     def _is_deleted(self, record: Record) -> bool:
         """Whether another message took this one back; Apache has a setting for the longer form of the key."""

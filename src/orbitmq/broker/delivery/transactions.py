@@ -25,24 +25,22 @@ from typing import Final
 
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.delivery.half_messages import (
-    HALF_QUEUE,
     again,
     as_committed,
-    as_half,
     check_body,
-    is_half,
     mark_offsets,
     moved_to,
     number,
     op_message,
 )
-from orbitmq.broker.delivery.parking import Intake
+from orbitmq.broker.delivery.parking import HALF_QUEUE
+from orbitmq.broker.delivery.put import PutDoor
 from orbitmq.broker.figures.stats import BrokerStats
 from orbitmq.broker.tables.clients import ProducerTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import Property, RequestCode
-from orbitmq.errors import NoPermission, RecordError, SystemBusy
+from orbitmq.errors import RecordError, SystemBusy
 from orbitmq.model.names import (
     HALF_OP_TOPIC,
     HALF_TOPIC,
@@ -86,6 +84,7 @@ class Transactions:
     topics: TopicTable
     offsets: ConsumerOffsets
     producers: ProducerTable
+    puts: PutDoor
     stats: BrokerStats
     clock: Clock
 
@@ -164,28 +163,19 @@ class Transactions:
 
     # -- begin and end ---------------------------------------------------------------------------------
 
-    def half_message(self, message: NewMessage) -> NewMessage | None:
-        """The rewrite for messages that open a transaction (``Intake``). Raises ``NoPermission``."""
-        if not is_half(message):
-            return None
-        if self.config.transactions_refused:
-            raise NoPermission(
-                f"the broker[{self.config.public_host}] sending transaction message is forbidden"
-            )
-        return as_half(message)
+    def commit(self, half: Record) -> int:
+        """Give the message to its consumers; returns the end of the log that must be safe before anybody is told so.
 
-    def commit(self, half: Record, intake: Intake) -> None:
-        """Give the message to its consumers. Raises ``StoreError``, ``BrokerError``, ``RecordError``."""
+        Raises ``StoreError``, ``BrokerError``, ``RecordError``.
+        """
         if self._over(half.queue_offset):
             logger.warning("transaction ended before half_offset=%d", half.queue_offset)
-            return
+            return self.store.max_log_offset
         self._check_room()
-        message = intake.placed(as_committed(half))
-        appended = self.store.append(message)
-        self.stats.put(message.topic, message.queue_id, 1, appended.size)
-        self.stats.note_kind(message.topic, "transaction", appended.size)
+        stored = self.puts.put(as_committed(half), "transaction")
         self._count_end(half, committed=True)
         self._end(half.queue_offset)
+        return stored.end
 
     def roll_back(self, half: Record) -> None:
         """Nobody will get the message."""
@@ -212,9 +202,10 @@ class Transactions:
                 counts[topic] = counts.get(topic, 0) + 1
         return counts
 
-    def resume(self, record: Record) -> None:
-        """Check a message that was given up from the start again. Raises ``StoreError``."""
-        self.store.append(again(record, (Property.TRANSACTION_CHECK_TIMES, 0)))
+    def resume(self, record: Record) -> int:
+        """Check a message that was given up from the start again; returns as ``commit``. Raises ``StoreError``."""
+        self.puts.deliver((again(record, (Property.TRANSACTION_CHECK_TIMES, 0)),))
+        return self.store.max_log_offset
 
     def _check_room(self) -> None:
         if len(self._marks) >= _MARKS_MAX:
@@ -253,11 +244,10 @@ class Transactions:
                 count += 1
             message = op_message(self._marks[:count], self.clock.now_ms(), self.store_host)
             try:
-                appended = self.store.append(message)
+                self.puts.deliver((message,))
             except StoreError as error:
                 logger.warning("ends of transactions wait count=%d reason=%s", len(self._marks), error.remark)
                 return
-            self.stats.put(message.topic, message.queue_id, 1, appended.size)
             del self._marks[:count]
             self._marks_bytes -= size
         while self._cursor in self._ended:
@@ -416,12 +406,10 @@ class Transactions:
 
     def _append(self, message: NewMessage) -> Appended | None:
         try:
-            where = self.store.append(message)
+            return self.puts.deliver((message,))[0]
         except StoreError as error:
             logger.warning("check of transactions waits for the store reason=%s", error.remark)
             return None
-        self.stats.put(message.topic, message.queue_id, 1, where.size)
-        return where
 
 
 _UNREADABLE: Final = Record("", 0, b"", b"", 0, b"", 0, 0, 0, 0, 0, 0, 0, b"", 0, 0, 0)

@@ -342,8 +342,8 @@ class Failover:
             refusal = f"the in-sync replicas are not enough: {len(self.in_sync.members)} of {minimum}"
         if refusal != self._gate.refusal:
             self._gate.refusal = refusal
-            if self._roles.on_change is not None and self.acting:
-                self._roles.on_change()
+            if self.acting:
+                self._roles.changed()
 
     def _fence(self) -> None:
         """Stop being master, without waiting for anything."""

@@ -11,8 +11,7 @@ import binascii
 from typing import Final, NamedTuple
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.delivery.parking import Intake
-from orbitmq.broker.figures.stats import BrokerStats
+from orbitmq.broker.delivery.put import PutDoor, Stored
 from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import Property, RequestCode
 from orbitmq.errors import (
@@ -29,10 +28,9 @@ from orbitmq.record.hosts import encode_host
 from orbitmq.record.properties import encode_properties, find_property
 from orbitmq.runtime.clock import Clock
 from orbitmq.store.errors import StoreError
-from orbitmq.store.message_store import MessageStore
 from orbitmq.store.types import NewMessage
 from orbitmq.transport.connection import Connection
-from orbitmq.transport.router import Call, Reply, Route
+from orbitmq.transport.router import Answer, Call, Reply, Route
 from orbitmq.wire.headers import RecallMessageRequest, RecallMessageResponse
 
 __all__ = ["RecallHandle", "RecallHandlers", "recall_handle"]
@@ -91,32 +89,29 @@ class RecallHandlers:
         self,
         *,
         config: BrokerConfig,
-        store: MessageStore,
         topics: TopicTable,
-        intake: Intake,
-        stats: BrokerStats,
+        puts: PutDoor,
         clock: Clock,
     ) -> None:
         self._config = config
-        self._store = store
         self._topics = topics
-        self._intake = intake
-        self._stats = stats
+        self._puts = puts
         self._clock = clock
 
     def routes(self) -> list[Route]:
         return [Route(RequestCode.RECALL_MESSAGE, self.recall, RecallMessageRequest)]
 
-    def recall(self, call: Call[RecallMessageRequest]) -> Reply:
+    def recall(self, call: Call[RecallMessageRequest]) -> Answer:
         """RECALL_MESSAGE (370)."""
         region = {Property.MSG_REGION.value: self._config.region_id}
         try:
-            unique_key = self._recall(call.header, call.peer)
+            unique_key, stored = self._recall(call.header, call.peer)
         except BrokerError as error:
             return Reply(error.response_code, error.remark, ext=region)
-        return Reply(header=RecallMessageResponse(msg_id=unique_key), ext=region)
+        reply = Reply(header=RecallMessageResponse(msg_id=unique_key), ext=region)
+        return self._puts.answer(call, stored.end, reply)
 
-    def _recall(self, header: RecallMessageRequest, peer: Connection) -> str:
+    def _recall(self, header: RecallMessageRequest, peer: Connection) -> tuple[str, Stored]:
         config = self._config
         now_ms = self._clock.now_ms()
         if not config.recall_enabled:
@@ -146,9 +141,6 @@ class RecallHandlers:
             handle.topic, 0, b"0", encode_properties(properties), now_ms, encode_host(*peer.remote)
         )
         try:
-            message = self._intake.placed(message)
-            appended = self._store.append(message)
+            return handle.unique_key, self._puts.put(message)
         except StoreError as error:
             raise ServerError(f"recall failed, execute error: {error.remark}") from None
-        self._stats.put(message.topic, message.queue_id, 1, appended.size)
-        return handle.unique_key

@@ -11,7 +11,7 @@ import random
 from typing import Final
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.figures.stats import BrokerStats
+from orbitmq.broker.delivery.put import PutDoor
 from orbitmq.broker.tables.clients import ProducerTable
 from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import TRANSACTION_MASK, Property, RequestCode, ResponseCode
@@ -32,7 +32,6 @@ from orbitmq.record.ids import offset_message_id
 from orbitmq.record.properties import find_property, set_property
 from orbitmq.runtime.clock import Clock
 from orbitmq.store.errors import StoreError
-from orbitmq.store.message_store import MessageStore
 from orbitmq.store.types import NewMessage
 from orbitmq.transport.router import Call, Reply, Route
 from orbitmq.wire.headers import (
@@ -61,20 +60,18 @@ class ReplyHandlers:
         *,
         config: BrokerConfig,
         store_host: bytes,
-        store: MessageStore,
         topics: TopicTable,
         producers: ProducerTable,
-        stats: BrokerStats,
+        puts: PutDoor,
         clock: Clock,
     ) -> None:
         self._config = config
         host, port = decode_host(store_host)
         self._address = f"{host}:{port}"
         self._store_host = store_host
-        self._store = store
         self._topics = topics
         self._producers = producers
-        self._stats = stats
+        self._puts = puts
         self._clock = clock
 
     def routes(self) -> list[Route]:
@@ -100,14 +97,15 @@ class ReplyHandlers:
         properties = (header.properties or "").encode()
         failure = await self._push(call, properties)
         answer = SendMessageResponse(msg_id=_NOT_STORED, queue_id=queue_id, queue_offset=0)
+        code = int(ResponseCode.SUCCESS)
         if self._config.store_replies:
-            self._stored(call, queue_id, properties, answer)
+            code = await self._stored(call, queue_id, properties, answer)
         if failure:
             logger.warning("reply not passed on reason=%s", failure)
             return Reply(
                 ResponseCode.SYSTEM_ERROR, failure, answer if self._config.store_replies else None, region
             )
-        return Reply(header=answer, ext=region)
+        return Reply(code, header=answer, ext=region)
 
     def _checked_topic(self, header: SendMessageRequest) -> TopicConfig:
         config = self._config
@@ -169,9 +167,10 @@ class ReplyHandlers:
             return f"push reply message to {client_id}fail."
         return ""
 
-    def _stored(
+    async def _stored(
         self, call: Call[SendMessageRequest], queue_id: int, properties: bytes, answer: SendMessageResponse
-    ) -> None:
+    ) -> int:
+        """Store the reply and wait until it is safe; returns the code for its sender."""
         header = call.header
         message = NewMessage(
             header.topic,
@@ -185,10 +184,10 @@ class ReplyHandlers:
             header.reconsume_times or 0,
         )
         try:
-            appended = self._store.append(message)
-        except StoreError as error:
+            stored = self._puts.put(message)
+        except (StoreError, BrokerError) as error:
             logger.warning("reply not stored topic=%s reason=%s", header.topic, error)
-            return
-        self._stats.put(message.topic, queue_id, 1, appended.size)
-        answer.msg_id = offset_message_id(self._store_host, appended.log_offset)
-        answer.queue_offset = appended.queue_offset
+            return ResponseCode.SUCCESS
+        answer.msg_id = offset_message_id(self._store_host, stored.where.log_offset)
+        answer.queue_offset = stored.where.queue_offset
+        return await self._puts.safe(stored.end)

@@ -21,7 +21,7 @@ from typing import Final, Protocol
 import msgspec
 
 from orbitmq.broker.config import BrokerConfig, BrokerRole
-from orbitmq.broker.delivery.durability import AckGate
+from orbitmq.broker.delivery.put import PENDING_ACKS_MAX, PutDoor
 from orbitmq.broker.figures.stats import BrokerStats
 from orbitmq.broker.handlers.recall import recall_handle
 from orbitmq.broker.tables.groups import GroupTable
@@ -58,7 +58,7 @@ from orbitmq.transport.router import RawRoute
 from orbitmq.wire.frame import Frame, encode_response
 from orbitmq.wire.send_fields import SendFields, read_send, read_send_v2
 
-__all__ = ["SEND_CODES", "Rewrites", "SendHandlers", "SendReplies"]
+__all__ = ["SEND_CODES", "SendHandlers", "SendReplies"]
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,6 @@ _ONEWAY: Final = 2
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
 _TRANSACTION_BITS: Final = int(SysFlag.TRANSACTION_ROLLBACK)
 _PROPERTIES_MAX: Final = 32_767
-_PENDING_ACKS_MAX: Final = 10_000
 _STALL_MS: Final = 1_000
 """An append this slow means the disk cannot keep up (Apache: osPageCacheBusyTimeOutMills)."""
 _SLAVE: Final = BrokerRole.SLAVE
@@ -90,13 +89,6 @@ _UNUSUAL_MARKS: Final = (
 """Any of these in the properties means that they are not stored as they are."""
 _UNIQUE_KEY: Final = Property.UNIQUE_KEY.encode()
 _FAQ: Final = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
-
-
-class Rewrites(Protocol):
-    """What delay levels, timers and transactions do to a message before it is stored."""
-
-    def before_store(self, message: NewMessage) -> NewMessage:
-        """The message as it must be stored. Raises ``BrokerError`` to refuse it."""
 
 
 class _Answers(Protocol):
@@ -273,11 +265,10 @@ class SendHandlers:
     topics: TopicTable
     groups: GroupTable
     stats: BrokerStats
-    gate: AckGate
+    puts: PutDoor
     replies: SendReplies
     unique_keys: UniqueKeys
     clock: Clock
-    rewrites: Rewrites | None = None
     when_routed: Callable[[Callable[[], None]], None] | None = None
     """Calls back once the name servers know of the topics made so far, or after a second."""
 
@@ -368,7 +359,7 @@ class SendHandlers:
             or fields.batch
             or not 0 < len(frame.body) <= self.store.config.message_bytes_max
             or not unique_key.isalnum()
-            or self.gate.waiting_count >= _PENDING_ACKS_MAX
+            or self.puts.gate.waiting_count >= PENDING_ACKS_MAX
             or self.config.role is _SLAVE
             or self._stalled
         ):
@@ -459,8 +450,7 @@ class SendHandlers:
         )
         if config.topic_name.startswith(RETRY_PREFIX):
             self._retry_or_dead_letter(message, fields, frame)
-        if self.rewrites is not None:
-            message = self.rewrites.before_store(message)
+        message = self.puts.parking.of_producer(message)
         messages = [message]
         unique_key = properties[Property.UNIQUE_KEY].encode()
         waits = properties.get(Property.WAIT) != "false"
@@ -481,9 +471,9 @@ class SendHandlers:
     def _check_broker(self) -> None:
         if self.config.is_slave:
             raise SystemBusy("[REJECTREQUEST]system busy, start flow control for a while")
-        if self.gate.refusal:
-            raise ServerError(self.gate.refusal)
-        if self.gate.waiting_count >= _PENDING_ACKS_MAX:
+        if self.puts.gate.refusal:
+            raise ServerError(self.puts.gate.refusal)
+        if self.puts.gate.waiting_count >= PENDING_ACKS_MAX:
             raise SystemBusy("[OVERLOAD]system busy, start flow control for a while")
         if self._stalled:
             if self.clock.monotonic() < self._stalled_until:
@@ -605,7 +595,7 @@ class SendHandlers:
         """The messages of a batch, straight from the row they came in."""
         started = self.clock.monotonic()
         try:
-            appended = self.store.append_entries(template)
+            appended = self.puts.append_entries(template)
             if appended is None:
                 one.messages = _split(template)
         except (RecordError, ServerError) as error:
@@ -626,10 +616,10 @@ class SendHandlers:
         if one.frame.flag & _ONEWAY:
             return
         stored = self.replies.stored_row
-        if self.gate.immediate or not one.waits:
+        if self.puts.gate.immediate or not one.waits:
             one.connection.send(stored(one.frame, _SUCCESS, one.queue_id, appended, one.unique_key))
         else:
-            self.gate.wait(
+            self.puts.gate.wait(
                 appended.end,
                 lambda code: one.connection.send(
                     stored(one.frame, code, one.queue_id, appended, one.unique_key)
@@ -644,7 +634,7 @@ class SendHandlers:
             messages = [message for one in pending for message in one.messages]
         started = self.clock.monotonic()
         try:
-            appended = self.store.append_batch(messages)
+            appended = self.puts.append(messages)
         except StoreError:
             # One refused message must not take the others of the read with it.
             self._append_one_by_one(pending)
@@ -667,7 +657,7 @@ class SendHandlers:
     def _append_one_by_one(self, pending: list[_Pending]) -> None:
         for one in pending:
             try:
-                appended = self.store.append_batch(one.messages)
+                appended = self.puts.append(one.messages)
             except StoreError as error:
                 self._recalls.pop(id(one.frame), None)
                 self._send_refusal(one, error.code, error.remark)
@@ -682,7 +672,7 @@ class SendHandlers:
 
     def _answer(self, pending: list[_Pending], appended: list[Appended]) -> None:
         """Reply now to what is safe enough already, and to the rest when the gate says so."""
-        immediate = self.gate.immediate
+        immediate = self.puts.gate.immediate
         put = self.stats.put
         stored = self._stored_timers if self._recalls else self.replies.stored
         late: list[tuple[_Pending, Sequence[Appended]]] = []
@@ -706,7 +696,7 @@ class SendHandlers:
                 late.append((one, where))
         if late:
             last = appended[-1]
-            self.gate.wait(last.log_offset + last.size, lambda code: self._reply_late(late, code))
+            self.puts.gate.wait(last.log_offset + last.size, lambda code: self._reply_late(late, code))
 
     def _reply_late(self, late: list[tuple[_Pending, Sequence[Appended]]], code: int) -> None:
         stored = self._stored_timers if self._recalls else self.replies.stored

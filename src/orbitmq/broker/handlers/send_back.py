@@ -10,7 +10,7 @@ import random
 from typing import Final
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.delivery.parking import Intake
+from orbitmq.broker.delivery.put import PutDoor
 from orbitmq.broker.figures.stats import BrokerStats
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.topics import TopicTable
@@ -31,7 +31,7 @@ from orbitmq.record.properties import set_properties
 from orbitmq.store.errors import StoreError
 from orbitmq.store.message_store import MessageStore
 from orbitmq.store.types import NewMessage
-from orbitmq.transport.router import Call, Reply, Route
+from orbitmq.transport.router import Answer, Call, Reply, Route
 from orbitmq.wire.headers.send import ConsumerSendMsgBackRequest
 
 __all__ = ["SendBackHandlers"]
@@ -55,20 +55,20 @@ class SendBackHandlers:
         store: MessageStore,
         topics: TopicTable,
         groups: GroupTable,
-        intake: Intake,
+        puts: PutDoor,
         stats: BrokerStats,
     ) -> None:
         self._config = config
         self._store = store
         self._topics = topics
         self._groups = groups
-        self._intake = intake
+        self._puts = puts
         self._stats = stats
 
     def routes(self) -> list[Route]:
         return [Route(RequestCode.CONSUMER_SEND_MSG_BACK, self.send_back, ConsumerSendMsgBackRequest)]
 
-    def send_back(self, call: Call[ConsumerSendMsgBackRequest]) -> Reply:
+    def send_back(self, call: Call[ConsumerSendMsgBackRequest]) -> Answer:
         """CONSUMER_SEND_MSG_BACK (36)."""
         request = call.header
         if self._config.is_slave:
@@ -91,9 +91,8 @@ class SendBackHandlers:
             topic = self._retries(group, unit=bool(request.unit_mode))
             queue_id = random.randrange(group.retry_queue_nums)
             level = request.delay_level or _FIRST_RETRY_LEVEL + record.reconsume_times
-        message = self._intake.placed(_again(record, topic, queue_id, level))
         try:
-            appended = self._store.append(message)
+            stored = self._puts.put(_again(record, topic, queue_id, level))
         except StoreError as error:
             raise BrokerError(error.remark, code=error.code) from None
         origin = record.find(_RETRY_TOPIC)
@@ -101,8 +100,7 @@ class SendBackHandlers:
         self._stats.add("SNDBCK_PUT_NUMS", f"{name}@{request.group}")
         if level == 0:
             self._stats.add("DEAD_LETTERS", f"{name}@{request.group}")
-        self._stats.put(message.topic, message.queue_id, 1, appended.size)
-        return Reply()
+        return self._puts.answer(call, stored.end, Reply())
 
     def _record(self, log_offset: int) -> Record:
         raw = self._store.record_at(log_offset)

@@ -7,7 +7,7 @@ from typing import Final
 
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.delivery.half_messages import number
-from orbitmq.broker.delivery.parking import Intake
+from orbitmq.broker.delivery.put import PutDoor
 from orbitmq.broker.delivery.transactions import Transactions
 from orbitmq.codes import Property, RequestCode, SysFlag
 from orbitmq.errors import BrokerError, IllegalOperation, RecordError, ServerError, SlaveNotAvailable
@@ -38,13 +38,13 @@ class TransactionHandlers:
         config: BrokerConfig,
         store: MessageStore,
         transactions: Transactions,
-        intake: Intake,
+        puts: PutDoor,
         clock: Clock,
     ) -> None:
         self._config = config
         self._store = store
         self._transactions = transactions
-        self._intake = intake
+        self._puts = puts
         self._clock = clock
 
     def routes(self) -> list[Route]:
@@ -54,7 +54,11 @@ class TransactionHandlers:
         ]
 
     def end(self, call: Call[EndTransactionRequest]) -> Answer:
-        """END_TRANSACTION (37). An end that is none yet has no answer."""
+        """END_TRANSACTION (37). An end that is none yet has no answer.
+
+        A commit is answered when its message is as safe as a send. A roll back stores nothing that could be lost: a
+        half message whose mark is lost is asked about again.
+        """
         header = call.header
         if self._config.is_slave:
             raise SlaveNotAvailable("transactions are ended on the master, this broker is a slave")
@@ -75,9 +79,8 @@ class TransactionHandlers:
         _check_same(header, half)
         try:
             if header.commit_or_rollback == _COMMIT:
-                self._transactions.commit(half, self._intake)
-            else:
-                self._transactions.roll_back(half)
+                return self._puts.answer(call, self._transactions.commit(half), Reply())
+            self._transactions.roll_back(half)
         except StoreError as error:
             raise BrokerError(error.remark, code=error.code) from None
         except RecordError as error:
@@ -104,15 +107,15 @@ class TransactionHandlers:
         if self._clock.now_ms() - half.born_timestamp_ms > limit_ms:
             raise IllegalOperation("the time in which the producer may end the transaction unasked is over")
 
-    def resume(self, call: Call[ResumeCheckHalfMessageRequest]) -> Reply:
+    def resume(self, call: Call[ResumeCheckHalfMessageRequest]) -> Answer:
         """RESUME_CHECK_HALF_MESSAGE (323)."""
         try:
             log_offset = parse_offset_message_id(call.header.msg_id or "").log_offset
             record = self._record(log_offset)
-            self._transactions.resume(record)
+            log_end = self._transactions.resume(record)
         except (RecordError, StoreError, ServerError) as error:
             raise ServerError(f"Put message back to {HALF_TOPIC} failed. {error}") from None
-        return Reply()
+        return self._puts.answer(call, log_end, Reply())
 
 
 def _check_same(header: EndTransactionRequest, half: Record) -> None:

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.broker.kit import CONFIG, message, open_store, safe_file
+from tests.unit.broker.kit import CONFIG, door, message, open_store, safe_file
 
-from orbitmq.broker.delivery.parking import Intake
 from orbitmq.broker.delivery.schedule import Schedule
 from orbitmq.broker.figures.stats import BrokerStats
 from orbitmq.errors import MessageIllegal
@@ -33,7 +32,7 @@ class Bench:
         self.clock = ManualClock(START_MS)
         self.levels = DelayLevels()
         self.store = open_store(directory, self.clock)
-        self.intake = Intake(self.store, self.levels)
+        self.puts = door(self.store, self.clock)
         self.schedule = self.new_schedule()
 
     def new_schedule(self) -> Schedule:
@@ -41,6 +40,7 @@ class Bench:
             config=CONFIG,
             store=self.store,
             levels=self.levels,
+            puts=self.puts,
             stats=BrokerStats(),
             file=safe_file(self.directory, "delayOffset.json"),
             clock=self.clock,
@@ -52,7 +52,7 @@ class Bench:
         sent = message("T", queue_id, body)
         sent.properties = encode_properties({"DELAY": str(level), "own": "1"})
         sent.reconsume_times = 2
-        placed = self.intake.before_store(sent)
+        placed = self.puts.parking.of_producer(sent)
         self.store.append(placed)
         return placed
 
@@ -238,11 +238,14 @@ def test_running_it_sleeps_until_a_head_is_due_or_a_message_comes(tmp_path: Path
     store: MessageStore = open_store(tmp_path)
     levels = DelayLevels("1s")
 
+    puts = door(store, SYSTEM_CLOCK)
+
     async def main() -> float:
         schedule = Schedule(
             config=CONFIG,
             store=store,
             levels=levels,
+            puts=puts,
             stats=BrokerStats(),
             file=safe_file(tmp_path, "delayOffset.json"),
             clock=SYSTEM_CLOCK,
@@ -258,7 +261,7 @@ def test_running_it_sleeps_until_a_head_is_due_or_a_message_comes(tmp_path: Path
         sent = message("T")
         sent.properties = encode_properties({"DELAY": "1"})
         started = SYSTEM_CLOCK.monotonic()
-        store.append(Intake(store, levels).before_store(sent))
+        store.append(puts.parking.of_producer(sent))
         await asyncio.wait_for(arrived.wait(), 5)
         took = SYSTEM_CLOCK.monotonic() - started
         await schedule.stop()

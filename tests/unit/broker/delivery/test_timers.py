@@ -7,16 +7,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from tests.unit.broker.kit import open_store
+from tests.unit.broker.kit import door, open_store
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.delivery.parking import Intake
-from orbitmq.broker.delivery.timers import Timers, out_ms
-from orbitmq.broker.figures.stats import BrokerStats
+from orbitmq.broker.delivery.parking import out_ms
+from orbitmq.broker.delivery.timers import Timers
 from orbitmq.broker.handlers.recall import RecallHandle, recall_handle
 from orbitmq.codes import ResponseCode
 from orbitmq.errors import BrokerError, IllegalOperation
-from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.model.names import TIMER_TOPIC
 from orbitmq.record.codec import Record, decode_record
 from orbitmq.record.properties import encode_properties, find_property
@@ -42,9 +40,8 @@ class Bench:
 
     def new_timers(self) -> Timers:
         config = BrokerConfig(broker_name="broker-a", **self.options)  # type: ignore[arg-type]  # values of several types by name
-        return Timers(
-            config=config, store=self.store, stats=BrokerStats(), fs=LOCAL_FILE_SYSTEM, clock=self.clock
-        )
+        self.puts = door(self.store, self.clock, config)
+        return Timers(config=config, store=self.store, puts=self.puts, fs=LOCAL_FILE_SYSTEM, clock=self.clock)
 
     def send(self, body: bytes, **properties: str) -> NewMessage:
         message = NewMessage(
@@ -55,7 +52,7 @@ class Bench:
             self.clock.now_ms(),
             b"\x7f\x00\x00\x01\x00\x00\x00\x01",
         )
-        placed = Intake(self.store, DelayLevels(), timer=self.timers.timer_message).before_store(message)
+        placed = self.puts.parking.of_producer(message)
         self.store.append(placed)
         return placed
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.unit.broker.kit import Asker, channel, open_store, peer, safe_file
+from tests.unit.broker.kit import Asker, channel, door, open_store, peer, safe_file
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.delivery.half_messages import as_committed, as_half, mark_offsets, op_message
-from orbitmq.broker.delivery.parking import Intake
+from orbitmq.broker.delivery.half_messages import as_committed, mark_offsets, op_message
+from orbitmq.broker.delivery.parking import Parking
 from orbitmq.broker.delivery.transactions import Transactions
 from orbitmq.broker.figures.stats import BrokerStats
 from orbitmq.broker.handlers.transactions import TransactionHandlers
@@ -72,6 +72,7 @@ class Bench:
         self.producers = ProducerTable(self.config, self.clock)
         self.client = Client()
         self.producers.register("PG", channel(self.client.connection, "c1"))
+        self.puts = door(self.store, self.clock, self.config)
         self.transactions = self.new_transactions()
         self.open()
 
@@ -83,6 +84,7 @@ class Bench:
             topics=self.topics,
             offsets=self.offsets,
             producers=self.producers,
+            puts=self.puts,
             stats=BrokerStats(),
             clock=self.clock,
         )
@@ -97,13 +99,12 @@ class Bench:
             await tasks.close()
 
         asyncio.run(begin())
-        self.intake = Intake(self.store, DelayLevels(), half_message=self.transactions.half_message)
         self.asker = Asker(
             TransactionHandlers(
                 config=self.config,
                 store=self.store,
                 transactions=self.transactions,
-                intake=self.intake,
+                puts=self.puts,
                 clock=self.clock,
             ).routes()
         )
@@ -124,7 +125,7 @@ class Bench:
             HOST,
             5,
         )
-        half = self.intake.before_store(sent)
+        half = self.puts.parking.of_producer(sent)
         assert half.topic == HALF_TOPIC
         return self.store.append(half)
 
@@ -185,7 +186,7 @@ def test_half_commit_and_mark_are_what_apache_stores() -> None:
         for k, v in half["properties"].items()
         if k not in ("REAL_TOPIC", "REAL_QID", "__transactionId__")
     }
-    message = as_half(
+    message = Parking(BrokerConfig(), DelayLevels(), ManualClock()).of_producer(
         NewMessage(
             "GoldenTx", 0, bytes.fromhex(half["bodyHex"]), encode_properties(sent), 1, HOST, sys_flag=4
         )
@@ -418,7 +419,7 @@ def test_marks_wait_for_a_store_that_refuses(bench: Bench, monkeypatch: pytest.M
         raise StoreUnavailable("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(bench.store, "append", refuse)
+        patch.setattr(bench.store, "append_batch", refuse)
         assert bench.check() == []
         assert bench.end(Appended(*_place(bench, 1)), COMMIT) == ResponseCode.SERVICE_NOT_AVAILABLE
     assert bench.check() == [b"b"]
@@ -450,7 +451,7 @@ def test_transactions_can_be_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("properties", [{}, {"TRAN_MSG": "false"}, {"TRAN_MSG": "true", "DELAY": "2"}])
 def test_what_is_no_transaction_stays_plain(bench: Bench, properties: dict[str, str]) -> None:
     sent = NewMessage("T", 3, b"x", encode_properties(properties), 1, HOST, reconsume_times=1)
-    assert bench.intake.before_store(sent).topic != HALF_TOPIC
+    assert bench.puts.parking.of_producer(sent).topic != HALF_TOPIC
 
 
 def test_a_slave_ends_nothing(tmp_path: Path) -> None:
