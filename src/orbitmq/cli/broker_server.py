@@ -16,6 +16,7 @@ from orbitmq.cli.servers import (
     set_options,
     warn_without_effect,
 )
+from orbitmq.cli.supervisor import Child, Supervisor, broker_children
 from orbitmq.errors import ConfigError
 from orbitmq.kernel import NAME as KERNEL
 from orbitmq.runtime.logs import configure_logging
@@ -30,12 +31,20 @@ logger = logging.getLogger(__name__)
 @set_options
 @click.option("-n", "--namesrv-addr", help="Name servers, host:port separated by ';' (namesrvAddr).")
 @click.option("-p", "--print-config", is_flag=True, help="Print the configuration and end.")
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Run so many broker groups, each with its own process, name, store and port.",
+)
 @logging_options
 def broker_command(
     config_file: str | None,
     overrides: tuple[str, ...],
     namesrv_addr: str | None,
     print_config: bool,
+    processes: int,
     log_level: str,
     log_file: str | None,
 ) -> None:
@@ -59,6 +68,11 @@ def broker_command(
                 click.echo(f"{declared.key}={shown(declared, getattr(part, declared.name))}")
         return
     warn_without_effect(settings.kept, config_file or "command line")
+    if processes > 1:
+        arguments = [part for override in overrides for part in ("--set", override)]
+        arguments += ["--log-level", log_level]
+        _run_processes(broker_children(processes, settings, arguments, config_file, log_file))
+        return
     # Requests make few reference cycles and many short-lived objects; the default threshold would walk
     # the young generation a thousand times a second under load.
     gc.set_threshold(50_000, 20, 50)
@@ -72,4 +86,12 @@ def broker_command(
             + f" ({KERNEL} kernel)"
         ),
         lambda broker: broker.failure(),
+    )
+
+
+def _run_processes(children: list[Child]) -> None:
+    """Several brokers until SIGTERM or SIGINT; their ready lines, then one for all of them."""
+    run_server(
+        lambda: Supervisor(children, on_restart=lambda _, line: click.echo(line)),
+        lambda running: "\n".join((*running.ready_lines, f"{len(children)} brokers ready")),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -22,7 +23,7 @@ import click
 from orbitmq.errors import ConfigError, OrbitError
 from orbitmq.kernel import NAME as KERNEL
 from orbitmq.runtime.logs import LOG_LEVELS, configure_logging
-from orbitmq.runtime.machine import open_all_files_allowed
+from orbitmq.runtime.machine import environment, open_all_files_allowed
 from orbitmq.runtime.options import (
     Properties,
     config_from_properties,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from orbitmq.store.config import StoreConfig
 
 __all__ = [
+    "STOP_AT_EOF",
     "BrokerSettings",
     "fail",
     "logging_options",
@@ -56,6 +58,8 @@ logger = logging.getLogger(__name__)
 
 PROMISES: Final = frozenset({"aclEnable", "useTLS"})
 """Options without effect here that protect something in Apache: set, they stop the start."""
+STOP_AT_EOF: Final = "ORBITMQ_STOP_AT_EOF"
+"""Set in the environment of a child process: it stops when its standard input closes."""
 
 C = TypeVar("C")
 S = TypeVar("S")
@@ -209,6 +213,8 @@ async def _serve(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
+    if environment(STOP_AT_EOF):
+        _at_end_of_input(loop, stop)
     async with server() as running:
         # What was imported and built so far lives as long as the process: keep the collector off it.
         gc.freeze()
@@ -223,6 +229,18 @@ async def _serve(
         reason = failure.result() if failure.done() else None
         await tasks.close()
         return reason
+
+
+def _at_end_of_input(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
+    """Call ``stop`` when standard input closes: the parent process is gone, or wants this one to end."""
+    descriptor = sys.stdin.fileno()
+
+    def readable() -> None:
+        if not os.read(descriptor, 4096):
+            loop.remove_reader(descriptor)
+            stop()
+
+    loop.add_reader(descriptor, readable)
 
 
 @click.command("namesrv")
