@@ -33,6 +33,7 @@ from orbitmq.broker.figures.metrics import SIZES_S, BrokerMetrics
 from orbitmq.broker.figures.runtime_info import RuntimeInfo, RuntimeSources
 from orbitmq.broker.figures.slow_consumers import SLOW_CHECK_S, SlowConsumers
 from orbitmq.broker.figures.stats import SAMPLE_S, BrokerStats
+from orbitmq.broker.handlers.assignment import AssignmentHandlers, RouteQueues
 from orbitmq.broker.handlers.clients import ClientHandlers
 from orbitmq.broker.handlers.consumer_calls import ConsumerCallHandlers, ResetHandlers
 from orbitmq.broker.handlers.groups import GroupHandlers
@@ -46,6 +47,7 @@ from orbitmq.broker.handlers.inspect import (
 from orbitmq.broker.handlers.locks import LockHandlers
 from orbitmq.broker.handlers.maintenance import MaintenanceHandlers
 from orbitmq.broker.handlers.offsets import OffsetHandlers
+from orbitmq.broker.handlers.pop import PopHandlers
 from orbitmq.broker.handlers.pull import PullHandlers
 from orbitmq.broker.handlers.query import QueryHandlers
 from orbitmq.broker.handlers.recall import RecallHandlers
@@ -56,6 +58,7 @@ from orbitmq.broker.handlers.sync import SyncHandlers, SyncSources
 from orbitmq.broker.handlers.topics import TopicHandlers
 from orbitmq.broker.handlers.transactions import TransactionHandlers
 from orbitmq.broker.live_config import LiveConfig
+from orbitmq.broker.pop.service import PopService
 from orbitmq.broker.registration import Registration
 from orbitmq.broker.replication.master import ReplicaServer
 from orbitmq.broker.replication.metadata_sync import KeptTable, MetadataSync
@@ -66,6 +69,7 @@ from orbitmq.broker.tables.filter_servers import FilterServers
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.queue_locks import QueueLocks
+from orbitmq.broker.tables.request_modes import RequestModes
 from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.broker.unsupported import unserved
 from orbitmq.codes import RequestCode
@@ -201,6 +205,31 @@ class Broker:
             stats=self.stats,
             gate=self.gate,
         )
+        self._build_deliveries(store_host, levels)
+        self._build_roles()
+        self._on_arrival = {
+            SCHEDULE_TOPIC: self.schedule.arrived,
+            TIMER_TOPIC: self.timers.arrived,
+            self.pop.log.topic: self.pop.log.arrived,
+        }
+        self._build_hot_handlers(store_host)
+        self.registration = Registration(config, self.topics)
+        self.registration.filter_servers = self.filter_servers.addresses
+        self.filter_servers.on_change = self.registration.refresh
+        self.registration.on_master = self.roles.told_master
+        await self._serve(await self._measured(self._build_handlers(store_host)), sockets)
+        self._start_jobs()
+        self.topics.on_change = self.registration.topic_changed
+        await self.registration.start(self.address, self.ha_address)
+        if self.failover is not None:
+            self.failover.start()
+        self._started = True
+        logger.info(
+            "broker started name=%s id=%d address=%s", config.broker_name, config.broker_id, self.address
+        )
+
+    def _build_deliveries(self, store_host: bytes, levels: DelayLevels) -> None:
+        config = self.config
         self.schedule = Schedule(
             config=config,
             store=self.store,
@@ -223,23 +252,19 @@ class Broker:
             clock=self._clock,
         )
         self.timers = Timers(config=config, store=self.store, puts=self.puts, fs=self._fs, clock=self._clock)
-        self._build_roles()
-        self._on_arrival = {SCHEDULE_TOPIC: self.schedule.arrived, TIMER_TOPIC: self.timers.arrived}
-        self._build_hot_handlers(store_host)
-        self.registration = Registration(config, self.topics)
-        self.registration.filter_servers = self.filter_servers.addresses
-        self.filter_servers.on_change = self.registration.refresh
-        self.registration.on_master = self.roles.told_master
-        await self._serve(await self._measured(self._build_handlers(store_host)), sockets)
-        self._start_jobs()
-        self.topics.on_change = self.registration.topic_changed
-        await self.registration.start(self.address, self.ha_address)
-        if self.failover is not None:
-            self.failover.start()
-        self._started = True
-        logger.info(
-            "broker started name=%s id=%d address=%s", config.broker_name, config.broker_id, self.address
+        self.pop = PopService(
+            config=config,
+            store=self.store,
+            store_host=store_host,
+            puts=self.puts,
+            topics=self.topics,
+            groups=self.groups,
+            offsets=self.offsets,
+            stats=self.stats,
+            order_file=self._metadata_file("consumerOrderInfo.json"),
+            clock=self._clock,
         )
+        self.pop.load()
 
     async def _serve(self, routes: list[Route | RawRoute], sockets: list[socket.socket]) -> None:
         reasons = unserved(route.code for route in routes)
@@ -306,11 +331,11 @@ class Broker:
         return ""
 
     def _build_roles(self) -> None:
-        rpc = RpcClient()
-        self._modes = KeptTable(self._metadata_file("messageRequestMode.json"), bodies.MessageRequestModes)
+        self._rpc = rpc = RpcClient()
+        self._modes = RequestModes(self.config, self._metadata_file("messageRequestMode.json"))
         self._timer_counts = KeptTable(self._metadata_file("timermetrics"), bodies.TimerMetrics)
-        for kept in (self._modes, self._timer_counts):
-            kept.load()
+        self._modes.load()
+        self._timer_counts.load()
         sync = MetadataSync(
             config=self.config,
             topics=self.topics,
@@ -410,6 +435,16 @@ class Broker:
             clock=self._clock,
             sql_filters=self.filters,
         )
+        self._pop = PopHandlers(
+            config=config,
+            service=self.pop,
+            store=self.store,
+            topics=self.topics,
+            groups=self.groups,
+            consumers=self.consumers,
+            clock=self._clock,
+            sql_filters=self.filters,
+        )
         self.store.on_arrival = self._arrived if self.failover is None else self._arrived_in_group
 
     def _build_handlers(self, store_host: bytes) -> list[Route | RawRoute]:
@@ -471,12 +506,23 @@ class Broker:
             ),
             GroupHandlers(groups=self.groups, offsets=self.offsets, on_deleted=self.stats.forget_group),
             self._sync_handlers(),
+            self._assignment_handlers(),
             self.filter_servers,
         )
-        routes: list[Route | RawRoute] = [*self._send.routes(), *self._pull.routes()]
+        routes: list[Route | RawRoute] = [*self._send.routes(), *self._pull.routes(), *self._pop.routes()]
         for handler in handlers:
             routes += handler.routes()
         return routes + self._admin_routes()
+
+    def _assignment_handlers(self) -> AssignmentHandlers:
+        return AssignmentHandlers(
+            config=self.config,
+            topics=self.topics,
+            groups=self.groups,
+            consumers=self.consumers,
+            modes=self._modes,
+            queues_of=RouteQueues(self.config, self.topics, self._clock, self._rpc).of,
+        )
 
     def _sync_handlers(self) -> SyncHandlers:
         return SyncHandlers(
@@ -591,6 +637,7 @@ class Broker:
 
     def _arrived(self, topic: str, queue_id: int) -> None:
         self._pull.waiters.arrived(topic, queue_id)
+        self._pop.arrived(topic, queue_id)
         if self._replicas.links:
             self._replicas.wake()
         listener = self._on_arrival.get(topic)
@@ -608,6 +655,7 @@ class Broker:
 
     def _readable(self, topic: str, queue_id: int) -> None:
         self._pull.waiters.arrived(topic, queue_id)
+        self._pop.arrived(topic, queue_id)
         listener = self._on_arrival.get(topic)
         if listener is not None:
             listener(queue_id)
@@ -640,16 +688,19 @@ class Broker:
         start(every(SLOW_CHECK_S, slow_consumers.check), "slow-consumers")
 
     def start_deliveries(self) -> None:
-        """What only a master does: delayed messages and transactions. Raises ``OSError``."""
+        """What only a master does: delayed messages, transactions, redeliveries. Raises ``OSError``."""
         self.schedule.start()
         self.timers.start()
         self.transactions.start()
+        self.pop.start(self.offsets.saved_ms())
 
     async def stop_deliveries(self) -> None:
         """Leave them to another broker."""
+        self._pop.release_all()
         await self.schedule.stop()
         await self.timers.stop()
         await self.transactions.stop()
+        await self.pop.stop()
 
     def _save_again(self) -> None:
         """Tables are saved when they change; this is for a save the disk refused."""
@@ -692,6 +743,7 @@ class Broker:
         await self.registration.stop()
         await self._server.stop_accepting()
         self._pull.waiters.release_all()
+        self._pop.release_all()
         self._send.finish_read()
         await self._server.stop(wait_s=3.0)
         if self.failover is not None:

@@ -12,6 +12,7 @@ import enum
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from orbitmq.broker.pop.config import PopOptions
 from orbitmq.codes import Perm
 from orbitmq.errors import ConfigError
 from orbitmq.runtime.options import option, options_of, parse_value
@@ -46,7 +47,7 @@ class BrokerRole(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig:
+class BrokerConfig(PopOptions):
     """Everything the broker may be told."""
 
     # Identity.

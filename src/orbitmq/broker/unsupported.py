@@ -18,7 +18,6 @@ _CONTROLLER: Final = "this is for a controller, not for a broker"
 _CLIENT: Final = "brokers send this to clients, not the other way round"
 _CONTAINER: Final = "this is for a broker container; each broker here is a process of its own"
 _RETIRED: Final = "no release of RocketMQ in use serves this"
-_POP: Final = "POP consuming is not served; consumers pull"
 _LITE: Final = "lite topics of 5.5 are not served"
 _ACL_FILES: Final = "access lists in files are not kept here; clients may be checked by TLS certificates"
 _USERS: Final = "users and access lists of 5.x are not kept here; clients may be checked by TLS certificates"
@@ -108,21 +107,6 @@ UNSUPPORTED: Final[Mapping[int, str]] = {
         _RETIRED,
     ),
     # Not here.
-    **dict.fromkeys(
-        (
-            RequestCode.QUERY_ASSIGNMENT,
-            RequestCode.SET_MESSAGE_REQUEST_MODE,
-            RequestCode.POP_MESSAGE,
-            RequestCode.ACK_MESSAGE,
-            RequestCode.BATCH_ACK_MESSAGE,
-            RequestCode.PEEK_MESSAGE,
-            RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
-            RequestCode.NOTIFICATION,
-            RequestCode.POLLING_INFO,
-            RequestCode.POP_ROLLBACK,
-        ),
-        _POP,
-    ),
     **dict.fromkeys(
         (
             RequestCode.POP_LITE_MESSAGE,

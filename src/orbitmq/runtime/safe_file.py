@@ -51,6 +51,11 @@ class SafeFile:
         fs.replace(self._temporary_path, self.path)
         fs.sync_directory(directory)
 
+    def modified_ms(self) -> int:
+        """When the content was last replaced; 0 when there is none."""
+        found = self._fs.stat(self.path) or self._fs.stat(self.backup_path)
+        return 0 if found is None else found.modified_ms
+
     def load(self, parse: Callable[[bytes], T]) -> T | None:
         """The parsed content of the file, else of its backup; None when neither exists or both are empty.
 

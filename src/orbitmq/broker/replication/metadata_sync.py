@@ -1,8 +1,8 @@
 """A slave copies what is not in the log from its master (Apache: SlaveSynchronize, handleSlaveSynchronize).
 
 First 3 s after it became a slave and then every 10 s, in this order: topics, consumer offsets, delay cursors, groups,
-and what 5.x adds: how groups ask for messages, the timers' counts and their check point. The first two mean nothing
-to this broker; they are kept as they came, in the files where an Apache broker on this store, or behind us, looks.
+and what 5.x adds: how groups ask for messages, the timers' counts and their check point. The counts mean nothing to
+this broker; they are kept as they came, in the file where an Apache broker on this store, or behind us, looks.
 Topics and groups are replaced when their data version differs; consumer offsets are merged over our own; the delay
 cursors are taken as they are, so that a promoted slave goes on delivering where its master was. Each part that fails
 is logged and the next one is tried.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol
 
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.delivery.schedule import Schedule
@@ -31,7 +31,7 @@ from orbitmq.store.message_store import MessageStore
 from orbitmq.transport.client import RpcClient
 from orbitmq.wire import bodies, javajson
 
-__all__ = ["KeptTable", "MetadataSync"]
+__all__ = ["CopiedTable", "KeptTable", "MetadataSync"]
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +39,13 @@ _FIRST_S: Final = 3.0
 _TIMEOUT_S: Final = 3.0
 _LIST_TIMEOUT_S: Final = 30.0
 _BYTES_MAX: Final = 256 << 20
+
+
+class CopiedTable(Protocol):
+    """Takes what a master answers."""
+
+    def take(self, content: bytes) -> None:
+        """Raises ``BodyError``, ``OSError``."""
 
 
 class KeptTable:
@@ -88,7 +95,7 @@ class MetadataSync:
         self._groups = groups
         self._timers = timers
         self._rpc = rpc
-        self.kept: dict[int, KeptTable] = {}
+        self.kept: dict[int, CopiedTable] = {}
         """Further tables, by the request that asks for them."""
         self._tasks: TaskOwner | None = None
         self._delay_offsets = b""

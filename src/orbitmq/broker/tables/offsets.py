@@ -215,6 +215,10 @@ class ConsumerOffsets:
         if saved.data_version is not None:
             self.data_version = saved.data_version
 
+    def saved_ms(self) -> int:
+        """When the file was last saved; 0 when there is none."""
+        return self._file.modified_ms()
+
     def persist(self) -> None:
         """Save if anything changed. Raises ``OSError``; the next call tries again."""
         if self._dirty:

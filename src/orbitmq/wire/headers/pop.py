@@ -27,13 +27,14 @@ class PopMessageRequest(TopicRpcRequest, kw_only=True):
 
     consumer_group: str
     topic: str
-    queue_id: Int32
-    """-1: any queue."""
-    max_msg_nums: Int32
-    invisible_time: Int64
-    poll_time: Int64
-    born_time: Int64
-    init_mode: Int32
+    queue_id: Int32 = 0
+    """-1: any queue. Like the other numbers it is 0 when it is missing, as in Apache."""
+    max_msg_nums: Int32 = 0
+    invisible_time: Int64 = 0
+    poll_time: Int64 = 0
+    born_time: Int64 = 0
+    """When the client asked; 0: now."""
+    init_mode: Int32 = 0
     """Where a new group starts: 0 at the oldest message, 1 at the newest."""
     exp_type: str | None = None
     exp: str | None = None
@@ -97,9 +98,9 @@ class NotificationRequest(TopicRpcRequest, kw_only=True):
 
     consumer_group: str
     topic: str
-    queue_id: Int32
-    poll_time: Int64
-    born_time: Int64
+    queue_id: Int32 = 0
+    poll_time: Int64 = 0
+    born_time: Int64 = 0
     order: bool | None = None
     attempt_id: str | None = None
     exp_type: str | None = None

@@ -1,0 +1,626 @@
+"""Requests of POP consuming: 200050 to 200056 and 200151 (Apache: PopMessageProcessor and its neighbours).
+
+Messages leave as slices of the log, as for a pull. A pop that finds nothing and may wait is parked; what may change
+its answer wakes it. Refusals of a pop carry the fields of its answer as zeros, which Apache's clients read first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.delivery.pull_waiters import PullFilter
+from orbitmq.broker.pop.receipts import (
+    ORDERED_QUEUE_ID,
+    RETRY_TOPIC_V1,
+    RETRY_TOPIC_V2,
+    Receipt,
+    parse_receipt,
+)
+from orbitmq.broker.pop.service import Handout, PopQuestion, PopService
+from orbitmq.broker.pop.waiters import ANY_QUEUE, PopWaiters, Waiting
+from orbitmq.broker.tables.clients import ConsumerTable
+from orbitmq.broker.tables.groups import GroupTable
+from orbitmq.broker.tables.topics import TopicTable
+from orbitmq.codes import Perm, RequestCode, ResponseCode, Version
+from orbitmq.errors import (
+    BodyError,
+    BrokerError,
+    InvalidParameter,
+    MessageIllegal,
+    NoMessage,
+    NoPermission,
+    ServerError,
+    SubscriptionGroupNotExist,
+    SubscriptionParseFailed,
+    SystemBusy,
+    TopicNotFound,
+)
+from orbitmq.model.names import pop_retry_topic, retry_topic
+from orbitmq.model.subscription import ALL_TAGS, SubscriptionData, parse_subscription
+from orbitmq.model.topic import TopicConfig
+from orbitmq.runtime.clock import Clock
+from orbitmq.store.message_store import MessageStore
+from orbitmq.transport.connection import Connection
+from orbitmq.transport.router import Call, RawRoute, Reply, Route
+from orbitmq.wire import javajson
+from orbitmq.wire.bodies.heartbeat import ConsumeType, MessageModel
+from orbitmq.wire.bodies.queues import BatchAck
+from orbitmq.wire.frame import Frame, encode_response
+from orbitmq.wire.header import decode_header
+from orbitmq.wire.headers.base import Empty
+from orbitmq.wire.headers.pop import (
+    AckMessageRequest,
+    ChangeMessageInvisibletimeRequest,
+    NotificationRequest,
+    PeekMessageRequest,
+    PollingInfoRequest,
+    PopMessageRequest,
+)
+
+__all__ = ["PopHandlers", "SqlFilters"]
+
+_FAQ: Final = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+_READ: Final = int(Perm.READ)
+_COUNT_MAX: Final = 32
+_LATE_MS: Final = 500
+_EARLY_MS: Final = 50
+"""A wait ends this much before its time, so that the answer is there when the client expects it."""
+_POLL_MS_MAX: Final = 3_600_000
+_INVISIBLE_MS_MAX: Final = 30 * 24 * 3_600_000
+_ACKS_MAX: Final = 16_384
+_BATCH_BYTES_MAX: Final = 4 << 20
+_FOUND: Final = b"FOUND"
+_NOTHING: Final = b"NO_MESSAGE_IN_QUEUE"
+_UNSET: Final = "not set any response code"
+"""The remark of Apache's answers that nobody gave one."""
+_LEARN_MS: Final = 60_000
+_LEARNT_MAX: Final = 10_000
+_EVERYTHING: Final = PullFilter()
+_ZEROS: Final = {"invisibleTime": "0", "restNum": "0", "popTime": "0", "reviveQid": "0"}
+_CHANGE_ZEROS: Final = {"invisibleTime": "0", "popTime": "0", "reviveQid": "0"}
+
+_JSON_REPLY: Final = (
+    b'{"code":%d,"extFields":{"invisibleTime":"%d","startOffsetInfo":"%b","restNum":"%d",%b"popTime":"%d",'
+    b'"reviveQid":"%d","msgOffsetInfo":"%b"},"flag":1,"language":"PYTHON","opaque":%d,"remark":"%b",'
+    b'"serializeTypeCurrentRPC":"JSON","version":' + str(Version.OURS).encode() + b"}"
+)
+_LONG_NAMES: Final = {
+    "consumerGroup": "c",
+    "topic": "t",
+    "retry": "r",
+    "startOffset": "so",
+    "queueId": "q",
+    "reviveQueueId": "rq",
+    "popTime": "pt",
+    "invisibleTime": "it",
+    "bitSet": "b",
+}
+
+
+class SqlFilters(Protocol):
+    """Turns subscriptions that are not by tag into predicates on records."""
+
+    def filter_for(self, group: str, subscription: SubscriptionData, *, from_request: bool) -> PullFilter:
+        """Raises ``SubscriptionParseFailed``."""
+
+
+@lru_cache(maxsize=4096)
+def _parsed(topic: str, expression: str, kind: str) -> tuple[SubscriptionData, PullFilter | None]:
+    """A subscription and, for one by tag, its filter."""
+    subscription = parse_subscription(topic, expression, kind)
+    if not subscription.is_tag_type:
+        return subscription, None
+    return subscription, _EVERYTHING if subscription.takes_all else PullFilter(
+        tag_codes=subscription.code_set
+    )
+
+
+@dataclass(kw_only=True, eq=False)
+class PopHandlers:
+    """Serves POP and keeps the waiting requests."""
+
+    config: BrokerConfig
+    service: PopService
+    store: MessageStore
+    topics: TopicTable
+    groups: GroupTable
+    consumers: ConsumerTable
+    clock: Clock
+    sql_filters: SqlFilters
+
+    def __post_init__(self) -> None:
+        self.waiters = PopWaiters(
+            self._retry_pop,
+            limit=self.config.pop_polling_max,
+            limit_of_place=lambda: self.config.pop_polling_per_key,
+        )
+        self.notified = PopWaiters(
+            self._retry_notification,
+            limit=self.config.pop_polling_max,
+            limit_of_place=lambda: self.config.pop_polling_per_key,
+        )
+        self.service.changed = self._changed
+        self._releasing = False
+        self._learnt: dict[tuple[str, str, str | None, str | None], int] = {}
+
+    def routes(self) -> list[Route | RawRoute]:
+        return [
+            RawRoute(RequestCode.POP_MESSAGE, self.pop, fast_port=False),
+            RawRoute(RequestCode.ACK_MESSAGE, self.ack),
+            RawRoute(RequestCode.BATCH_ACK_MESSAGE, self.batch_ack),
+            RawRoute(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, self.change_invisible_time),
+            RawRoute(RequestCode.NOTIFICATION, self.notification, fast_port=False),
+            Route(RequestCode.POLLING_INFO, self.polling_info, PollingInfoRequest, fast_port=False),
+            RawRoute(RequestCode.PEEK_MESSAGE, self.peek, fast_port=False),
+            Route(RequestCode.POP_ROLLBACK, self.rollback, Empty),
+        ]
+
+    def arrived(self, topic: str, queue_id: int) -> None:
+        """A queue got messages; wired to the store."""
+        if self.waiters.count:
+            self.waiters.arrived(topic, queue_id)
+        if self.notified.count:
+            self.notified.arrived(topic, queue_id)
+
+    def _changed(self, topic: str, group: str, queue_id: int) -> None:
+        self.waiters.wake(topic, group, queue_id)
+        self.notified.wake(topic, group, queue_id)
+
+    def release_all(self) -> None:
+        """Answer every waiting request with nothing; before a stop or a change of role."""
+        self._releasing = True
+        try:
+            self.waiters.release_all()
+            self.notified.release_all()
+        finally:
+            self._releasing = False
+
+    # -- POP_MESSAGE -----------------------------------------------------------------------------------
+
+    def pop(self, frame: Frame, connection: Connection) -> bytes | None:
+        """POP_MESSAGE (200050)."""
+        request = decode_header(PopMessageRequest, frame)
+        try:
+            return self._pop(frame, connection, request)
+        except BrokerError as error:
+            return _refused(frame, error, _ZEROS)
+
+    def _pop(self, frame: Frame, connection: Connection, request: PopMessageRequest) -> bytes | None:
+        now_ms = self.clock.now_ms()
+        born_ms = request.born_time or now_ms
+        if now_ms - born_ms - request.poll_time > _LATE_MS:
+            raise BrokerError(
+                f"the broker[{self._host}] pop message is timeout too much", code=ResponseCode.POLLING_TIMEOUT
+            )
+        question = self._question(request, connection)
+        if self.service.full and not question.ordered:
+            return self._encode(frame, question, Handout(now_ms, 0), ResponseCode.POLLING_FULL)
+        handout = self.service.pop(question)
+        place = (question.topic, question.group, max(ANY_QUEUE, request.queue_id))
+        if handout.count:
+            if handout.rest and self.waiters.count:
+                self.waiters.wake(*place)
+            return self._encode(frame, question, handout, ResponseCode.SUCCESS)
+        wait_ms = _wait_ms(born_ms, request.poll_time, now_ms)
+        if wait_ms <= 0 or frame.is_oneway:
+            return self._encode(frame, question, handout, ResponseCode.POLLING_TIMEOUT)
+        if not self._park(self.waiters, frame, connection, place, wait_ms):
+            return self._encode(frame, question, handout, ResponseCode.POLLING_FULL)
+        if handout.unseen:
+            self.waiters.wake(*place)
+        return None
+
+    def _park(
+        self,
+        waiters: PopWaiters,
+        frame: Frame,
+        connection: Connection,
+        place: tuple[str, str, int],
+        wait_ms: int,
+    ) -> bool:
+        deadline_s = asyncio.get_running_loop().time() + wait_ms / 1000
+        topic, group, _ = place
+        return waiters.park(
+            Waiting(frame, connection, place, deadline_s), self.service.retry_topics(topic, group)
+        )
+
+    def _retry_pop(self, waiting: Waiting, expired: bool) -> bool:
+        """Look again for a waiting pop; all checks are made anew."""
+        frame = waiting.frame
+        answer: bytes | None
+        try:
+            question = self._question(decode_header(PopMessageRequest, frame), waiting.connection)
+            if self._releasing or (self.service.full and not question.ordered):
+                code = ResponseCode.POLLING_TIMEOUT if self._releasing else ResponseCode.POLLING_FULL
+                answer = self._encode(frame, question, Handout(self.clock.now_ms(), 0), code)
+            else:
+                handout = self.service.pop(question)
+                if not handout.count and not expired:
+                    if handout.unseen:
+                        self.waiters.wake(*waiting.place)
+                    return False
+                code = ResponseCode.SUCCESS if handout.count else ResponseCode.POLLING_TIMEOUT
+                answer = self._encode(frame, question, handout, code)
+        except BrokerError as error:
+            answer = _refused(frame, error, _ZEROS)
+        if answer is not None:
+            waiting.connection.send(answer)
+        return True
+
+    @property
+    def _host(self) -> str:
+        return self.config.public_host
+
+    def _question(self, request: PopMessageRequest, connection: Connection) -> PopQuestion:
+        """The checks of a pop, in Apache's order."""
+        topic, group = self._checked(
+            request.topic, request.consumer_group, request.queue_id, request.max_msg_nums, connection
+        )
+        selection = self._selection(group, topic.topic_name, request.exp, request.exp_type)
+        self._learn(group, topic.topic_name, request.exp, request.exp_type)
+        ordered = request.order is True
+        dice = self.service.dice()
+        return PopQuestion(
+            topic.topic_name,
+            group,
+            _queue_ids(topic, request.queue_id, dice),
+            request.max_msg_nums,
+            max(0, min(request.invisible_time, _INVISIBLE_MS_MAX)),
+            request.init_mode == 1,
+            selection,
+            ordered,
+            request.attempt_id,
+            () if ordered else self.service.retry_topics(topic.topic_name, group),
+            dice < self.config.pop_retry_percent,
+        )
+
+    def _checked(
+        self, topic_name: str, group: str, queue_id: int, count: int, connection: Connection
+    ) -> tuple[TopicConfig, str]:
+        config = self.config
+        self._check_master()
+        if not config.readable:
+            raise NoPermission(f"the broker[{self._host}] pop message is forbidden")
+        if count > _COUNT_MAX:
+            raise InvalidParameter(f"the broker[{self._host}] pop message's num is greater than {_COUNT_MAX}")
+        if not config.timer_wheel_enabled:
+            raise ServerError(
+                f"the broker[{self._host}] pop message is forbidden because timerWheelEnable is false"
+            )
+        topic = self._topic(topic_name)
+        if not topic.perm & _READ:
+            raise NoPermission(f"the topic[{topic_name}] peeking message is forbidden")
+        if queue_id >= topic.read_queue_nums:
+            raise InvalidParameter(_bad_queue(topic, queue_id, connection))
+        found = self.groups.find(group)
+        if found is None:
+            raise SubscriptionGroupNotExist(f"subscription group [{group}] does not exist, {_FAQ}")
+        if not found.consume_enable:
+            raise NoPermission(f"subscription group no permission, {group}")
+        return topic, group
+
+    def _check_master(self) -> None:
+        if not self.service.running:
+            raise SystemBusy("[REJECTREQUEST]system busy, start flow control for a while")
+
+    def _topic(self, name: str) -> TopicConfig:
+        topic = self.topics.configs.get(name)
+        if topic is None:
+            raise TopicNotFound(f"topic[{name}] not exist, apply first please! \n{_FAQ}")
+        return topic
+
+    def _selection(self, group: str, topic: str, expression: str | None, kind: str | None) -> PullFilter:
+        if not expression or expression == ALL_TAGS:
+            return _EVERYTHING
+        try:
+            subscription, selection = _parsed(topic, expression, kind or "TAG")
+            if selection is None:
+                selection = self.sql_filters.filter_for(group, subscription, from_request=True)
+        except SubscriptionParseFailed:
+            raise SubscriptionParseFailed("parse the consumer's subscription failed") from None
+        return selection
+
+    def _learn(self, group: str, topic: str, expression: str | None, kind: str | None) -> None:
+        """A pop makes its group known as a consumer, although no heartbeat came."""
+        key = (group, topic, expression, kind)
+        now_ms = self.clock.now_ms()
+        if now_ms - self._learnt.get(key, 0) < _LEARN_MS:
+            return
+        if len(self._learnt) >= _LEARNT_MAX:
+            self._learnt.clear()
+        self._learnt[key] = now_ms
+        subscription = parse_subscription(topic, expression or ALL_TAGS, kind or "TAG", now_ms)
+        retries = parse_subscription(retry_topic(group), ALL_TAGS, "TAG", now_ms)
+        for one in (subscription, retries):
+            self.consumers.learn(group, ConsumeType.POP, MessageModel.CLUSTERING, one)
+
+    def _encode(self, frame: Frame, question: PopQuestion, handout: Handout, code: int) -> bytes | None:
+        """One template; the slices are joined behind it, their only copy."""
+        if frame.is_oneway:
+            return None
+        order = b""
+        if question.ordered:
+            order = b'"orderCountInfo":"%b",' % ";".join(handout.order_counts).encode()
+        header = _JSON_REPLY % (
+            code,
+            question.invisible_ms,
+            ";".join(handout.starts).encode(),
+            handout.rest,
+            order,
+            handout.pop_time_ms,
+            handout.revive_queue_id,
+            ";".join(handout.offsets).encode(),
+            frame.opaque,
+            _FOUND if handout.count else _NOTHING,
+        )
+        return _framed(header, handout.slices)
+
+    # -- ACK_MESSAGE, BATCH_ACK_MESSAGE, CHANGE_MESSAGE_INVISIBLETIME ----------------------------------
+
+    def ack(self, frame: Frame, connection: Connection) -> bytes | None:
+        """ACK_MESSAGE (200051): the topic is the one the message really lies in."""
+        request = decode_header(AckMessageRequest, frame)
+        self._check_place(request.topic, request.queue_id, connection)
+        low = self.store.min_offset(request.topic, request.queue_id)
+        high = self.store.max_offset(request.topic, request.queue_id)
+        if not max(0, low) <= request.offset <= high:
+            raise NoMessage(
+                f"offset is illegal, key:{request.topic}@{request.queue_id}, commit:{request.offset}, "
+                f"store:{max(0, low)}~{high}"
+            )
+        receipt = parse_receipt(request.extra_info)
+        self.service.ack(request.consumer_group, request.topic, request.queue_id, request.offset, receipt)
+        return None if frame.is_oneway else encode_response(ResponseCode.SUCCESS, frame.opaque)
+
+    def _check_place(self, topic_name: str, queue_id: int, connection: Connection) -> None:
+        self._check_master()
+        topic = self._topic(topic_name)
+        if not 0 <= queue_id < topic.read_queue_nums:
+            raise MessageIllegal(_bad_queue(topic, queue_id, connection))
+
+    def batch_ack(self, frame: Frame, connection: Connection) -> bytes | None:
+        """BATCH_ACK_MESSAGE (200151): the topics are without the prefix of a retry topic. What does not fit is
+        skipped."""
+        self._check_master()
+        acks = _batch(frame.body)
+        if not acks:
+            return encode_response(ResponseCode.NO_MESSAGE, frame.opaque)
+        for entry in acks:
+            self._ack_entry(entry)
+        return None if frame.is_oneway else encode_response(ResponseCode.SUCCESS, frame.opaque)
+
+    def _ack_entry(self, entry: BatchAck) -> None:
+        group, topic = entry.consumer_group or "", entry.topic or ""
+        if entry.retry in (RETRY_TOPIC_V1, RETRY_TOPIC_V2):
+            topic = pop_retry_topic(topic, group, version_2=entry.retry == RETRY_TOPIC_V2)
+        config = self.topics.configs.get(topic)
+        if config is None or not 0 <= entry.queue_id < config.read_queue_nums:
+            return
+        low = max(0, self.store.min_offset(topic, entry.queue_id))
+        high = self.store.max_offset(topic, entry.queue_id)
+        receipt = Receipt(
+            entry.start_offset,
+            entry.pop_time,
+            entry.invisible_time,
+            entry.revive_queue_id,
+            entry.retry or "0",
+        )
+        for index in entry.indexes():
+            offset = entry.start_offset + index
+            if low <= offset <= high:
+                try:
+                    self.service.ack(group, topic, entry.queue_id, offset, receipt)
+                except MessageIllegal:
+                    continue
+
+    def change_invisible_time(self, frame: Frame, connection: Connection) -> bytes | None:
+        """CHANGE_MESSAGE_INVISIBLETIME (200053)."""
+        request = decode_header(ChangeMessageInvisibletimeRequest, frame)
+        try:
+            self._check_place(request.topic, request.queue_id, connection)
+            low = max(0, self.store.min_offset(request.topic, request.queue_id))
+            if not low <= request.offset < self.store.max_offset(request.topic, request.queue_id):
+                raise NoMessage(_UNSET)
+            changed = self.service.change_invisible(
+                (request.topic, request.consumer_group, request.queue_id),
+                request.offset,
+                parse_receipt(request.extra_info),
+                max(0, min(request.invisible_time, _INVISIBLE_MS_MAX)),
+                suspended=request.suspend is True,
+            )
+        except BrokerError as error:
+            return _refused(frame, error, _CHANGE_ZEROS)
+        if frame.is_oneway:
+            return None
+        fields = {
+            "invisibleTime": str(changed.invisible_ms),
+            "popTime": str(changed.pop_time_ms),
+            "reviveQid": str(changed.revive_queue_id),
+        }
+        return encode_response(ResponseCode.SUCCESS, frame.opaque, fields, b"", _UNSET)
+
+    # -- NOTIFICATION, POLLING_INFO, PEEK_MESSAGE, POP_ROLLBACK ----------------------------------------
+
+    def notification(self, frame: Frame, connection: Connection) -> bytes | None:
+        """NOTIFICATION (200054): wait until there is something to pop."""
+        request = decode_header(NotificationRequest, frame)
+        now_ms = self.clock.now_ms()
+        try:
+            if self._has_messages(request, connection):
+                return _notice(frame, has_messages=True)
+        except BrokerError as error:
+            return _refused(frame, error, {"hasMsg": "false", "pollingFull": "false"})
+        wait_ms = _wait_ms(request.born_time or now_ms, request.poll_time, now_ms)
+        if wait_ms <= 0 or frame.is_oneway:
+            return _notice(frame)
+        place = (request.topic, request.consumer_group, max(ANY_QUEUE, request.queue_id))
+        if self._park(self.notified, frame, connection, place, wait_ms):
+            return None
+        return _notice(frame, full=True)
+
+    def _retry_notification(self, waiting: Waiting, expired: bool) -> bool:
+        frame = waiting.frame
+        try:
+            found = self._has_messages(decode_header(NotificationRequest, frame), waiting.connection)
+            if not found and not expired:
+                return False
+            answer = _notice(frame, has_messages=found)
+        except BrokerError as error:
+            answer = _refused(frame, error, {"hasMsg": "false", "pollingFull": "false"})
+        if answer is not None:
+            waiting.connection.send(answer)
+        return True
+
+    def _has_messages(self, request: NotificationRequest, connection: Connection) -> bool:
+        topic, group = self._checked(request.topic, request.consumer_group, request.queue_id, 1, connection)
+        name = topic.topic_name
+        selection = self._selection(group, name, request.exp, request.exp_type)
+        ordered = request.order is True
+        question = PopQuestion(
+            name,
+            group,
+            _queue_ids(topic, request.queue_id, 0),
+            1,
+            0,
+            False,
+            selection,
+            ordered,
+            request.attempt_id,
+            () if ordered else self.service.retry_topics(name, group),
+        )
+        config = self.config
+        if selection is _EVERYTHING or not config.pop_notification_filtered:
+            return self.service.has_messages(question)
+
+        def matches(topic_name: str, queue_id: int, start: int, waiting: int) -> bool:
+            if waiting >= config.pop_notification_filter_count:
+                return True
+            found = self.store.read(
+                topic_name,
+                queue_id,
+                start,
+                1,
+                tag_codes=selection.tag_codes,
+                predicate=selection.predicate,
+            )
+            return found.count > 0
+
+        return self.service.has_messages(question, matches=matches)
+
+    def polling_info(self, call: Call[PollingInfoRequest]) -> Reply:
+        """POLLING_INFO (200055): how many pops wait under exactly this key."""
+        header = call.header
+        place = (header.topic, header.consumer_group, max(ANY_QUEUE, header.queue_id))
+        count = self.waiters.waiting_count(place)
+        return Reply(remark=_UNSET, ext={"pollingNum": str(count)})
+
+    def peek(self, frame: Frame, connection: Connection) -> bytes | None:
+        """PEEK_MESSAGE (200052): read on without hiding anything."""
+        request = decode_header(PeekMessageRequest, frame)
+        try:
+            topic, group = self._checked(
+                request.topic, request.consumer_group, request.queue_id, request.max_msg_nums, connection
+            )
+        except BrokerError as error:
+            return _refused(frame, error, _ZEROS)
+        slices: list[memoryview | bytes] = []
+        count = rest = 0
+        places = [(topic.topic_name, one) for one in _queue_ids(topic, request.queue_id, self.service.dice())]
+        for name in self.service.retry_topics(topic.topic_name, group):
+            config = self.topics.configs.get(name)
+            places += [(name, one) for one in range(config.read_queue_nums)] if config is not None else []
+        for name, queue_id in places:
+            start = self.service.peek_position(group, name, queue_id)
+            # Apache counts what is given as still there, since it is.
+            rest += max(0, self.store.max_offset(name, queue_id) - start)
+            if count >= request.max_msg_nums:
+                continue
+            result = self.store.read(name, queue_id, start, request.max_msg_nums - count)
+            count += result.count
+            slices += result.slices
+        fields = {**_ZEROS, "restNum": str(rest)}
+        if frame.is_oneway:
+            return None
+        if not count:
+            return encode_response(ResponseCode.PULL_NOT_FOUND, frame.opaque, fields, b"", _NOTHING.decode())
+        body = b"".join(slices)
+        return encode_response(ResponseCode.SUCCESS, frame.opaque, fields, body, _FOUND.decode())
+
+    def rollback(self, _call: Call[Empty]) -> Reply:
+        """POP_ROLLBACK (200056): move checkpoints to the revive topic, where ours are anyway."""
+        self.service.flush()
+        return Reply()
+
+
+def _wait_ms(born_ms: int, poll_ms: int, now_ms: int) -> int:
+    """How long a request is held. The client's clock may be ahead: never longer than it asked for."""
+    return min(born_ms + poll_ms - now_ms, poll_ms, _POLL_MS_MAX) - _EARLY_MS
+
+
+def _queue_ids(topic: TopicConfig, queue_id: int, dice: int) -> Sequence[int]:
+    if queue_id >= 0:
+        return (queue_id,)
+    count = topic.read_queue_nums
+    start = dice % count if count else 0
+    return [*range(start, count), *range(start)]
+
+
+def _bad_queue(topic: TopicConfig, queue_id: int, connection: Connection) -> str:
+    return (
+        f"queueId[{queue_id}] is illegal, topic:[{topic.topic_name}] "
+        f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[/{connection.remote_text}]"
+    )
+
+
+def _refused(frame: Frame, error: BrokerError, fields: dict[str, str]) -> bytes | None:
+    if frame.is_oneway:
+        return None
+    remark = error.remark.encode(errors="replace").decode()
+    return encode_response(error.response_code, frame.opaque, fields, b"", remark)
+
+
+def _notice(frame: Frame, *, has_messages: bool = False, full: bool = False) -> bytes | None:
+    if frame.is_oneway:
+        return None
+    fields = {
+        "hasMsg": "true" if has_messages else "false",
+        "pollingFull": "true" if full else "false",
+    }
+    return encode_response(ResponseCode.SUCCESS, frame.opaque, fields, b"", _UNSET)
+
+
+def _framed(header: bytes, slices: Sequence[memoryview | bytes]) -> bytes:
+    size = len(header)
+    total = size + 4 + sum(map(len, slices))
+    return b"".join((total.to_bytes(4, "big"), size.to_bytes(4, "big"), header, *slices))
+
+
+def _batch(body: bytes) -> list[BatchAck]:
+    """The entries of a batch; Apache's readers accept the long names of the fields too. Raises ``BodyError``."""
+    if not body:
+        return []
+    raw: Any = javajson.loads(body, bytes_max=_BATCH_BYTES_MAX)
+    entries = raw.get("acks") if isinstance(raw, dict) else None
+    if not isinstance(entries, list) or not entries:
+        return []
+    if len(entries) > _ACKS_MAX:
+        raise BodyError(f"{len(entries)} acknowledgements in one request, at most {_ACKS_MAX} are allowed")
+    try:
+        return [
+            msgspec.convert(
+                {_LONG_NAMES.get(name, name): value for name, value in entry.items()}, BatchAck, strict=False
+            )
+            for entry in entries
+        ]
+    except (msgspec.ValidationError, AttributeError) as error:
+        raise BodyError(f"acknowledgements cannot be read: {error}") from None
+
+
+assert ORDERED_QUEUE_ID > 64, "no revive queue may have the number of ordered pops"

@@ -1,0 +1,320 @@
+"""Checkpoints in the log: the revive topic is their store (Apache: PopReviveService, the half that reads).
+
+Every checkpoint is a record of the topic ``rmq_sys_REVIVE_LOG_<cluster>`` before its messages leave the broker, so it
+is as safe as the messages themselves: it survives a kill, and slaves have it with the log. Acknowledgements are kept
+in memory for a moment and written together, one record for a checkpoint: what a kill loses of them is delivered
+once more. The committed offset of ``CID_RMQ_SYS_REVIVE_GROUP`` says from where on a revive queue is needed. Reading
+from there gives the whole table, at a start, on a slave that becomes master, and in a store an Apache broker left.
+
+The window of a revive queue is bounded: a checkpoint that stays open while many newer records pile up behind it, or
+for an hour, is written anew at the end.
+
+Apache puts checkpoints into the topic by way of the timer, shortly before they are due, and acknowledgements at the
+moment they are due. Those come here while we run, so records we did not write are read as they arrive, and such
+checkpoints wait a little longer for theirs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.delivery.put import PutDoor
+from orbitmq.broker.pop.checkpoints import Checkpoint, CheckpointTable
+from orbitmq.broker.pop.revive_records import (
+    ACK_TAG,
+    BATCH_ACK_TAG,
+    CHECKPOINT_TAG,
+    decode_acks,
+    decode_checkpoint,
+    encode_acks,
+    encode_checkpoint,
+)
+from orbitmq.broker.tables.offsets import ConsumerOffsets
+from orbitmq.codes import Property
+from orbitmq.errors import BodyError, RecordError
+from orbitmq.record.codec import Record, decode_record
+from orbitmq.runtime.clock import Clock
+from orbitmq.store.errors import StoreError
+from orbitmq.store.message_store import MessageStore
+from orbitmq.store.types import NewMessage
+
+__all__ = ["REVIVE_GROUP", "CheckpointLog", "revive_topic"]
+
+logger = logging.getLogger(__name__)
+
+REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
+_TAGS: Final = Property.TAGS.encode()
+_PROPERTIES: Final = {
+    tag: b"%b\x01%b\x02" % (_TAGS, tag.encode()) for tag in (CHECKPOINT_TAG, ACK_TAG, BATCH_ACK_TAG)
+}
+_TIMER_OUT: Final = b"TIMER_OUT_MS"
+_GRACE_MS: Final = 3_000
+"""How long after its time a checkpoint of Apache's waits for acknowledgements that come by way of the timer."""
+_PORTION: Final = 256
+_WINDOW_MIN: Final = 1_000
+_WINDOW_FACTOR: Final = 8
+_AGE_MAX_MS: Final = 3_600_000
+_REWRITES_MAX: Final = 64
+
+
+def revive_topic(cluster_name: str) -> str:
+    """Where checkpoints of a cluster's brokers lie."""
+    return f"rmq_sys_REVIVE_LOG_{cluster_name}"
+
+
+class CheckpointLog:
+    """Writes the table to the revive topic and reads it back."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        store: MessageStore,
+        store_host: bytes,
+        puts: PutDoor,
+        offsets: ConsumerOffsets,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._host = store_host
+        self._puts = puts
+        self._offsets = offsets
+        self._clock = clock
+        self._next_read: dict[int, int] = {}
+        self._own: dict[int, set[int]] = {}
+        """Offsets of our own records behind ones we have not read yet."""
+        self._writing = False
+        self.running = False
+        self.table = CheckpointTable()
+        self.topic = revive_topic(config.cluster_name)
+
+    @property
+    def queue_count(self) -> int:
+        return self._config.revive_queue_count
+
+    def _queue_ids(self) -> list[int]:
+        return sorted({*range(self.queue_count), *self._store.queues(self.topic)})
+
+    # -- life ------------------------------------------------------------------------------------------
+
+    def start(self) -> dict[tuple[str, str, int], tuple[int, int]]:
+        """Build the table from the log. Gives for (topic, group, queue) the end and the time of the newest pop."""
+        self.table.clear()
+        self._own.clear()
+        self._next_read.clear()
+        self.running = True
+        ends: dict[tuple[str, str, int], tuple[int, int]] = {}
+        for queue_id in self._queue_ids():
+            low = max(0, self._store.min_offset(self.topic, queue_id))
+            committed = self._offsets.query(REVIVE_GROUP, self.topic, queue_id)
+            self._next_read[queue_id] = max(low, min(committed, self._end(queue_id)))
+            self._read_on(queue_id, ends)
+        if len(self.table):
+            logger.info("checkpoints read topic=%s open=%d", self.topic, len(self.table))
+        return ends
+
+    def stop(self) -> None:
+        """Write what is not written and forget the table: another broker may be the master from now on."""
+        if not self.running:
+            return
+        self.flush()
+        self.commit_floors()
+        self.running = False
+        self.table.clear()
+
+    def _end(self, queue_id: int) -> int:
+        return self._store.max_offset(self.topic, queue_id)
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def arrived(self, queue_id: int) -> None:
+        """A revive queue got records; wired to the store. Nothing to do for our own."""
+        if self.running and not self._writing:
+            self._read_on(queue_id, {})
+
+    def _read_on(self, queue_id: int, ends: dict[tuple[str, str, int], tuple[int, int]]) -> None:
+        own = self._own.get(queue_id, set())
+        offset = self._next_read.get(queue_id, 0)
+        while offset < self._end(queue_id):
+            units = self._store.units(self.topic, queue_id, offset, _PORTION)
+            if not units:
+                break
+            for log_offset, size, _ in units:
+                if offset in own:
+                    own.discard(offset)
+                else:
+                    self._take(queue_id, offset, log_offset, size, ends)
+                offset += 1
+        self._next_read[queue_id] = max(offset, self._next_read.get(queue_id, 0))
+
+    def _take(
+        self,
+        queue_id: int,
+        offset: int,
+        log_offset: int,
+        size: int,
+        ends: dict[tuple[str, str, int], tuple[int, int]],
+    ) -> None:
+        raw = self._store.record_at(log_offset, size)
+        if raw is None:
+            logger.error("record of the revive topic is gone queue_id=%d offset=%d", queue_id, offset)
+            return
+        try:
+            record = decode_record(raw)
+            tag = (record.find(_TAGS) or b"").decode("ascii", "replace")
+            if tag == CHECKPOINT_TAG:
+                self._take_checkpoint(record, queue_id, offset, ends)
+            elif tag in (ACK_TAG, BATCH_ACK_TAG):
+                key, acked = decode_acks(record.body)
+                checkpoint = self.table.find(key)
+                for one in acked:
+                    self.table.ack(key, one)
+                if checkpoint is not None:
+                    self.table.written(checkpoint)
+        except (RecordError, BodyError) as error:
+            logger.error(
+                "record of the revive topic ignored queue_id=%d offset=%d reason=%s", queue_id, offset, error
+            )
+
+    def _take_checkpoint(
+        self,
+        record: Record,
+        queue_id: int,
+        offset: int,
+        ends: dict[tuple[str, str, int], tuple[int, int]],
+    ) -> None:
+        checkpoint = decode_checkpoint(record.body, queue_id, offset)
+        checkpoint.written_ms = record.store_timestamp_ms
+        if record.find(_TIMER_OUT) is not None:
+            checkpoint.grace_ms = _GRACE_MS
+        if not checkpoint.offsets:
+            return
+        place = (checkpoint.topic, checkpoint.group, checkpoint.queue_id)
+        end = (checkpoint.offsets[-1] + 1, checkpoint.pop_time_ms)
+        if end > ends.get(place, (-1, 0)):
+            ends[place] = end
+        if not checkpoint.done:
+            self.table.add(checkpoint)
+
+    # -- writing ---------------------------------------------------------------------------------------
+
+    def _message(self, queue_id: int, tag: str, body: bytes, now_ms: int) -> NewMessage:
+        return NewMessage(self.topic, queue_id, body, _PROPERTIES[tag], now_ms, self._host)
+
+    def write(self, checkpoints: Sequence[Checkpoint], *, done: Sequence[Checkpoint] = ()) -> None:
+        """Store new checkpoints, and with them the acknowledgements of others. Raises ``StoreError``; then nothing is
+        stored and the table is as it was."""
+        now_ms = self._clock.now_ms()
+        broker_name = self._config.broker_name
+        messages = [
+            self._message(one.revive_queue_id, CHECKPOINT_TAG, encode_checkpoint(one, broker_name), now_ms)
+            for one in checkpoints
+        ]
+        messages += self.ack_messages(done, now_ms)
+        places = self._append(messages)
+        for one, place in zip(checkpoints, places, strict=False):
+            one.revive_offset, one.written_ms = place, now_ms
+            self.table.add(one)
+        for one in done:
+            self.table.written(one)
+
+    def ack_messages(self, checkpoints: Sequence[Checkpoint], now_ms: int) -> list[NewMessage]:
+        """One record for each checkpoint that has acknowledgements the log lacks."""
+        broker_name = self._config.broker_name
+        messages = []
+        for one in checkpoints:
+            offsets = one.unwritten_offsets()
+            if offsets:
+                tag, body = encode_acks(one, offsets, broker_name)
+                messages.append(self._message(one.revive_queue_id, tag, body, now_ms))
+        return messages
+
+    def put_and_finish(self, messages: Sequence[NewMessage], checkpoint: Checkpoint) -> None:
+        """Store redelivered messages together with the end of their checkpoint, all or none. Raises
+        ``StoreError``."""
+        ended = sorted({*checkpoint.unwritten_offsets(), *checkpoint.open_offsets()})
+        tag, body = encode_acks(checkpoint, ended, self._config.broker_name)
+        end = self._message(checkpoint.revive_queue_id, tag, body, self._clock.now_ms())
+        self._append([*messages, end])
+        self.table.finish(checkpoint)
+        self.table.written(checkpoint)
+
+    def flush(self) -> None:
+        """Write the acknowledgements that wait. What the store refuses waits on."""
+        waiting = self.table.take_unwritten()
+        if not waiting:
+            return
+        try:
+            self._append(self.ack_messages(waiting, self._clock.now_ms()))
+        except StoreError as error:
+            self.table.put_back(waiting)
+            logger.warning("acknowledgements wait for the store count=%d reason=%s", len(waiting), error)
+            return
+        for one in waiting:
+            self.table.written(one)
+
+    def _append(self, messages: Sequence[NewMessage]) -> list[int]:
+        """Store records and redelivered messages; gives their queue offsets."""
+        if not messages:
+            return []
+        self._writing = True
+        try:
+            places = [appended.queue_offset for appended in self._puts.deliver(messages)]
+        finally:
+            self._writing = False
+        for message, place in zip(messages, places, strict=True):
+            if message.topic == self.topic:
+                queue_id = message.queue_id
+                if self._next_read.get(queue_id, 0) == place:
+                    self._next_read[queue_id] = place + 1
+                else:
+                    self._own.setdefault(queue_id, set()).add(place)
+        return places
+
+    # -- upkeep ----------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Keep windows short; every second."""
+        if not self.running:
+            return
+        now_ms = self._clock.now_ms()
+        for queue_id in self._queue_ids():
+            if self._next_read.get(queue_id, 0) < self._end(queue_id):
+                self._read_on(queue_id, {})
+            floor = self.table.floor(queue_id)
+            if floor is not None and self._is_long(queue_id, floor, now_ms):
+                self._rewrite(queue_id, now_ms)
+        self.commit_floors()
+
+    def _is_long(self, queue_id: int, floor: int, now_ms: int) -> bool:
+        window = self._end(queue_id) - floor
+        if window > max(_WINDOW_MIN, _WINDOW_FACTOR * self.table.open_count(queue_id)):
+            return True
+        return now_ms - self.table.oldest(queue_id, 1)[0].written_ms > _AGE_MAX_MS
+
+    def _rewrite(self, queue_id: int, now_ms: int) -> None:
+        old = [one for one in self.table.oldest(queue_id, _REWRITES_MAX) if not one.done]
+        broker_name = self._config.broker_name
+        messages = [
+            self._message(queue_id, CHECKPOINT_TAG, encode_checkpoint(one, broker_name), now_ms)
+            for one in old
+        ]
+        try:
+            places = self._append(messages)
+        except StoreError as error:
+            logger.warning("old checkpoints not written anew queue_id=%d reason=%s", queue_id, error)
+            return
+        for one, place in zip(old, places, strict=True):
+            self.table.rewritten(one, place, now_ms)
+
+    def commit_floors(self) -> None:
+        """Note from where on each revive queue is needed."""
+        for queue_id in self._queue_ids():
+            floor = self.table.floor(queue_id)
+            needed = self._next_read.get(queue_id, 0) if floor is None else floor
+            if needed > self._offsets.query(REVIVE_GROUP, self.topic, queue_id):
+                self._offsets.commit("pop", REVIVE_GROUP, self.topic, queue_id, needed)

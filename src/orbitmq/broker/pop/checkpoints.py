@@ -1,0 +1,270 @@
+"""What was handed out and until when, as values (Apache: PopCheckPoint and the maps of PopReviveService).
+
+Invariants
+1. A checkpoint covers the messages one pop took from one queue. It is open until each of them is acknowledged or
+   redelivered, and every change of that is written to the revive topic before the checkpoint is forgotten.
+2. ``acked`` is what is known here, ``written`` the part of it the log has. Both are bits by the place of a message.
+3. ``floor`` of a revive queue never passes a checkpoint with something left to write or to redeliver: who reads the
+   queue from there on knows all of them again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+__all__ = ["Checkpoint", "CheckpointKey", "CheckpointTable"]
+
+
+class CheckpointKey(NamedTuple):
+    """By this an acknowledgement finds its checkpoint."""
+
+    topic: str
+    group: str
+    queue_id: int
+    start_offset: int
+    pop_time_ms: int
+
+
+class Checkpoint(msgspec.Struct, eq=False):
+    """Messages of one queue handed out by one pop."""
+
+    topic: str
+    """The topic they lie in, which may be a retry topic."""
+    group: str
+    queue_id: int
+    start_offset: int
+    pop_time_ms: int
+    invisible_ms: int
+    revive_queue_id: int
+    offsets: Sequence[int]
+    """Queue offsets; a ``range`` when there are no gaps."""
+    acked: int = 0
+    written: int = 0
+    revive_offset: int = -1
+    """Where its newest record stands in the revive queue."""
+    written_ms: int = 0
+    suspended: bool = False
+    """The next delivery does not count as an attempt."""
+    grace_ms: int = 0
+    """Acknowledgements of an Apache broker may lie in the timer still: how much longer to wait for them."""
+
+    @property
+    def key(self) -> CheckpointKey:
+        return CheckpointKey(self.topic, self.group, self.queue_id, self.start_offset, self.pop_time_ms)
+
+    @property
+    def due_ms(self) -> int:
+        """When the messages become visible again."""
+        return self.pop_time_ms + self.invisible_ms
+
+    @property
+    def all_bits(self) -> int:
+        return (1 << len(self.offsets)) - 1
+
+    @property
+    def done(self) -> bool:
+        return self.acked == self.all_bits
+
+    @property
+    def left(self) -> int:
+        """Messages that are neither acknowledged nor redelivered."""
+        return len(self.offsets) - self.acked.bit_count()
+
+    def place(self, queue_offset: int) -> int:
+        """The place of a message, -1 for one that is not in it."""
+        try:
+            return self.offsets.index(queue_offset)
+        except ValueError:
+            return -1
+
+    def open_offsets(self) -> list[int]:
+        return [offset for place, offset in enumerate(self.offsets) if not self.acked >> place & 1]
+
+    def unwritten_offsets(self) -> list[int]:
+        """Acknowledged here, and the log does not know it yet."""
+        bits = self.acked & ~self.written
+        return [offset for place, offset in enumerate(self.offsets) if bits >> place & 1]
+
+
+class CheckpointTable:
+    """All open checkpoints."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[CheckpointKey, Checkpoint] = {}
+        self._due: list[tuple[int, int, Checkpoint]] = []
+        self._sequence = itertools.count()
+        self._by_revive_queue: dict[int, dict[int, Checkpoint]] = {}
+        """Revive queue -> revive offset -> checkpoint, in the order of the offsets."""
+        self._in_flight: dict[tuple[str, str, int], int] = {}
+        self._unwritten: dict[CheckpointKey, Checkpoint] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def __iter__(self) -> Iterator[Checkpoint]:
+        return iter(self._by_key.values())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._by_key or key in self._unwritten
+
+    @property
+    def unwritten_count(self) -> int:
+        return len(self._unwritten)
+
+    def clear(self) -> None:
+        self.__init__()  # type: ignore[misc]  # an empty table is what a new one is
+
+    def find(self, key: CheckpointKey) -> Checkpoint | None:
+        return self._by_key.get(key)
+
+    def in_flight(self, topic: str, group: str, queue_id: int) -> int:
+        """Messages of a queue that a group has and did not acknowledge."""
+        return self._in_flight.get((topic, group, queue_id), 0)
+
+    def in_flight_of_groups(self) -> dict[tuple[str, str], int]:
+        """The same by topic and group, all queues together."""
+        found: dict[tuple[str, str], int] = {}
+        for (topic, group, _), count in self._in_flight.items():
+            found[topic, group] = found.get((topic, group), 0) + count
+        return found
+
+    # -- changes ---------------------------------------------------------------------------------------
+
+    def add(self, checkpoint: Checkpoint) -> None:
+        """Take in a checkpoint whose record is written; one of the same key is replaced."""
+        key = checkpoint.key
+        known = self._by_key.get(key)
+        if known is not None:
+            self._drop(known)
+            self._forget_record(known)
+        self._by_key[key] = checkpoint
+        self._count(checkpoint, checkpoint.left)
+        self._by_revive_queue.setdefault(checkpoint.revive_queue_id, {})[checkpoint.revive_offset] = (
+            checkpoint
+        )
+        heapq.heappush(self._due, (checkpoint.due_ms + checkpoint.grace_ms, next(self._sequence), checkpoint))
+
+    def ack(self, key: CheckpointKey, queue_offset: int) -> bool:
+        """A message is done with. False when there is nothing to be done: unknown, redelivered or acked before."""
+        checkpoint = self._by_key.get(key)
+        if checkpoint is None:
+            return False
+        place = checkpoint.place(queue_offset)
+        if place < 0 or checkpoint.acked >> place & 1:
+            return False
+        self._finish(checkpoint, 1 << place)
+        return True
+
+    def finish(self, checkpoint: Checkpoint) -> None:
+        """All of it is done with: redelivered, or nobody can want it any more."""
+        self._finish(checkpoint, checkpoint.all_bits & ~checkpoint.acked)
+
+    def _finish(self, checkpoint: Checkpoint, bits: int) -> None:
+        checkpoint.acked |= bits
+        self._count(checkpoint, -bits.bit_count())
+        self._unwritten[checkpoint.key] = checkpoint
+        if checkpoint.done:
+            self._by_key.pop(checkpoint.key, None)
+
+    def take_unwritten(self) -> list[Checkpoint]:
+        """Checkpoints with acknowledgements the log does not have; ``written`` or ``put_back`` has to follow."""
+        taken = list(self._unwritten.values())
+        self._unwritten.clear()
+        return taken
+
+    def put_back(self, checkpoints: Iterable[Checkpoint]) -> None:
+        """Their acknowledgements could not be written."""
+        for checkpoint in checkpoints:
+            self._unwritten[checkpoint.key] = checkpoint
+
+    def written(self, checkpoint: Checkpoint) -> None:
+        """The log has its acknowledgements now."""
+        checkpoint.written = checkpoint.acked
+        self._unwritten.pop(checkpoint.key, None)
+        if checkpoint.done:
+            self._forget_record(checkpoint)
+
+    def rewritten(self, checkpoint: Checkpoint, revive_offset: int, now_ms: int) -> None:
+        """Its record was written anew, with everything known of it."""
+        self._forget_record(checkpoint)
+        checkpoint.revive_offset, checkpoint.written_ms = revive_offset, now_ms
+        checkpoint.written = checkpoint.acked
+        self._unwritten.pop(checkpoint.key, None)
+        if not checkpoint.done:
+            self._by_revive_queue.setdefault(checkpoint.revive_queue_id, {})[revive_offset] = checkpoint
+
+    def postpone(self, checkpoint: Checkpoint, wait_ms: int) -> None:
+        """Look at a checkpoint taken by ``take_due`` again later."""
+        heapq.heappush(self._due, (checkpoint.due_ms + wait_ms, next(self._sequence), checkpoint))
+
+    def _drop(self, checkpoint: Checkpoint) -> None:
+        self._by_key.pop(checkpoint.key, None)
+        self._count(checkpoint, -checkpoint.left)
+
+    def _forget_record(self, checkpoint: Checkpoint) -> None:
+        records = self._by_revive_queue.get(checkpoint.revive_queue_id)
+        if records is not None and records.get(checkpoint.revive_offset) is checkpoint:
+            del records[checkpoint.revive_offset]
+
+    def _count(self, checkpoint: Checkpoint, change: int) -> None:
+        place = (checkpoint.topic, checkpoint.group, checkpoint.queue_id)
+        count = self._in_flight.get(place, 0) + change
+        if count > 0:
+            self._in_flight[place] = count
+        else:
+            self._in_flight.pop(place, None)
+
+    # -- what is due, what is old ----------------------------------------------------------------------
+
+    def next_due_ms(self) -> int | None:
+        """When something becomes visible again; None when nothing is hidden."""
+        self._skip_done()
+        return self._due[0][0] if self._due else None
+
+    def take_due(self, now_ms: int, limit: int) -> list[Checkpoint]:
+        """Some checkpoints whose time is over; each has to be finished or postponed."""
+        found: list[Checkpoint] = []
+        while len(found) < limit:
+            self._skip_done()
+            if not self._due or self._due[0][0] > now_ms:
+                break
+            found.append(heapq.heappop(self._due)[2])
+        return found
+
+    def _skip_done(self) -> None:
+        due = self._due
+        while due and self._by_key.get(due[0][2].key) is not due[0][2]:
+            heapq.heappop(due)
+        if len(due) > 64 and len(due) > 4 * len(self._by_key):
+            # Acknowledged long before their time: keep the heap as small as the table.
+            due[:] = [entry for entry in due if self._by_key.get(entry[2].key) is entry[2]]
+            heapq.heapify(due)
+
+    def floor(self, revive_queue_id: int) -> int | None:
+        """The oldest record of a revive queue that is still needed; None when none is."""
+        records = self._by_revive_queue.get(revive_queue_id)
+        return next(iter(records)) if records else None
+
+    def oldest(self, revive_queue_id: int, count: int) -> list[Checkpoint]:
+        """Checkpoints with the oldest records of a revive queue."""
+        records = self._by_revive_queue.get(revive_queue_id, {})
+        return list(itertools.islice(records.values(), count))
+
+    def open_count(self, revive_queue_id: int) -> int:
+        """Records of a revive queue that are still needed."""
+        return len(self._by_revive_queue.get(revive_queue_id, ()))
+
+    def of_queue(self, topic: str, group: str, queue_id: int) -> list[Checkpoint]:
+        """Open checkpoints of one queue of a group."""
+        if not self.in_flight(topic, group, queue_id):
+            return []
+        return [
+            checkpoint
+            for checkpoint in self._by_key.values()
+            if (checkpoint.topic, checkpoint.group, checkpoint.queue_id) == (topic, group, queue_id)
+        ]

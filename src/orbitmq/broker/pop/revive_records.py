@@ -1,0 +1,158 @@
+"""The bodies of records in the revive topic: checkpoints and acknowledgements (Apache: PopCheckPoint, AckMsg).
+
+The same JSON an Apache broker writes there, so either can go on where the other stopped. A checkpoint (tag ``ck``)
+has offsets relative to its start and the bits of what is done; acknowledgements are one (``ack``) or several
+(``bAck``) offsets of one checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from orbitmq.broker.pop.checkpoints import Checkpoint, CheckpointKey
+from orbitmq.errors import BodyError
+
+__all__ = [
+    "ACK_TAG",
+    "BATCH_ACK_TAG",
+    "CHECKPOINT_TAG",
+    "Acks",
+    "decode_acks",
+    "decode_checkpoint",
+    "encode_acks",
+    "encode_checkpoint",
+]
+
+CHECKPOINT_TAG: Final = "ck"
+ACK_TAG: Final = "ack"
+BATCH_ACK_TAG: Final = "bAck"
+_COUNT_MAX: Final = 127
+"""The count is a byte of Java's."""
+_INT32_SIGN: Final = 1 << 31
+T = TypeVar("T")
+
+
+class Acks(NamedTuple):
+    """Messages of one checkpoint that are done with."""
+
+    key: CheckpointKey
+    offsets: Sequence[int]
+
+
+class _CheckpointBody(msgspec.Struct):
+    t: str
+    c: str
+    q: int
+    so: int
+    pt: int
+    it: int
+    n: int = 0
+    bm: int = 0
+    d: list[int] | None = None
+    sp: bool = False
+
+
+class _AckBody(msgspec.Struct):
+    t: str
+    c: str
+    q: int
+    so: int
+    pt: int
+    ao: int = -1
+    aol: list[int] | None = None
+
+
+@lru_cache(maxsize=4096)
+def _quoted(text: str) -> bytes:
+    return msgspec.json.encode(text)
+
+
+def _numbers(values: Sequence[int]) -> bytes:
+    return ",".join(map(str, values)).encode()
+
+
+def encode_checkpoint(checkpoint: Checkpoint, broker_name: str) -> bytes:
+    """Body of a ``ck`` record."""
+    start = checkpoint.start_offset
+    bits = checkpoint.acked & 0xFFFFFFFF
+    return (
+        b'{"bm":%d,"bn":%b,"c":%b,"d":[%b],"it":%d,"n":%d,"pt":%d,"q":%d,"reviveTime":%d,"ro":0,"so":%d,"sp":%b,"t":%b}'
+        % (
+            bits - (1 << 32) if bits & _INT32_SIGN else bits,
+            _quoted(broker_name),
+            _quoted(checkpoint.group),
+            _numbers([offset - start for offset in checkpoint.offsets]),
+            checkpoint.invisible_ms,
+            len(checkpoint.offsets),
+            checkpoint.pop_time_ms,
+            checkpoint.queue_id,
+            checkpoint.due_ms,
+            start,
+            b"true" if checkpoint.suspended else b"false",
+            _quoted(checkpoint.topic),
+        )
+    )
+
+
+def encode_acks(checkpoint: Checkpoint, offsets: Sequence[int], broker_name: str) -> tuple[str, bytes]:
+    """Tag and body of the record that says these messages of a checkpoint are done."""
+    one = len(offsets) == 1
+    which = b'"ao":%d,' % offsets[0] if one else b'"ao":-1,"aol":[%b],' % _numbers(offsets)
+    body = b'{%b"bn":%b,"c":%b,"pt":%d,"q":%d,"so":%d,"t":%b}' % (
+        which,
+        _quoted(broker_name),
+        _quoted(checkpoint.group),
+        checkpoint.pop_time_ms,
+        checkpoint.queue_id,
+        checkpoint.start_offset,
+        _quoted(checkpoint.topic),
+    )
+    return ACK_TAG if one else BATCH_ACK_TAG, body
+
+
+def decode_checkpoint(body: bytes, revive_queue_id: int, revive_offset: int) -> Checkpoint:
+    """Read a ``ck`` body. Raises ``BodyError``."""
+    found = _decode(body, _CheckpointBody)
+    diffs = found.d
+    if not diffs:
+        # Brokers before 5.0.0 wrote the count alone.
+        diffs = list(range(max(0, min(found.n, _COUNT_MAX))))
+    if len(diffs) > _COUNT_MAX or any(diff < 0 for diff in diffs):
+        raise BodyError(f"a checkpoint of {len(diffs)} messages cannot be")
+    offsets: Sequence[int] = [found.so + diff for diff in diffs]
+    if offsets and list(offsets) == list(range(offsets[0], offsets[0] + len(offsets))):
+        offsets = range(offsets[0], offsets[0] + len(offsets))
+    bits = found.bm & (1 << len(offsets)) - 1
+    return Checkpoint(
+        found.t,
+        found.c,
+        found.q,
+        found.so,
+        found.pt,
+        found.it,
+        revive_queue_id,
+        offsets,
+        bits,
+        bits,
+        revive_offset,
+        0,
+        found.sp,
+    )
+
+
+def decode_acks(body: bytes) -> Acks:
+    """Read an ``ack`` or ``bAck`` body. Raises ``BodyError``."""
+    found = _decode(body, _AckBody)
+    offsets = found.aol if found.aol is not None else [found.ao]
+    return Acks(CheckpointKey(found.t, found.c, found.q, found.so, found.pt), offsets)
+
+
+def _decode(body: bytes, wanted: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=wanted)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BodyError(f"a record of the revive topic cannot be read: {error}") from None

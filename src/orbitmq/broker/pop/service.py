@@ -1,0 +1,759 @@
+"""Handing messages out, taking them back, redelivering them (Apache: PopMessageProcessor, AckMessageProcessor,
+ChangeInvisibleTimeProcessor, PopReviveService).
+
+Invariants
+1. Messages leave the broker only after their checkpoint is in the log; the group's offset moves behind them then.
+2. A message whose time is over is stored in the pop retry topic in one append with the end of its checkpoint: after
+   a kill there are both or neither.
+3. Ordered pops have no checkpoint: their messages stay where they are until they are acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.delivery.pull_waiters import PullFilter
+from orbitmq.broker.delivery.put import PutDoor
+from orbitmq.broker.figures.stats import BrokerStats
+from orbitmq.broker.pop.checkpoint_log import CheckpointLog
+from orbitmq.broker.pop.checkpoints import Checkpoint, CheckpointKey
+from orbitmq.broker.pop.order_locks import OrderLocks
+from orbitmq.broker.pop.receipts import (
+    ORDERED_QUEUE_ID,
+    Receipt,
+    format_receipt,
+    offsets_entry,
+    order_counts_entries,
+    start_entry,
+    topic_kind,
+)
+from orbitmq.broker.tables.groups import GroupTable
+from orbitmq.broker.tables.offsets import ConsumerOffsets
+from orbitmq.broker.tables.topics import TopicTable
+from orbitmq.codes import Property
+from orbitmq.errors import BrokerError, CorruptionError, MessageIllegal, RecordError
+from orbitmq.model.names import RETRY_PREFIX, pop_retry_topic
+from orbitmq.model.topic import PERM_READ_WRITE
+from orbitmq.record.codec import decode_record, encode_record
+from orbitmq.record.properties import find_property, set_property
+from orbitmq.runtime.clock import Clock
+from orbitmq.runtime.safe_file import SafeFile
+from orbitmq.runtime.tasks import TaskOwner, every
+from orbitmq.store.errors import StoreError, StoreUnavailable
+from orbitmq.store.message_store import MessageStore
+from orbitmq.store.types import NewMessage, ReadResult, ReadStatus
+
+__all__ = ["Handout", "PopQuestion", "PopService"]
+
+logger = logging.getLogger(__name__)
+
+_EVERYTHING: Final = PullFilter()
+_SCANS_MAX: Final = 16
+"""Reads of one queue in one pop while a filter lets nothing through."""
+_ACK_WAIT_S: Final = 0.1
+"""Longest an acknowledgement is in memory only."""
+_ACKS_MAX: Final = 4_096
+"""Checkpoints with such acknowledgements."""
+_DUE_PORTION: Final = 32
+_SLEEP_MAX_S: Final = 60.0
+_CORRECTED: Final = frozenset(
+    {
+        ReadStatus.OFFSET_TOO_SMALL,
+        ReadStatus.OFFSET_OVERFLOW_BADLY,
+        ReadStatus.OFFSET_FOUND_NULL,
+        ReadStatus.MESSAGE_WAS_REMOVING,
+        ReadStatus.NO_MATCHED_LOGIC_QUEUE,
+        ReadStatus.NO_MESSAGE_IN_QUEUE,
+    }
+)
+_RECORD_SIZE: Final = struct.Struct(">i")
+_RECORD_QUEUE_OFFSET: Final = struct.Struct(">20xq")
+_FIRST_POP_TIME: Final = Property.FIRST_POP_TIME.encode()
+_ORIGIN_GROUP: Final = Property.ORIGIN_GROUP.encode()
+_POP_CK: Final = Property.POP_CK.encode()
+
+
+@dataclass(slots=True, frozen=True)
+class PopQuestion:
+    """What a pop asks for, checked."""
+
+    topic: str
+    group: str
+    queue_ids: Sequence[int]
+    """In the order they are to be read."""
+    max_count: int
+    invisible_ms: int
+    from_newest: bool
+    selection: PullFilter
+    ordered: bool = False
+    attempt_id: str | None = None
+    retry_topics: Sequence[str] = ()
+    retries_first: bool = False
+
+
+@dataclass(slots=True)
+class Handout:
+    """What a pop found."""
+
+    pop_time_ms: int
+    revive_queue_id: int
+    starts: list[str] = field(default_factory=list)
+    offsets: list[str] = field(default_factory=list)
+    order_counts: list[str] = field(default_factory=list)
+    slices: list[memoryview | bytes] = field(default_factory=list)
+    count: int = 0
+    rest: int = 0
+    unseen: bool = False
+    """The filter let nothing through, and more messages follow that it has not seen."""
+
+
+@dataclass(kw_only=True, eq=False)
+class PopService:
+    """State and rules of POP; its requests are in ``handlers.pop``."""
+
+    config: BrokerConfig
+    store: MessageStore
+    store_host: bytes
+    puts: PutDoor
+    topics: TopicTable
+    groups: GroupTable
+    offsets: ConsumerOffsets
+    stats: BrokerStats
+    order_file: SafeFile
+    clock: Clock
+
+    def __post_init__(self) -> None:
+        self._revive_turn = 0
+        self._tasks: TaskOwner | None = None
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._free_timers: dict[tuple[str, str, int], asyncio.TimerHandle] = {}
+        """One for each order lock somebody waits for."""
+        self._wake = asyncio.Event()
+        self._sleeps_until_ms = 0
+        self.log = CheckpointLog(
+            config=self.config,
+            store=self.store,
+            store_host=self.store_host,
+            puts=self.puts,
+            offsets=self.offsets,
+            clock=self.clock,
+        )
+        self.locks = OrderLocks()
+        self.changed: Callable[[str, str, int], None] = lambda _topic, _group, _queue_id: None
+        """Told (topic, group, queue) when messages of a queue may have become visible without a new one."""
+        self.redelivered_count = 0
+
+    # -- life ------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Read the order locks; an unreadable file is no reason not to start: messages are delivered again."""
+        try:
+            content = self.order_file.load(bytes)
+            if content is not None:
+                self.locks.take(content)
+        except (CorruptionError, RecordError, BrokerError) as error:
+            logger.warning("order locks not loaded error=%s", error)
+
+    def start(self, offsets_saved_ms: int = 0) -> None:
+        """Begin to redeliver, as a master. ``offsets_saved_ms``: when the file of offsets was saved. Pops after that
+        moved offsets the file does not know; the checkpoints do."""
+        if self._tasks is not None:
+            return
+        for (topic, group, queue_id), (end, pop_time_ms) in self.log.start().items():
+            if pop_time_ms > offsets_saved_ms and end > self.offsets.query(group, topic, queue_id):
+                self.offsets.commit("pop", group, topic, queue_id, end)
+        self._tasks = TaskOwner("pop")
+        self._tasks.start(every(0.0, self._wait_and_redeliver, first_s=0.0), "redeliver")
+        self._tasks.start(every(1.0, self.log.tick), "checkpoint-windows")
+        self._tasks.start(every(10.0, self.save_locks), "order-locks")
+
+    async def stop(self) -> None:
+        """Write everything down and redeliver nothing more."""
+        if self._tasks is None:
+            return
+        tasks, self._tasks = self._tasks, None
+        await tasks.close()
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+        for timer in self._free_timers.values():
+            timer.cancel()
+        self._free_timers.clear()
+        self.log.stop()
+        self.save_locks()
+
+    @property
+    def running(self) -> bool:
+        return self._tasks is not None
+
+    def save_locks(self) -> None:
+        """Write the order locks if they changed."""
+        self.locks.expire(
+            self.clock.now_ms(),
+            lambda topic, group: topic in self.topics.configs and group in self.groups.configs,
+        )
+        if self.locks.dirty:
+            try:
+                self.order_file.save(self.locks.encode())
+                self.locks.dirty = False
+            except OSError as error:
+                logger.warning("order locks not saved error=%s", error)
+
+    # -- handing out -----------------------------------------------------------------------------------
+
+    @property
+    def full(self) -> bool:
+        """Whether so many checkpoints are open that nothing more is handed out."""
+        return len(self.log.table) >= self.config.pop_checkpoints_max
+
+    def next_revive_queue(self, *, ordered: bool) -> int:
+        if ordered:
+            return ORDERED_QUEUE_ID
+        turn = self._revive_turn
+        self._revive_turn = turn + 1
+        return turn % self.config.revive_queue_count
+
+    def pop(self, question: PopQuestion) -> Handout:
+        """Hand messages out. Raises ``BrokerError`` when the store refuses the checkpoints."""
+        handout = Handout(self.clock.now_ms(), self.next_revive_queue(ordered=question.ordered))
+        checkpoints: list[Checkpoint] = []
+        commits: list[tuple[str, int, int]] = []
+        if question.retries_first:
+            self._pop_retries(question, handout, checkpoints, commits)
+        for queue_id in question.queue_ids:
+            if question.ordered:
+                self._pop_ordered(question, queue_id, handout, commits)
+            else:
+                self._pop_queue(
+                    question, (question.topic, queue_id), question.selection, handout, checkpoints, commits
+                )
+        if not question.retries_first:
+            self._pop_retries(question, handout, checkpoints, commits)
+        if checkpoints:
+            self._write(checkpoints, handout)
+        for topic, queue_id, end in commits:
+            self.offsets.commit("pop", question.group, topic, queue_id, end)
+        return handout
+
+    def _write(self, checkpoints: list[Checkpoint], handout: Handout) -> None:
+        table = self.log.table
+        while any(one.key in table for one in checkpoints):
+            # The same place in the same millisecond, after a reset: the time makes the difference.
+            handout.pop_time_ms += 1
+            for one in checkpoints:
+                one.pop_time_ms = handout.pop_time_ms
+        try:
+            self.log.write(checkpoints)
+        except StoreError as error:
+            raise BrokerError(error.remark, code=error.code) from None
+        self._note_due(checkpoints)
+        for one in checkpoints:
+            self.stats.add("GROUP_CK_NUMS", f"{one.topic}@{one.group}")
+        self.stats.add("BROKER_CK_NUMS", self.config.cluster_name, len(checkpoints))
+
+    def _pop_retries(
+        self,
+        question: PopQuestion,
+        handout: Handout,
+        checkpoints: list[Checkpoint],
+        commits: list[tuple[str, int, int]],
+    ) -> None:
+        for name in question.retry_topics:
+            config = self.topics.configs.get(name)
+            for queue_id in range(config.read_queue_nums) if config is not None else ():
+                self._pop_queue(question, (name, queue_id), _EVERYTHING, handout, checkpoints, commits)
+
+    def _pop_queue(
+        self,
+        question: PopQuestion,
+        place: tuple[str, int],
+        selection: PullFilter,
+        handout: Handout,
+        checkpoints: list[Checkpoint],
+        commits: list[tuple[str, int, int]],
+    ) -> None:
+        topic, queue_id = place
+        group = question.group
+        start = self.position(group, topic, queue_id, from_newest=question.from_newest)
+        if handout.count >= question.max_count or self._is_over_threshold(topic, group, queue_id):
+            handout.rest += max(0, self.store.max_offset(topic, queue_id) - start)
+            return
+        result, start = self._read(question, place, start, selection, question.max_count - handout.count)
+        handout.rest += max(0, result.max_offset - result.next_offset)
+        if result.status is not ReadStatus.FOUND:
+            handout.unseen |= (
+                result.status is ReadStatus.NO_MATCHED_MESSAGE and result.next_offset < result.max_offset
+            )
+            return
+        offsets = _queue_offsets(result, start)
+        checkpoints.append(
+            Checkpoint(
+                topic,
+                group,
+                queue_id,
+                start,
+                handout.pop_time_ms,
+                question.invisible_ms,
+                handout.revive_queue_id,
+                offsets,
+            )
+        )
+        commits.append((topic, queue_id, result.next_offset))
+        self._take(question, place, handout, result, (start, offsets))
+
+    def _pop_ordered(
+        self,
+        question: PopQuestion,
+        queue_id: int,
+        handout: Handout,
+        commits: list[tuple[str, int, int]],
+    ) -> None:
+        topic, group = question.topic, question.group
+        start = self.position(group, topic, queue_id, from_newest=question.from_newest)
+        now_ms = handout.pop_time_ms
+        if self.locks.blocks(topic, group, queue_id, question.attempt_id, now_ms):
+            self._wake_when_free(topic, group, queue_id, now_ms)
+            return
+        if handout.count >= question.max_count:
+            handout.rest += max(0, self.store.max_offset(topic, queue_id) - start)
+            return
+        wanted = question.max_count - handout.count
+        result, start = self._read(question, (topic, queue_id), start, question.selection, wanted)
+        handout.rest += max(0, result.max_offset - result.next_offset)
+        if result.status is not ReadStatus.FOUND:
+            return
+        offsets = _queue_offsets(result, start)
+        lock = self.locks.hand_out(
+            (topic, group, queue_id), question.attempt_id, now_ms, question.invisible_ms, offsets
+        )
+        handout.order_counts.append(order_counts_entries(topic_kind(topic), queue_id, offsets, lock.counts))
+        self._take(question, (topic, queue_id), handout, result, (start, offsets))
+
+    def _is_over_threshold(self, topic: str, group: str, queue_id: int) -> bool:
+        return (
+            self.config.pop_threshold_enabled
+            and self.log.table.in_flight(topic, group, queue_id) > self.config.pop_threshold
+        )
+
+    def _read(
+        self,
+        question: PopQuestion,
+        place: tuple[str, int],
+        start: int,
+        selection: PullFilter,
+        count: int,
+    ) -> tuple[ReadResult, int]:
+        """Read from a position, which moves on past what the filter does not let through. Gives the result of the
+        last read and where that one began."""
+        topic, queue_id = place
+        corrected = False
+        for _ in range(_SCANS_MAX):
+            result = self.store.read(
+                topic,
+                queue_id,
+                start,
+                count,
+                tag_codes=selection.tag_codes,
+                predicate=selection.predicate,
+            )
+            status = result.status
+            if status is ReadStatus.FOUND:
+                break
+            if status in _CORRECTED and not corrected and result.next_offset != start:
+                corrected = True
+            elif status is not ReadStatus.NO_MATCHED_MESSAGE:
+                break
+            start = result.next_offset
+            self.offsets.commit("pop", question.group, topic, queue_id, start)
+            if start >= result.max_offset and status is ReadStatus.NO_MATCHED_MESSAGE:
+                break
+        return result, start
+
+    def _take(
+        self,
+        question: PopQuestion,
+        place: tuple[str, int],
+        handout: Handout,
+        result: ReadResult,
+        what: tuple[int, Sequence[int]],
+    ) -> None:
+        topic, queue_id = place
+        start, offsets = what
+        kind = topic_kind(topic)
+        handout.starts.append(start_entry(kind, queue_id, start))
+        handout.offsets.append(offsets_entry(kind, queue_id, offsets))
+        handout.count += result.count
+        if topic != question.topic and not self.config.pop_actual_retry_topic:
+            receipt = Receipt(
+                start, handout.pop_time_ms, question.invisible_ms, handout.revive_queue_id, kind
+            )
+            for raw in _records(result.slices):
+                handout.slices.append(self._as_requested(raw, question.topic, receipt))
+        else:
+            handout.slices += result.slices
+        self.stats.get(question.group, topic, queue_id, result.count, result.size_bytes)
+
+    def _as_requested(self, raw: memoryview, topic: str, receipt: Receipt) -> bytes:
+        """A redelivered message under the topic that was asked for; its receipt says where it really lies."""
+        try:
+            # Not decompressed: it leaves as it is stored.
+            record = decode_record(raw)
+            text = format_receipt(receipt, self.config.broker_name, record.queue_id, record.queue_offset)
+            record.topic = topic
+            record.properties = set_property(record.properties, _POP_CK, text.encode())
+            return encode_record(
+                record,
+                record.queue_offset,
+                record.log_offset,
+                record.store_timestamp_ms,
+                record.store_host,
+            )
+        except RecordError as error:
+            logger.warning("redelivered message sent as stored topic=%s reason=%s", topic, error)
+            return bytes(raw)
+
+    # -- positions -------------------------------------------------------------------------------------
+
+    def position(self, group: str, topic: str, queue_id: int, *, from_newest: bool) -> int:
+        """Where the next pop of a queue begins. A new group's is decided and committed here."""
+        reset = self.offsets.take_reset(group, topic, queue_id)
+        if reset is not None:
+            self._move(group, topic, queue_id, reset)
+            return reset
+        offset = self.offsets.query(group, topic, queue_id)
+        if offset >= 0:
+            return offset
+        low = max(0, self.store.min_offset(topic, queue_id))
+        offset = low
+        if from_newest and not topic.startswith(RETRY_PREFIX) and not self._is_young(topic, queue_id, low):
+            offset = max(0, self.store.max_offset(topic, queue_id) - 1)
+        self.offsets.commit("pop", group, topic, queue_id, offset)
+        return offset
+
+    def peek_position(self, group: str, topic: str, queue_id: int) -> int:
+        """The same without committing anything."""
+        offset = self.offsets.query(group, topic, queue_id)
+        return offset if offset >= 0 else max(0, self.store.min_offset(topic, queue_id))
+
+    def _is_young(self, topic: str, queue_id: int, low: int) -> bool:
+        if not self.config.pop_young_queue_from_start or low > 0:
+            return False
+        return not self.store.read(topic, queue_id, 0, 1).from_disk
+
+    def _move(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """An operator sent the group elsewhere: what it has of the queue is forgotten."""
+        self.offsets.commit("pop", group, topic, queue_id, offset)
+        self.locks.clear(topic, group, queue_id)
+        for checkpoint in self.log.table.of_queue(topic, group, queue_id):
+            self.log.table.finish(checkpoint)
+        self.log.flush()
+        try:
+            # At once: after a crash pops older than the file do not move offsets (see ``start``).
+            self.offsets.persist()
+        except OSError as error:
+            logger.warning("offsets not saved error=%s", error)
+
+    # -- taking back -----------------------------------------------------------------------------------
+
+    def ack(self, group: str, topic: str, queue_id: int, queue_offset: int, receipt: Receipt) -> None:
+        """A message is done with. Raises ``MessageIllegal`` for one an ordered pop did not hand out."""
+        if receipt.revive_queue_id == ORDERED_QUEUE_ID:
+            self._ack_ordered(group, topic, queue_id, queue_offset, receipt.pop_time_ms)
+            return
+        key = CheckpointKey(topic, group, queue_id, receipt.start_offset, receipt.pop_time_ms)
+        if self.log.table.ack(key, queue_offset):
+            self._note_acks()
+        self.stats.add("GROUP_ACK_NUMS", f"{topic}@{group}")
+        self.stats.add("BROKER_ACK_NUMS", self.config.cluster_name)
+
+    def _ack_ordered(
+        self, group: str, topic: str, queue_id: int, queue_offset: int, pop_time_ms: int
+    ) -> None:
+        committed = self.offsets.query(group, topic, queue_id)
+        if queue_offset < committed:
+            return
+        result = self.locks.ack(topic, group, queue_id, queue_offset, pop_time_ms, self.clock.now_ms())
+        if not result.known:
+            raise MessageIllegal(
+                f"the message was not handed out, topic: {topic}, queue: {queue_id}, offset: {queue_offset}"
+            )
+        if result.commit > committed and not self.offsets.reset_pending(group, topic, queue_id):
+            self.offsets.commit("pop", group, topic, queue_id, result.commit)
+        if result.free:
+            self.changed(topic, group, queue_id)
+
+    def change_invisible(
+        self,
+        place: tuple[str, str, int],
+        queue_offset: int,
+        receipt: Receipt,
+        invisible_ms: int,
+        *,
+        suspended: bool = False,
+    ) -> Receipt:
+        """Hide a message of (topic, group, queue) until another time; gives what replaces its receipt. Raises
+        ``BrokerError`` when the store refuses."""
+        now_ms = self.clock.now_ms()
+        topic, group, queue_id = place
+        if receipt.revive_queue_id == ORDERED_QUEUE_ID:
+            return self._change_ordered(place, queue_offset, receipt, now_ms + invisible_ms)
+        table = self.log.table
+        revive_queue_id = receipt.revive_queue_id % self.config.revive_queue_count
+        pop_time_ms = now_ms
+        while CheckpointKey(topic, group, queue_id, queue_offset, pop_time_ms) in table:
+            pop_time_ms += 1
+        checkpoint = Checkpoint(
+            topic,
+            group,
+            queue_id,
+            queue_offset,
+            pop_time_ms,
+            invisible_ms,
+            revive_queue_id,
+            range(queue_offset, queue_offset + 1),
+            suspended=suspended,
+        )
+        old = table.find(CheckpointKey(topic, group, queue_id, receipt.start_offset, receipt.pop_time_ms))
+        try:
+            self.log.write([checkpoint])
+        except StoreError as error:
+            raise BrokerError(error.remark, code=error.code) from None
+        if old is not None and table.ack(old.key, queue_offset):
+            self._note_acks()
+        self._note_due([checkpoint])
+        return Receipt(queue_offset, pop_time_ms, invisible_ms, revive_queue_id, receipt.kind)
+
+    def _change_ordered(
+        self, place: tuple[str, str, int], queue_offset: int, receipt: Receipt, visible_ms: int
+    ) -> Receipt:
+        topic, group, queue_id = place
+        if queue_offset < self.offsets.query(group, topic, queue_id):
+            return Receipt(queue_offset, 0, 0, 0, receipt.kind)
+        if self.locks.change_visible(place, queue_offset, receipt.pop_time_ms, visible_ms):
+            self._wake_when_free(topic, group, queue_id, self.clock.now_ms())
+        return Receipt(
+            queue_offset,
+            receipt.pop_time_ms,
+            visible_ms - receipt.pop_time_ms,
+            ORDERED_QUEUE_ID,
+            receipt.kind,
+        )
+
+    def _wake_when_free(self, topic: str, group: str, queue_id: int, now_ms: int) -> None:
+        if not self.config.pop_order_wake_enabled:
+            return
+        lock = self.locks.find(topic, group, queue_id)
+        until_ms = None if lock is None else lock.blocked_until(now_ms)
+        if until_ms is None:
+            return
+        place = (topic, group, queue_id)
+        loop = asyncio.get_running_loop()
+        at_s = loop.time() + min((until_ms - now_ms) / 1000 + 0.001, _SLEEP_MAX_S * 60)
+        timer = self._free_timers.get(place)
+        if timer is not None:
+            if timer.when() <= at_s:
+                return
+            timer.cancel()
+        self._free_timers[place] = loop.call_at(at_s, self._is_free, place)
+
+    def _is_free(self, place: tuple[str, str, int]) -> None:
+        self._free_timers.pop(place, None)
+        self.changed(*place)
+
+    def _note_acks(self) -> None:
+        if self.log.table.unwritten_count >= _ACKS_MAX:
+            self.flush()
+        elif self._flush_timer is None:
+            self._flush_timer = asyncio.get_running_loop().call_later(_ACK_WAIT_S, self.flush)
+
+    def flush(self) -> None:
+        """Write the acknowledgements that are in memory only."""
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+        if self.log.running:
+            self.log.flush()
+
+    # -- redelivery ------------------------------------------------------------------------------------
+
+    def _note_due(self, checkpoints: Sequence[Checkpoint]) -> None:
+        if min(one.due_ms for one in checkpoints) < self._sleeps_until_ms:
+            self._wake.set()
+
+    async def _wait_and_redeliver(self) -> None:
+        now_ms = self.clock.now_ms()
+        due_ms = self.log.table.next_due_ms()
+        self._sleeps_until_ms = now_ms + int(_SLEEP_MAX_S * 1000)
+        if due_ms is not None:
+            self._sleeps_until_ms = min(due_ms, self._sleeps_until_ms)
+        wait_s = (self._sleeps_until_ms - now_ms) / 1000
+        if wait_s > 0:
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+        self._wake.clear()
+        self._sleeps_until_ms = 0
+        # One portion a round: requests are let in before the next one.
+        self.redeliver_due()
+
+    def redeliver_due(self) -> bool:
+        """Redeliver some of what is due; True when there may be more."""
+        table = self.log.table
+        due = table.take_due(self.clock.now_ms(), _DUE_PORTION)
+        for place, checkpoint in enumerate(due):
+            try:
+                self._redeliver(checkpoint)
+            except StoreUnavailable as error:
+                logger.warning("redelivery waits for the store reason=%s", error.remark)
+                late_ms = self.clock.now_ms() + self.config.pop_revive_interval_ms
+                for one in due[place:]:
+                    table.postpone(one, late_ms - one.due_ms)
+                return False
+        return len(due) == _DUE_PORTION
+
+    def _redeliver(self, checkpoint: Checkpoint) -> None:
+        messages: list[NewMessage] = []
+        if checkpoint.topic in self.topics.configs and checkpoint.group in self.groups.configs:
+            for queue_offset in checkpoint.open_offsets():
+                message = self._retry_of(checkpoint, queue_offset)
+                if message is not None:
+                    messages.append(message)
+        try:
+            self.log.put_and_finish(messages, checkpoint)
+        except StoreUnavailable:
+            raise
+        except StoreError:
+            self._redeliver_one_by_one(messages, checkpoint)
+        self.redelivered_count += len(messages)
+
+    def _redeliver_one_by_one(self, messages: list[NewMessage], checkpoint: Checkpoint) -> None:
+        """One of them is refused for what it is (a limit was lowered): waiting will not help it."""
+        for message in list(messages):
+            try:
+                self.puts.deliver((message,))
+            except StoreUnavailable:
+                raise
+            except StoreError as error:
+                messages.remove(message)
+                logger.error(
+                    "message cannot be redelivered topic=%s group=%s reason=%s",
+                    checkpoint.topic,
+                    checkpoint.group,
+                    error.remark,
+                )
+        self.log.put_and_finish((), checkpoint)
+
+    def _retry_of(self, checkpoint: Checkpoint, queue_offset: int) -> NewMessage | None:
+        """The message as it is stored once more; None when it is gone."""
+        topic, group = checkpoint.topic, checkpoint.group
+        log_offset = self.store.log_offset_at(topic, checkpoint.queue_id, queue_offset)
+        raw = None if log_offset < 0 else self.store.record_at(log_offset)
+        if raw is None:
+            logger.warning(
+                "message cannot be redelivered, it is gone topic=%s queue_id=%d offset=%d",
+                topic,
+                checkpoint.queue_id,
+                queue_offset,
+            )
+            return None
+        try:
+            record = decode_record(raw)
+        except RecordError as error:
+            logger.error(
+                "message cannot be redelivered topic=%s offset=%d reason=%s", topic, queue_offset, error
+            )
+            return None
+        properties = record.properties
+        if find_property(properties, _FIRST_POP_TIME) is None:
+            properties = set_property(properties, _FIRST_POP_TIME, b"%d" % checkpoint.pop_time_ms)
+        properties = set_property(properties, _ORIGIN_GROUP, group.encode())
+        name, queue_id = self._retry_place(topic, group, checkpoint.queue_id)
+        return NewMessage(
+            name,
+            queue_id,
+            record.body,
+            properties,
+            record.born_timestamp_ms,
+            self.store_host,
+            record.flag,
+            record.sys_flag,
+            record.reconsume_times + (0 if checkpoint.suspended else 1),
+        )
+
+    def _retry_place(self, topic: str, group: str, queue_id: int) -> tuple[str, int]:
+        if topic.startswith(RETRY_PREFIX):
+            return topic, queue_id
+        name = pop_retry_topic(topic, group, version_2=self.config.retry_topic_v2)
+        count = 1
+        if self.config.pop_separate_retry_queues:
+            count = max(1, self.topics.configs[topic].read_queue_nums)
+        config = self.topics.create_in_send_back(name, count, PERM_READ_WRITE)
+        return name, queue_id if queue_id < config.read_queue_nums and count > 1 else 0
+
+    # -- views -----------------------------------------------------------------------------------------
+
+    def retry_topics(self, topic: str, group: str) -> list[str]:
+        """The pop retry topics of a group and topic that exist, the one in use first."""
+        if topic.startswith(RETRY_PREFIX):
+            return []
+        version_2 = self.config.retry_topic_v2
+        names = [pop_retry_topic(topic, group, version_2=version_2)]
+        if not version_2 or self.config.pop_retry_topic_v1_read:
+            names.append(pop_retry_topic(topic, group, version_2=not version_2))
+        return names
+
+    def has_messages(
+        self,
+        question: PopQuestion,
+        *,
+        matches: Callable[[str, int, int, int], bool] | None = None,
+    ) -> bool:
+        """Whether a pop would find something. ``matches`` may look at (topic, queue, offset, count) of what waits."""
+        now_ms = self.clock.now_ms()
+        topic, group = question.topic, question.group
+        for queue_id in question.queue_ids:
+            if question.ordered and self.locks.blocks(topic, group, queue_id, question.attempt_id, now_ms):
+                self._wake_when_free(topic, group, queue_id, now_ms)
+                continue
+            start = self.peek_position(group, topic, queue_id)
+            waiting = self.store.max_offset(topic, queue_id) - start
+            if waiting > 0 and (matches is None or matches(topic, queue_id, start, waiting)):
+                return True
+        for name in question.retry_topics:
+            config = self.topics.configs.get(name)
+            for queue_id in range(config.read_queue_nums) if config is not None else ():
+                if self.store.max_offset(name, queue_id) > self.peek_position(group, name, queue_id):
+                    return True
+        return False
+
+    @staticmethod
+    def dice() -> int:
+        """0 to 99: where to begin, and whether redelivered messages come first."""
+        return random.randrange(100)
+
+
+def _records(slices: Sequence[memoryview]) -> list[memoryview]:
+    """Single records; neighbours may share a slice."""
+    found: list[memoryview] = []
+    for piece in slices:
+        position = 0
+        while position < len(piece):
+            (size,) = _RECORD_SIZE.unpack_from(piece, position)
+            found.append(piece[position : position + size])
+            position += size
+    return found
+
+
+def _queue_offsets(result: ReadResult, start: int) -> Sequence[int]:
+    if result.count == result.next_offset - start:
+        return range(start, result.next_offset)
+    return [_RECORD_QUEUE_OFFSET.unpack_from(raw)[0] for raw in _records(result.slices)]
