@@ -34,16 +34,12 @@ from orbitmq.broker.figures.runtime_info import RuntimeInfo, RuntimeSources
 from orbitmq.broker.figures.slow_consumers import SLOW_CHECK_S, SlowConsumers
 from orbitmq.broker.figures.stats import SAMPLE_S, BrokerStats
 from orbitmq.broker.handlers.assignment import AssignmentHandlers, RouteQueues
+from orbitmq.broker.handlers.broker_state import StatsInspection
+from orbitmq.broker.handlers.client_connections import ClientInspection
 from orbitmq.broker.handlers.clients import ClientHandlers
 from orbitmq.broker.handlers.consumer_calls import ConsumerCallHandlers, ResetHandlers
+from orbitmq.broker.handlers.group_progress import GroupInspection, Lags
 from orbitmq.broker.handlers.groups import GroupHandlers
-from orbitmq.broker.handlers.inspect import (
-    ClientInspection,
-    GroupInspection,
-    Lags,
-    StatsInspection,
-    TopicInspection,
-)
 from orbitmq.broker.handlers.locks import LockHandlers
 from orbitmq.broker.handlers.maintenance import MaintenanceHandlers
 from orbitmq.broker.handlers.offsets import OffsetHandlers
@@ -55,6 +51,7 @@ from orbitmq.broker.handlers.reply import ReplyHandlers
 from orbitmq.broker.handlers.send import SEND_CODES, SendHandlers, SendReplies
 from orbitmq.broker.handlers.send_back import SendBackHandlers
 from orbitmq.broker.handlers.sync import SyncHandlers, SyncSources
+from orbitmq.broker.handlers.topic_state import TopicInspection
 from orbitmq.broker.handlers.topics import TopicHandlers
 from orbitmq.broker.handlers.transactions import TransactionHandlers
 from orbitmq.broker.live_config import LiveConfig

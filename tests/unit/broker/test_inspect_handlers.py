@@ -10,14 +10,11 @@ from tests.unit.broker.admin_kit import World, ask_slowly, talking
 from tests.unit.broker.kit import Asker, channel
 
 from orbitmq.broker.config import change_option
-from orbitmq.broker.handlers import inspect
-from orbitmq.broker.handlers.inspect import (
-    ClientInspection,
-    GroupInspection,
-    Lags,
-    StatsInspection,
-    TopicInspection,
-)
+from orbitmq.broker.handlers import group_progress
+from orbitmq.broker.handlers.broker_state import StatsInspection
+from orbitmq.broker.handlers.client_connections import ClientInspection
+from orbitmq.broker.handlers.group_progress import GroupInspection, Lags
+from orbitmq.broker.handlers.topic_state import TopicInspection
 from orbitmq.codes import RequestCode, ResponseCode, Version
 from orbitmq.model.route import MessageQueue
 from orbitmq.wire import bodies
@@ -340,11 +337,11 @@ def test_lag_of_the_whole_broker_gives_others_their_turn_and_is_bounded(
         world.group(f"group-{number}")
         world.offsets.commit("", f"group-{number}", "T", 0, 0)
     header = GetBrokerConsumeStatsRequest(is_order=False)
-    monkeypatch.setattr(inspect, "_QUEUES_AT_ONCE", 1)
+    monkeypatch.setattr(group_progress, "_QUEUES_AT_ONCE", 1)
     answer = ask_slowly(world.routes, RequestCode.GET_BROKER_CONSUME_STATS, header)
     listed = bodies.ConsumeStatsList.decode(answer.body).consume_stats_list
     assert len(listed) == len(world.groups.configs)
-    monkeypatch.setattr(inspect, "_ANSWER_BYTES_MAX", 500)
+    monkeypatch.setattr(group_progress, "_ANSWER_BYTES_MAX", 500)
     answer = ask_slowly(world.routes, RequestCode.GET_BROKER_CONSUME_STATS, header)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "too many" in (answer.remark or "")

@@ -1,0 +1,156 @@
+"""How far groups are: 208, 317 (Apache: part of AdminBrokerProcessor)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from orbitmq.broker.figures.stats import BrokerStats
+from orbitmq.broker.tables.clients import ConsumerTable
+from orbitmq.broker.tables.groups import GroupTable
+from orbitmq.broker.tables.offsets import ConsumerOffsets
+from orbitmq.broker.tables.topics import TopicTable
+from orbitmq.codes import RequestCode
+from orbitmq.errors import ServerError
+from orbitmq.model.route import MessageQueue
+from orbitmq.store.message_store import MessageStore
+from orbitmq.transport.router import Call, Reply, Route
+from orbitmq.wire import bodies, javajson
+from orbitmq.wire.headers import (
+    GetBrokerConsumeStatsRequest,
+    GetConsumeStatsRequest,
+)
+from orbitmq.wire.javajson import ObjectMap
+
+__all__ = ["GroupInspection", "Lags"]
+
+_ANSWER_BYTES_MAX: Final = 15 << 20
+"""A frame has 16 MiB."""
+_QUEUES_AT_ONCE: Final = 1_000
+"""Queues looked at before others get their turn: about 10 ms."""
+
+
+class Lags:
+    """How far a group is behind in a topic."""
+
+    def __init__(
+        self, *, broker_name: str, offsets: ConsumerOffsets, consumers: ConsumerTable, store: MessageStore
+    ) -> None:
+        self._broker_name = broker_name
+        self._offsets = offsets
+        self._consumers = consumers
+        self._store = store
+
+    def wanted(self, group: str, topic: str) -> bool:
+        """Whether the group still reads the topic, as far as can be told: an offline group may come back."""
+        if self._consumers.known_subscription(group, topic) is not None:
+            return True
+        online = self._consumers.group(group)
+        return online is None or not online.subscriptions
+
+    def of(self, group: str, topic: str, queue_count: int) -> ObjectMap[MessageQueue, bodies.OffsetWrapper]:
+        store, offsets = self._store, self._offsets
+        table: ObjectMap[MessageQueue, bodies.OffsetWrapper] = ObjectMap()
+        for queue_id in range(queue_count):
+            consumed = max(0, offsets.query(group, topic, queue_id))
+            last_ms = store.store_time_at(topic, queue_id, consumed - 1) if consumed > 0 else 0
+            queue = MessageQueue(broker_name=self._broker_name, queue_id=queue_id, topic=topic)
+            table[queue] = bodies.OffsetWrapper(
+                broker_offset=store.max_offset(topic, queue_id),
+                consumer_offset=consumed,
+                pull_offset=max(consumed, offsets.pull_offset(group, topic, queue_id)),
+                last_timestamp=max(0, last_ms),
+            )
+        return table
+
+
+class GroupInspection:
+    """How far groups have got."""
+
+    def __init__(
+        self,
+        *,
+        address: str,
+        lags: Lags,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: ConsumerOffsets,
+        stats: BrokerStats,
+    ) -> None:
+        self._address = address
+        self._lags = lags
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._stats = stats
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(RequestCode.GET_CONSUME_STATS, self.consume_stats, GetConsumeStatsRequest),
+            Route(
+                RequestCode.GET_BROKER_CONSUME_STATS, self.broker_consume_stats, GetBrokerConsumeStatsRequest
+            ),
+        ]
+
+    def consume_stats(self, call: Call[GetConsumeStatsRequest]) -> Reply:
+        """The lag of a group: in the topics listed, or in the one named, or in all it has offsets for."""
+        header = call.header
+        group = header.consumer_group
+        topics = [topic for topic in (header.topic_list or "").split(";") if topic]
+        if not topics:
+            named = header.topic if header.topic and header.topic.strip() else None
+            candidates = self._offsets.topics_of(group) if named is None else [named]
+            topics = [topic for topic in candidates if self._lags.wanted(group, topic)]
+        table: ObjectMap[MessageQueue, bodies.OffsetWrapper] = ObjectMap()
+        tps = 0.0
+        for topic in topics:
+            config = self._topics.find(topic)
+            if config is not None:
+                table.update(self._lags.of(group, topic, config.read_queue_nums))
+                tps += self._stats.group_get_tps(group, topic)
+        return Reply(body=bodies.ConsumeStats(consume_tps=tps, offset_table=table).encode())
+
+    async def broker_consume_stats(self, call: Call[GetBrokerConsumeStatsRequest]) -> Reply:
+        """The lag of every group in every topic.
+
+        Thousands of groups take a second to go through, so the loop gets its turn in between and the answer is
+        put together from the texts of the groups. Raises ``ServerError`` when it would not fit a frame.
+        """
+        pieces: list[bytes] = []
+        behind = inflight = size = queues = 0
+        topics_of = self._topics_by_group()
+        for group in list(self._groups.configs):
+            texts: list[bytes] = []
+            for topic in topics_of.get(group, ()):
+                config = self._topics.find(topic)
+                if config is None or (call.header.is_order and not config.order):
+                    continue
+                if not self._lags.wanted(group, topic):
+                    continue
+                lags = self._lags.of(group, topic, config.write_queue_nums)
+                tps = self._stats.group_get_tps(group, topic)
+                texts.append(bodies.ConsumeStats(consume_tps=tps, offset_table=lags).encode())
+                behind += sum(lag.broker_offset - lag.consumer_offset for lag in lags.values())
+                inflight += sum((lag.pull_offset or 0) - lag.consumer_offset for lag in lags.values())
+                queues += config.write_queue_nums
+            pieces.append(b"{%b:[%b]}" % (javajson.encode(group), b",".join(texts)))
+            size += len(pieces[-1])
+            if size > _ANSWER_BYTES_MAX:
+                raise ServerError("there are too many groups for one answer; ask for one group at a time")
+            if queues >= _QUEUES_AT_ONCE:
+                queues = 0
+                await asyncio.sleep(0)
+        # The members in the order of the other bodies, the list in the middle.
+        whole = bodies.ConsumeStatsList(
+            broker_addr=self._address, total_diff=behind, total_inflight_diff=inflight
+        ).encode()
+        return Reply(body=whole.replace(b"[]", b"[%b]" % b",".join(pieces), 1))
+
+    def _topics_by_group(self) -> Mapping[str, list[str]]:
+        # One walk over all offsets instead of one for every group: there may be tens of thousands of both.
+        table: dict[str, list[str]] = {}
+        for key in sorted(self._offsets.committed):
+            topic, _, group = key.partition("@")
+            table.setdefault(group, []).append(topic)
+        return table
