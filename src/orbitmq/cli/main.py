@@ -16,6 +16,7 @@ __all__ = ["main"]
 _COMMANDS: Final = {
     "namesrv": ("orbitmq.cli.servers", "namesrv_command", "Run a name server."),
     "broker": ("orbitmq.cli.broker_server", "broker_command", "Run a broker."),
+    "proxy": ("orbitmq.cli.proxy", "proxy_command", "Run a gRPC proxy for 5.x clients."),
     "filtersrv": ("orbitmq.cli.filtersrv", "filtersrv_command", "Run a filter server."),
     "up": ("orbitmq.cli.up", "up_command", "Run a name server and a broker in one process."),
     "demo": ("orbitmq.cli.demo", "demo_command", "An end-to-end run that ends by itself."),

@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from orbitmq.codes import SerializeType
 from orbitmq.errors import ConnectionLostError, RequestTimeoutError
 from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.transport.connection import Connection, ConnectionLimits
+from orbitmq.transport.local import LocalServer, connect_local
 from orbitmq.transport.router import Router
 from orbitmq.wire.frame import Frame
 from orbitmq.wire.header import Header
@@ -50,7 +51,10 @@ class RpcClient:
         idle_s: float = 120.0,
         serialize_type: SerializeType = SerializeType.JSON,
         on_close: Callable[[Connection], None] | None = None,
+        local: Mapping[str, LocalServer] | None = None,
     ) -> None:
+        """``local``: servers of this process by address; they are reached without a socket."""
+        self._local = local or {}
         self._router = router
         self._limits = limits
         self._tls = tls
@@ -98,6 +102,12 @@ class RpcClient:
         """A connection, or why there is none: every caller that waits raises an error of its own."""
         host, port = split_address(address)
         loop = asyncio.get_running_loop()
+        inside = self._local.get(address)
+        if inside is not None:
+            connection = self._new_connection()
+            connect_local(connection, inside(), (host, port))
+            self._open[address] = connection
+            return connection
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 _, connection = await loop.create_connection(self._new_connection, host, port)

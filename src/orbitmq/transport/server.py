@@ -113,6 +113,18 @@ class Server:
         connection.alertness = self._alertness
         return connection
 
+    def local_connection(self) -> Connection:
+        """The server's end of a connection inside this process, served like those of the first port."""
+        connection = Connection(
+            tasks=self._tasks,
+            router=self._listeners[0].router,
+            limits=self._limits.connection,
+            on_open=self._opened,
+            on_close=self._closed,
+        )
+        connection.alertness = self._alertness
+        return connection
+
     def _opened(self, connection: Connection) -> None:
         if self._stopping or len(self.connections) >= self._limits.connections:
             reason = "stopping" if self._stopping else f"limit of {self._limits.connections} reached"

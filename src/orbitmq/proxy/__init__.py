@@ -1,0 +1,1 @@
+"""gRPC in front of brokers: what official 5.x clients speak."""

@@ -1,0 +1,291 @@
+"""The brokers behind a proxy: routes, settings of topics and groups, and calls.
+
+In cluster mode brokers are found through name servers. In local mode one broker lives in the same process: its
+address leads into memory (``transport/local.py``), and sends and receives go to it alone. Everything else is the
+same code.
+
+Answers to Apache's ClusterTopicRouteService, LocalTopicRouteService, MetadataService and MQClientAPIExt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Iterable
+from typing import Final
+
+import msgspec
+
+from orbitmq.client.net.routes import RouteBook, split_name_servers
+from orbitmq.client.net.signing import sign
+from orbitmq.client.options import Credentials
+from orbitmq.codes import RequestCode, ResponseCode, SerializeType
+from orbitmq.errors import ConnectionLostError, OrbitError, TopicNotFound, error_for_code
+from orbitmq.model.group import SubscriptionGroupConfig
+from orbitmq.model.route import BrokerData, MessageQueue, QueueData, TopicRoute
+from orbitmq.model.topic import MESSAGE_TYPE_ATTRIBUTE, TopicConfig, is_readable
+from orbitmq.proxy.cache import Cache
+from orbitmq.proxy.config import ProxyConfig
+from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
+from orbitmq.proxy.statuses import Refused
+from orbitmq.runtime.clock import Clock
+from orbitmq.runtime.tasks import TaskOwner, every
+from orbitmq.transport.client import RpcClient
+from orbitmq.transport.local import LocalServer
+from orbitmq.transport.router import RawRoute, Route, Router
+from orbitmq.wire import javajson
+from orbitmq.wire.frame import Frame
+from orbitmq.wire.header import Header, encode_ext
+from orbitmq.wire.headers import GetSubscriptiongroupConfigRequest, GetTopicConfigRequest
+
+__all__ = ["Brokers", "LocalBroker", "TopicFacts"]
+
+logger = logging.getLogger(__name__)
+
+CALL_S: Final = 3.0
+_EXPIRY_S: Final = 30.0
+
+
+class LocalBroker(msgspec.Struct, frozen=True):
+    """The broker a proxy in local mode lives in."""
+
+    name: str
+    address: str
+    server: LocalServer
+
+
+class TopicFacts(msgspec.Struct, frozen=True, gc=False):
+    """What the proxy knows of one topic."""
+
+    route: TopicRoute
+    """As clients are told."""
+    publish: list[MessageQueue]
+    """Queues to send to, sorted by broker and number."""
+    readable: list[str]
+    """Names of brokers to receive from."""
+    kind: str
+    """The attribute message.type; UNSPECIFIED when it could not be read."""
+
+
+class Brokers:
+    """See the module. Owned by one event loop; ``start`` and ``stop`` once each."""
+
+    def __init__(
+        self,
+        config: ProxyConfig,
+        *,
+        clock: Clock,
+        tasks: TaskOwner,
+        routes: Iterable[Route | RawRoute] = (),
+        local: LocalBroker | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
+        """``routes`` serve the calls brokers make to their clients."""
+        self._config = config
+        self._tasks = tasks
+        self._credentials = credentials
+        self.local = local
+        self.rpc = RpcClient(
+            router=Router(routes),
+            serialize_type=SerializeType.JSON,
+            local={} if local is None else {local.address: local.server},
+        )
+        self._servers = split_name_servers(config.name_servers)
+        self._book = RouteBook(self._servers, self._ask_name_server)
+        kept = {
+            "tasks": tasks,
+            "clock": clock,
+            "refresh_s": float(config.cache_refresh_s),
+            "expiry_s": float(config.cache_expiry_s),
+            "entries_max": config.cache_entries,
+        }
+        self.topics: Cache[TopicFacts] = Cache(self._load_topic, **kept)  # type: ignore[arg-type]  # see above
+        self.groups: Cache[SubscriptionGroupConfig] = Cache(self._load_group, **kept)  # type: ignore[arg-type]
+
+    def start(self) -> None:
+        self._tasks.start(every(_EXPIRY_S, self._expire), "cache-expiry")
+
+    async def stop(self) -> None:
+        await self.rpc.close()
+
+    def _expire(self) -> None:
+        self.topics.expire()
+        self.groups.expire()
+
+    # -- calls -----------------------------------------------------------------------------------------
+
+    def address(self, broker_name: str) -> str:
+        """The master of a broker. Raises ``ConnectionLostError``."""
+        if self.local is not None:
+            return self.local.address
+        address = self._book.master_address(broker_name) or self._book.any_address(broker_name)
+        if address is None:
+            raise ConnectionLostError(f"no address of broker {broker_name} is known")
+        return address
+
+    def knows(self, broker_name: str) -> bool:
+        return self.local is not None or self._book.broker(broker_name) is not None
+
+    def masters(self) -> set[str]:
+        """Addresses of every master a route named."""
+        if self.local is not None:
+            return {self.local.address}
+        return {data.master_address for data in self._book.brokers() if data.master_address is not None}
+
+    async def call(
+        self, address: str, code: int, header: Header, body: bytes = b"", *, timeout_s: float = CALL_S
+    ) -> Frame:
+        """Ask a broker; gives the answer whatever its code."""
+        return await self.rpc.call(
+            address, code, None, body, timeout_s=timeout_s, ext=self.fields(header, body)
+        )
+
+    async def ask(
+        self, address: str, code: int, header: Header, body: bytes = b"", *, timeout_s: float = CALL_S
+    ) -> Frame:
+        """Ask a broker; raises the ``BrokerError`` of a refusal."""
+        answer = await self.call(address, code, header, body, timeout_s=timeout_s)
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_for_code(answer.code, answer.remark)
+        return answer
+
+    async def tell(self, address: str, code: int, header: Header, body: bytes = b"") -> None:
+        """A request without an answer."""
+        await self.rpc.notify(address, code, None, body, ext=self.fields(header, body))
+
+    def fields(self, header: Header, body: bytes = b"") -> dict[str, str]:
+        return self.signed(encode_ext(header), body)
+
+    def signed(self, fields: dict[str, str], body: bytes) -> dict[str, str]:
+        return fields if self._credentials is None else sign(fields, body, self._credentials)
+
+    @property
+    def signs(self) -> bool:
+        return self._credentials is not None
+
+    def _ask_name_server(self, address: str, code: int, header: Header) -> Awaitable[Frame]:
+        return self.call(address, code, header)
+
+    # -- what the proxy must know ----------------------------------------------------------------------
+
+    async def facts(self, topic: str) -> TopicFacts:
+        """Raises ``Refused`` for an unknown topic, or the ``OrbitError`` of a server that does not answer."""
+        known = self.topics.known(topic)
+        return known if known is not None else await self.topics.get(topic)
+
+    async def refresh(self, topic: str) -> None:
+        """Ask again: a broker did not do what its route said."""
+        self.topics.forget(topic)
+        await self.topics.get(topic)
+
+    async def group(self, group: str) -> SubscriptionGroupConfig | None:
+        """Settings of a group; None when no broker knows it."""
+        try:
+            return await self.groups.get(group)
+        except OrbitError as error:
+            logger.debug("group not found group=%s error=%s", group, error)
+            return None
+
+    async def _load_topic(self, topic: str) -> TopicFacts:
+        if self.local is not None:
+            return await self._load_local(self.local, topic)
+        route = await self._book.refresh(topic)
+        kind = "UNSPECIFIED"
+        for data in route.broker_datas:
+            address = data.master_address or next(iter(data.broker_addrs.values()), None)
+            if address is None:
+                continue
+            try:
+                config = await self._topic_config(address, topic)
+            except OrbitError as error:
+                logger.info("settings of topic not read topic=%s broker=%s error=%s", topic, address, error)
+                continue
+            kind = _kind(config)
+            break
+        publish = sorted(route.publish_queues(topic))
+        return TopicFacts(route, publish, _readable(route), kind)
+
+    async def _load_local(self, local: LocalBroker, topic: str) -> TopicFacts:
+        config = await self._topic_config(local.address, topic)
+        own = TopicRoute(
+            queue_datas=[
+                QueueData(
+                    broker_name=local.name,
+                    perm=config.perm,
+                    read_queue_nums=config.read_queue_nums,
+                    write_queue_nums=config.write_queue_nums,
+                )
+            ],
+            broker_datas=[BrokerData(broker_name=local.name, broker_addrs={0: local.address})],
+        )
+        told = own
+        if self._servers:
+            try:
+                told = await self._book.refresh(topic)
+            except OrbitError as error:
+                logger.debug("route not read topic=%s error=%s", topic, error)
+        return TopicFacts(told, own.publish_queues(topic), _readable(own), _kind(config))
+
+    async def _topic_config(self, address: str, topic: str) -> TopicConfig:
+        header = GetTopicConfigRequest(topic=topic)
+        answer = await self.call(address, RequestCode.GET_TOPIC_CONFIG, header)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST or (
+            answer.code == ResponseCode.SUCCESS and not answer.body
+        ):
+            raise TopicNotFound(f"No topic route info in name server for the topic: {topic}")
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_for_code(answer.code, answer.remark)
+        return javajson.decode(answer.body, TopicConfig)
+
+    async def _load_group(self, group: str) -> SubscriptionGroupConfig:
+        header = GetSubscriptiongroupConfigRequest(group=group)
+        failure: OrbitError = ConnectionLostError("no broker is known")
+        for address in sorted(await self._some_masters()):
+            try:
+                answer = await self.ask(address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, header)
+                if answer.body:
+                    return javajson.decode(answer.body, SubscriptionGroupConfig)
+            except OrbitError as error:
+                failure = error
+        raise failure
+
+    async def _some_masters(self) -> set[str]:
+        masters = self.masters()
+        if not masters:
+            # No route was asked for yet: the topic named after the cluster exists on each of its brokers.
+            try:
+                await self._book.refresh(self._config.cluster_name)
+            except OrbitError as error:
+                logger.info("no broker of cluster %s found: %s", self._config.cluster_name, error)
+            masters = self.masters()
+        return masters
+
+    async def find_brokers(self) -> set[str]:
+        """Addresses of every master of the cluster, as far as name servers know."""
+        if self.local is None:
+            try:
+                await asyncio.wait_for(self._book.refresh(self._config.cluster_name), CALL_S)
+            except (OrbitError, TimeoutError) as error:
+                logger.debug("brokers of cluster not read error=%s", error)
+        return self.masters()
+
+    def pick_readable(self, facts: TopicFacts, broker_name: str) -> str:
+        """The broker to receive from: the one asked for if it can be read, else any. Raises ``Refused``."""
+        if broker_name in facts.readable:
+            return broker_name
+        if not facts.readable:
+            raise Refused(pb.FORBIDDEN, "no readable queue")
+        return facts.readable[0]
+
+
+def _kind(config: TopicConfig) -> str:
+    return config.attributes.get(MESSAGE_TYPE_ATTRIBUTE, "NORMAL")
+
+
+def _readable(route: TopicRoute) -> list[str]:
+    present = {data.broker_name for data in route.broker_datas}
+    return [
+        data.broker_name
+        for data in route.queue_datas
+        if is_readable(data.perm) and data.broker_name in present
+    ]

@@ -1,0 +1,237 @@
+"""Which clients are there: their settings, their telemetry streams, what they hold (Apache:
+GrpcClientSettingsManager, GrpcClientChannel, ProducerManager and ConsumerManager of a proxy).
+
+A client is its id, whatever connections it uses. It is registered by the settings it sends over Telemetry, kept
+alive by heartbeats, and forgotten when it says so or stays silent.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from orbitmq.model.delay_levels import DelayLevels
+from orbitmq.model.group import (
+    CustomizedRetryPolicy,
+    ExponentialRetryPolicy,
+    RetryPolicyType,
+    SubscriptionGroupConfig,
+)
+from orbitmq.proxy.config import ProxyConfig
+from orbitmq.proxy.http2.call import Call
+from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
+from orbitmq.proxy.renewal import Held
+from orbitmq.proxy.statuses import Refused
+from orbitmq.runtime.clock import Clock
+
+__all__ = ["Client", "Clients", "attempts_of", "merged_settings"]
+
+logger = logging.getLogger(__name__)
+
+CLIENTS_MAX: Final = 100_000
+_CONSUMERS: Final = frozenset(
+    {pb.PUSH_CONSUMER, pb.SIMPLE_CONSUMER, pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER}
+)
+_UNKNOWN: Final = "cannot find client settings for this client"
+
+
+class Client:
+    """One client."""
+
+    __slots__ = (
+        "client_id",
+        "group",
+        "held",
+        "language",
+        "remote",
+        "seen",
+        "settings",
+        "stream",
+        "topics",
+        "version",
+    )
+
+    def __init__(self, client_id: str, settings: pb.Settings, now: float) -> None:
+        self.client_id = client_id
+        self.settings = settings
+        self.group = settings.subscription.group.name
+        """Of a consumer; empty for producers."""
+        self.topics: frozenset[str] = frozenset()
+        """Topics a producer sends to."""
+        self.stream: Call | None = None
+        """Its telemetry stream, the way to send it commands."""
+        self.seen = now
+        self.remote = ""
+        self.language = ""
+        self.version = ""
+        self.held: dict[tuple[str, str], Held] = {}
+        """Messages the proxy keeps hidden for it, by message id and the handle the client has."""
+
+    @property
+    def is_consumer(self) -> bool:
+        return self.settings.client_type in _CONSUMERS
+
+    @property
+    def fifo(self) -> bool:
+        return self.settings.subscription.fifo
+
+    def send(self, command: pb.TelemetryCommand) -> bool:
+        """Send a command over its stream; False when there is none."""
+        stream = self.stream
+        if stream is None or stream.done:
+            return False
+        stream.write(command.SerializeToString())
+        return True
+
+
+class Clients:
+    """All clients of a proxy, by id."""
+
+    def __init__(self, config: ProxyConfig, clock: Clock) -> None:
+        self._expiry_s = config.client_expiry_ms / 1000
+        self._now = clock.monotonic
+        self._clients: dict[str, Client] = {}
+        self._producers: dict[str, dict[str, Client]] = {}
+        self.on_gone: Callable[[Client], None] | None = None
+        """Called with a client that was unregistered or expired."""
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def __iter__(self) -> Iterator[Client]:
+        return iter(list(self._clients.values()))
+
+    def find(self, client_id: str) -> Client | None:
+        return self._clients.get(client_id)
+
+    def known(self, client_id: str) -> Client:
+        """Raises ``Refused``."""
+        client = self._clients.get(client_id)
+        if client is None:
+            raise Refused(pb.UNRECOGNIZED_CLIENT_TYPE, _UNKNOWN)
+        return client
+
+    def register(self, client_id: str, settings: pb.Settings, stream: Call) -> Client:
+        """Keep a client's settings; its stream is where they came from. Raises ``Refused``."""
+        client = self._clients.get(client_id)
+        if client is None:
+            if len(self._clients) >= CLIENTS_MAX:
+                raise Refused(pb.TOO_MANY_REQUESTS, f"{CLIENTS_MAX} clients are connected")
+            client = self._clients[client_id] = Client(client_id, settings, self._now())
+            logger.info(
+                "client registered id=%s type=%s peer=%s",
+                client_id,
+                pb.ClientType.Name(settings.client_type),
+                stream.remote,
+            )
+        client.settings = settings
+        client.group = settings.subscription.group.name
+        client.stream = stream
+        client.remote = stream.remote
+        client.language = stream.header("x-mq-language")
+        client.version = stream.header("x-mq-client-version")
+        client.seen = self._now()
+        topics = frozenset(topic.name for topic in settings.publishing.topics)
+        if topics != client.topics:
+            self._drop_producer(client)
+            client.topics = topics
+            for topic in topics:
+                self._producers.setdefault(topic, {})[client_id] = client
+        return client
+
+    def heard(self, client: Client) -> None:
+        client.seen = self._now()
+
+    def stream_ended(self, client_id: str, stream: Call) -> None:
+        client = self._clients.get(client_id)
+        if client is not None and client.stream is stream:
+            client.stream = None
+
+    def unregister(self, client_id: str) -> Client:
+        """Raises ``Refused``."""
+        client = self.known(client_id)
+        self._remove(client)
+        return client
+
+    def expire(self) -> None:
+        """Forget who was silent for too long."""
+        horizon = self._now() - self._expiry_s
+        for client in self:
+            if client.seen < horizon:
+                logger.info("client expired id=%s", client.client_id)
+                self._remove(client)
+
+    def _remove(self, client: Client) -> None:
+        self._clients.pop(client.client_id, None)
+        self._drop_producer(client)
+        if self.on_gone is not None:
+            self.on_gone(client)
+
+    def _drop_producer(self, client: Client) -> None:
+        for topic in client.topics:
+            others = self._producers.get(topic)
+            if others is not None:
+                others.pop(client.client_id, None)
+                if not others:
+                    del self._producers[topic]
+        client.topics = frozenset()
+
+    def producers(self, topic: str) -> list[Client]:
+        """Producers of a topic that can be reached now."""
+        return [
+            client
+            for client in self._producers.get(topic, {}).values()
+            if client.stream is not None and not client.stream.done
+        ]
+
+    def published_topics(self) -> list[str]:
+        return list(self._producers)
+
+    def consumers(self, group: str) -> list[Client]:
+        return [client for client in self._clients.values() if client.group == group and client.is_consumer]
+
+
+def merged_settings(
+    config: ProxyConfig, asked: pb.Settings, group: SubscriptionGroupConfig | None
+) -> pb.Settings:
+    """What a client asked for with what the server decides."""
+    settings = pb.Settings()
+    settings.CopyFrom(asked)
+    settings.metric.Clear()
+    settings.metric.SetInParent()
+    if settings.WhichOneof("pub_sub") == "publishing":
+        settings.publishing.max_body_size = config.body_bytes_max
+        settings.publishing.validate_message_type = config.check_message_type
+        settings.backoff_policy.Clear()
+        settings.backoff_policy.max_attempts = config.producer_attempts
+        backoff = settings.backoff_policy.exponential_backoff
+        backoff.initial.FromMilliseconds(config.producer_backoff_initial_ms)
+        backoff.max.FromMilliseconds(config.producer_backoff_max_ms)
+        backoff.multiplier = config.producer_backoff_multiplier
+        return settings
+    subscription = settings.subscription
+    subscription.fifo = group is not None and group.consume_message_orderly
+    subscription.receive_batch_size = config.batch_size
+    subscription.long_polling_timeout.FromMilliseconds(config.polling_max_ms)
+    subscription.lite_subscription_quota = config.lite_quota
+    subscription.max_lite_topic_size = config.lite_topic_bytes
+    policy = settings.backoff_policy
+    policy.Clear()
+    policy.max_attempts = attempts_of(group)
+    retry = None if group is None else group.group_retry_policy
+    if retry is not None and retry.type is RetryPolicyType.EXPONENTIAL:
+        exponential = retry.exponential_retry_policy or ExponentialRetryPolicy()
+        policy.exponential_backoff.initial.FromMilliseconds(exponential.initial)
+        policy.exponential_backoff.max.FromMilliseconds(exponential.max)
+        policy.exponential_backoff.multiplier = exponential.multiplier
+    else:
+        customized = (None if retry is None else retry.customized_retry_policy) or CustomizedRetryPolicy()
+        for delay_ms in customized.next or DelayLevels().delays_ms:
+            policy.customized_backoff.next.add().FromMilliseconds(delay_ms)
+    return settings
+
+
+def attempts_of(group: SubscriptionGroupConfig | None) -> int:
+    """How often a message is delivered before it is a dead letter."""
+    return (16 if group is None else group.retry_max_times) + 1

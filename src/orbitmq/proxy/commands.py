@@ -1,0 +1,66 @@
+"""Questions an operator asks a client through its broker, passed on over telemetry (Apache:
+ProxyClientRemotingProcessor)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from typing import Final
+
+from orbitmq.proxy.clients import Client
+from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
+from orbitmq.proxy.statuses import Refused
+
+__all__ = ["Commands"]
+
+logger = logging.getLogger(__name__)
+
+_WAITING_MAX: Final = 1000
+_WAIT_S: Final = 10.0
+
+
+class Commands:
+    """Commands that wait for their answer, by nonce."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, asyncio.Future[pb.TelemetryCommand]] = {}
+
+    def answered(self, client_id: str, command: pb.TelemetryCommand) -> None:
+        """A client's answer to a command; one nobody waits for is dropped."""
+        nonce = command.thread_stack_trace.nonce or command.verify_message_result.nonce
+        waiting = self._waiting.pop(nonce, None)
+        if waiting is None or waiting.done():
+            logger.debug("answer nobody waits for client=%s", client_id)
+            return
+        waiting.set_result(command)
+
+    async def stack_trace(self, client: Client) -> str:
+        """What the threads of a client do. Raises ``Refused``."""
+        nonce = secrets.token_hex(16)
+        command = pb.TelemetryCommand()
+        command.print_thread_stack_trace_command.nonce = nonce
+        answer = await self._ask(client, nonce, command)
+        return answer.thread_stack_trace.thread_stack_trace
+
+    async def verify(self, client: Client, message: pb.Message) -> pb.Status:
+        """Let a consumer consume one message now; what came of it. Raises ``Refused``."""
+        nonce = secrets.token_hex(16)
+        command = pb.TelemetryCommand()
+        command.verify_message_command.nonce = nonce
+        command.verify_message_command.message.CopyFrom(message)
+        return (await self._ask(client, nonce, command)).status
+
+    async def _ask(self, client: Client, nonce: str, command: pb.TelemetryCommand) -> pb.TelemetryCommand:
+        if len(self._waiting) >= _WAITING_MAX:
+            raise Refused(pb.TOO_MANY_REQUESTS, "too many commands wait")
+        waiting = self._waiting[nonce] = asyncio.get_running_loop().create_future()
+        try:
+            if not client.send(command):
+                raise Refused(pb.NOT_FOUND, f"client {client.client_id} has no telemetry stream")
+            async with asyncio.timeout(_WAIT_S):
+                return await waiting
+        except TimeoutError:
+            raise Refused(pb.PROXY_TIMEOUT, f"client {client.client_id} did not answer") from None
+        finally:
+            self._waiting.pop(nonce, None)

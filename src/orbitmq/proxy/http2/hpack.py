@@ -1,0 +1,280 @@
+"""Header compression of HTTP/2 (RFC 7541): the reading side, and literals for the writing side.
+
+A header block of a gRPC call holds a dozen fields, most of them one-byte references into the table both ends keep.
+Values stay as they came until someone asks: a client's request id, different in each call and Huffman-coded, is never
+decoded. Answers are written without the table; their blocks are constants.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["Field", "HeaderDecoder", "HpackError", "literal", "text"]
+
+TABLE_BYTES_MAX: Final = 4096
+"""Size of the table we allow the peer: the default, so no setting announces it."""
+_ENTRY_OVERHEAD: Final = 32
+
+# Symbols by length of their code. The code is canonical: within a length by symbol, each length continues the last.
+_SYMBOLS_BY_LENGTH: Final = {
+    5: b"012aceiost",
+    6: b" %-./3456789=A_bdfghlmnpru",
+    7: b":BCDEFGHIJKLMNOPQRSTUVWYjkqvwxyz",
+    8: b"&*,;XZ",
+    10: b'!"()?',
+    11: b"'+|",
+    12: b"#>",
+    13: b"\x00$@[]~",
+    14: b"^}",
+    15: b"<`{",
+    19: b"\\\xc3\xd0",
+    20: b"\x80\x82\x83\xa2\xb8\xc2\xe0\xe2",
+    21: b"\x99\xa1\xa7\xac\xb0\xb1\xb3\xd1\xd8\xd9\xe3\xe5\xe6",
+    22: b"\x81\x84\x85\x86\x88\x92\x9a\x9c\xa0\xa3\xa4\xa9\xaa\xad\xb2\xb5\xb9\xba\xbb\xbd\xbe\xc4\xc6\xe4\xe8\xe9",
+    23: (
+        b"\x01\x87\x89\x8a\x8b\x8c\x8d\x8f\x93\x95\x96\x97\x98\x9b\x9d\x9e\xa5\xa6\xa8\xae\xaf\xb4\xb6\xb7\xbc\xbf"
+        b"\xc5\xe7\xef"
+    ),
+    24: b"\t\x8e\x90\x91\x94\x9f\xab\xce\xd7\xe1\xec\xed",
+    25: b"\xc7\xcf\xea\xeb",
+    26: b"\xc0\xc1\xc8\xc9\xca\xcd\xd2\xd5\xda\xdb\xee\xf0\xf2\xf3\xff",
+    27: b"\xcb\xcc\xd3\xd4\xd6\xdd\xde\xdf\xf1\xf4\xf5\xf6\xf7\xf8\xfa\xfb\xfc\xfd\xfe",
+    28: (
+        b"\x02\x03\x04\x05\x06\x07\x08\x0b\x0c\x0e\x0f\x10\x11\x12\x13\x14\x15\x17\x18\x19\x1a\x1b\x1c\x1d\x1e\x1f"
+        b"\x7f\xdc\xf9"
+    ),
+    30: b"\n\r\x16",
+}
+_STATIC: Final = (
+    ":authority", ":method GET", ":method POST", ":path /", ":path /index.html", ":scheme http", ":scheme https",
+    ":status 200", ":status 204", ":status 206", ":status 304", ":status 400", ":status 404", ":status 500",
+    "accept-charset", "accept-encoding gzip, deflate", "accept-language", "accept-ranges", "accept",
+    "access-control-allow-origin", "age", "allow", "authorization", "cache-control", "content-disposition",
+    "content-encoding", "content-language", "content-length", "content-location", "content-range", "content-type",
+    "cookie", "date", "etag", "expect", "expires", "from", "host", "if-match", "if-modified-since", "if-none-match",
+    "if-range", "if-unmodified-since", "last-modified", "link", "location", "max-forwards", "proxy-authenticate",
+    "proxy-authorization", "range", "referer", "refresh", "retry-after", "server", "set-cookie",
+    "strict-transport-security", "transfer-encoding", "user-agent", "vary", "via", "www-authenticate",
+)  # fmt: skip
+
+_END_CODE: Final = (30, (1 << 30) - 1)
+"""Length and bits of the end-of-string code: never sent, but its beginning pads the last byte."""
+
+Field = tuple[str, bytes, bool]
+"""Name, value as it came, and whether the value is Huffman-coded."""
+
+
+class HpackError(Exception):
+    """The block cannot be read; tables of both ends differ from now on, so the connection is of no more use."""
+
+
+def _codes() -> dict[tuple[int, int], int]:
+    codes: dict[tuple[int, int], int] = {}
+    code = length_before = 0
+    for length, symbols in _SYMBOLS_BY_LENGTH.items():
+        code <<= length - length_before
+        length_before = length
+        for symbol in symbols:
+            codes[length, code] = symbol
+            code += 1
+    return codes
+
+
+_STATIC_FIELDS: Final[tuple[Field, ...]] = tuple(
+    (name, value.encode(), False) for name, _, value in (entry.partition(" ") for entry in _STATIC)
+)
+
+
+def _prefixes() -> dict[tuple[int, int], int]:
+    """The beginnings of codes, as length and bits, numbered."""
+    prefixes = {(0, 0): 0}
+    for length, code in (*_codes(), _END_CODE):
+        for shorter in range(1, length):
+            prefixes.setdefault((shorter, code >> (length - shorter)), len(prefixes))
+    return prefixes
+
+
+def _machine() -> list[tuple[bytes, int]]:
+    """For each state and half byte, at ``state * 16 + half``: the symbol that is complete, and the next state.
+
+    A state is a node of the code's tree, 0 the root: 4096 entries. No code is shorter than five bits, so half a byte
+    completes one symbol at most. -16 stands for "no such code".
+    """
+    codes = _codes()
+    prefixes = _prefixes()
+    machine: list[tuple[bytes, int]] = []
+    for start_length, start_code in prefixes:
+        for half in range(16):
+            length, code, symbol, dead = start_length, start_code, b"", False
+            for shift in (3, 2, 1, 0):
+                length, code = length + 1, code << 1 | half >> shift & 1
+                complete = codes.get((length, code))
+                if complete is not None:
+                    symbol, length, code = bytes((complete,)), 0, 0
+                elif (length, code) not in prefixes:
+                    dead = True
+                    break
+            machine.append((symbol, -16 if dead else prefixes[length, code] * 16))
+    return machine
+
+
+_MACHINE: Final = _machine()
+_PADDED: Final = frozenset(
+    state * 16 for state, (length, code) in enumerate(_prefixes()) if length < 8 and code == (1 << length) - 1
+)
+"""States a field may end in: the rest of its last byte is the beginning of the end-of-string code, all ones."""
+
+
+def _unpack(data: bytes) -> bytes:
+    """Huffman-coded bytes to bytes. Raises ``HpackError``."""
+    state = 0
+    parts: list[bytes] = []
+    add = parts.append
+    machine = _MACHINE
+    for byte in data:
+        symbol, state = machine[state + (byte >> 4)]
+        if symbol:
+            add(symbol)
+        if state < 0:
+            break
+        symbol, state = machine[state + (byte & 15)]
+        if symbol:
+            add(symbol)
+        if state < 0:
+            break
+    if state not in _PADDED:
+        raise HpackError("a header field is no Huffman code")
+    return b"".join(parts)
+
+
+def text(field: Field) -> str:
+    """The value of a field. Raises ``HpackError``."""
+    value = _unpack(field[1]) if field[2] else field[1]
+    return value.decode("utf-8", "replace")
+
+
+class HeaderDecoder:
+    """Reads the header blocks of one connection, in order. Every error is an end of that connection."""
+
+    __slots__ = ("_bytes", "_limit", "_sizes", "_table")
+
+    def __init__(self) -> None:
+        self._table: list[Field] = []
+        """Newest last, so that adding one costs nothing; entry 62 is the last."""
+        self._sizes: list[int] = []
+        self._bytes = 0
+        self._limit = TABLE_BYTES_MAX
+
+    def decode(self, block: bytes) -> dict[str, Field]:
+        """The fields by name; of a name that comes twice the last counts. Raises ``HpackError``."""
+        fields: dict[str, Field] = {}
+        position = 0
+        end = len(block)
+        table = self._table
+        try:
+            while position < end:
+                first = block[position]
+                if first & 0x80:
+                    index = first & 0x7F
+                    position += 1
+                    if index == 0x7F:
+                        index, position = _number(block, position, 0x7F)
+                    field = _STATIC_FIELDS[index - 1] if 0 < index < 62 else self._entry(index)
+                    fields[field[0]] = field
+                    continue
+                if first & 0xE0 == 0x20:
+                    position = self._resize(block, position, bool(fields))
+                    continue
+                keep = first & 0x40
+                mask = 0x3F if keep else 0x0F
+                index = first & mask
+                position += 1
+                if index == mask:
+                    index, position = _number(block, position, mask)
+                if index:
+                    name = (_STATIC_FIELDS[index - 1] if index < 62 else self._entry(index))[0]
+                else:
+                    raw, coded, position = _string(block, position)
+                    name = (_unpack(raw) if coded else raw).decode("utf-8", "replace")
+                raw, coded, position = _string(block, position)
+                field = (name, raw, coded)
+                fields[name] = field
+                if keep:
+                    # What counts against the table is the size of the decoded value.
+                    size = len(name) + (len(_unpack(raw)) if coded else len(raw)) + _ENTRY_OVERHEAD
+                    self._bytes += size
+                    self._sizes.append(size)
+                    table.append(field)
+                    if self._bytes > self._limit:
+                        self._evict()
+        except IndexError:
+            raise HpackError("a header block ends in the middle of a field") from None
+        return fields
+
+    def _entry(self, index: int) -> Field:
+        if not 62 <= index < 62 + len(self._table):
+            raise HpackError(f"header index {index} is not in the table")
+        return self._table[61 - index]
+
+    def _resize(self, block: bytes, position: int, late: bool) -> int:
+        limit, position = _number(block, position + 1, 0x1F, block[position] & 0x1F)
+        if limit > TABLE_BYTES_MAX or late:
+            raise HpackError(f"the header table cannot become {limit} bytes")
+        self._limit = limit
+        self._evict()
+        return position
+
+    def _evict(self) -> None:
+        sizes = self._sizes
+        count = 0
+        while self._bytes > self._limit and count < len(sizes):
+            self._bytes -= sizes[count]
+            count += 1
+        del self._table[:count]
+        del sizes[:count]
+
+
+def _number(block: bytes, position: int, mask: int, first: int | None = None) -> tuple[int, int]:
+    """A number that did not fit its prefix (or, with ``first``, may have)."""
+    if first is not None and first != mask:
+        return first, position
+    value = mask
+    shift = 0
+    while True:
+        byte = block[position]
+        position += 1
+        value += (byte & 0x7F) << shift
+        if not byte & 0x80:
+            return value, position
+        shift += 7
+        if shift > 28:
+            raise HpackError("a number in a header block is too large")
+
+
+def _string(block: bytes, position: int) -> tuple[bytes, bool, int]:
+    first = block[position]
+    length = first & 0x7F
+    position += 1
+    if length == 0x7F:
+        length, position = _number(block, position, 0x7F)
+    end = position + length
+    if end > len(block):
+        raise HpackError("a header field is longer than its block")
+    return block[position:end], bool(first & 0x80), end
+
+
+def literal(name: str, value: str) -> bytes:
+    """A field that leaves the table alone."""
+    return b"\x00" + _plain(name.encode()) + _plain(value.encode())
+
+
+def _plain(data: bytes) -> bytes:
+    if len(data) < 0x7F:
+        return bytes((len(data),)) + data
+    rest = len(data) - 0x7F
+    out = bytearray(b"\x7f")
+    while rest >= 0x80:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out) + data

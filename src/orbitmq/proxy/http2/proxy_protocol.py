@@ -1,0 +1,64 @@
+"""What a load balancer puts before a connection to name the client: HAProxy's PROXY protocol, version 1 and 2."""
+
+from __future__ import annotations
+
+import socket
+from enum import Enum
+from typing import Final
+
+from orbitmq.proxy.http2.frames import H2Error
+
+__all__ = ["ProxyHeader", "read_proxy_header"]
+
+_LINE_START: Final = b"PROXY "
+_LINE_BYTES_MAX: Final = 107
+_SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"
+_FIXED_BYTES: Final = 16
+
+
+class ProxyHeader(Enum):
+    """When there is no address to give."""
+
+    ABSENT = "absent"
+    INCOMPLETE = "incomplete"
+
+
+def read_proxy_header(data: bytes) -> tuple[int, str] | ProxyHeader:
+    """Bytes used and the client's ``host:port`` (empty when the balancer speaks for itself). Raises ``H2Error``."""
+    for start in (_LINE_START, _SIGNATURE):
+        if data[: len(start)] == start[: len(data)]:
+            if len(data) < len(start):
+                # "PRI " of HTTP/2 begins like "PROXY " for two bytes.
+                return ProxyHeader.INCOMPLETE
+            return _line(data) if start is _LINE_START else _binary(data)
+    return ProxyHeader.ABSENT
+
+
+def _line(data: bytes) -> tuple[int, str] | ProxyHeader:
+    end = data.find(b"\r\n", 0, _LINE_BYTES_MAX)
+    if end < 0:
+        if len(data) >= _LINE_BYTES_MAX:
+            raise H2Error(H2Error.PROTOCOL, "a PROXY line without an end")
+        return ProxyHeader.INCOMPLETE
+    words = data[:end].decode("latin-1").split(" ")
+    if len(words) == 6 and words[1] in ("TCP4", "TCP6") and words[4].isdigit():
+        return end + 2, f"{words[2]}:{words[4]}"
+    if words[1:2] == ["UNKNOWN"]:
+        return end + 2, ""
+    raise H2Error(H2Error.PROTOCOL, "a PROXY line that cannot be read")
+
+
+def _binary(data: bytes) -> tuple[int, str] | ProxyHeader:
+    if len(data) < _FIXED_BYTES:
+        return ProxyHeader.INCOMPLETE
+    size = _FIXED_BYTES + int.from_bytes(data[14:16], "big")
+    if data[12] >> 4 != 2 or size > 4096:
+        raise H2Error(H2Error.PROTOCOL, "a PROXY header that cannot be read")
+    if len(data) < size:
+        return ProxyHeader.INCOMPLETE
+    command, family = data[12] & 15, data[13] >> 4
+    if command == 1 and family == 1 and size >= _FIXED_BYTES + 12:
+        return size, f"{socket.inet_ntop(socket.AF_INET, data[16:20])}:{int.from_bytes(data[24:26], 'big')}"
+    if command == 1 and family == 2 and size >= _FIXED_BYTES + 36:
+        return size, f"{socket.inet_ntop(socket.AF_INET6, data[16:32])}:{int.from_bytes(data[48:50], 'big')}"
+    return size, ""

@@ -1,0 +1,107 @@
+"""The port: accepts connections, sweeps idle ones, ends in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Iterable
+from typing import Final
+
+from orbitmq.proxy.http2.call import Method
+from orbitmq.proxy.http2.connection import Buffered, Http2Connection, Http2Limits
+from orbitmq.runtime.tasks import TaskOwner, every
+from orbitmq.transport.ports import bind_port
+from orbitmq.transport.tls import ServerTls
+
+__all__ = ["GrpcServer"]
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG: Final = 1024
+_BUFFERED_BYTES_MAX: Final = 512 * 1024 * 1024
+
+
+class GrpcServer:
+    """Serves ``methods`` on one port, TLS and plain text alike."""
+
+    def __init__(
+        self,
+        methods: Iterable[Method],
+        *,
+        host: str,
+        port: int,
+        tls: ServerTls,
+        limits: Http2Limits,
+        idle_s: float = 120.0,
+        connections_max: int = 16_384,
+    ) -> None:
+        self._methods = {method.path: method for method in methods}
+        self._host = host
+        self._port = port
+        self.tls = tls
+        """May be replaced while the server runs: new connections use the new certificate."""
+        self._limits = limits
+        self._idle_s = idle_s
+        self._connections_max = connections_max
+        self._buffered = Buffered(_BUFFERED_BYTES_MAX)
+        self._tasks = TaskOwner("grpc")
+        self._server: asyncio.Server | None = None
+        self.connections: set[Http2Connection] = set()
+        self._all_closed: asyncio.Event | None = None
+        self.port = 0
+
+    async def start(self, bound: socket.socket | None = None) -> None:
+        """Listen. Raises ``OSError``."""
+        loop = asyncio.get_running_loop()
+        bound = bound or bind_port(self._host, self._port)
+        try:
+            self._server = await loop.create_server(self._connection, sock=bound, backlog=_BACKLOG)
+        except OSError:
+            bound.close()
+            raise
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._tasks.start(every(min(10.0, self._idle_s / 4), self._sweep), "idle-sweep")
+
+    def _connection(self) -> Http2Connection:
+        connection = Http2Connection(
+            self._methods,
+            tasks=self._tasks,
+            tls=self.tls,
+            limits=self._limits,
+            buffered=self._buffered,
+            on_open=self.connections.add,
+            on_close=self._closed,
+        )
+        if len(self.connections) >= self._connections_max:
+            logger.warning("connection refused reason=limit of %d reached", self._connections_max)
+            asyncio.get_running_loop().call_soon(connection.abort)
+        return connection
+
+    def _closed(self, connection: Http2Connection) -> None:
+        self.connections.discard(connection)
+        if self._all_closed is not None and not self.connections:
+            self._all_closed.set()
+
+    def _sweep(self) -> None:
+        idle_before = asyncio.get_running_loop().time() - self._idle_s
+        for connection in list(self.connections):
+            connection.sweep(idle_before)
+
+    async def stop(self, wait_s: float = 3.0) -> None:
+        """Refuse new calls, let the running ones end for ``wait_s`` at most, close."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.go_away()
+        if self.connections:
+            self._all_closed = asyncio.Event()
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._all_closed.wait()
+            except TimeoutError:
+                logger.info("calls cut at the end connections=%d", len(self.connections))
+        for connection in list(self.connections):
+            connection.abort()
+        await self._tasks.close()
+        await asyncio.sleep(0)

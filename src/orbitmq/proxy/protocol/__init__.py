@@ -1,0 +1,1 @@
+"""The protocol of 5.x clients as protobuf messages."""

@@ -1,0 +1,127 @@
+"""Answers to QueryRoute and QueryAssignment (Apache: RouteActivity)."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Final
+
+from orbitmq.model.route import MASTER_ID, BrokerData, QueueData
+from orbitmq.model.topic import is_readable, is_writable
+from orbitmq.proxy.brokers import TopicFacts
+from orbitmq.proxy.config import ProxyConfig
+from orbitmq.proxy.messages import ANY_TYPE
+from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
+from orbitmq.proxy.statuses import OK, Refused
+
+__all__ = ["RouteAnswers"]
+
+_ANY_QUEUE: Final = -1
+
+
+class RouteAnswers:
+    """Routes with the endpoints a client shall use."""
+
+    def __init__(self, config: ProxyConfig, *, local: bool) -> None:
+        self._config = config
+        self._local = local
+        self.port = config.port
+        """The port we listen on; known once the server runs."""
+
+    def route(self, facts: TopicFacts, request: pb.QueryRouteRequest) -> pb.QueryRouteResponse:
+        kinds = _accepted(facts.kind)
+        queues: list[pb.MessageQueue] = []
+        for data in facts.route.queue_datas:
+            broker = facts.route.broker(data.broker_name)
+            if broker is None:
+                continue
+            for broker_id, address in sorted(broker.broker_addrs.items()):
+                named = pb.Broker(
+                    name=data.broker_name,
+                    id=broker_id,
+                    endpoints=self._endpoints(address, request.endpoints),
+                )
+                queues += (
+                    pb.MessageQueue(
+                        topic=request.topic,
+                        id=queue_id,
+                        permission=permission,
+                        broker=named,
+                        accept_message_types=kinds,
+                    )
+                    for queue_id, permission in enumerate(_permissions(data))
+                )
+        return pb.QueryRouteResponse(status=OK, message_queues=queues)
+
+    def assignment(
+        self, facts: TopicFacts, request: pb.QueryAssignmentRequest, *, fifo: bool
+    ) -> pb.QueryAssignmentResponse:
+        """Everything that can be read, the same for each member of a group: the brokers share the messages out."""
+        assignments: list[pb.Assignment] = []
+        for data in facts.route.queue_datas:
+            broker = facts.route.broker(data.broker_name)
+            if broker is None or not is_readable(data.perm) or not data.read_queue_nums:
+                continue
+            address = _any_address(broker)
+            named = pb.Broker(name=data.broker_name, endpoints=self._endpoints(address, request.endpoints))
+            assignments += (
+                pb.Assignment(
+                    message_queue=pb.MessageQueue(
+                        topic=request.topic, id=queue_id, permission=_permission(data.perm), broker=named
+                    )
+                )
+                for queue_id in (range(data.read_queue_nums) if fifo else (_ANY_QUEUE,))
+            )
+        if not assignments:
+            raise Refused(pb.FORBIDDEN, "no readable queue")
+        return pb.QueryAssignmentResponse(status=OK, assignments=assignments)
+
+    def _endpoints(self, broker_address: str, asked: pb.Endpoints) -> pb.Endpoints:
+        """In front of a cluster a client stays with the address it came by; in a broker it goes to the broker's."""
+        if self._local:
+            host = self._config.local_address or broker_address.rpartition(":")[0].strip("[]")
+            return pb.Endpoints(scheme=_scheme(host), addresses=[pb.Address(host=host, port=self.port)])
+        if not asked.addresses:
+            return pb.Endpoints(scheme=pb.IPv4)
+        keep_port = self._config.endpoint_port_from_request
+        return pb.Endpoints(
+            scheme=asked.scheme,
+            addresses=[
+                pb.Address(host=address.host, port=address.port if keep_port else self.port)
+                for address in asked.addresses
+            ],
+        )
+
+
+def _any_address(broker: BrokerData) -> str:
+    return broker.broker_addrs.get(MASTER_ID) or next(iter(broker.broker_addrs.values()), "")
+
+
+def _scheme(host: str) -> pb.AddressScheme:
+    try:
+        return pb.IPv4 if ipaddress.ip_address(host).version == 4 else pb.IPv6
+    except ValueError:
+        return pb.DOMAIN_NAME
+
+
+def _permission(perm: int) -> pb.Permission:
+    if is_readable(perm):
+        return pb.READ_WRITE if is_writable(perm) else pb.READ
+    return pb.WRITE if is_writable(perm) else pb.NONE
+
+
+def _permissions(data: QueueData) -> list[pb.Permission]:
+    """One entry per queue: those that can only be read, only be written, then both."""
+    read = data.read_queue_nums if is_readable(data.perm) else 0
+    write = data.write_queue_nums if is_writable(data.perm) else 0
+    if not read and not write:
+        return [pb.NONE] * max(1, data.write_queue_nums)
+    both = min(read, write)
+    return [pb.READ] * (read - both) + [pb.WRITE] * (write - both) + [pb.READ_WRITE] * both
+
+
+def _accepted(kind: str) -> list[pb.MessageType]:
+    if kind == "MIXED":
+        return list(ANY_TYPE)
+    if kind in pb.MessageType.keys():  # noqa: SIM118 - the enum itself is not a container
+        return [pb.MessageType.Value(kind)]
+    return [pb.MESSAGE_TYPE_UNSPECIFIED]

@@ -1,0 +1,198 @@
+"""A proxy: everything put together, started and stopped (Apache: ProxyStartup).
+
+``Proxy(config)`` stands in front of the brokers a name server knows; ``Proxy(config, local=...)`` lives in a
+broker.
+"""
+
+from __future__ import annotations
+
+import logging
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+
+from orbitmq.client.options import Credentials
+from orbitmq.errors import ConfigError
+from orbitmq.metrics.endpoint import MetricsEndpoint, Pages
+from orbitmq.proxy.access import Access
+from orbitmq.proxy.acking import Acking
+from orbitmq.proxy.brokers import Brokers, LocalBroker
+from orbitmq.proxy.certificate import file_times, server_tls
+from orbitmq.proxy.clients import Clients
+from orbitmq.proxy.commands import Commands
+from orbitmq.proxy.config import ProxyConfig
+from orbitmq.proxy.figures import ProxyMetrics
+from orbitmq.proxy.http2.connection import Http2Limits
+from orbitmq.proxy.http2.server import GrpcServer
+from orbitmq.proxy.receiving import Receiving
+from orbitmq.proxy.renewal import Renewal
+from orbitmq.proxy.routes import RouteAnswers
+from orbitmq.proxy.sending import Sending
+from orbitmq.proxy.service import Parts, Service
+from orbitmq.proxy.transactions import Transactions
+from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
+from orbitmq.runtime.tasks import TaskOwner, every
+
+__all__ = ["Proxy"]
+
+logger = logging.getLogger(__name__)
+
+_EXPIRE_CLIENTS_S: Final = 5.0
+_EXPIRE_TRANSACTIONS_S: Final = 1.0
+
+
+class Proxy:
+    """See the module. An asynchronous context manager."""
+
+    def __init__(
+        self,
+        config: ProxyConfig,
+        *,
+        local: LocalBroker | None = None,
+        access: Access | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        if (config.authentication or config.authorization) and access is None:
+            raise ConfigError("authenticationEnabled is set, but this proxy has nothing to check users with")
+        self.config = config
+        self._clock = clock
+        self._tasks = TaskOwner("proxy")
+        self.clients = Clients(config, clock)
+        self.transactions = Transactions(config, self.clients, clock=clock, tasks=self._tasks)
+        self.brokers = Brokers(
+            config,
+            clock=clock,
+            tasks=self._tasks,
+            routes=self.transactions.routes(),
+            local=local,
+            credentials=_inner_credentials(config),
+        )
+        self.transactions.brokers = self.brokers
+        self.acking = Acking(config, self.brokers, clock)
+        self.renewal = Renewal(
+            config,
+            self.clients,
+            self.acking.change_quietly,
+            clock=clock,
+            tasks=self._tasks,
+            retry_delay_ms=self._retry_delay_ms,
+        )
+        self.acking.renewal = self.renewal
+        self.clients.on_gone = self.renewal.give_back
+        self.sending = Sending(config, self.brokers, self.transactions, clock)
+        self.receiving = Receiving(
+            config, self.brokers, self.acking, self.renewal, clock=clock, tasks=self._tasks
+        )
+        self._routes = RouteAnswers(config, local=local is not None)
+        parts = Parts(
+            brokers=self.brokers,
+            clients=self.clients,
+            routes=self._routes,
+            sending=self.sending,
+            receiving=self.receiving,
+            acking=self.acking,
+            transactions=self.transactions,
+            commands=Commands(),
+        )
+        self.service = Service(config, parts, access=access, clock=clock)
+        self._server: GrpcServer | None = None
+        self._file_times = file_times(config)
+        self.metrics: MetricsEndpoint | None = None
+
+    @property
+    def port(self) -> int:
+        assert self._server is not None
+        return self._server.port
+
+    @property
+    def address(self) -> str:
+        return f"{self.config.bind_address or '0.0.0.0'}:{self.port}"
+
+    @property
+    def connection_count(self) -> int:
+        return 0 if self._server is None else len(self._server.connections)
+
+    async def start(self) -> None:
+        """Listen and start the jobs. Raises ``OSError`` or ``ConfigError``."""
+        config = self.config
+        self._server = GrpcServer(
+            self.service.methods(),
+            host=config.bind_address,
+            port=config.port,
+            tls=server_tls(config, self._clock),
+            limits=Http2Limits(message_bytes=config.message_bytes_in),
+            idle_s=config.idle_ms / 1000,
+        )
+        await self._server.start()
+        self._routes.port = self._server.port
+        start = self._tasks.start
+        self.brokers.start()
+        start(every(_EXPIRE_CLIENTS_S, self.clients.expire), "client-expiry")
+        start(every(_EXPIRE_TRANSACTIONS_S, self.transactions.expire), "transaction-expiry")
+        start(
+            every(config.transaction_heartbeat_s, self.transactions.heartbeat, first_s=1.0),
+            "transaction-heartbeat",
+        )
+        start(every(config.renew_period_ms / 1000, self.renewal.renew_due), "renewal")
+        if self._file_times:
+            start(every(config.tls_watch_ms / 1000, self._reload_certificate), "certificate")
+        if config.metrics_exporter.upper() == "PROM":
+            pages = Pages(ProxyMetrics(self).families, not_alive=lambda: "", not_ready=lambda: "")
+            self.metrics = MetricsEndpoint(config.metrics_host, config.metrics_port, pages)
+            await self.metrics.start()
+        logger.info("proxy started address=%s", self.address)
+
+    def _reload_certificate(self) -> None:
+        times = file_times(self.config)
+        if self._server is None or not times or times == self._file_times:
+            return
+        try:
+            self._server.tls = server_tls(self.config, self._clock)
+        except ConfigError as error:
+            logger.warning("new certificate cannot be used error=%s", error)
+            return
+        self._file_times = times
+        logger.info("certificate replaced file=%s", self.config.tls_certificate)
+
+    async def _retry_delay_ms(self, group: str, attempts: int) -> int:
+        config = await self.brokers.group(group)
+        return 10_000 if config is None else config.group_retry_policy.delay_ms(attempts - 1)
+
+    async def stop(self) -> None:
+        """Refuse new calls, let running ones end, give back what clients held through us, close."""
+        if self._server is None:
+            return
+        await self._server.stop()
+        if self.metrics is not None:
+            await self.metrics.stop()
+        await self._tasks.close()
+        await self.brokers.stop()
+        self._server = None
+        logger.info("proxy stopped")
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+
+def _inner_credentials(config: ProxyConfig) -> Credentials | None:
+    """What calls to brokers are signed with. Raises ``ConfigError``."""
+    if not config.inner_credentials:
+        return None
+    try:
+        found = msgspec.json.decode(config.inner_credentials, type=dict[str, str])
+        return Credentials(access_key=found["accessKey"], secret_key=found["secretKey"])
+    except (msgspec.DecodeError, KeyError):
+        raise ConfigError(
+            'innerClientAuthenticationCredentials is not {"accessKey": ..., "secretKey": ...}'
+        ) from None

@@ -1,0 +1,174 @@
+"""Half messages: who may end them, and how producers are asked about them (Apache: ClusterTransactionService).
+
+The broker answers a half message with its place; a client ends it by transaction id alone. The proxy keeps the
+places of the last half minute, and learns the others when the broker asks for the outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import OrderedDict, deque
+from typing import Final
+
+import msgspec
+
+from orbitmq.codes import RequestCode, SysFlag
+from orbitmq.errors import OrbitError, RecordError
+from orbitmq.proxy.brokers import Brokers
+from orbitmq.proxy.clients import Clients
+from orbitmq.proxy.config import ProxyConfig
+from orbitmq.proxy.messages import delivered
+from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
+from orbitmq.proxy.statuses import Refused
+from orbitmq.record.codec import decode_record
+from orbitmq.runtime.clock import Clock
+from orbitmq.runtime.tasks import TaskOwner
+from orbitmq.transport.router import PARKED, Answer, Call, RawRoute, Route
+from orbitmq.wire.bodies import HeartbeatData, ProducerData
+from orbitmq.wire.headers import CheckTransactionStateRequest, EndTransactionRequest, HeartBeatRequest
+
+__all__ = ["HalfMessage", "Transactions"]
+
+logger = logging.getLogger(__name__)
+
+CLIENT_ID: Final = "rmq-proxy-producer-client"
+_PLACES_PER_ID: Final = 15
+_IDS_MAX: Final = 200_000
+_TOPICS_MAX: Final = 10_000
+_RESOLUTIONS: Final[dict[int, int]] = {
+    pb.COMMIT: int(SysFlag.TRANSACTION_COMMIT),
+    pb.ROLLBACK: int(SysFlag.TRANSACTION_ROLLBACK),
+}
+
+
+class HalfMessage(msgspec.Struct, frozen=True, gc=False):
+    """Where a half message lies."""
+
+    address: str
+    queue_offset: int
+    log_offset: int
+    expires_ms: int
+
+
+class Transactions:
+    """See the module."""
+
+    def __init__(self, config: ProxyConfig, clients: Clients, *, clock: Clock, tasks: TaskOwner) -> None:
+        self._config = config
+        self._clients = clients
+        self._clock = clock
+        self._tasks = tasks
+        self._half: OrderedDict[tuple[str, str], deque[HalfMessage]] = OrderedDict()
+        self._topics: set[str] = set()
+        self._announced: set[tuple[str, str]] = set()
+        self.brokers: Brokers | None = None
+        """Set once both exist: each needs the other."""
+
+    def routes(self) -> list[Route | RawRoute]:
+        """What brokers ask."""
+        return [Route(RequestCode.CHECK_TRANSACTION_STATE, self._check, CheckTransactionStateRequest)]
+
+    def note(self, topic: str, transaction_id: str, address: str, queue_offset: int, log_offset: int) -> None:
+        """A half message was stored, or asked about."""
+        key = (topic, transaction_id)
+        places = self._half.get(key)
+        if places is None:
+            while len(self._half) >= _IDS_MAX:
+                self._half.popitem(last=False)
+            places = self._half[key] = deque(maxlen=_PLACES_PER_ID)
+        expires_ms = self._clock.now_ms() + self._config.transaction_data_ms
+        places.append(HalfMessage(address, queue_offset, log_offset, expires_ms))
+
+    async def end(self, request: pb.EndTransactionRequest) -> None:
+        """Pass an outcome on. Raises ``Refused`` or ``OrbitError``."""
+        assert self.brokers is not None
+        topic = request.topic.name
+        key = (topic, request.transaction_id)
+        places = self._half.get(key)
+        now_ms = self._clock.now_ms()
+        while places and places[0].expires_ms <= now_ms:
+            places.popleft()
+        if not places:
+            self._half.pop(key, None)
+            raise Refused(pb.INTERNAL_SERVER_ERROR, "cannot found transaction data")
+        half = places.popleft()
+        if not places:
+            del self._half[key]
+        header = EndTransactionRequest(
+            producer_group=topic,
+            tran_state_table_offset=half.queue_offset,
+            commit_log_offset=half.log_offset,
+            commit_or_rollback=_RESOLUTIONS.get(request.resolution, 0),
+            msg_id=request.message_id,
+            from_transaction_check=request.source == pb.SOURCE_SERVER_CHECK,
+            transaction_id=request.transaction_id,
+            topic=topic,
+        )
+        await self.brokers.tell(half.address, RequestCode.END_TRANSACTION, header)
+
+    def expire(self) -> None:
+        """Forget what nobody ended. Oldest first, so this stops early."""
+        now_ms = self._clock.now_ms()
+        while self._half:
+            key, places = next(iter(self._half.items()))
+            if places and places[-1].expires_ms > now_ms:
+                return
+            del self._half[key]
+
+    # -- brokers must know that we answer for these topics ---------------------------------------------
+
+    def serve(self, topic: str) -> None:
+        """Transactions of this topic may be asked about from now on."""
+        if topic not in self._topics and len(self._topics) < _TOPICS_MAX:
+            self._topics.add(topic)
+            self._tasks.start(self.heartbeat(), "transaction-heartbeat")
+
+    async def heartbeat(self) -> None:
+        """Tell all brokers for which topics we know producers."""
+        if not self._topics or self.brokers is None:
+            return
+        body = HeartbeatData(
+            client_id=CLIENT_ID,
+            producer_data_set=[ProducerData(group_name=topic) for topic in sorted(self._topics)],
+        ).encode()
+        addresses = await self.brokers.find_brokers()
+        await asyncio.gather(*(self._heartbeat_to(address, body) for address in addresses))
+
+    async def _heartbeat_to(self, address: str, body: bytes) -> None:
+        assert self.brokers is not None
+        try:
+            await self.brokers.ask(address, RequestCode.HEART_BEAT, HeartBeatRequest(), body)
+        except OrbitError as error:
+            logger.info("heartbeat failed broker=%s error=%s", address, error)
+
+    def _check(self, call: Call[CheckTransactionStateRequest]) -> Answer:
+        """A broker asks what became of a half message: ask one of the producers of its topic."""
+        header = call.header
+        try:
+            record = decode_record(call.body)
+        except RecordError as error:
+            logger.warning(
+                "check of a transaction cannot be read peer=%s error=%s", call.peer.remote_text, error
+            )
+            return PARKED
+        topic = record.topic
+        transaction_id = header.transaction_id or record.unique_key or ""
+        producers = self._clients.producers(topic)
+        if not producers:
+            logger.info("no producer to ask topic=%s transaction=%s", topic, transaction_id)
+            return PARKED
+        self.note(
+            topic,
+            transaction_id,
+            call.peer.remote_text,
+            header.tran_state_table_offset,
+            header.commit_log_offset,
+        )
+        command = pb.TelemetryCommand()
+        recover = command.recover_orphaned_transaction_command
+        recover.transaction_id = transaction_id
+        recover.message.CopyFrom(delivered(record, topic, handle=None))
+        random.choice(producers).send(command)
+        return PARKED
