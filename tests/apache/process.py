@@ -100,8 +100,9 @@ def java_command(
     *args: str,
     jvm_args: Sequence[str] = SMALL_JVM,
     properties: Mapping[str, str] | None = None,
+    classes: str = "",
 ) -> list[str]:
-    """A JVM with Apache's jars whose logs, home and configuration all lie in `workdir`."""
+    """A JVM with Apache's jars (or the given class path) whose logs, home and configuration all lie in `workdir`."""
     conf = workdir / "conf"
     conf.mkdir(parents=True, exist_ok=True)
     # 4.9.7 looks these up under ROCKETMQ_HOME; 5.5.0 is told by a property.
@@ -125,7 +126,7 @@ def java_command(
         *(f"--add-opens={package}=ALL-UNNAMED" for package in OPENED_PACKAGES),
         *(f"-D{name}={value}" for name, value in settings.items()),
         "-cp",
-        classpath(version),
+        classes or classpath(version),
         main,
         *args,
     ]

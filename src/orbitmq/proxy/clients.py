@@ -7,6 +7,7 @@ alive by heartbeats, and forgotten when it says so or stays silent.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -30,6 +31,8 @@ __all__ = ["Client", "Clients", "attempts_of", "merged_settings"]
 logger = logging.getLogger(__name__)
 
 CLIENTS_MAX: Final = 100_000
+SETTINGS_WAIT_S: Final = 1.0
+_AWAITED_MAX: Final = 10_000
 _CONSUMERS: Final = frozenset(
     {pb.PUSH_CONSUMER, pb.SIMPLE_CONSUMER, pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER}
 )
@@ -93,6 +96,7 @@ class Clients:
         self._now = clock.monotonic
         self._clients: dict[str, Client] = {}
         self._producers: dict[str, dict[str, Client]] = {}
+        self._awaited: dict[str, asyncio.Event] = {}
         self.on_gone: Callable[[Client], None] | None = None
         """Called with a client that was unregistered or expired."""
 
@@ -111,6 +115,21 @@ class Clients:
         if client is None:
             raise Refused(pb.UNRECOGNIZED_CLIENT_TYPE, _UNKNOWN)
         return client
+
+    async def wait_known(self, client_id: str) -> Client:
+        """``known``, but a moment later: some clients receive without waiting for the answer to their settings.
+
+        Raises ``Refused``.
+        """
+        client = self._clients.get(client_id)
+        if client is None and len(self._awaited) < _AWAITED_MAX:
+            registered = self._awaited.setdefault(client_id, asyncio.Event())
+            try:
+                async with asyncio.timeout(SETTINGS_WAIT_S):
+                    await registered.wait()
+            except TimeoutError:
+                self._awaited.pop(client_id, None)
+        return self.known(client_id)
 
     def register(self, client_id: str, settings: pb.Settings, stream: Call) -> Client:
         """Keep a client's settings; its stream is where they came from. Raises ``Refused``."""
@@ -132,6 +151,9 @@ class Clients:
         client.language = stream.header("x-mq-language")
         client.version = stream.header("x-mq-client-version")
         client.seen = self._now()
+        awaited = self._awaited.pop(client_id, None)
+        if awaited is not None:
+            awaited.set()
         topics = frozenset(topic.name for topic in settings.publishing.topics)
         if topics != client.topics:
             self._drop_producer(client)

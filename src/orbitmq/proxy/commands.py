@@ -54,7 +54,8 @@ class Commands:
     async def _ask(self, client: Client, nonce: str, command: pb.TelemetryCommand) -> pb.TelemetryCommand:
         if len(self._waiting) >= _WAITING_MAX:
             raise Refused(pb.TOO_MANY_REQUESTS, "too many commands wait")
-        waiting = self._waiting[nonce] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[pb.TelemetryCommand] = asyncio.get_running_loop().create_future()
+        self._waiting[nonce] = waiting
         try:
             if not client.send(command):
                 raise Refused(pb.NOT_FOUND, f"client {client.client_id} has no telemetry stream")

@@ -16,6 +16,14 @@ from orbitmq.proxy.statuses import OK, Refused
 __all__ = ["RouteAnswers"]
 
 _ANY_QUEUE: Final = -1
+_KINDS: Final[dict[str, pb.MessageType]] = {
+    "NORMAL": pb.NORMAL,
+    "FIFO": pb.FIFO,
+    "DELAY": pb.DELAY,
+    "TRANSACTION": pb.TRANSACTION,
+    "LITE": pb.LITE,
+    "PRIORITY": pb.PRIORITY,
+}
 
 
 class RouteAnswers:
@@ -122,6 +130,4 @@ def _permissions(data: QueueData) -> list[pb.Permission]:
 def _accepted(kind: str) -> list[pb.MessageType]:
     if kind == "MIXED":
         return list(ANY_TYPE)
-    if kind in pb.MessageType.keys():  # noqa: SIM118 - the enum itself is not a container
-        return [pb.MessageType.Value(kind)]
-    return [pb.MESSAGE_TYPE_UNSPECIFIED]
+    return [_KINDS.get(kind, pb.MESSAGE_TYPE_UNSPECIFIED)]

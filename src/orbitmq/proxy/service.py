@@ -279,7 +279,7 @@ class Service:
         try:
             topic = request.message_queue.topic.name
             client_id = await self._allow(call, Right.sub_group(request.group.name), Right.sub_topic(topic))
-            client = self._clients.known(client_id)
+            client = await self._clients.wait_known(client_id)
             await self._receiving.receive(call, request, client)
         except Refused as refused:
             self._refuse_receive(call, refused)

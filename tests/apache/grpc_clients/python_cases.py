@@ -1,0 +1,290 @@
+"""Cases of the official Python client (rocketmq-python-client), run in an environment of its own.
+
+    python python_cases.py ENDPOINT PREFIX [case ...]
+
+Topics PREFIX + Normal, Fifo, Delay, Trans and groups PREFIX + Orderly (ordered), Short (two attempts) exist. Prints one
+JSON object per case: its name, whether it went well, and what was seen.
+"""
+
+# ruff: noqa: T201
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from rocketmq import (  # type: ignore[import-not-found]  # only in the client's own environment
+    ClientConfiguration,
+    ConsumeResult,
+    Credentials,
+    FilterExpression,
+    Message,
+    MessageListener,
+    Producer,
+    PushConsumer,
+    SimpleConsumer,
+    TransactionChecker,
+    TransactionResolution,
+)
+from rocketmq.grpc_protocol import FilterType  # type: ignore[import-not-found]  # the same
+
+ENDPOINT, PREFIX = sys.argv[1:3]
+CONFIG = ClientConfiguration(ENDPOINT, Credentials())
+CASES: list[Callable[[], Any]] = []
+
+
+def case(function: Callable[[], Any]) -> Callable[[], Any]:
+    CASES.append(function)
+    return function
+
+
+def message(topic: str, body: str, **settings: Any) -> Message:
+    built = Message()
+    built.topic = PREFIX + topic
+    built.body = body.encode()
+    for name, value in settings.items():
+        if name == "properties":
+            for key, text in value.items():
+                built.add_property(key, text)
+        else:
+            setattr(built, name, value)
+    return built
+
+
+class Collector(MessageListener):  # type: ignore[misc]  # of a package without types
+    """Notes what it gets; fails the first ``fail`` deliveries of each message."""
+
+    def __init__(self, fail: int = 0) -> None:
+        self.fail = fail
+        self.got: list[tuple[str, int]] = []
+        self.lock = threading.Condition()
+
+    def consume(self, received: Message) -> ConsumeResult:
+        with self.lock:
+            self.got.append((received.body.decode(), received.delivery_attempt))
+            self.lock.notify_all()
+        return ConsumeResult.FAILURE if received.delivery_attempt <= self.fail else ConsumeResult.SUCCESS
+
+    def wait(self, count: int, timeout_s: float = 40.0) -> list[tuple[str, int]]:
+        with self.lock:
+            assert self.lock.wait_for(lambda: len(self.got) >= count, timeout_s), self.got
+            return list(self.got)
+
+
+def receive(
+    topic: str, group: str, count: int, expression: FilterExpression | None = None, timeout_s: float = 40.0
+) -> list[Message]:
+    """Receive and acknowledge."""
+    consumer = SimpleConsumer(
+        CONFIG, PREFIX + group, {PREFIX + topic: expression or FilterExpression()}, await_duration=5
+    )
+    consumer.startup()
+    try:
+        found: list[Message] = []
+        end = time.monotonic() + timeout_s
+        while len(found) < count and time.monotonic() < end:
+            for received in consumer.receive(16, 15):
+                consumer.ack(received)
+                found.append(received)
+        assert len(found) == count, [one.body for one in found]
+        return found
+    finally:
+        consumer.shutdown()
+
+
+def producer(*topics: str, checker: TransactionChecker | None = None) -> Producer:
+    made = Producer(CONFIG, [PREFIX + topic for topic in topics], checker=checker)
+    made.startup()
+    return made
+
+
+@case
+def normal() -> Any:
+    sender = producer("Normal")
+    sent = sender.send(
+        message("Normal", "n1", tag="TagA", keys="k1", properties={"color": "blue", "size": "5"})
+    )
+    (received,) = receive("Normal", "Plain", 1)
+    sender.shutdown()
+    assert received.message_id == sent.message_id
+    assert (received.body, received.tag, list(received.keys)) == (b"n1", "TagA", ["k1"])
+    assert received.properties["color"] == "blue"
+    assert received.delivery_attempt == 1
+    assert not received.corrupted
+    return sent.message_id
+
+
+@case
+def filters() -> Any:
+    sender = producer("Normal")
+    for number in range(6):
+        tag = "Even" if number % 2 == 0 else "Odd"
+        sender.send(message("Normal", f"f{number}", tag=tag, properties={"number": str(number)}))
+    by_tag = receive("Normal", "ByTag", 3, FilterExpression("Even"))
+    sql = FilterExpression("number BETWEEN 2 AND 4", FilterType.SQL)
+    by_sql = receive("Normal", "BySql", 3, sql)
+    sender.shutdown()
+    assert sorted(one.body for one in by_tag) == [b"f0", b"f2", b"f4"]
+    assert sorted(one.body for one in by_sql) == [b"f2", b"f3", b"f4"]
+
+
+@case
+def fifo() -> Any:
+    collector = Collector()
+    consumer = PushConsumer(CONFIG, PREFIX + "Orderly", collector, {PREFIX + "Fifo": FilterExpression()})
+    consumer.startup()
+    sender = producer("Fifo")
+    for number in range(8):
+        sender.send(message("Fifo", f"o{number}", message_group="one"))
+    got = collector.wait(8)
+    sender.shutdown()
+    consumer.shutdown()
+    assert [body for body, _ in got] == [f"o{number}" for number in range(8)], got
+    return got
+
+
+@case
+def delay() -> Any:
+    sender = producer("Delay")
+    due = int(time.time()) + 4
+    sender.send(message("Delay", "later", delivery_timestamp=due))
+    (received,) = receive("Delay", "Waiting", 1)
+    late_s = time.time() - due
+    sender.shutdown()
+    assert received.body == b"later"
+    assert -1.1 <= late_s <= 15, late_s  # the wheel turns by seconds
+    return late_s
+
+
+@case
+def recall() -> Any:
+    sender = producer("Delay")
+    sent = sender.send(message("Delay", "never", delivery_timestamp=int(time.time()) + 60))
+    recalled = sender.recall_message(PREFIX + "Delay", sent.recall_handle)
+    sender.shutdown()
+    return [sent.message_id, str(recalled)]
+
+
+class Committing(TransactionChecker):  # type: ignore[misc]  # of a package without types
+    """Commits what was left open. Brokers may ask again about what is ended but not yet noted as such."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def check(self, asked: Message) -> TransactionResolution:
+        self.asked.append(asked.body.decode())
+        return TransactionResolution.ROLLBACK if asked.body == b"gone" else TransactionResolution.COMMIT
+
+
+@case
+def transaction() -> Any:
+    checker = Committing()
+    sender = producer("Trans", checker=checker)
+    for body, end in (("committed", "commit"), ("gone", "rollback"), ("checked", "")):
+        transaction = sender.begin_transaction()
+        sender.send(message("Trans", body), transaction)
+        if end:
+            getattr(transaction, end)()
+    found = receive("Trans", "Transacted", 2, timeout_s=60)
+    sender.shutdown()
+    assert sorted(one.body for one in found) == [b"checked", b"committed"], [one.body for one in found]
+    assert "checked" in checker.asked, checker.asked
+    return checker.asked
+
+
+@case
+def change_invisible_duration() -> Any:
+    sender = producer("Normal")
+    consumer = SimpleConsumer(CONFIG, PREFIX + "Changing", {PREFIX + "Normal": FilterExpression("Change")}, 5)
+    consumer.startup()
+    consumer.receive(16, 15)  # the group starts here
+    sender.send(message("Normal", "twice", tag="Change"))
+    attempts = []
+    end = time.monotonic() + 40
+    while len(attempts) < 2 and time.monotonic() < end:
+        for received in consumer.receive(16, 30):
+            attempts.append(received.delivery_attempt)
+            if len(attempts) == 1:
+                consumer.change_invisible_duration(received, 1)
+            else:
+                consumer.ack(received)
+    consumer.shutdown()
+    sender.shutdown()
+    assert attempts == [1, 2], attempts
+
+
+@case
+def push_with_retry() -> Any:
+    collector = Collector(fail=1)
+    consumer = PushConsumer(
+        CONFIG, PREFIX + "Retrying", collector, {PREFIX + "Normal": FilterExpression("Retry")}
+    )
+    consumer.startup()
+    sender = producer("Normal")
+    for number in range(3):
+        sender.send(message("Normal", f"r{number}", tag="Retry"))
+    got = collector.wait(6)
+    sender.shutdown()
+    consumer.shutdown()
+    assert sorted(got) == [(f"r{number}", attempt) for number in range(3) for attempt in (1, 2)], got
+
+
+@case
+def dead_letters() -> Any:
+    collector = Collector(fail=99)
+    consumer = PushConsumer(
+        CONFIG, PREFIX + "Short", collector, {PREFIX + "Normal": FilterExpression("Dead")}
+    )
+    consumer.startup()
+    sender = producer("Normal")
+    sender.send(message("Normal", "hopeless", tag="Dead"))
+    got = collector.wait(2)
+    time.sleep(6)  # a third delivery would come by now; the test looks for the dead letter
+    consumer.shutdown()
+    sender.shutdown()
+    assert collector.got == [("hopeless", 1), ("hopeless", 2)], collector.got
+    return got
+
+
+@case
+def refusals() -> Any:
+    sender = producer("Normal")
+    seen = {}
+    for name, wrong in (
+        ("unknown topic", message("Unknown", "x")),
+        ("wrong type", message("Normal", "x", message_group="g")),
+    ):
+        try:
+            sender.send(wrong)
+        except Exception as error:  # noqa: BLE001 - which one it is is what the case shows
+            seen[name] = type(error).__name__
+    sender.shutdown()
+    assert len(seen) == 2, seen
+    return seen
+
+
+def main() -> None:
+    wanted = sys.argv[3:]
+    for function in CASES:
+        if wanted and function.__name__ not in wanted:
+            continue
+        outcome: dict[str, Any] = {"case": function.__name__}
+        started = time.monotonic()
+        try:
+            outcome |= {"ok": True, "seen": function()}
+        except BaseException:  # noqa: BLE001 - the test shows it
+            outcome |= {"ok": False, "seen": traceback.format_exc()[-1500:]}
+        outcome["seconds"] = round(time.monotonic() - started, 1)
+        print(json.dumps(outcome, default=str), flush=True)
+
+
+if __name__ == "__main__":
+    main()
+    sys.stdout.flush()
+    import os
+
+    os._exit(0)  # the client's own threads would hold the process
