@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +29,7 @@ __all__ = [
 
 START_TIMEOUT_S: Final = 60.0
 UPDATE_GROUP: Final = 200
-BROKER_OPTIONS: Final[Mapping[str, str | int | bool]] = {
+BROKER_OPTIONS: Final[dict[str, Any]] = {
     "enablePropertyFilter": True,
     "recallMessageEnable": True,
     "enableMixedMessageType": True,

@@ -27,7 +27,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 DOCS: Final = ROOT / "docs"
 NAME_SERVER: Final = "127.0.0.1:9876"
 PAGES: Final = ("tutorial.md", *sorted(f"how-to/{path.name}" for path in (DOCS / "how-to").glob("*.md")))
-WITHOUT_PROGRAMS: Final = frozenset({"how-to/replicate.md"})
+WITHOUT_PROGRAMS: Final = frozenset({"how-to/5x-clients.md", "how-to/replicate.md"})
 _BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _OUTPUT: Final = re.compile(r"\A\s*It prints(, in some order)?:\s*\Z")
 

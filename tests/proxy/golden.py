@@ -175,7 +175,7 @@ def _client_of(exchange: dict[str, Any]) -> str | None:
     if exchange["rpc"] == "Telemetry":
         kind = exchange["request"].get("settings", {}).get("client_type", "")
         if label in ("settings of a producer", "settings of a simple consumer, group exists"):
-            return kind
+            return str(kind)
         return "FIFO" if "orderly" in label else f"{kind}-{label}"
     if exchange["rpc"] in ("ReceiveMessage", "AckMessage") and "FIFO" in label:
         return "FIFO"

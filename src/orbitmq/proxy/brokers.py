@@ -85,11 +85,9 @@ class Brokers:
         self._tasks = tasks
         self._credentials = credentials
         self.local = local
-        self.rpc = RpcClient(
-            router=Router(routes),
-            serialize_type=SerializeType.JSON,
-            local={} if local is None else {local.address: local.server},
-        )
+        self.rpc = RpcClient(router=Router(routes), serialize_type=SerializeType.JSON)
+        if local is not None:
+            self.rpc.local = {local.address: local.server}
         self._servers = split_name_servers(config.name_servers)
         self._book = RouteBook(self._servers, self._ask_name_server)
         kept = {

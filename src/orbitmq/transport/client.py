@@ -51,10 +51,7 @@ class RpcClient:
         idle_s: float = 120.0,
         serialize_type: SerializeType = SerializeType.JSON,
         on_close: Callable[[Connection], None] | None = None,
-        local: Mapping[str, LocalServer] | None = None,
     ) -> None:
-        """``local``: servers of this process by address; they are reached without a socket."""
-        self._local = local or {}
         self._router = router
         self._limits = limits
         self._tls = tls
@@ -68,6 +65,8 @@ class RpcClient:
         self._sweeping = False
         self._all_closed = asyncio.Event()
         self._closed = False
+        self.local: Mapping[str, LocalServer] = {}
+        """Servers of this process by address: they are reached without a socket."""
 
     def open_connection(self, address: str) -> Connection | None:
         """The connection to ``address`` if there is one already."""
@@ -102,7 +101,7 @@ class RpcClient:
         """A connection, or why there is none: every caller that waits raises an error of its own."""
         host, port = split_address(address)
         loop = asyncio.get_running_loop()
-        inside = self._local.get(address)
+        inside = self.local.get(address)
         if inside is not None:
             connection = self._new_connection()
             connect_local(connection, inside(), (host, port))

@@ -2,8 +2,8 @@
 
     python python_cases.py ENDPOINT PREFIX [case ...]
 
-Topics PREFIX + Normal, Fifo, Delay, Trans and groups PREFIX + Orderly (ordered), Short (two attempts) exist. Prints one
-JSON object per case: its name, whether it went well, and what was seen.
+Topics PREFIX + Normal, Fifo, Delay, Trans and groups PREFIX + Orderly (ordered), Short (two attempts) exist. Prints
+one JSON object per case: its name, whether it went well, and what was seen.
 """
 
 # ruff: noqa: T201
@@ -203,7 +203,7 @@ def change_invisible_duration() -> Any:
     consumer.startup()
     consumer.receive(16, 15)  # the group starts here
     sender.send(message("Normal", "twice", tag="Change"))
-    attempts = []
+    attempts: list[int] = []
     end = time.monotonic() + 40
     while len(attempts) < 2 and time.monotonic() < end:
         for received in consumer.receive(16, 30):
