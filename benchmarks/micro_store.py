@@ -21,6 +21,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from orbitmq.kernel import Filter
 from orbitmq.record.batch import encode_batch
 from orbitmq.store.config import StoreConfig
 from orbitmq.store.message_store import MessageStore
@@ -190,7 +191,7 @@ def measure_reads(count: int) -> Figures:
     for name, queue_count, filters in (
         ("one queue", 1, {}),
         ("8 queues interleaved", 8, {}),
-        ("8 queues, all tags asked for", 8, {"tag_codes": frozenset(range(-5, 5)) | {2598919}}),
+        ("8 queues, all tags asked for", 8, {"wanted": Filter({*range(-5, 5), 2598919})}),
     ):
         with new_store(index_enabled=False) as store:
             append_in_batches(store, messages(count, 128, queue_count))

@@ -44,8 +44,7 @@ ROOT: Final = str(Path(orbitmq.__file__).parent) + "/"
 STAGES: Final = (
     ("wire/frame.py", "bytes into frames"),
     ("wire/send_fields.py", "header into fields"),
-    ("wire/pull_fields.py:encode_pull_answer", "replies"),
-    ("wire/pull_fields.py", "header into fields"),
+    ("wire/pulls.py", "header into fields"),
     ("wire/header.py", "header into fields"),
     ("record/batch.py", "batch into messages"),
     ("broker/handlers/send.py:_answer", "replies"),

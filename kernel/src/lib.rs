@@ -8,12 +8,15 @@ use pyo3::prelude::*;
 
 mod frames;
 mod hashes;
+mod java_numbers;
 mod layout;
+mod pulls;
 mod records;
 mod select;
+mod sql;
 
 /// Raised by one whenever a function is added or its signature changes: `orbitmq.kernel.chosen` refuses any other.
-const API: u32 = 1;
+const API: u32 = 2;
 
 #[pymodule]
 fn orbitmq_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -22,5 +25,6 @@ fn orbitmq_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     hashes::register(module)?;
     records::register(module)?;
     frames::register(module)?;
+    pulls::register(module)?;
     select::register(module)
 }

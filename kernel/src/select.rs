@@ -1,7 +1,228 @@
-//! The twin of `plain/select.py`.
+//! Which records of a queue a read returns; the twin of `plain/select.py`.
+//!
+//! The log is mapped memory that other calls append to, so it is read through cells: the fixed part of a record field
+//! by field, its properties by copying them, which costs 10 ns for the usual hundred bytes. A call looks at no more
+//! units than a pull may (some hundreds, 0.1 us each), so the GIL is kept: giving it up for that long costs more.
 
+use pyo3::buffer::{PyBuffer, ReadOnlyCell};
+use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
 
-pub fn register(_module: &Bound<'_, PyModule>) -> PyResult<()> {
-    Ok(())
+use crate::sql::{Program, Scratch};
+
+const UNIT_BYTES: usize = 20;
+const EXTENSION_ADDRESS_MAX: i64 = -(1 << 31) - 1;
+const FIXED_BYTES: usize = 88;
+const HOST_V6_MORE_BYTES: usize = 12;
+const MAGIC_V1: u64 = 0xDAA3_20A7;
+const MAGIC_V2: u64 = 0xDAA3_20AB;
+
+/// What a subscription selects: records with one of the tag codes for which an SQL program is true.
+#[pyclass(frozen, module = "orbitmq_kernel")]
+pub struct Filter {
+    /// Sorted.
+    tag_codes: Option<Vec<i64>>,
+    program: Option<Program>,
+}
+
+#[pymethods]
+impl Filter {
+    #[new]
+    #[pyo3(signature = (tag_codes=None, program=None))]
+    fn new(tag_codes: Option<&Bound<'_, PyAny>>, program: Option<&[u8]>) -> PyResult<Self> {
+        let tag_codes = match tag_codes {
+            None => None,
+            Some(codes) => {
+                let codes: PyResult<Vec<i64>> = codes
+                    .try_iter()?
+                    .map(|code| code?.extract::<i64>())
+                    .collect();
+                let mut codes = codes?;
+                codes.sort_unstable();
+                Some(codes)
+            }
+        };
+        let program = program
+            .map(Program::parse)
+            .transpose()
+            .map_err(PyValueError::new_err)?;
+        Ok(Filter { tag_codes, program })
+    }
+
+    #[getter]
+    fn has_tags(&self) -> bool {
+        self.tag_codes.is_some()
+    }
+
+    #[getter]
+    fn node_count(&self) -> usize {
+        self.program
+            .as_ref()
+            .map_or(0, |program| program.node_count)
+    }
+
+    fn matches_code(&self, tag_code: i64) -> bool {
+        match &self.tag_codes {
+            None => true,
+            Some(codes) => {
+                codes.binary_search(&tag_code).is_ok() || tag_code <= EXTENSION_ADDRESS_MAX
+            }
+        }
+    }
+
+    fn matches_properties(&self, properties: &[u8]) -> bool {
+        match &self.program {
+            None => true,
+            Some(program) => program.selects(properties, &mut Scratch::default()),
+        }
+    }
+
+    fn matches_record(&self, py: Python<'_>, record: PyBuffer<u8>) -> PyResult<bool> {
+        let cells = cells_of(py, &record)?;
+        Ok(self.matches(cells, &mut Vec::new(), &mut Scratch::default()))
+    }
+}
+
+impl Filter {
+    fn matches(
+        &self,
+        record: &[ReadOnlyCell<u8>],
+        text: &mut Vec<u8>,
+        scratch: &mut Scratch,
+    ) -> bool {
+        match (&self.program, properties_at(record)) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(program), Some(start)) => {
+                text.clear();
+                text.extend(record[start..].iter().map(ReadOnlyCell::get));
+                program.selects(text, scratch)
+            }
+        }
+    }
+}
+
+fn cells_of<'a>(py: Python<'a>, buffer: &'a PyBuffer<u8>) -> PyResult<&'a [ReadOnlyCell<u8>]> {
+    buffer
+        .as_slice(py)
+        .ok_or_else(|| PyBufferError::new_err("the buffer is not contiguous"))
+}
+
+fn number(cells: &[ReadOnlyCell<u8>]) -> u64 {
+    cells
+        .iter()
+        .fold(0, |number, cell| number << 8 | u64::from(cell.get()))
+}
+
+/// Where the property text of a record begins, which ends with the record; None for what is not a record.
+fn properties_at(record: &[ReadOnlyCell<u8>]) -> Option<usize> {
+    let magic = number(record.get(4..8)?);
+    let sys_flag = number(record.get(36..40)?);
+    let mut at = FIXED_BYTES;
+    at += if sys_flag & 0x10 == 0 {
+        0
+    } else {
+        HOST_V6_MORE_BYTES
+    };
+    at += if sys_flag & 0x20 == 0 {
+        0
+    } else {
+        HOST_V6_MORE_BYTES
+    };
+    at += number(record.get(at - 4..at)?) as usize;
+    let topic_size_bytes = match magic {
+        MAGIC_V1 => 1,
+        MAGIC_V2 => 2,
+        _ => return None,
+    };
+    at += topic_size_bytes + number(record.get(at..at + topic_size_bytes)?) as usize + 2;
+    (at <= record.len()).then_some(at)
+}
+
+fn long(bytes: &[u8]) -> i64 {
+    bytes
+        .iter()
+        .fold(0, |number, byte| number << 8 | u64::from(*byte)) as i64
+}
+
+type Selected = (usize, i64, i64, Vec<usize>, bool);
+
+/// Select records of consume queue units; see `plain/select.py`.
+#[pyfunction]
+#[pyo3(signature = (units, at, window, window_offset, limits, taken, wanted))]
+#[allow(clippy::too_many_arguments)] // Python's own is counted, too
+fn select(
+    py: Python<'_>,
+    units: &[u8],
+    mut at: usize,
+    window: PyBuffer<u8>,
+    window_offset: i64,
+    limits: (i64, i64),
+    taken: (i64, i64),
+    wanted: Option<PyRef<'_, Filter>>,
+) -> PyResult<Selected> {
+    let cells = cells_of(py, &window)?;
+    let (count_max, bytes_max) = limits;
+    let (mut count, mut total) = taken;
+    let mut bounds: Vec<usize> = Vec::new();
+    let mut text: Vec<u8> = Vec::new();
+    let mut scratch = Scratch::default();
+    while count < count_max {
+        let unit = match units.get(at * UNIT_BYTES..(at + 1) * UNIT_BYTES) {
+            Some(unit) => unit,
+            None => break,
+        };
+        let size = long(&unit[8..12]) as u32 as i32;
+        let (start, end) = match place(long(&unit[..8]), size, window_offset, cells.len()) {
+            Some(found) => found,
+            None => return Ok((at, count, total, bounds, true)),
+        };
+        let size = i64::from(size);
+        let selected = match &wanted {
+            None => {
+                if count > 0 && total + size > bytes_max {
+                    break;
+                }
+                true
+            }
+            Some(filter) if filter.matches_code(long(&unit[12..])) => {
+                if count > 0 && total + size > bytes_max {
+                    break;
+                }
+                filter.matches(&cells[start..end], &mut text, &mut scratch)
+            }
+            Some(_) => false,
+        };
+        if selected {
+            count += 1;
+            total += size;
+            match bounds.last_mut() {
+                Some(last) if *last == start => *last = end,
+                _ => bounds.extend([start, end]),
+            }
+        }
+        at += 1;
+    }
+    Ok((at, count, total, bounds, false))
+}
+
+/// Start and end of a record in the window; None when it does not lie in it.
+fn place(
+    log_offset: i64,
+    size: i32,
+    window_offset: i64,
+    window_bytes: usize,
+) -> Option<(usize, usize)> {
+    let start = usize::try_from(log_offset.checked_sub(window_offset)?).ok()?;
+    let size = usize::try_from(size).ok().filter(|size| *size > 0)?;
+    let end = start.checked_add(size)?;
+    (end <= window_bytes).then_some((start, end))
+}
+
+// Python puts its objects at multiples of 16: what needs more would lie wrong in one.
+const _: () = assert!(std::mem::align_of::<Filter>() <= 16);
+
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Filter>()?;
+    module.add_function(wrap_pyfunction!(select, module)?)
 }

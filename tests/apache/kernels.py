@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from orbitmq.kernel.chosen import API
 
-PLAIN_MODULES = ("frames", "hashes", "records", "select")
+PLAIN_MODULES = ("frames", "hashes", "pulls", "records", "select")
 
 Kernel = Any
 """The functions of one kernel by name; what they take and return is what the tests are about."""
@@ -35,3 +36,14 @@ def load(name: str) -> Kernel:
             pytest.fail(reason, pytrace=False)
         pytest.skip(reason)
     return fast
+
+
+@cache
+def both() -> list[Kernel]:
+    """The plain kernel and, where it is built, the compiled one; for tests that compare them inside of one case."""
+    found = [load("plain")]
+    try:
+        found.append(load("fast"))
+    except pytest.skip.Exception:
+        pass
+    return found

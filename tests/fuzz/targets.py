@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 from tests.fuzz.mutate import mutate
+from tests.fuzz.read_targets import READ_TARGETS
 from tests.golden import data
 from tests.unit.wire.recorded import RecordedFrame, recorded_frames
 from tests.unit.wire.test_bodies import JAVA_CLASSES, REQUEST_BODIES, RESPONSE_BODIES
@@ -294,4 +295,5 @@ TARGETS: dict[str, Target] = {
     "bodies": fuzz_bodies,
     "body-text": fuzz_body_text,
     "registration": fuzz_registration,
+    **READ_TARGETS,
 }

@@ -61,7 +61,7 @@ from orbitmq.broker.replication.master import ReplicaServer
 from orbitmq.broker.replication.metadata_sync import KeptTable, MetadataSync
 from orbitmq.broker.roles import RoleSwitch
 from orbitmq.broker.tables.clients import ConsumerTable, PeerInfo, ProducerTable
-from orbitmq.broker.tables.consumer_filters import ConsumerFilters, compile_expression
+from orbitmq.broker.tables.consumer_filters import ConsumerFilters, compile_subscription
 from orbitmq.broker.tables.filter_servers import FilterServers
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
@@ -454,7 +454,7 @@ class Broker:
                 groups=self.groups,
                 consumers=self.consumers,
                 producers=self.producers,
-                compile_filter=compile_expression,
+                compile_filter=compile_subscription,
             ),
             OffsetHandlers(
                 config=config,

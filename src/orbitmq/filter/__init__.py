@@ -1,8 +1,6 @@
-"""SQL92 expressions over message properties: grammar, meaning, compiled form. Pure."""
+"""SQL92 expressions over message properties: grammar, tree, program. Pure; the kernel evaluates programs."""
 
-from orbitmq.filter.coercion import Unreadable
-from orbitmq.filter.compiler import Selector, compile_selector
-from orbitmq.filter.evaluation import evaluate
 from orbitmq.filter.parsing import Parsed, parse
+from orbitmq.filter.program import Expression, compile_expression, encode_program
 
-__all__ = ["Parsed", "Selector", "Unreadable", "compile_selector", "evaluate", "parse"]
+__all__ = ["Expression", "Parsed", "compile_expression", "encode_program", "parse"]

@@ -1,18 +1,27 @@
-"""From text to tree (Apache: ``SelectorParser``), with Apache's checks and a position in every complaint.
+"""From text to tree (Apache: ``SelectorParser``), with Apache's checks and a position in every complaint. ::
+
+    disjunction  conjunction (OR conjunction)*
+    conjunction  equality (AND equality)*
+    equality     comparison (= comparison | <> comparison | IS [NOT] NULL)*
+    comparison   unary (< unary | <= unary | > unary | >= unary | [NOT] BETWEEN unary AND unary
+                 | [NOT] (CONTAINS | STARTSWITH | ENDSWITH) text | [NOT] IN (text, ...))*
+    unary        (+ | - | NOT)* (literal | property | "(" disjunction ")")
 
 Two habits of Apache's parser are kept, because consumers rely on what it accepts: it stops behind the first whole
 expression and never looks at the rest beyond one word (``b = 'x' LIMIT 5`` is ``b = 'x'``), and it refuses 0.0.
 ``Parsed.ignored_from`` tells where the rest begins, so that the broker can warn.
+
+A heartbeat or a pull may bring any expression, and it is parsed on the event loop: the number of words is bounded so
+that the longest takes less than 20 ms.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final, NamedTuple
 
 from orbitmq.errors import SubscriptionParseFailed
-from orbitmq.filter.coercion import INT_MAX, LONG_MAX, Kind, Unreadable, compare
 from orbitmq.filter.tree import (
     And,
     Cast,
@@ -31,67 +40,40 @@ from orbitmq.filter.tree import (
     depth,
     is_truth,
 )
+from orbitmq.kernel.plain.java_numbers import INT_MAX, LONG_MAX, Kind, Unreadable, compare
 
-if TYPE_CHECKING:
-    from lark import Lark, Token
-
-__all__ = ["DEPTH_MAX", "EXPRESSION_CHARS_MAX", "Parsed", "parse"]
+__all__ = ["DEPTH_MAX", "EXPRESSION_CHARS_MAX", "WORDS_MAX", "Parsed", "parse"]
 
 EXPRESSION_CHARS_MAX: Final = 65_536
-DEPTH_MAX: Final = 200
-"""Of nested conditions; parentheses alone and chains of AND or OR do not count."""
+WORDS_MAX: Final = 4096
+"""Of an expression: names, literals, operators, brackets, commas."""
+DEPTH_MAX: Final = 100
+"""Of nested conditions and of nested parentheses; chains of AND or OR do not count."""
 
 _KEYWORDS: Final = frozenset(
     {"NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH"}
 )
+_BLANKS: Final = re.compile(r"(?:[ \t\n\r\f]+|--[^\n\r]*(?:\r\n|\n|\r)|/\*[^*]*\*(?:\*|[^*/][^*]*\*)*/)*")
+_WORD: Final = re.compile(
+    r"(?P<NAME>[a-zA-Z_$][a-zA-Z0-9_$]*)"
+    r"|(?P<STRING>'(?:''|[^'])*')"
+    r"|(?P<FLOAT>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)"
+    r"|(?P<INTEGER>0|[1-9][0-9]*[lL]?)"
+    r"|(?P<MARK><>|<=|>=|[-+=<>(),])"
+)
+_END: Final = "the end"
+_ORDERS: Final = ("<", "<=", ">", ">=")
+_TESTS: Final = ("CONTAINS", "STARTSWITH", "ENDSWITH")
+_OPERAND: Final = "a property, a 'text', a number, (, NOT, TRUE, FALSE, NULL"
 
-GRAMMAR: Final = r"""
-    start: disjunction
-    ?disjunction: conjunction | disjunction OR conjunction -> either
-    ?conjunction: equality | conjunction AND equality      -> both
-    ?equality: comparison
-        | equality EQUAL comparison     -> equal
-        | equality UNEQUAL comparison   -> not_equal
-        | equality IS NULL          -> is_null
-        | equality IS NOT NULL      -> is_not_null
-    ?comparison: unary
-        | comparison ORDER unary                            -> order
-        | comparison text_test STRING                       -> contains
-        | comparison NOT text_test STRING                   -> not_contains
-        | comparison BETWEEN unary AND unary                -> between
-        | comparison NOT BETWEEN unary AND unary            -> not_between
-        | comparison IN "(" STRING ("," STRING)* ")"        -> in_list
-        | comparison NOT IN "(" STRING ("," STRING)* ")"    -> not_in_list
-    !text_test: CONTAINS | STARTSWITH | ENDSWITH
-    ?unary: primary
-        | "+" unary     -> positive
-        | "-" unary     -> negative
-        | NOT unary     -> negation
-    ?primary: "(" disjunction ")"
-        | STRING  -> text
-        | INTEGER -> integer
-        | FLOAT   -> fraction
-        | TRUE    -> true
-        | FALSE   -> false
-        | NULL    -> null
-        | NAME    -> name
-
-    EQUAL: "="
-    UNEQUAL.2: "<>"
-    ORDER: "<=" | ">=" | "<" | ">"
-    STRING: /'(?:''|[^'])*'/
-    FLOAT.2: /[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+/
-    INTEGER: /0|[1-9][0-9]*[lL]?/
-    NAME: /[a-zA-Z_$][a-zA-Z0-9_$]*/
-    %declare NOT AND OR BETWEEN IN TRUE FALSE NULL IS CONTAINS STARTSWITH ENDSWITH
-
-    BLANKS: /[ \t\n\r\f]+/
-    LINE_COMMENT.3: /--[^\n\r]*(?:\r\n|\n|\r)/
-    BLOCK_COMMENT.3: /\/\*[^*]*\*(?:\*|[^*\/][^*]*\*)*\//
-    %ignore BLANKS
-    %ignore LINE_COMMENT
-    %ignore BLOCK_COMMENT
-"""
+# How strongly operators bind.
+_OR, _AND, _EQUALITY, _COMPARISON = 1, 2, 3, 4
+_BINDING: Final = {
+    "OR": _OR,
+    "AND": _AND,
+    **dict.fromkeys(("=", "<>", "IS"), _EQUALITY),
+    **dict.fromkeys((*_ORDERS, *_TESTS, "BETWEEN", "IN", "NOT"), _COMPARISON),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,31 +86,21 @@ class Parsed:
 
 def parse(expression: str) -> Parsed:
     """Raises ``SubscriptionParseFailed`` with the position of the fault, counted from 1."""
-    from lark import UnexpectedCharacters, UnexpectedToken
-
     if len(expression) > EXPRESSION_CHARS_MAX:
         raise SubscriptionParseFailed(
             f"the SQL92 expression has {len(expression)} characters, at most {EXPRESSION_CHARS_MAX} are allowed"
         )
     try:
-        try:
-            return Parsed(_tree_of(expression), None)
-        except UnexpectedToken as error:
-            position = error.token.start_pos
-            if error.token.type == "$END" or position is None or "$END" not in error.accepts:
-                raise _unexpected(expression, error.token, error.accepts) from None
-            return Parsed(_tree_of(expression[:position]), position)
-    except UnexpectedCharacters as error:
-        position = int(error.pos_in_stream)  # type: ignore[call-overload]  # declared as None only
-        character = expression[position]
-        what = "a text without its closing quote" if character == "'" else f"the character {character!r}"
-        raise _failed(expression, position, f"{what} cannot stand here") from None
+        parser = _Parser(expression)
+        tree = _truth(parser.expression(_OR), 0)
+        rest = parser.word
+        return Parsed(tree, None if rest.kind == _END else rest.position)
     except _Refused as error:
         raise _failed(expression, error.position, error.reason) from None
 
 
 class _Refused(Exception):
-    """A whole expression that means nothing."""
+    """What Apache refuses, or a bound forbids."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(reason)
@@ -144,61 +116,192 @@ def _failed(expression: str, position: int, reason: str) -> SubscriptionParseFai
     return SubscriptionParseFailed(f"bad SQL92 expression: {reason} ({where}, near {near!r})")
 
 
-_SHOWN: Final = {
-    "NAME": "a property",
-    "STRING": "a 'text'",
-    "INTEGER": "a number",
-    "FLOAT": "a number",
-    "ORDER": "<, <=, >, >=",
-    "LPAR": "(",
-    "RPAR": ")",
-    "EQUAL": "=",
-    "UNEQUAL": "<>",
-    "COMMA": ",",
-    "PLUS": "a number",
-    "MINUS": "a number",
-    "$END": "the end",
-}
+class _Word(NamedTuple):
+    kind: str
+    """``NAME``, ``STRING``, ``FLOAT``, ``INTEGER``; of keywords and marks the text itself; ``_END``."""
+    text: str
+    position: int
 
 
-def _unexpected(expression: str, token: Token, expected: set[str]) -> SubscriptionParseFailed:
-    wanted = ", ".join(sorted({_SHOWN.get(name, name) for name in expected}))
-    if token.type == "$END":
-        return _failed(expression, len(expression), f"it ends where this must follow: {wanted}")
-    return _failed(expression, token.start_pos or 0, f"{str(token)!r} where this may stand: {wanted}")
+class _Parser:
+    """Precedence climbing, one word ahead."""
+
+    def __init__(self, expression: str) -> None:
+        self._expression = expression
+        self._at = 0
+        self._word_count = 0
+        self._nested = 0
+        self.word = self._read()
+
+    # -- words -----------------------------------------------------------------------------------------
+
+    def _read(self) -> _Word:
+        blanks = _BLANKS.match(self._expression, self._at)
+        assert blanks is not None
+        start = blanks.end()
+        if start == len(self._expression):
+            return _Word(_END, "", start)
+        self._word_count += 1
+        if self._word_count > WORDS_MAX:
+            raise _Refused(start, f"it has more than {WORDS_MAX} words")
+        found = _WORD.match(self._expression, start)
+        if found is None:
+            character = self._expression[start]
+            what = "a text without its closing quote" if character == "'" else f"the character {character!r}"
+            raise _Refused(start, f"{what} cannot stand here")
+        self._at = found.end()
+        kind, text = str(found.lastgroup), found[0]
+        if kind == "MARK":
+            kind = text
+        elif kind == "NAME" and (upper := text.upper()) in _KEYWORDS:
+            kind = upper
+        return _Word(kind, text, start)
+
+    def _take(self) -> _Word:
+        word = self.word
+        self.word = self._read()
+        return word
+
+    def _expect(self, *kinds: str, shown: str = "") -> _Word:
+        if self.word.kind not in kinds:
+            raise self._unexpected(shown or ", ".join(kinds))
+        return self._take()
+
+    def _unexpected(self, wanted: str) -> _Refused:
+        word = self.word
+        if word.kind == _END:
+            return _Refused(word.position, f"it ends where this must follow: {wanted}")
+        return _Refused(word.position, f"{word.text!r} where this may stand: {wanted}")
+
+    # -- operators -------------------------------------------------------------------------------------
+
+    def expression(self, level: int) -> Node:
+        """Operators that bind at least as strongly as ``level``, and their operands."""
+        left = self._unary()
+        highest = _COMPARISON
+        while level <= (binding := _BINDING.get(self.word.kind, 0)) <= highest:
+            highest = binding
+            if binding == _COMPARISON:
+                left = self._comparison(left)
+            elif binding == _EQUALITY:
+                left = self._equality(left)
+            else:
+                left = self._chain(left, And if binding == _AND else Or, binding)
+        return left
+
+    def _chain(self, left: Node, kind: type[And] | type[Or], binding: int) -> Logic:
+        """A run of one operator is flat, so that a thousand alternatives are one level and not a thousand."""
+        operator = self.word
+        terms: list[Logic] = []
+        _add_term(terms, kind, _truth(left, operator.position))
+        while self.word.kind == operator.kind:
+            position = self._take().position
+            _add_term(terms, kind, _truth(self.expression(binding + 1), position))
+        return kind(tuple(terms), _deeper(operator.position, *terms))
+
+    def _equality(self, left: Node) -> Logic:
+        operator = self._take()
+        if operator.kind == "IS":
+            negated = self.word.kind == "NOT"
+            if negated:
+                self._take()
+            self._expect("NULL", shown="NULL" if negated else "NULL, NOT")
+            is_null = Equal(left, _NULL, _deeper(operator.position, left))
+            return _not(is_null) if negated else is_null
+        equal = _equal(left, self.expression(_COMPARISON), operator.position)
+        return _not(equal) if operator.kind == "<>" else equal
+
+    def _comparison(self, left: Node) -> Logic:
+        operator = self._take()
+        position = operator.position
+        if operator.kind in _ORDERS:
+            return _order(operator.kind, left, self._unary(), position)
+        negated = operator.kind == "NOT"
+        if negated:
+            operator = self._expect("BETWEEN", "IN", *_TESTS)
+        if operator.kind == "BETWEEN":
+            return self._between(left, position, negated=negated)
+        if operator.kind == "IN":
+            return self._in(left, position, negated=negated)
+        text = _unquoted(self._expect("STRING", shown="a 'text'"))
+        return TextTest(TextTestKind(operator.kind), left, text, negated, _deeper(position, left))
+
+    def _between(self, value: Node, position: int, *, negated: bool) -> Logic:
+        low = self._unary()
+        self._expect("AND")
+        high = self._unary()
+        if negated:
+            outside: list[Logic] = [_order("<", value, low, position), _order(">", value, high, position)]
+            return Or(tuple(outside), _deeper(position, *outside))
+        if isinstance(low, Constant) and isinstance(high, Constant) and not (low.signed or high.signed):
+            _check_range(low, high, position)
+        inside: list[Logic] = [_order(">=", value, low, position), _order("<=", value, high, position)]
+        return And(tuple(inside), _deeper(position, *inside))
+
+    def _in(self, operand: Node, position: int, *, negated: bool) -> Logic:
+        self._expect("(")
+        texts = {_unquoted(self._expect("STRING", shown="a 'text'"))}
+        while self._expect(",", ")").kind == ",":
+            texts.add(_unquoted(self._expect("STRING", shown="a 'text'")))
+        if not isinstance(operand, Property):
+            raise _Refused(position, "IN needs a property to its left")
+        return In(operand.name, frozenset(texts), negated)
+
+    # -- operands --------------------------------------------------------------------------------------
+
+    def _unary(self) -> Node:
+        signs: list[_Word] = []
+        while self.word.kind in ("+", "-", "NOT"):
+            signs.append(self._take())
+        node = self._primary()
+        for sign in reversed(signs):
+            if sign.kind == "-":
+                node = _negative(node, sign.position)
+            elif sign.kind == "NOT":
+                node = _not(_truth(node, sign.position))
+        return node
+
+    def _primary(self) -> Node:
+        word = self.word
+        match word.kind:
+            case "NAME":
+                node: Node = Property(word.text)
+            case "STRING":
+                node = Constant(_unquoted(word), Kind.TEXT)
+            case "INTEGER":
+                node = _integer(word)
+            case "FLOAT":
+                node = _fraction(word)
+            case "TRUE" | "FALSE":
+                node = Constant(word.kind == "TRUE", Kind.BOOL)
+            case "NULL":
+                node = _NULL
+            case "(":
+                return self._parenthesis()
+            case _:
+                raise self._unexpected(_OPERAND)
+        self._take()
+        return node
+
+    def _parenthesis(self) -> Node:
+        position = self._take().position
+        self._nested += 1
+        if self._nested > DEPTH_MAX:
+            raise _too_deep(position)
+        node = self.expression(_OR)
+        self._nested -= 1
+        self._expect(")", shown=") or an operator")
+        return node
 
 
-def _tree_of(expression: str) -> Logic:
-    tree: Any = _parser().parse(expression)
-    assert is_truth(tree)
-    return tree  # type: ignore[no-any-return]  # lark is untyped here
+_NULL: Final = Constant(None, Kind.NULL)
 
 
-@lru_cache(maxsize=1)
-def _parser() -> Lark:
-    # Imported and built at the first expression: most brokers never see one, and this takes 0.1 s.
-    from lark import Lark
-
-    def keyword(token: Token) -> Token:
-        upper = token.upper() if token.isascii() else ""
-        return token.update(type=upper) if upper in _KEYWORDS else token
-
-    return Lark(
-        GRAMMAR,
-        parser="lalr",
-        lexer="basic",
-        transformer=_builder(),
-        lexer_callbacks={"NAME": keyword},
-        propagate_positions=False,
-    )
-
-
-def _builder() -> Any:
-    """The functions lark calls for each rule, as a transformer."""
-    from lark import Transformer, v_args
-
-    methods = {name: method for name, method in vars(_Rules).items() if not name.startswith("__")}
-    return v_args(inline=True)(type("Builder", (Transformer,), methods))()
+def _add_term(terms: list[Logic], kind: type[And] | type[Or], term: Logic) -> None:
+    if isinstance(term, kind):
+        terms += term.terms
+    else:
+        terms.append(term)
 
 
 def _truth(node: Node, position: int) -> Logic:
@@ -212,8 +315,12 @@ def _truth(node: Node, position: int) -> Logic:
 def _deeper(position: int, *nodes: Node) -> int:
     level = 1 + max(map(depth, nodes))
     if level > DEPTH_MAX:
-        raise _Refused(position, f"conditions are nested more than {DEPTH_MAX} deep")
+        raise _too_deep(position)
     return level
+
+
+def _too_deep(position: int) -> _Refused:
+    return _Refused(position, f"conditions or parentheses are nested more than {DEPTH_MAX} deep")
 
 
 def _check_order(node: Node, position: int) -> None:
@@ -226,133 +333,42 @@ def _check_order(node: Node, position: int) -> None:
         raise _Refused(position, "a condition cannot be compared by <, <=, >, >= and BETWEEN")
 
 
-_NULL: Final = Constant(None, Kind.NULL)
+def _equal(left: Node, right: Node, position: int) -> Logic:
+    for node in (left, right):
+        if isinstance(node, Constant) and not node.signed and node.value is None:
+            raise _Refused(position, "nothing is equal to NULL; IS NULL asks for it")
+    if (
+        isinstance(left, Constant)
+        and isinstance(right, Constant)
+        and not left.signed
+        and not right.signed
+        and is_truth(left)
+        and not is_truth(right)
+    ):
+        raise _Refused(position, "TRUE or FALSE cannot be compared with this literal")
+    return Equal(left, right, _deeper(position, left, right))
 
 
-class _Rules:
-    """One method per rule of the grammar; positions come from the operators."""
-
-    def start(self, node: Node) -> Logic:
-        return _truth(node, 0)
-
-    def either(self, left: Node, operator: Token, right: Node) -> Logic:
-        return _chain(Or, left, operator, right)
-
-    def both(self, left: Node, operator: Token, right: Node) -> Logic:
-        return _chain(And, left, operator, right)
-
-    # Equality.
-    def equal(self, left: Node, operator: Token, right: Node) -> Logic:
-        position = _at(operator)
-        for node in (left, right):
-            if isinstance(node, Constant) and not node.signed and node.value is None:
-                raise _Refused(position, "nothing is equal to NULL; IS NULL asks for it")
-        if (
-            isinstance(left, Constant)
-            and isinstance(right, Constant)
-            and not left.signed
-            and not right.signed
-            and is_truth(left)
-            and not is_truth(right)
-        ):
-            raise _Refused(position, "TRUE or FALSE cannot be compared with this literal")
-        return Equal(left, right, _deeper(position, left, right))
-
-    def not_equal(self, left: Node, operator: Token, right: Node) -> Logic:
-        return _not(self.equal(left, operator, right))
-
-    def is_null(self, operand: Node, *_: Token) -> Logic:
-        return Equal(operand, _NULL, _deeper(0, operand))
-
-    def is_not_null(self, operand: Node, *_: Token) -> Logic:
-        return _not(self.is_null(operand))
-
-    # Comparison.
-    def order(self, left: Node, operator: Token, right: Node) -> Logic:
-        return _order(str(operator), left, right, _at(operator))
-
-    def between(self, value: Node, keyword: Token, low: Node, _and: Token, high: Node) -> Logic:
-        position = _at(keyword)
-        if isinstance(low, Constant) and isinstance(high, Constant) and not (low.signed or high.signed):
-            _check_range(low, high, position)
-        return _chain(And, _order(">=", value, low, position), keyword, _order("<=", value, high, position))
-
-    def not_between(
-        self, value: Node, keyword: Token, _between: Token, low: Node, _and: Token, high: Node
-    ) -> Logic:
-        position = _at(keyword)
-        return _chain(Or, _order("<", value, low, position), keyword, _order(">", value, high, position))
-
-    def text_test(self, keyword: Token) -> Token:
-        return keyword
-
-    def contains(self, operand: Node, keyword: Token, literal: Token) -> Logic:
-        return _text_test(operand, keyword, literal, negated=False)
-
-    def not_contains(self, operand: Node, _not: Token, keyword: Token, literal: Token) -> Logic:
-        return _text_test(operand, keyword, literal, negated=True)
-
-    def in_list(self, operand: Node, keyword: Token, *literals: Token) -> Logic:
-        return _in(operand, _at(keyword), literals, negated=False)
-
-    def not_in_list(self, operand: Node, keyword: Token, _in_token: Token, *literals: Token) -> Logic:
-        return _in(operand, _at(keyword), literals, negated=True)
-
-    # Signs.
-    def positive(self, operand: Node) -> Node:
-        return operand
-
-    def negative(self, operand: Node) -> Node:
-        if isinstance(operand, Constant) and operand.kind in (Kind.INT, Kind.LONG, Kind.DOUBLE):
-            assert isinstance(operand.value, int | float)
-            return Constant(-operand.value, operand.kind, signed=True)
-        if is_truth(operand) and not isinstance(operand, Constant):
-            assert not isinstance(operand, Property | Void)
-            return Void(operand, _deeper(0, operand))
-        return operand if isinstance(operand, Void) else Constant(None, Kind.NULL, signed=True)
-
-    def negation(self, keyword: Token, operand: Node) -> Logic:
-        return _not(_truth(operand, _at(keyword)))
-
-    # Literals.
-    def text(self, literal: Token) -> Node:
-        return Constant(_unquoted(literal), Kind.TEXT)
-
-    def integer(self, literal: Token) -> Node:
-        digits = literal.rstrip("lL")
-        if len(digits) > 19 or int(digits) > LONG_MAX:
-            raise _Refused(_at(literal), f"{digits[:30]} is beyond the largest integer {LONG_MAX}")
-        value = int(digits)
-        return Constant(value, Kind.INT if value <= INT_MAX else Kind.LONG)
-
-    def fraction(self, literal: Token) -> Node:
-        value = float(literal)
-        if not 0 < value < float("inf"):
-            raise _Refused(
-                _at(literal), f"{literal[:30]} is zero or too large as a fraction; write 0 for zero"
-            )
-        return Constant(value, Kind.DOUBLE)
-
-    def true(self, _token: Token) -> Node:
-        return Constant(True, Kind.BOOL)
-
-    def false(self, _token: Token) -> Node:
-        return Constant(False, Kind.BOOL)
-
-    def null(self, _token: Token) -> Node:
-        return _NULL
-
-    def name(self, token: Token) -> Node:
-        return Property(str(token))
+def _order(operator: str, left: Node, right: Node, position: int) -> Logic:
+    _check_order(left, position)
+    _check_order(right, position)
+    return Order(operator, left, right)
 
 
-def _chain(kind: type[And] | type[Or], left: Node, operator: Token, right: Node) -> Logic:
-    position = _at(operator)
-    terms: list[Logic] = []
-    for node in (_truth(left, position), _truth(right, position)):
-        # Flat, so that a thousand alternatives are one level and not a thousand.
-        terms += node.terms if isinstance(node, kind) else (node,)
-    return kind(tuple(terms), _deeper(position, *terms))
+def _not(operand: Logic) -> Logic:
+    if isinstance(operand, Not):
+        return operand.operand
+    return Not(operand, _deeper(0, operand))
+
+
+def _negative(operand: Node, position: int) -> Node:
+    if isinstance(operand, Constant) and operand.kind in (Kind.INT, Kind.LONG, Kind.DOUBLE):
+        assert isinstance(operand.value, int | float)
+        return Constant(-operand.value, operand.kind, signed=True)
+    if is_truth(operand) and not isinstance(operand, Constant):
+        assert not isinstance(operand, Property | Void)
+        return Void(operand, _deeper(position, operand))
+    return operand if isinstance(operand, Void) else Constant(None, Kind.NULL, signed=True)
 
 
 def _check_range(low: Constant, high: Constant, position: int) -> None:
@@ -366,32 +382,22 @@ def _check_range(low: Constant, high: Constant, position: int) -> None:
         raise _Refused(position, "the first limit of BETWEEN is above the second")
 
 
-def _at(token: Token) -> int:
-    return token.start_pos or 0
+def _unquoted(word: _Word) -> str:
+    return word.text[1:-1].replace("''", "'")
 
 
-def _unquoted(literal: Token) -> str:
-    return str(literal)[1:-1].replace("''", "'")
+def _integer(word: _Word) -> Constant:
+    digits = word.text.rstrip("lL")
+    if len(digits) > 19 or int(digits) > LONG_MAX:
+        raise _Refused(word.position, f"{digits[:30]} is beyond the largest integer {LONG_MAX}")
+    value = int(digits)
+    return Constant(value, Kind.INT if value <= INT_MAX else Kind.LONG)
 
 
-def _not(operand: Logic) -> Logic:
-    if isinstance(operand, Not):
-        return operand.operand
-    return Not(operand, _deeper(0, operand))
-
-
-def _order(operator: str, left: Node, right: Node, position: int) -> Logic:
-    _check_order(left, position)
-    _check_order(right, position)
-    return Order(operator, left, right)
-
-
-def _text_test(operand: Node, keyword: Token, literal: Token, *, negated: bool) -> Logic:
-    test = TextTestKind(keyword.upper())
-    return TextTest(test, operand, _unquoted(literal), negated, _deeper(_at(keyword), operand))
-
-
-def _in(operand: Node, position: int, literals: tuple[Token, ...], *, negated: bool) -> Logic:
-    if not isinstance(operand, Property):
-        raise _Refused(position, "IN needs a property to its left")
-    return In(operand.name, frozenset(map(_unquoted, literals)), negated)
+def _fraction(word: _Word) -> Constant:
+    value = float(word.text)
+    if not 0 < value < float("inf"):
+        raise _Refused(
+            word.position, f"{word.text[:30]} is zero or too large as a fraction; write 0 for zero"
+        )
+    return Constant(value, Kind.DOUBLE)

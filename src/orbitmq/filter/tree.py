@@ -7,10 +7,11 @@ Apache refuses; the tree itself is always meaningful.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
-from orbitmq.filter.coercion import Kind, Value
+import msgspec
+
+from orbitmq.kernel.plain.java_numbers import Kind, Value
 
 __all__ = [
     "And",
@@ -32,15 +33,13 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Property:
+class Property(msgspec.Struct, frozen=True, gc=False):
     """The text of a property, or null."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(msgspec.Struct, frozen=True, gc=False):
     """A literal, or what a sign made of one."""
 
     value: Value
@@ -49,8 +48,7 @@ class Constant:
     """A sign stood before it: such operands escape Apache's checks of literals."""
 
 
-@dataclass(frozen=True, slots=True)
-class Equal:
+class Equal(msgspec.Struct, frozen=True, gc=False):
     """``=``; the operand to the left decides what a null gives."""
 
     left: Node
@@ -58,8 +56,7 @@ class Equal:
     depth: int
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(msgspec.Struct, frozen=True, gc=False):
     """``<``, ``<=``, ``>`` or ``>=``: always of numbers."""
 
     operator: str
@@ -67,26 +64,22 @@ class Order:
     right: Node
 
 
-@dataclass(frozen=True, slots=True)
-class Not:
+class Not(msgspec.Struct, frozen=True, gc=False):
     operand: Logic
     depth: int
 
 
-@dataclass(frozen=True, slots=True)
-class And:
+class And(msgspec.Struct, frozen=True, gc=False):
     terms: tuple[Logic, ...]
     depth: int
 
 
-@dataclass(frozen=True, slots=True)
-class Or:
+class Or(msgspec.Struct, frozen=True, gc=False):
     terms: tuple[Logic, ...]
     depth: int
 
 
-@dataclass(frozen=True, slots=True)
-class In:
+class In(msgspec.Struct, frozen=True, gc=False):
     name: str
     texts: frozenset[str]
     negated: bool
@@ -98,8 +91,7 @@ class TextTestKind(Enum):
     ENDSWITH = "ENDSWITH"
 
 
-@dataclass(frozen=True, slots=True)
-class TextTest:
+class TextTest(msgspec.Struct, frozen=True, gc=False):
     """Never null: false for whatever is not a text, negated or not."""
 
     test: TextTestKind
@@ -109,15 +101,13 @@ class TextTest:
     depth: int
 
 
-@dataclass(frozen=True, slots=True)
-class Cast:
+class Cast(msgspec.Struct, frozen=True, gc=False):
     """A property where a truth value is wanted. Its text never is one: false when it is there, else null."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Void:
+class Void(msgspec.Struct, frozen=True, gc=False):
     """A condition behind a sign: evaluated, since it may be unreadable, then null."""
 
     operand: Logic

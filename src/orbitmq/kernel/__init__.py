@@ -4,6 +4,14 @@
 twin. One of them is chosen at import, and every name here is that one's (``chosen.py``).
 """
 
-from orbitmq.kernel.chosen import NAME, body_crc, java_hash_bytes
+from orbitmq.kernel.chosen import (
+    NAME,
+    Filter,
+    body_crc,
+    java_hash_bytes,
+    pull_answer,
+    pull_fields,
+    select,
+)
 
-__all__ = ["NAME", "body_crc", "java_hash_bytes"]
+__all__ = ["NAME", "Filter", "body_crc", "java_hash_bytes", "pull_answer", "pull_fields", "select"]

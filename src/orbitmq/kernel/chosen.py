@@ -11,9 +11,18 @@ import os
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
-__all__ = ["API", "NAME", "body_crc", "java_hash_bytes"]
+__all__ = [
+    "API",
+    "NAME",
+    "Filter",
+    "body_crc",
+    "java_hash_bytes",
+    "pull_answer",
+    "pull_fields",
+    "select",
+]
 
-API: Final = 1
+API: Final = 2
 """Of the functions below and their signatures; ``kernel/src/lib.rs`` has the same number."""
 
 
@@ -48,6 +57,12 @@ NAME: Final = "plain" if _fast is None else "fast"
 
 if TYPE_CHECKING or _fast is None:
     from orbitmq.kernel.plain.hashes import body_crc, java_hash_bytes
+    from orbitmq.kernel.plain.pulls import pull_answer, pull_fields
+    from orbitmq.kernel.plain.select import Filter, select
 else:
+    Filter = _fast.Filter
     body_crc = _fast.body_crc
     java_hash_bytes = _fast.java_hash_bytes
+    pull_answer = _fast.pull_answer
+    pull_fields = _fast.pull_fields
+    select = _fast.select

@@ -13,6 +13,7 @@ from typing import Final
 
 from orbitmq.codes import Property
 from orbitmq.errors import CorruptionError
+from orbitmq.kernel import Filter
 from orbitmq.record.layout import BLANK, BLANK_BYTES, MAGIC_V1
 from orbitmq.record.scan import EndKind, scan
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
@@ -377,12 +378,12 @@ class MessageStore:
         max_count: int,
         *,
         max_bytes: int | None = None,
-        tag_codes: frozenset[int] | None = None,
-        predicate: Callable[[memoryview], bool] | None = None,
+        wanted: Filter | None = None,
     ) -> ReadResult:
         """Records of a queue from ``offset``, whole and in order. Never raises for any offset.
 
-        ``tag_codes`` lets through units with one of these codes; ``predicate`` then sees the record itself.
+        ``wanted`` selects by tag code, by SQL program or both; without it every record is returned. Counts and bytes
+        are bounded by the store's own limits, too. ``next_offset`` is where to go on, also when nothing was found.
         """
         return self._reader.read(
             topic,
@@ -390,8 +391,7 @@ class MessageStore:
             offset,
             max_count,
             max_bytes=max_bytes,
-            tag_codes=tag_codes,
-            predicate=predicate,
+            wanted=wanted,
         )
 
     def record_at(self, log_offset: int, size: int | None = None) -> memoryview | None:

@@ -16,11 +16,12 @@ from typing import Final
 
 import msgspec
 
+from orbitmq.kernel import Filter
 from orbitmq.transport.connection import Connection
 from orbitmq.wire.frame import Frame
-from orbitmq.wire.headers.consume import PullMessageRequest
+from orbitmq.wire.pulls import PullFields
 
-__all__ = ["PullFilter", "PullWaiters", "WaitingPull"]
+__all__ = ["PullWaiters", "WaitingPull"]
 
 logger = logging.getLogger(__name__)
 
@@ -28,20 +29,13 @@ TICK_S: Final = 0.1
 _PURGE_TICKS: Final = 100
 
 
-class PullFilter(msgspec.Struct, frozen=True):
-    """How a subscription selects messages: by tag hash on the queue, then by looking at the record."""
-
-    tag_codes: frozenset[int] | None = None
-    predicate: Callable[[memoryview], bool] | None = None
-
-
 class WaitingPull(msgspec.Struct):
     """A pull request on hold."""
 
     frame: Frame
     connection: Connection
-    request: PullMessageRequest
-    filter: PullFilter
+    request: PullFields
+    wanted: Filter | None
     deadline_s: float
     """Loop time at which it is answered whatever happened."""
     looked_until: int

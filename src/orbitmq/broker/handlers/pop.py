@@ -15,7 +15,6 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.delivery.pull_waiters import PullFilter
 from orbitmq.broker.pop.receipts import (
     ORDERED_QUEUE_ID,
     RETRY_TOPIC_V1,
@@ -42,6 +41,7 @@ from orbitmq.errors import (
     SystemBusy,
     TopicNotFound,
 )
+from orbitmq.kernel import Filter
 from orbitmq.model.names import pop_retry_topic, retry_topic
 from orbitmq.model.subscription import ALL_TAGS, SubscriptionData, parse_subscription
 from orbitmq.model.topic import TopicConfig
@@ -82,7 +82,6 @@ _UNSET: Final = "not set any response code"
 """The remark of Apache's answers that nobody gave one."""
 _LEARN_MS: Final = 60_000
 _LEARNT_MAX: Final = 10_000
-_EVERYTHING: Final = PullFilter()
 _ZEROS: Final = {"invisibleTime": "0", "restNum": "0", "popTime": "0", "reviveQid": "0"}
 _CHANGE_ZEROS: Final = {"invisibleTime": "0", "popTime": "0", "reviveQid": "0"}
 
@@ -105,21 +104,18 @@ _LONG_NAMES: Final = {
 
 
 class SqlFilters(Protocol):
-    """Turns subscriptions that are not by tag into predicates on records."""
+    """Turns subscriptions that are not by tag into filters."""
 
-    def filter_for(self, group: str, subscription: SubscriptionData, *, from_request: bool) -> PullFilter:
+    def filter_for(self, group: str, subscription: SubscriptionData, *, from_request: bool) -> Filter:
         """Raises ``SubscriptionParseFailed``."""
 
 
 @lru_cache(maxsize=4096)
-def _parsed(topic: str, expression: str, kind: str) -> tuple[SubscriptionData, PullFilter | None]:
-    """A subscription and, for one by tag, its filter."""
+def _parsed(topic: str, expression: str, kind: str) -> tuple[SubscriptionData, Filter | None]:
+    """A subscription and, for one by tag that does not take all, its filter."""
     subscription = parse_subscription(topic, expression, kind)
-    if not subscription.is_tag_type:
-        return subscription, None
-    return subscription, _EVERYTHING if subscription.takes_all else PullFilter(
-        tag_codes=subscription.code_set
-    )
+    by_some_tags = subscription.is_tag_type and not subscription.takes_all
+    return subscription, Filter(subscription.code_set) if by_some_tags else None
 
 
 @dataclass(kw_only=True, eq=False)
@@ -316,12 +312,12 @@ class PopHandlers:
             raise TopicNotFound(f"topic[{name}] not exist, apply first please! \n{_FAQ}")
         return topic
 
-    def _selection(self, group: str, topic: str, expression: str | None, kind: str | None) -> PullFilter:
+    def _selection(self, group: str, topic: str, expression: str | None, kind: str | None) -> Filter | None:
         if not expression or expression == ALL_TAGS:
-            return _EVERYTHING
+            return None
         try:
             subscription, selection = _parsed(topic, expression, kind or "TAG")
-            if selection is None:
+            if not subscription.is_tag_type:
                 selection = self.sql_filters.filter_for(group, subscription, from_request=True)
         except SubscriptionParseFailed:
             raise SubscriptionParseFailed("parse the consumer's subscription failed") from None
@@ -496,7 +492,7 @@ class PopHandlers:
             () if ordered else self.service.retry_topics(name, group),
         )
         config = self.config
-        if selection is _EVERYTHING or not config.pop_notification_filtered:
+        if selection is None or not config.pop_notification_filtered:
             return self.service.has_messages(question)
 
         def matches(topic_name: str, queue_id: int, start: int, waiting: int) -> bool:
@@ -507,8 +503,7 @@ class PopHandlers:
                 queue_id,
                 start,
                 1,
-                tag_codes=selection.tag_codes,
-                predicate=selection.predicate,
+                wanted=selection,
             )
             return found.count > 0
 

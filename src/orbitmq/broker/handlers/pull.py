@@ -12,13 +12,13 @@ from functools import lru_cache
 from typing import Final, Protocol
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.delivery.pull_waiters import PullFilter, PullWaiters, WaitingPull
+from orbitmq.broker.delivery.pull_waiters import PullWaiters, WaitingPull
 from orbitmq.broker.figures.stats import BrokerStats
 from orbitmq.broker.tables.clients import ConsumerTable
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.codes import Perm, PullFlag, RequestCode, ResponseCode, SerializeType, Version
+from orbitmq.codes import Perm, PullFlag, RequestCode, ResponseCode, SerializeType
 from orbitmq.errors import (
     InvalidParameter,
     NoPermission,
@@ -29,6 +29,7 @@ from orbitmq.errors import (
     SystemBusy,
     TopicNotFound,
 )
+from orbitmq.kernel import Filter, pull_answer
 from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.subscription import SubscriptionData, parse_subscription
 from orbitmq.model.topic import TopicConfig
@@ -38,8 +39,7 @@ from orbitmq.store.types import ReadResult, ReadStatus
 from orbitmq.transport.connection import Connection
 from orbitmq.transport.router import RawRoute
 from orbitmq.wire.frame import Frame, encode_response
-from orbitmq.wire.headers.consume import PullMessageRequest
-from orbitmq.wire.pull_fields import encode_pull_answer, read_pull
+from orbitmq.wire.pulls import PullFields, read_pull
 
 __all__ = ["PullHandlers", "SqlFilters"]
 
@@ -51,14 +51,7 @@ _SUBSCRIPTION: Final = int(PullFlag.SUBSCRIPTION)
 _FAQ: Final = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 _SUSPEND_MS_MAX: Final = 3_600_000
 """A peer may ask for less; more would only keep a dead request longer."""
-_EVERYTHING: Final = PullFilter()
 _MASTER_ID: Final = 0
-
-_JSON_REPLY: Final = (
-    b'{"code":%d,"extFields":{"suggestWhichBrokerId":"%d","groupSysFlag":"%d","nextBeginOffset":"%d",'
-    b'"maxOffset":"%d","minOffset":"%d","topicSysFlag":"%d"},"flag":1,"language":"PYTHON","opaque":%d,'
-    b'"remark":"%b","serializeTypeCurrentRPC":"JSON","version":' + str(Version.OURS).encode() + b"}"
-)
 
 _CODE_OF: Final = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
@@ -72,9 +65,9 @@ _CODE_OF: Final = {
 
 
 class SqlFilters(Protocol):
-    """Turns subscriptions that are not by tag into predicates on records."""
+    """Turns subscriptions that are not by tag into filters."""
 
-    def filter_for(self, group: str, subscription: SubscriptionData, *, from_request: bool) -> PullFilter:
+    def filter_for(self, group: str, subscription: SubscriptionData, *, from_request: bool) -> Filter:
         """Raises ``FilterDataNotExist``, ``FilterDataNotLatest`` or ``SubscriptionParseFailed``."""
 
 
@@ -84,8 +77,8 @@ def _parsed(topic: str, expression: str | None, kind: str | None) -> Subscriptio
 
 
 @lru_cache(maxsize=4096)
-def _tag_filter(codes: frozenset[int]) -> PullFilter:
-    return PullFilter(tag_codes=codes)
+def _tag_filter(codes: frozenset[int]) -> Filter:
+    return Filter(codes)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -121,7 +114,7 @@ class PullHandlers:
         """PULL_MESSAGE (11)."""
         request = read_pull(frame)
         topic, group = self._check(request, connection)
-        selection = self._filter(request, group)
+        wanted = self._filter(request, group)
         flags = request.sys_flag
         if flags & _COMMIT and flags & _SUSPEND:
             self.offsets.commit(
@@ -134,12 +127,12 @@ class PullHandlers:
         reset = self.offsets.take_reset(request.consumer_group, request.topic, request.queue_id)
         if reset is not None:
             return self._reply_reset(frame, request, topic, group, reset)
-        result = self._read(request, request.queue_offset, selection)
+        result = self._read(request, request.queue_offset, wanted)
         code = self._code(request, result)
         if (
             code == ResponseCode.PULL_NOT_FOUND
             and flags & _SUSPEND
-            and self._park(frame, connection, request, selection, result)
+            and self._park(frame, connection, request, wanted, result)
         ):
             return None
         return self._reply(frame, request, topic, group, result, code)
@@ -147,7 +140,7 @@ class PullHandlers:
     # -- checks ----------------------------------------------------------------------------------------
 
     def _check(
-        self, request: PullMessageRequest, connection: Connection
+        self, request: PullFields, connection: Connection
     ) -> tuple[TopicConfig, SubscriptionGroupConfig]:
         config = self.config
         if self.config.is_slave and not config.slave_read_enabled:
@@ -173,7 +166,7 @@ class PullHandlers:
             )
         return topic, group
 
-    def _filter(self, request: PullMessageRequest, group: SubscriptionGroupConfig) -> PullFilter:
+    def _filter(self, request: PullFields, group: SubscriptionGroupConfig) -> Filter | None:
         from_request = bool(request.sys_flag & _SUBSCRIPTION)
         if from_request:
             subscription = _parsed(request.topic, request.subscription, request.expression_type)
@@ -181,7 +174,7 @@ class PullHandlers:
             subscription = self._registered(request, group)
         if subscription.is_tag_type:
             if subscription.takes_all or subscription.class_filter_mode:
-                return _EVERYTHING
+                return None
             return _tag_filter(subscription.code_set)
         if self.sql_filters is None or not self.config.property_filter_enabled:
             raise ServerError(
@@ -189,7 +182,7 @@ class PullHandlers:
             )
         return self.sql_filters.filter_for(request.consumer_group, subscription, from_request=from_request)
 
-    def _registered(self, request: PullMessageRequest, group: SubscriptionGroupConfig) -> SubscriptionData:
+    def _registered(self, request: PullFields, group: SubscriptionGroupConfig) -> SubscriptionData:
         members = self.consumers.group(request.consumer_group)
         if members is None:
             raise SubscriptionNotExist(f"the consumer's group info not exist\n{_FAQ}")
@@ -213,7 +206,7 @@ class PullHandlers:
 
     # -- reading ---------------------------------------------------------------------------------------
 
-    def _read(self, request: PullMessageRequest, offset: int, selection: PullFilter) -> ReadResult:
+    def _read(self, request: PullFields, offset: int, wanted: Filter | None) -> ReadResult:
         started = self.clock.monotonic()
         result = self.store.read(
             request.topic,
@@ -221,8 +214,7 @@ class PullHandlers:
             offset,
             request.max_msg_nums,
             max_bytes=request.max_msg_bytes,
-            tag_codes=selection.tag_codes,
-            predicate=selection.predicate,
+            wanted=wanted,
         )
         elapsed_s = self.clock.monotonic() - started
         if elapsed_s > self.stats.get_time_max_s:
@@ -231,7 +223,7 @@ class PullHandlers:
             self.stats.misses += 1
         return result
 
-    def _code(self, request: PullMessageRequest, result: ReadResult) -> int:
+    def _code(self, request: PullFields, result: ReadResult) -> int:
         code = _CODE_OF.get(result.status)
         if code is None:  # no such queue, or an empty one
             if request.queue_offset == 0:
@@ -243,8 +235,8 @@ class PullHandlers:
         self,
         frame: Frame,
         connection: Connection,
-        request: PullMessageRequest,
-        selection: PullFilter,
+        request: PullFields,
+        wanted: Filter | None,
         result: ReadResult,
     ) -> bool:
         if self.config.long_polling_enabled:
@@ -255,7 +247,7 @@ class PullHandlers:
             return False
         deadline_s = asyncio.get_running_loop().time() + wait_ms / 1000
         return self.waiters.park(
-            WaitingPull(frame, connection, request, selection, deadline_s, result.next_offset)
+            WaitingPull(frame, connection, request, wanted, deadline_s, result.next_offset)
         )
 
     def _retry(self, waiting: WaitingPull, expired: bool) -> bool:
@@ -281,7 +273,7 @@ class PullHandlers:
                 waiting.connection.send(self._reply_reset(waiting.frame, request, topic, group, reset))
                 return True
         offset = request.queue_offset if expired else max(request.queue_offset, waiting.looked_until)
-        result = self._read(request, offset, waiting.filter)
+        result = self._read(request, offset, waiting.wanted)
         code = self._code(request, result)
         if not expired:
             if result.status is ReadStatus.NO_MATCHED_MESSAGE:
@@ -297,7 +289,7 @@ class PullHandlers:
     def _reply_reset(
         self,
         frame: Frame,
-        request: PullMessageRequest,
+        request: PullFields,
         topic: TopicConfig,
         group: SubscriptionGroupConfig,
         offset: int,
@@ -313,7 +305,7 @@ class PullHandlers:
     def _reply(
         self,
         frame: Frame,
-        request: PullMessageRequest,
+        request: PullFields,
         topic: TopicConfig,
         group: SubscriptionGroupConfig,
         result: ReadResult,
@@ -344,32 +336,13 @@ class PullHandlers:
         group: SubscriptionGroupConfig,
         suggested: int,
     ) -> bytes:
-        """One template per header form; the slices are joined behind it, their only copy."""
-        size_bytes = result.size_bytes if result.slices else 0
-        if frame.serialize_type != _ROCKETMQ:
-            header = _JSON_REPLY % (
-                code,
-                suggested,
-                group.group_sys_flag,
-                result.next_offset,
-                result.max_offset,
-                result.min_offset,
-                topic.topic_sys_flag,
-                frame.opaque,
-                remark.encode(),
-            )
-            size = len(header)
-            head = (size + 4 + size_bytes).to_bytes(4, "big") + size.to_bytes(4, "big") + header
-        else:
-            numbers = (
-                suggested,
-                result.next_offset,
-                result.min_offset,
-                result.max_offset,
-                topic.topic_sys_flag,
-                group.group_sys_flag,
-            )
-            head = encode_pull_answer(frame.opaque, code, remark.encode(), size_bytes, numbers)
-        if not size_bytes:
-            return head
-        return b"".join((head, *result.slices))
+        numbers = (
+            suggested,
+            result.next_offset,
+            result.min_offset,
+            result.max_offset,
+            topic.topic_sys_flag,
+            group.group_sys_flag,
+        )
+        is_binary = frame.serialize_type == _ROCKETMQ
+        return pull_answer(is_binary, frame.opaque, code, remark.encode(), numbers, result.slices)

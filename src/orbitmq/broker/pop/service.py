@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.delivery.pull_waiters import PullFilter
 from orbitmq.broker.delivery.put import PutDoor
 from orbitmq.broker.figures.stats import BrokerStats
 from orbitmq.broker.pop.checkpoint_log import CheckpointLog
@@ -39,6 +38,7 @@ from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import Property
 from orbitmq.errors import BrokerError, CorruptionError, MessageIllegal, RecordError
+from orbitmq.kernel import Filter
 from orbitmq.model.names import RETRY_PREFIX, pop_retry_topic
 from orbitmq.model.topic import PERM_READ_WRITE
 from orbitmq.record.codec import decode_record, encode_record
@@ -54,7 +54,6 @@ __all__ = ["Handout", "PopQuestion", "PopService"]
 
 logger = logging.getLogger(__name__)
 
-_EVERYTHING: Final = PullFilter()
 _SCANS_MAX: Final = 16
 """Reads of one queue in one pop while a filter lets nothing through."""
 _ACK_WAIT_S: Final = 0.1
@@ -91,7 +90,7 @@ class PopQuestion:
     max_count: int
     invisible_ms: int
     from_newest: bool
-    selection: PullFilter
+    selection: Filter | None
     ordered: bool = False
     attempt_id: str | None = None
     retry_topics: Sequence[str] = ()
@@ -268,13 +267,13 @@ class PopService:
         for name in question.retry_topics:
             config = self.topics.configs.get(name)
             for queue_id in range(config.read_queue_nums) if config is not None else ():
-                self._pop_queue(question, (name, queue_id), _EVERYTHING, handout, checkpoints, commits)
+                self._pop_queue(question, (name, queue_id), None, handout, checkpoints, commits)
 
     def _pop_queue(
         self,
         question: PopQuestion,
         place: tuple[str, int],
-        selection: PullFilter,
+        selection: Filter | None,
         handout: Handout,
         checkpoints: list[Checkpoint],
         commits: list[tuple[str, int, int]],
@@ -347,7 +346,7 @@ class PopService:
         question: PopQuestion,
         place: tuple[str, int],
         start: int,
-        selection: PullFilter,
+        selection: Filter | None,
         count: int,
     ) -> tuple[ReadResult, int]:
         """Read from a position, which moves on past what the filter does not let through. Gives the result of the
@@ -360,8 +359,7 @@ class PopService:
                 queue_id,
                 start,
                 count,
-                tag_codes=selection.tag_codes,
-                predicate=selection.predicate,
+                wanted=selection,
             )
             status = result.status
             if status is ReadStatus.FOUND:

@@ -8,14 +8,12 @@ here is worth more than the next heartbeat, so an unreadable file is no reason n
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
-from functools import lru_cache
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 import msgspec
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.delivery.pull_waiters import PullFilter
 from orbitmq.codes import Property
 from orbitmq.errors import (
     BodyError,
@@ -24,23 +22,29 @@ from orbitmq.errors import (
     FilterDataNotLatest,
     SubscriptionParseFailed,
 )
-from orbitmq.filter import Selector, compile_selector
-from orbitmq.filter.compiler import record_properties
+from orbitmq.filter import Expression, compile_expression, encode_program
+from orbitmq.filter.tree import And, Constant, Equal, In, Logic, Or, depth
+from orbitmq.filter.tree import Property as PropertyNode
+from orbitmq.kernel import Filter
+from orbitmq.kernel.plain.java_numbers import Kind
 from orbitmq.model.names import RETRY_PREFIX
 from orbitmq.model.subscription import SQL92, SubscriptionData
-from orbitmq.record.properties import find_property
 from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.safe_file import CONTENT_BYTES_MAX, SafeFile
 from orbitmq.store.queues.bloom import BloomFilter
 from orbitmq.wire import javajson
 
-__all__ = ["BloomData", "ConsumerFilters", "FilterData", "compile_expression"]
+__all__ = ["BloomData", "ConsumerFilters", "FilterData", "compile_subscription"]
 
 logger = logging.getLogger(__name__)
 
 _LOADED_DEAD_MS: Final = 30_000
 """Filters found at start count as dead for this long already: as far as anyone knows, their groups are gone."""
-_RETRY_TOPIC: Final = Property.RETRY_TOPIC.encode()
+_NEW_CHARS_MAX: Final = 8192
+"""Of new expressions that one heartbeat may bring, beside the first: parsing more would hold up everybody else. The
+rest is taken over from the next heartbeats."""
+_NULL: Final = Constant(None, Kind.NULL)
+_RETRY_TOPIC: Final = PropertyNode(str(Property.RETRY_TOPIC))
 
 
 class BloomData(msgspec.Struct, frozen=True, rename="camel"):
@@ -76,22 +80,31 @@ class FilterData(msgspec.Struct, rename="camel", kw_only=True):
 
 class _Entry(msgspec.Struct):
     data: FilterData
-    selector: Selector
-    filter: PullFilter
+    expression: Expression
     bits: int
     """Its bits in the bitmap, the first bit lowest."""
 
 
-def compile_expression(expression_type: str, expression: str) -> Selector:
-    """Raises ``SubscriptionParseFailed``, also for a type nobody knows."""
+def compile_subscription(expression_type: str, expression: str) -> Expression:
+    """Raises ``SubscriptionParseFailed``, also for an unknown type."""
     if expression_type != SQL92:
         raise SubscriptionParseFailed(f"{expression_type!r} is no type of filter; TAG and {SQL92} are")
-    return compile_selector(expression)
+    return compile_expression(expression)
 
 
-@lru_cache(maxsize=1024)
-def _unregistered(expression_type: str, expression: str) -> PullFilter:
-    return PullFilter(predicate=compile_expression(expression_type, expression))
+def _retry_filter(entries: dict[str, Expression]) -> Filter:
+    """A retried message is selected by the expression for the topic it came from, by any if there is none.
+
+    As an expression: ``topic IS NULL OR topic NOT IN (...) OR topic = 'A' AND ... OR topic = 'B' AND ...``.
+    """
+    terms: list[Logic] = [
+        Equal(_RETRY_TOPIC, _NULL, 2),
+        In(_RETRY_TOPIC.name, frozenset(entries), negated=True),
+    ]
+    for topic, expression in entries.items():
+        is_topic = Equal(_RETRY_TOPIC, Constant(topic, Kind.TEXT), 2)
+        terms.append(And((is_topic, expression.tree), 1 + max(2, depth(expression.tree))))
+    return Filter(None, encode_program(Or(tuple(terms), 1 + max(map(depth, terms)))))
 
 
 class ConsumerFilters:
@@ -102,18 +115,20 @@ class ConsumerFilters:
         self._clock = clock
         self._file = file
         self._by_topic: dict[str, dict[str, _Entry]] = {}
+        self._retry_filters: dict[str, Filter] = {}
+        """By group; made when asked for, forgotten when any expression changes."""
         self._dirty = False
         self.bloom = BloomFilter.sized(config.filter_error_percent, config.filter_consumers_expected)
 
     # -- what pulls ask --------------------------------------------------------------------------------
 
-    def filter_for(self, group: str, subscription: SubscriptionData, *, from_request: bool) -> PullFilter:
+    def filter_for(self, group: str, subscription: SubscriptionData, *, from_request: bool) -> Filter:
         """The filter of a subscription that is not by tag. Raises ``FilterDataNotExist``, ``FilterDataNotLatest`` or
         ``SubscriptionParseFailed``."""
         if self._config.filter_retries and subscription.topic.startswith(RETRY_PREFIX):
-            return PullFilter(predicate=self._retry_predicate(group))
+            return self._retry_filter(group)
         if from_request:
-            return _unregistered(subscription.expression_type, subscription.sub_string)
+            return compile_subscription(subscription.expression_type, subscription.sub_string).filter
         entry = self._by_topic.get(subscription.topic, {}).get(group)
         if entry is None:
             raise FilterDataNotExist(
@@ -123,17 +138,16 @@ class ConsumerFilters:
             raise FilterDataNotLatest(
                 f"the filter of group {group} for topic {subscription.topic} is older than its subscription"
             )
-        return entry.filter
+        return entry.expression.filter
 
-    def _retry_predicate(self, group: str) -> Callable[[memoryview], bool]:
-        """A retried message is judged by the expression for the topic it came from."""
-
-        def matches(record: memoryview) -> bool:
-            topic = find_property(record_properties(record), _RETRY_TOPIC)
-            found = self._by_topic.get(topic.decode("utf-8", "replace") if topic else "", {}).get(group)
-            return found is None or found.selector.matches(record)
-
-        return matches
+    def _retry_filter(self, group: str) -> Filter:
+        found = self._retry_filters.get(group)
+        if found is None:
+            entries = {
+                topic: groups[group].expression for topic, groups in self._by_topic.items() if group in groups
+            }
+            found = self._retry_filters[group] = _retry_filter(entries)
+        return found
 
     def bitmap(self, topic: str, properties: bytes) -> bytes:
         """The bits of every group whose expression selects a message; empty when no group has one for the topic.
@@ -147,7 +161,7 @@ class ConsumerFilters:
             return b""
         bits = 0
         for entry in groups.values():
-            if entry.selector.matches_properties(properties):
+            if entry.expression.filter.matches_properties(properties):
                 bits |= entry.bits
         return bits.to_bytes(self.bloom.byte_count, "little")
 
@@ -155,13 +169,23 @@ class ConsumerFilters:
 
     def subscribed(self, group: str, subscriptions: Collection[SubscriptionData]) -> None:
         """Take over the expressions of a heartbeat; topics the group left out are dead from now on."""
+        new_chars = 0
         for subscription in subscriptions:
-            if not subscription.is_tag_type and subscription.sub_string:
-                self._register(group, subscription)
+            if subscription.is_tag_type or not subscription.sub_string:
+                continue
+            if not self._is_known(group, subscription):
+                new_chars += len(subscription.sub_string)
+                if _NEW_CHARS_MAX < new_chars != len(subscription.sub_string):
+                    continue
+            self._register(group, subscription)
         topics = {subscription.topic for subscription in subscriptions}
         for entry in self._of_group(group):
             if entry.data.topic not in topics and not entry.data.dead:
                 self._bury(entry)
+
+    def _is_known(self, group: str, subscription: SubscriptionData) -> bool:
+        known = self._by_topic.get(subscription.topic, {}).get(group)
+        return known is not None and known.data.expression == subscription.sub_string
 
     def group_gone(self, group: str) -> None:
         """The last member of a group left."""
@@ -187,11 +211,12 @@ class ConsumerFilters:
                 data.mark_alive()
                 return
         try:
-            selector = compile_expression(subscription.expression_type, expression)
+            compiled = compile_subscription(subscription.expression_type, expression)
         except SubscriptionParseFailed as error:
             # The pulls of the group are refused from now on, which is how its members get to know.
             logger.warning("filter refused group=%s topic=%s error=%s", group, topic, error)
             if groups.pop(group, None) is not None:
+                self._retry_filters.clear()
                 self._dirty = True
             return
         data = FilterData(
@@ -203,25 +228,25 @@ class ConsumerFilters:
             expression_type=subscription.expression_type,
             topic=topic,
         )
-        self._put(data, selector)
+        self._put(data, compiled)
         self._dirty = True
         logger.info("filter registered group=%s topic=%s expression=%r", group, topic, expression)
-        if selector.ignored_from is not None:
+        if compiled.ignored_from is not None:
             logger.warning(
                 "text behind a filter expression is ignored group=%s topic=%s column=%d ignored=%r",
                 group,
                 topic,
-                selector.ignored_from + 1,
-                expression[selector.ignored_from :],
+                compiled.ignored_from + 1,
+                expression[compiled.ignored_from :],
             )
 
-    def _put(self, data: FilterData, selector: Selector) -> None:
+    def _put(self, data: FilterData, expression: Expression) -> None:
         assert data.bloom_filter_data is not None
         bits = 0
         for position in data.bloom_filter_data.bit_pos:
             bits |= 1 << position
-        entry = _Entry(data, selector, PullFilter(predicate=selector), bits)
-        self._by_topic.setdefault(data.topic, {})[data.consumer_group] = entry
+        self._by_topic.setdefault(data.topic, {})[data.consumer_group] = _Entry(data, expression, bits)
+        self._retry_filters.clear()
 
     def _of_group(self, group: str) -> Iterator[_Entry]:
         for groups in self._by_topic.values():
@@ -249,7 +274,7 @@ class ConsumerFilters:
             return
         for data in loaded:
             try:
-                selector = compile_expression(data.expression_type, data.expression)
+                compiled = compile_subscription(data.expression_type, data.expression)
             except SubscriptionParseFailed as error:
                 logger.warning(
                     "filter not loaded group=%s topic=%s error=%s", data.consumer_group, data.topic, error
@@ -258,7 +283,7 @@ class ConsumerFilters:
             if data.dead_time == 0:
                 data.mark_dead(self._clock.now_ms() - _LOADED_DEAD_MS)
             data.dead = True
-            self._put(data, selector)
+            self._put(data, compiled)
 
     def persist(self) -> None:
         """Forget what has been dead too long, and write the file if anything changed."""
@@ -285,6 +310,7 @@ class ConsumerFilters:
             for group, entry in list(groups.items()):
                 if entry.data.dead and entry.data.dead_time <= horizon_ms:
                     del groups[group]
+                    self._retry_filters.clear()
                     self._dirty = True
                     logger.info("filter forgotten group=%s topic=%s", group, topic)
             if not groups:

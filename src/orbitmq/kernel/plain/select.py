@@ -1,1 +1,120 @@
-"""Plain kernel: select."""
+"""Which records of a queue a read returns (Apache: ``DefaultMessageStore.getMessage``, ``MessageFilter``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from struct import Struct
+from typing import Final
+
+from orbitmq.kernel.plain.sql import Node, parse_program, selects
+
+__all__ = ["Filter", "record_properties", "select"]
+
+_UNIT: Final = Struct(">qiq")
+"""Log offset, record size, tag code."""
+_EXTENSION_ADDRESS_MAX: Final = -(2**31) - 1
+_FIXED_BYTES: Final = 88
+_HOST_V6_MORE_BYTES: Final = 12
+_MAGIC_V1: Final = 0xDAA320A7
+_MAGIC_V2: Final = 0xDAA320AB
+
+
+class Filter:
+    """What a subscription selects: records with one of the tag codes (None: any) for which an SQL program (None:
+    none; see ``orbitmq.kernel.sql_program``) is true.
+
+    Tag codes are hashes, so other tags may pass: as with Apache, the client compares the tags themselves. A unit that
+    holds the address of an extension in place of a tag code passes.
+    """
+
+    def __init__(self, tag_codes: Iterable[int] | None = None, program: bytes | None = None) -> None:
+        """Raises ``ValueError`` for a program that cannot be read."""
+        self._tag_codes = None if tag_codes is None else frozenset(tag_codes)
+        self._root: Node | None = None
+        self._node_count = 0
+        if program is not None:
+            self._root, self._node_count = parse_program(program)
+
+    @property
+    def has_tags(self) -> bool:
+        return self._tag_codes is not None
+
+    @property
+    def node_count(self) -> int:
+        """Nodes of the program: what a record costs."""
+        return self._node_count
+
+    def matches_code(self, tag_code: int) -> bool:
+        codes = self._tag_codes
+        return codes is None or tag_code in codes or tag_code <= _EXTENSION_ADDRESS_MAX
+
+    def matches_properties(self, properties: bytes) -> bool:
+        """Whether the program selects a message with that property text."""
+        return self._root is None or selects(self._root, properties)
+
+    def matches_record(self, record: bytes | memoryview) -> bool:
+        """The same for a stored record; one without readable properties is not selected."""
+        if self._root is None:
+            return True
+        properties = record_properties(record)
+        return properties is not None and selects(self._root, properties)
+
+
+def record_properties(record: bytes | memoryview) -> bytes | None:
+    """The property text of a record: from behind its size to the end of the record. None for what is not a record."""
+    if len(record) < _FIXED_BYTES:
+        return None
+    magic = int.from_bytes(record[4:8], "big")
+    sys_flag = int.from_bytes(record[36:40], "big")
+    at = _FIXED_BYTES
+    at += _HOST_V6_MORE_BYTES if sys_flag & 0x10 else 0
+    at += _HOST_V6_MORE_BYTES if sys_flag & 0x20 else 0
+    if at > len(record):
+        return None
+    at += int.from_bytes(record[at - 4 : at], "big")
+    topic_size_bytes = 2 if magic == _MAGIC_V2 else 1
+    if magic not in (_MAGIC_V1, _MAGIC_V2) or at + topic_size_bytes > len(record):
+        return None
+    at += topic_size_bytes + int.from_bytes(record[at : at + topic_size_bytes], "big")
+    if at + 2 > len(record):
+        return None
+    return bytes(record[at + 2 :])
+
+
+def select(
+    units: bytes,
+    at: int,
+    window: memoryview | bytes,
+    window_offset: int,
+    limits: tuple[int, int],
+    taken: tuple[int, int],
+    wanted: Filter | None,
+) -> tuple[int, int, int, list[int], bool]:
+    """Select records of consume queue units, from unit number ``at`` on.
+
+    ``window`` is a part of the log that begins at log offset ``window_offset``. ``limits``: most records and most
+    bytes of the whole read, whose first record is selected however large it is. ``taken``: what it has already.
+    Returns the number of the first unit not looked at, records and bytes taken, the positions in the window where
+    slices begin and end (records that are neighbours share one), and whether a unit was met whose record does not lie
+    in the window: it is the first not looked at.
+    """
+    count_max, bytes_max = limits
+    count, total = taken
+    bounds: list[int] = []
+    while at < len(units) // _UNIT.size and count < count_max:
+        log_offset, size, tag_code = _UNIT.unpack_from(units, at * _UNIT.size)
+        start, end = log_offset - window_offset, log_offset - window_offset + size
+        if size <= 0 or start < 0 or end > len(window):
+            return at, count, total, bounds, True
+        if wanted is None or wanted.matches_code(tag_code):
+            if count and total + size > bytes_max:
+                break
+            if wanted is None or wanted.matches_record(window[start:end]):
+                count += 1
+                total += size
+                if bounds and bounds[-1] == start:
+                    bounds[-1] = end
+                else:
+                    bounds += (start, end)
+        at += 1
+    return at, count, total, bounds, False

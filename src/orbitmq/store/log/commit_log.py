@@ -183,6 +183,28 @@ class CommitLog:
             (store_ms,) = _TIME.unpack_from(head, 68)
         return int(store_ms)
 
+    def window(self, log_offset: int, limit: int | None = None) -> tuple[memoryview, int] | None:
+        """The intact part of the log around an offset, within one segment, and the log offset it begins at.
+
+        It ends at the end of the log, or at ``limit``. None when the offset lies in none.
+        """
+        end = self.end if limit is None else min(limit, self.end)
+        if not 0 <= log_offset < end:
+            return None
+        start = log_offset - log_offset % self.segment_bytes
+        view = self.segments.view(start)
+        if view is None:
+            return None
+        low, high = start, min(start + self.segment_bytes, end)
+        for damage_start, damage_end in self.damaged:
+            if damage_start <= log_offset < damage_end:
+                return None
+            if damage_end <= log_offset:
+                low = max(low, damage_end)
+            else:
+                high = min(high, damage_start)
+        return view[low - start : high - start], low
+
     def in_damage(self, log_offset: int) -> bool:
         """Whether the offset lies in a range that recovery skipped."""
         return any(start <= log_offset < end for start, end in self.damaged)

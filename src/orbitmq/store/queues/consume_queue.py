@@ -26,7 +26,6 @@ from orbitmq.store.layout import (
     offset_of_name,
 )
 from orbitmq.store.log.segment import zero_range
-from orbitmq.store.write.property_dictionary import TextColumn
 
 __all__ = ["TAIL_BYTES_MAX", "ConsumeQueue", "HandleCache"]
 
@@ -94,7 +93,6 @@ class ConsumeQueue:
         "queue_id",
         "tail",
         "tail_start",
-        "texts",
         "topic",
         "topic_field",
         "unsynced",
@@ -120,8 +118,6 @@ class ConsumeQueue:
         self._empty_at(0)
 
     def _empty_at(self, queue_offset: int) -> None:
-        self.texts: TextColumn | None = None
-        """Kept while the queue is read through an expression."""
         self.min_offset = queue_offset
         self.max_offset = queue_offset
         self.tail = bytearray()
@@ -174,7 +170,6 @@ class ConsumeQueue:
 
     def _end_at(self, queue_offset: int) -> None:
         """Make ``queue_offset`` the end; units in the tail at or behind it go, files are left alone."""
-        self.texts = None
         if queue_offset >= self.tail_start:
             del self.tail[(queue_offset - self.tail_start) * UNIT_BYTES :]
         else:

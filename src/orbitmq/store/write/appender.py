@@ -159,8 +159,6 @@ class Appender:
             tail += UNIT.pack(log_offset, size, tag_code)
             queue.max_offset = queue_offset + 1
             queue.log_end = log_offset + size
-            if queue.texts is not None:
-                queue.texts.add(properties)
             if len(tail) >= TAIL_BYTES_MAX:
                 self.write_tail(queue)
         if self._index is not None:
@@ -277,8 +275,6 @@ class Appender:
                 queue.tail += pack_unit(log_offset, size, tag_code)
                 queue.max_offset = queue_offset + 1
                 queue.log_end = log_offset + size
-                if queue.texts is not None:
-                    queue.texts.add(properties)
                 touched.append(queue)
             noted.append((topic, properties, sys_flag, log_offset, store_ms))
             results.append(Appended(log_offset, size, queue_offset, store_ms))
@@ -335,11 +331,6 @@ class Appender:
         queue.tail += units
         queue.max_offset = first + len(log_offsets)
         queue.log_end = log.end
-        if queue.texts is not None:
-            for text, count in (
-                ((row.properties, len(log_offsets)),) if row is not None else [(note[1], 1) for note in noted]
-            ):
-                queue.texts.add(text, count)
         if len(queue.tail) >= TAIL_BYTES_MAX:
             self.write_tail(queue)
         if self._index is not None:

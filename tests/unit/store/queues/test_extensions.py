@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.unit.store.support import ROOT, START_MS, bodies, message, open_store
 
+from orbitmq.kernel import Filter
 from orbitmq.record.hashing import java_hash
 from orbitmq.store.message_store import MessageStore
 from orbitmq.store.queues.consume_queue import ConsumeQueue
@@ -12,7 +13,7 @@ from orbitmq.testing.faulty_fs import FaultyFileSystem
 from orbitmq.testing.manual_clock import ManualClock
 
 EXT = f"{ROOT}/consumequeue_ext/"
-TAG1 = frozenset({java_hash("tag1")})
+TAG1 = Filter({java_hash("tag1")})
 
 
 def ext_store(fs: FaultyFileSystem, *, on: bool = True) -> MessageStore:
@@ -34,7 +35,7 @@ def matching(store: MessageStore, count: int) -> list[int]:
     found: list[int] = []
     offset = 0
     while offset < count:
-        result = store.read("TopicA", 0, offset, 1, tag_codes=TAG1)
+        result = store.read("TopicA", 0, offset, 1, wanted=TAG1)
         if result.count:
             found.append(result.next_offset - 1)
         offset = result.next_offset
@@ -49,7 +50,7 @@ def test_units_hold_addresses_of_tag_code_time_and_bitmap() -> None:
     expected = ExtUnit(java_hash("tag1"), START_MS, b"TopicAUNIQ")
     assert extension(store, 1) == expected
     assert matching(store, 3) == [1]
-    assert store.read("TopicA", 0, 0, 9, tag_codes=TAG1, predicate=lambda _: True).count == 1
+    assert store.read("TopicA", 0, 0, 9, wanted=TAG1).count == 1
     store.close()
     again = ext_store(fs)
     assert extension(again, 1) == expected

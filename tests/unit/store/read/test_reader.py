@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 from tests.unit.store.support import (
     FILE_UNITS,
@@ -15,6 +13,8 @@ from tests.unit.store.support import (
     open_store,
 )
 
+from orbitmq.filter import encode_program, parse
+from orbitmq.kernel import Filter
 from orbitmq.record.hashing import java_hash
 from orbitmq.store.message_store import MessageStore
 from orbitmq.store.types import ReadStatus
@@ -112,7 +112,7 @@ def test_old_messages_come_in_small_batches_and_point_to_a_replica() -> None:
     old, new = store.read("TopicA", 0, 0, 32), store.read("TopicA", 0, 39, 32)
     assert (old.count, old.from_disk) == (8, True)
     assert (new.count, new.from_disk) == (1, False)
-    filtered = store.read("TopicA", 0, 0, 32, tag_codes=frozenset(java_hash(f"tag{n}") for n in range(3)))
+    filtered = store.read("TopicA", 0, 0, 32, wanted=Filter(java_hash(f"tag{n}") for n in range(3)))
     assert (filtered.count, filtered.from_disk) == (8, True)
 
 
@@ -139,82 +139,75 @@ def test_messages_of_other_queues_between_are_left_out() -> None:
 
 def test_tag_filter_gives_matching_records_and_moves_past_the_others() -> None:
     store = store_with(8, segment_bytes=1 << 16)
-    found = store.read("TopicA", 0, 0, 32, tag_codes=frozenset({java_hash("tag1")}))
+    found = store.read("TopicA", 0, 0, 32, wanted=Filter({java_hash("tag1")}))
     assert (numbers(found.slices), found.next_offset) == ([1, 4, 7], 8)
-    nothing = store.read("TopicA", 0, 0, 32, tag_codes=frozenset({12345}))
+    nothing = store.read("TopicA", 0, 0, 32, wanted=Filter({12345}))
     assert (nothing.status, nothing.next_offset) == (ReadStatus.NO_MATCHED_MESSAGE, 8)
-    first = store.read("TopicA", 0, 0, 1, tag_codes=frozenset({java_hash("tag1")}))
+    first = store.read("TopicA", 0, 0, 1, wanted=Filter({java_hash("tag1")}))
     assert (numbers(first.slices), first.next_offset) == ([1], 2)
 
 
-def test_predicate_sees_the_record_after_the_tags_were_looked_at() -> None:
+ODD = encode_program(
+    parse(" OR ".join(f"UNIQ_KEY ENDSWITH '{digit}'" for digit in "13579BDF")).tree  # as message() writes it
+)
+ANY = Filter(None, encode_program(parse("TRUE").tree))
+
+
+def test_tags_and_program_are_both_required() -> None:
     store = store_with(8, segment_bytes=1 << 16)
-    seen: list[int] = []
-
-    def odd(record: memoryview) -> bool:
-        (number,) = numbers([record])
-        seen.append(number)
-        return number % 2 == 1
-
-    found = store.read("TopicA", 0, 0, 32, tag_codes=frozenset({java_hash("tag1")}), predicate=odd)
-    assert (numbers(found.slices), seen) == ([1, 7], [1, 4, 7])
-    assert numbers(store.read("TopicA", 0, 0, 32, predicate=odd).slices) == [1, 3, 5, 7]
+    found = store.read("TopicA", 0, 0, 32, wanted=Filter({java_hash("tag1")}, ODD))
+    assert numbers(found.slices) == [1, 7]
+    assert numbers(store.read("TopicA", 0, 0, 32, wanted=Filter(None, ODD)).slices) == [1, 3, 5, 7]
 
 
 def test_filter_looks_at_a_bounded_number_of_units() -> None:
     store = store_with(40, filter_window_bytes=100, queue_file_bytes=20_000)
-    found = store.read("TopicA", 0, 0, 3, tag_codes=frozenset({1}))
+    found = store.read("TopicA", 0, 0, 3, wanted=Filter({1}))
     assert (found.status, found.next_offset) == (ReadStatus.NO_MATCHED_MESSAGE, 5)
-
-
-class Odd:
-    """A predicate that can judge many records at once, as an expression can."""
-
-    def __init__(self) -> None:
-        self.block_counts: list[int] = []
-
-    def __call__(self, record: memoryview) -> bool:
-        (number,) = numbers([record])
-        return number % 2 == 1
-
-    def select_block(
-        self, block: bytes, log_offsets: Sequence[int], sizes: Sequence[int], base: int, count_max: int
-    ) -> list[int]:
-        self.block_counts.append(len(sizes))
-        spans = [(at - base, at - base + size) for at, size in zip(log_offsets, sizes, strict=True)]
-        return [at for at, (start, end) in enumerate(spans) if self(memoryview(block)[start:end])][:count_max]
 
 
 @pytest.mark.parametrize("max_count", [1, 3, 32])
 @pytest.mark.parametrize("max_bytes", [100, 700, 1 << 20])
 @pytest.mark.parametrize("other", [0, 1, 3], ids=["neighbours", "every second", "every fourth"])
 @pytest.mark.parametrize("segment_bytes", [SEGMENT_BYTES, 1 << 20], ids=["short segments", "one segment"])
-def test_filter_by_blocks_gives_what_one_by_one_gives(
+def test_program_selects_what_the_limits_allow(
     max_count: int, max_bytes: int, other: int, segment_bytes: int
 ) -> None:
     store = open_store(FaultyFileSystem(), segment_bytes=segment_bytes, queue_file_bytes=20_000)
+    sizes: list[int] = []
     for number in range(100):
-        store.append(message(number))
+        sizes.append(store.append(message(number)).size)
         for _ in range(other):
             store.append(message(number, topic="Other"))
-    blocks = Odd()
-    for confirmed in (None, store.log_offset_at("TopicA", 0, 90)):
+    for end, confirmed in ((100, None), (90, store.log_offset_at("TopicA", 0, 90))):
         store.confirm_offset = confirmed
         for offset in range(0, 100, 7):
-            one, many = (
-                store.read("TopicA", 0, offset, max_count, max_bytes=max_bytes, predicate=predicate)
-                for predicate in (lambda record: Odd()(record), blocks)
-            )
-            assert one == many
-    if other == 0 and max_bytes > 700:
-        assert blocks.block_counts
+            found = store.read("TopicA", 0, offset, max_count, max_bytes=max_bytes, wanted=Filter(None, ODD))
+            expected: list[int] = []
+            total, at = 0, offset
+            while at < end and len(expected) < max_count:
+                if expected and total + sizes[at] > max_bytes:
+                    break
+                if at % 2:
+                    expected.append(at)
+                    total += sizes[at]
+                at += 1
+            assert (numbers(found.slices), found.next_offset) == (expected, at)
+            assert (found.count, found.size_bytes) == (len(expected), total)
+
+
+def test_program_of_many_nodes_looks_at_fewer_units() -> None:
+    store = store_with(60, segment_bytes=1 << 16, queue_file_bytes=20_000)
+    program = encode_program(parse(" OR ".join(["price > 5"] * 333)).tree)
+    found = store.read("TopicA", 0, 0, 32, wanted=Filter(None, program))
+    assert (found.status, found.next_offset) == (ReadStatus.NO_MATCHED_MESSAGE, 40)
 
 
 def test_records_behind_the_confirmed_offset_are_not_given() -> None:
     store = store_with(10, segment_bytes=1 << 16)
     store.confirm_offset = store.log_offset_at("TopicA", 0, 6)
     assert numbers(store.read("TopicA", 0, 0, 32).slices) == [0, 1, 2, 3, 4, 5]
-    assert numbers(store.read("TopicA", 0, 0, 32, predicate=lambda _: True).slices) == [0, 1, 2, 3, 4, 5]
+    assert numbers(store.read("TopicA", 0, 0, 32, wanted=ANY).slices) == [0, 1, 2, 3, 4, 5]
     waiting = store.read("TopicA", 0, 6, 32)
     assert (waiting.status, waiting.next_offset, waiting.count) == (ReadStatus.OFFSET_OVERFLOW_ONE, 6, 0)
     store.confirm_offset = None
@@ -228,11 +221,11 @@ def test_units_that_point_nowhere_are_passed_over() -> None:
     for log_offset, size in ((1 << 40, 100), (0, 0x7FFFFFFF), (5, 0), (-7, 20), ((1 << 16) - 10, 100)):
         queue.append(log_offset, size, 0)
     store.append(message(8))
-    for predicate in (None, lambda _: True):
+    for wanted in (None, ANY):
         seen: list[int] = []
         offset = 0
         while offset < 9:
-            found = store.read("TopicA", 0, offset, 32, predicate=predicate)
+            found = store.read("TopicA", 0, offset, 32, wanted=wanted)
             assert found.next_offset > offset
             seen += numbers(found.slices)
             offset = found.next_offset

@@ -1,4 +1,4 @@
-"""How a property's text becomes a number, and how two values compare (Apache: ``ComparisonExpression.__compare``).
+"""SQL92: how a property's text becomes a number, and how two values compare (Apache: ``ComparisonExpression``).
 
 The other side of a comparison decides: beside an integer literal the text must be a Java ``int``, beside a long
 literal a ``long``, beside a fraction or another property a ``double``. Text that is none ends the evaluation of the

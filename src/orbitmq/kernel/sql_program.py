@@ -1,0 +1,58 @@
+"""An SQL92 expression as bytes: what ``orbitmq.filter`` writes and both kernels read.
+
+A program is one node, written prefix: an operation code, then its operands. ::
+
+    node    code 1 | operands
+    text    size 4 | UTF-8
+    count   4, big-endian
+
+Values: ``PROPERTY text``; ``NULL``, ``TRUE``, ``FALSE``; ``INT`` and ``LONG`` with 8 bytes, signed; ``DOUBLE`` with 8
+bytes; ``TEXT text``; ``VOID condition`` (evaluated, since it may be unreadable, then null).
+Conditions: ``EQUAL``, ``LESS``, ``LESS_EQUAL``, ``GREATER``, ``GREATER_EQUAL`` with two nodes; ``NOT condition``;
+``AND`` and ``OR`` with a count and so many conditions; ``IN`` and ``NOT_IN`` with the name of a property, a count and
+so many texts; the tests of texts with a node and a text; ``CAST text``: a property where a truth value is needed,
+false when it exists, else null. ``NULL``, ``TRUE`` and ``FALSE`` are conditions, too, and so is the whole program.
+
+Programs are never stored or sent, so codes may change with any release.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+__all__ = ["DEPTH_MAX", "Op"]
+
+DEPTH_MAX: Final = 256
+"""Of nested nodes; a program that is deeper is refused."""
+
+
+class Op(IntEnum):
+    """Operation codes."""
+
+    PROPERTY = 1
+    NULL = 2
+    TRUE = 3
+    FALSE = 4
+    INT = 5
+    LONG = 6
+    DOUBLE = 7
+    TEXT = 8
+    VOID = 9
+    EQUAL = 10
+    LESS = 11
+    LESS_EQUAL = 12
+    GREATER = 13
+    GREATER_EQUAL = 14
+    NOT = 15
+    AND = 16
+    OR = 17
+    IN = 18
+    NOT_IN = 19
+    CONTAINS = 20
+    NOT_CONTAINS = 21
+    STARTSWITH = 22
+    NOT_STARTSWITH = 23
+    ENDSWITH = 24
+    NOT_ENDSWITH = 25
+    CAST = 26

@@ -1,0 +1,183 @@
+"""What reading asks of the kernels, on damaged input: both give the same result or the same class of error."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from functools import cache
+from struct import Struct
+from typing import Any
+
+from tests.apache.kernels import both
+from tests.fuzz.mutate import mutate
+from tests.golden import data
+from tests.unit.wire.recorded import recorded_frames
+
+from orbitmq.codes import RequestCode, SerializeType
+from orbitmq.filter import encode_program, parse
+from orbitmq.wire.frame import encode_binary_ext
+
+UNIT = Struct(">qiq")
+VALUES = (
+    *(
+        b"5",
+        b"-5",
+        b"5.5",
+        b"x",
+        b"true",
+        b"TRUE",
+        b"3000000000",
+        b"NaN",
+        b"-0.0",
+        b" 5 ",
+        b"+5",
+        b"1e3",
+        b"0x1p3",
+    ),
+    *(
+        b"",
+        b"\xff",
+        b"\xed\xa0\x80",
+        b"\xef\xbf\xbd",
+        "\u4e2d".encode(),
+        "\u0665".encode(),
+        b"2147483648",
+        b"1\x012",
+    ),
+)
+
+
+def same(call: Callable[[Any], object]) -> object:
+    """What both kernels return, or the class of what they raise."""
+    results: list[object] = []
+    for kernel in both():
+        try:
+            results.append(call(kernel))
+        except (ValueError, OverflowError) as error:
+            results.append(type(error))
+    assert results == results[:1] * len(results)
+    return results[0]
+
+
+@cache
+def _expressions() -> list[str]:
+    recorded = json.loads((data.APACHE.parent / "sql92" / "apache-5.5.0.json").read_text())
+    return [case["expression"] for case in recorded["cases"] if case["accepted"]]
+
+
+@cache
+def _programs() -> list[bytes]:
+    return [encode_program(parse(expression).tree) for expression in _expressions()]
+
+
+@cache
+def _texts() -> list[bytes]:
+    recorded = json.loads((data.APACHE.parent / "sql92" / "apache-5.5.0.json").read_text())
+    return [
+        "".join(f"{name}\x01{value}\x02" for name, value in properties.items()).encode()
+        for properties in recorded["messages"]
+    ]
+
+
+def _properties(rng: random.Random) -> bytes:
+    """A recorded text, one of values that are read in special ways, or either of them damaged."""
+    raw = rng.choice(_texts())
+    if rng.random() < 0.6:
+        names = [b"a", b"b", b"c", b"price", *(pair.partition(b"\x01")[0] for pair in raw.split(b"\x02"))]
+        raw = b"".join(
+            b"%b\x01%b\x02" % (rng.choice(names), rng.choice(VALUES)) for _ in range(rng.randrange(6))
+        )
+    return mutate(rng, raw, _texts()) if rng.random() < 0.5 else raw
+
+
+def fuzz_sql_program(rng: random.Random, note: Callable[[bytes], None]) -> None:
+    program = rng.choice(_programs())
+    if rng.random() < 0.7:
+        program = mutate(rng, program, _programs())
+    note(program)
+    texts = [_properties(rng) for _ in range(4)]
+    same(lambda kernel: [kernel.Filter(None, program).matches_properties(text) for text in texts])
+    same(lambda kernel: kernel.Filter(None, program).node_count)
+
+
+@cache
+def _records() -> list[bytes]:
+    (base, segment) = data.log_segments("store-clean")[0]
+    return [
+        segment[record["commitLogOffset"] - base : record["commitLogOffset"] - base + record["size"]]
+        for record in data.messages("store-clean")["records"][:60]
+        if record["size"] < 2_000
+    ]
+
+
+def fuzz_select(rng: random.Random, note: Callable[[bytes], None]) -> None:
+    base = rng.choice((0, 1 << 30, 1 << 62))
+    pieces = [
+        mutate(rng, record, _records()) if rng.random() < 0.2 else record
+        for record in rng.choices(_records(), k=rng.randrange(1, 8))
+    ]
+    window, units = b"".join(pieces), b""
+    at = base
+    for piece in pieces:
+        units += UNIT.pack(at, len(piece), rng.choice((0, 1, 2, -(2**31) - 1)))
+        at += len(piece)
+    if rng.random() < 0.5:
+        units = mutate(rng, units, [units])
+    note(units)
+    limits = (rng.choice((1, 2, 32)), rng.choice((0, 500, 1 << 20)))
+    taken = rng.choice(((0, 0), (0, 0), (1, 300)))
+    codes = rng.choice((None, {0, 1}, {2}))
+    program = rng.choice((None, rng.choice(_programs())))
+    start = rng.choice((0, 0, 0, 1, 3))
+    same(
+        lambda kernel: kernel.select(
+            units, start, window, base, limits, taken, rng_filter(kernel, codes, program)
+        )
+    )
+
+
+def rng_filter(kernel: Any, codes: set[int] | None, program: bytes | None) -> Any:
+    return None if codes is None and program is None else kernel.Filter(codes, program)
+
+
+@cache
+def _pulls() -> list[tuple[bytes, bool]]:
+    found = [
+        (recorded.frame.ext_raw, recorded.frame.serialize_type == SerializeType.ROCKETMQ)
+        for recorded in recorded_frames()
+        if recorded.code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+        and not recorded.is_response
+    ]
+    fields = {"consumerGroup": "g", "topic": "T", "queueId": "0", "queueOffset": "1", "maxMsgNums": "32"}
+    fields |= {"sysFlag": "2", "subscription": "*", "lo": "true", "requestSource": "1", "maxMsgBytes": "-1"}
+    return [*found, (encode_binary_ext(fields), True), (json.dumps(fields, indent=1).encode(), False)]
+
+
+def fuzz_pull_fields(rng: random.Random, note: Callable[[bytes], None]) -> None:
+    raw, is_binary = rng.choice(_pulls())
+    raw = mutate(rng, raw, [other for other, form in _pulls() if form is is_binary])
+    note(raw)
+    same(lambda kernel: kernel.pull_fields(raw, is_binary))
+
+
+def fuzz_pull_answer(rng: random.Random, note: Callable[[bytes], None]) -> None:
+    remark = bytes(rng.choices(b"ABC_XYZ", k=rng.randrange(30)))
+    note(remark)
+    numbers = tuple(rng.choice((0, 1, -1, 2**31, 2**63 - 1, -(2**63), rng.getrandbits(40))) for _ in range(6))
+    opaque, code = rng.choice((0, -1, 2**31 - 1, -(2**31))), rng.choice((0, 19, 21, 32767))
+    slices = [
+        memoryview(rng.randbytes(rng.randrange(40)))[rng.randrange(5) :] for _ in range(rng.randrange(4))
+    ]
+    for is_binary in (True, False):
+        same(
+            lambda kernel, form=is_binary: kernel.pull_answer(form, opaque, code, remark, numbers, slices)  # type: ignore[misc]  # a default in a lambda
+        )
+
+
+READ_TARGETS = {
+    "kernel-sql-program": fuzz_sql_program,
+    "kernel-select": fuzz_select,
+    "kernel-pull-fields": fuzz_pull_fields,
+    "kernel-pull-answer": fuzz_pull_answer,
+}

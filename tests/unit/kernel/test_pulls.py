@@ -1,0 +1,192 @@
+"""The fields of a pull and its answer: what the kernels read and write is what the typed reader and writer do."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.apache.kernels import Kernel
+from tests.unit.wire.recorded import recorded_frames
+
+from orbitmq.codes import RequestCode, SerializeType
+from orbitmq.errors import HeaderFieldError
+from orbitmq.wire.frame import Frame, FrameDecoder, encode_binary_ext, encode_response
+from orbitmq.wire.header import decode_header
+from orbitmq.wire.headers.consume import PullMessageRequest
+from orbitmq.wire.pulls import PullFields, read_pull
+
+FIELDS = {
+    "consumerGroup": "readers",
+    "topic": "T",
+    "queueId": "3",
+    "queueOffset": "12345",
+    "maxMsgNums": "32",
+    "sysFlag": "3",
+    "commitOffset": "12300",
+    "suspendTimeoutMillis": "15000",
+    "subVersion": "1794773003669",
+    "expressionType": "TAG",
+    "maxMsgBytes": "262144",
+    "bname": "broker-a",
+}
+ROCKETMQ, JSON = SerializeType.ROCKETMQ, SerializeType.JSON
+
+
+def typed(raw: bytes, form: SerializeType) -> PullFields | None:
+    frame = Frame(code=11, opaque=1, serialize_type=form, ext_raw=raw)
+    try:
+        request = decode_header(PullMessageRequest, frame)
+    except HeaderFieldError:
+        return None
+    return PullFields._make(getattr(request, name) for name in PullFields._fields)
+
+
+def assert_read_alike(
+    kernel: Kernel, raw: bytes, *, form: SerializeType = ROCKETMQ, certain: bool = False
+) -> None:
+    """The kernel reads what the typed reader reads, or leaves it to that; ``certain``: it does read it."""
+    values = kernel.pull_fields(raw, form == ROCKETMQ)
+    if certain:
+        assert values is not None
+    if values is not None:
+        assert PullFields._make(values) == typed(raw, form)
+
+
+def both_forms(fields: dict[str, str]) -> list[tuple[bytes, SerializeType]]:
+    return [(encode_binary_ext(fields), ROCKETMQ), (json.dumps(fields).encode(), JSON)]
+
+
+def test_recorded_pulls_of_every_client_are_read(kernel: Kernel) -> None:
+    found = 0
+    for recorded in recorded_frames():
+        if recorded.code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE) and (
+            not recorded.is_response
+        ):
+            form = SerializeType(recorded.frame.serialize_type)
+            assert_read_alike(kernel, recorded.frame.ext_raw, form=form, certain=True)
+            assert read_pull(recorded.frame) == typed(recorded.frame.ext_raw, form)
+            found += 1
+    assert found > 20
+
+
+def test_fields_in_any_order_or_missing_are_read_alike(kernel: Kernel) -> None:
+    for name in FIELDS:
+        rest = {key: value for key, value in FIELDS.items() if key != name}
+        for fields in (rest | {name: FIELDS[name]}, {name: FIELDS[name]} | rest):
+            for raw, form in both_forms(fields):
+                assert_read_alike(kernel, raw, form=form, certain=True)
+        for raw, form in both_forms(rest):
+            assert_read_alike(kernel, raw, form=form)
+        for value in ("9", "", "x"):
+            # Given twice: the later one counts, and the earlier may be anything.
+            twice = encode_binary_ext(FIELDS) + encode_binary_ext({name: value})
+            assert_read_alike(kernel, twice)
+            assert_read_alike(
+                kernel, encode_binary_ext({name: value}) + encode_binary_ext(FIELDS), certain=True
+            )
+            first = json.dumps({name: value}).encode()[:-1] + b"," + json.dumps(FIELDS).encode()[1:]
+            assert_read_alike(kernel, first, form=JSON, certain=True)
+
+
+@pytest.mark.parametrize(
+    "name", ["queueId", "queueOffset", "maxMsgNums", "sysFlag", "commitOffset", "maxMsgBytes"]
+)
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(
+            "-1",
+            "",
+            "x",
+            "1.5",
+            "00012",
+            "2147483648",
+            "-2147483649",
+            "9223372036854775807",
+            "9223372036854775808",
+        ),
+        *("+1", "+", " 1", "1_0", "\u0663", "999999999999999999", "-0", "1" * 50),
+    ],
+)
+def test_odd_numbers_are_read_alike(kernel: Kernel, name: str, value: str) -> None:
+    for raw, form in both_forms(FIELDS | {name: value}):
+        assert_read_alike(kernel, raw, form=form)
+        frame = Frame(code=11, opaque=1, serialize_type=form, ext_raw=raw)
+        expected = typed(raw, form)
+        if expected is not None:
+            assert read_pull(frame) == expected
+        else:
+            with pytest.raises(HeaderFieldError):
+                read_pull(frame)
+
+
+@pytest.mark.parametrize("name", ["lo", "nsd", "oway", "requestSource"])
+@pytest.mark.parametrize("value", ["true", "false", "TRUE", "1", "x", ""])
+def test_fields_nobody_asks_for_are_checked_all_the_same(kernel: Kernel, name: str, value: str) -> None:
+    for raw, form in both_forms(FIELDS | {name: value}):
+        assert_read_alike(kernel, raw, form=form)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"null",
+        b"{}",
+        b"{ }",
+        b"[]",
+        b'{"a":1}',
+        b'{"a":"1",}',
+        b'{"a":"1"}}',
+        b'{"a" "1"}',
+        b'{"a":"\\u0041"}',
+        b'{"a":"\x01"}',
+        b'{"a":"\xff"}',
+    ],
+)
+def test_other_json_is_left_to_the_typed_reader(kernel: Kernel, text: bytes) -> None:
+    assert kernel.pull_fields(text, False) is None
+
+
+def test_blanks_in_json_are_passed_over(kernel: Kernel) -> None:
+    raw = b" " + json.dumps(FIELDS, indent=2).encode().replace(b":", b"\t:\r\n") + b"\n "
+    assert_read_alike(kernel, raw, form=JSON, certain=True)
+
+
+def test_region_cut_or_damaged_anywhere_is_read_alike(kernel: Kernel) -> None:
+    for raw, form in both_forms(FIELDS):
+        assert_read_alike(kernel, raw, form=form, certain=True)
+        for position in range(len(raw)):
+            assert_read_alike(kernel, raw[:position], form=form)
+            for byte in (0x00, 0x01, 0x22, 0x30, 0xFF):
+                assert_read_alike(kernel, raw[:position] + bytes([byte]) + raw[position + 1 :], form=form)
+
+
+@pytest.mark.parametrize(
+    "numbers", [(0, 32, 0, 40, 0, 0), (1, 0, -1, 0, 2**31 - 1, 5), (0, 2**63 - 1, 9, 10, 1, 2)]
+)
+@pytest.mark.parametrize(
+    "slices", [[], [b"messages" * 100], [b"a", memoryview(b"-bc-")[1:3], bytearray(b"d")]]
+)
+def test_answer_is_what_the_general_writer_writes(
+    kernel: Kernel, numbers: tuple[int, int, int, int, int, int], slices: list[bytes]
+) -> None:
+    names = (
+        "suggestWhichBrokerId",
+        "nextBeginOffset",
+        "minOffset",
+        "maxOffset",
+        "topicSysFlag",
+        "groupSysFlag",
+    )
+    ext = {name: str(number) for name, number in zip(names, numbers, strict=True)}
+    body = b"".join(slices)
+    general = encode_response(20, 77, ext, body, "NO_MATCHED_MESSAGE", ROCKETMQ)
+    assert kernel.pull_answer(True, 77, 20, b"NO_MATCHED_MESSAGE", numbers, slices) == general
+    written = kernel.pull_answer(False, -77, 20, b"NO_MATCHED_MESSAGE", numbers, slices)
+    [found] = FrameDecoder().feed(written)
+    [expected] = FrameDecoder().feed(encode_response(20, -77, ext, body, "NO_MATCHED_MESSAGE", JSON))
+    assert found.ext_fields == expected.ext_fields
+    found.ext_raw = expected.ext_raw = b""
+    found._ext = expected._ext = None
+    assert found == expected

@@ -1,0 +1,172 @@
+"""Choosing records by queue units: limits, tags, programs, what lies outside of the window. Both kernels."""
+
+from __future__ import annotations
+
+from struct import Struct
+
+import pytest
+from tests.apache.kernels import Kernel
+
+from orbitmq.filter import encode_program, parse
+from orbitmq.record.codec import encode_record
+from orbitmq.store.types import NewMessage
+
+UNIT = Struct(">qiq")
+HOST = b"\x7f\0\0\x01\0\0\x2a\x9f"
+HOST_V6 = bytes(range(16)) + b"\0\0\x2a\x9f"
+BASE = 1 << 40
+FAR = 1 << 30
+
+
+def log_of(count: int, *, host: bytes = HOST, topic: str = "T", gap: bytes = b"") -> tuple[bytes, bytes]:
+    """A window and the units of its records: record ``n`` has the tag code ``n % 3`` and the property ``a`` = n."""
+    window, units = b"", b""
+    for number in range(count):
+        message = NewMessage(topic, 0, b"x" * (number % 7), b"a\x01%d\x02" % number, 1, host)
+        record = encode_record(message, number, BASE + len(window), 1, HOST)
+        units += UNIT.pack(BASE + len(window), len(record), number % 3)
+        window += record + gap
+    return window, units
+
+
+def size_of(units: bytes, number: int) -> int:
+    return int(UNIT.unpack_from(units, number * UNIT.size)[1])
+
+
+def program(expression: str) -> bytes:
+    return encode_program(parse(expression).tree)
+
+
+def test_neighbours_share_a_slice(kernel: Kernel) -> None:
+    window, units = log_of(10)
+    assert kernel.select(units, 0, window, BASE, (32, FAR), (0, 0), None) == (
+        10,
+        10,
+        len(window),
+        [0, len(window)],
+        False,
+    )
+    window, units = log_of(10, gap=b"-")
+    at, count, total, bounds, is_outside = kernel.select(units, 2, window, BASE, (3, FAR), (0, 0), None)
+    assert (at, count, total, is_outside) == (5, 3, sum(size_of(units, n) for n in (2, 3, 4)), False)
+    assert len(bounds) == 6
+    assert all(window[end] == ord("-") for end in bounds[1::2])
+
+
+def test_first_record_is_selected_however_large(kernel: Kernel) -> None:
+    window, units = log_of(4)
+    at, count, total, _, _ = kernel.select(units, 0, window, BASE, (32, 1), (0, 0), None)
+    assert (at, count, total) == (1, 1, size_of(units, 0))
+    # The first of a whole read, that is: not of what follows in another segment.
+    assert kernel.select(units, 1, window, BASE, (32, 1), (1, total), None) == (1, 1, total, [], False)
+
+
+@pytest.mark.parametrize("room", [0, 1])
+def test_bytes_are_counted_to_the_last(kernel: Kernel, room: int) -> None:
+    window, units = log_of(8)
+    three = sum(size_of(units, n) for n in range(3))
+    at, count, total, _, _ = kernel.select(units, 0, window, BASE, (32, three - room), (0, 0), None)
+    assert (at, count) == ((3, 3) if room == 0 else (2, 2))
+    assert total == sum(size_of(units, n) for n in range(count))
+
+
+def test_tag_codes_are_compared_before_bytes_are_counted(kernel: Kernel) -> None:
+    window, units = log_of(9)
+    wanted = kernel.Filter({1, 77})
+    assert (wanted.has_tags, wanted.node_count) == (True, 0)
+    at, count, _, bounds, _ = kernel.select(units, 0, window, BASE, (32, FAR), (0, 0), wanted)
+    assert (at, count, len(bounds)) == (9, 3, 6)
+    # The last unit that does not match is passed over, the next that matches is not.
+    at, count, _, _, _ = kernel.select(units, 0, window, BASE, (32, size_of(units, 1)), (0, 0), wanted)
+    assert (at, count) == (4, 1)
+    at, count, _, _, _ = kernel.select(units, 0, window, BASE, (1, FAR), (0, 0), wanted)
+    assert (at, count) == (2, 1)
+
+
+def test_extension_address_passes_any_tags(kernel: Kernel) -> None:
+    window, units = log_of(2)
+    for code, passes in ((-(2**63), 1), (-(2**31) - 1, 1), (-(2**31), 0), (2**31, 0)):
+        unit = units[:12] + code.to_bytes(8, "big", signed=True)
+        assert kernel.select(unit, 0, window, BASE, (9, FAR), (0, 0), kernel.Filter({5}))[1] == passes, code
+        assert kernel.Filter({5}).matches_code(code) is bool(passes)
+
+
+@pytest.mark.parametrize("host", [HOST, HOST_V6], ids=["v4", "v6"])
+@pytest.mark.parametrize("topic", ["T", "T" * 200])
+def test_program_and_tags_must_both_match(kernel: Kernel, host: bytes, topic: str) -> None:
+    window, units = log_of(30, host=host, topic=topic)
+    wanted = kernel.Filter({0}, program("a BETWEEN 6 AND 20"))
+    at, count, _, bounds, _ = kernel.select(units, 0, window, BASE, (4, FAR), (0, 0), wanted)
+    assert (at, count, len(bounds)) == (16, 4, 8)  # 6, 9, 12, 15
+    assert kernel.Filter(None, program("a = 5")).node_count == 3
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        (BASE - 1, 100, 0),
+        (BASE, FAR, 0),
+        (BASE, 0, 0),
+        (BASE, -5, 0),
+        (-(2**63), 100, 0),
+        (2**63 - 1, 2**31 - 1, 0),
+        (BASE + FAR, 1, 0),
+    ],
+)
+def test_record_outside_of_the_window_ends_the_call(kernel: Kernel, unit: tuple[int, int, int]) -> None:
+    window, units = log_of(3)
+    for wanted in (None, kernel.Filter({9})):
+        at, count, _, _, is_outside = kernel.select(
+            units + UNIT.pack(*unit) + units, 0, window, BASE, (32, FAR), (0, 0), wanted
+        )
+        assert (at, count, is_outside) == (3, 3 if wanted is None else 0, True)
+    # After the last record that may be selected nothing is looked at.
+    assert not kernel.select(units + UNIT.pack(*unit), 0, window, BASE, (3, FAR), (0, 0), None)[4]
+
+
+def test_half_a_unit_and_places_behind_the_end_are_nothing(kernel: Kernel) -> None:
+    window, units = log_of(2)
+    assert kernel.select(units[:-1], 0, window, BASE, (9, FAR), (0, 0), None)[0] == 1
+    assert kernel.select(units, 7, window, BASE, (9, FAR), (1, 5), None) == (7, 1, 5, [], False)
+    assert kernel.select(b"", 0, b"", 0, (9, FAR), (0, 0), None) == (0, 0, 0, [], False)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b"",
+        b"\x00",
+        b"\x63",
+        program("a = 5")[:-1],
+        program("a = 5") + b"\x02",
+        b"\x01\x00\x00\x00\x01a",  # a value
+        b"\x0f" + b"\x01\x00\x00\x00\x01a",  # NOT of a value
+        b"\x1a\x00\x00\x00\x00",  # without a name
+        b"\x1a\x00\x00\x00\x02a\x01",
+        b"\x0a\x02\x08\x00\x00\x00\x01\xff",  # not UTF-8
+        b"\x10\xff\xff\xff\xff\x03",
+        b"\x0f" * 300 + b"\x03",
+    ],
+    ids=lambda text: text[:8].hex(),
+)
+def test_broken_program_is_refused(kernel: Kernel, broken: bytes) -> None:
+    with pytest.raises(ValueError, match="SQL program"):
+        kernel.Filter(None, broken)
+
+
+@pytest.mark.parametrize("size", [1, 31, 32, 33, 64, 100, 2000])
+def test_long_values_are_searched(kernel: Kernel, size: int) -> None:
+    wanted = kernel.Filter(None, program("a CONTAINS 'ell'"))
+    assert not wanted.matches_properties(b"a\x01" + b"[" * size + b"\x02")
+    assert wanted.matches_properties(b"a\x01" + b"[" * size + b"ell")
+
+
+def test_window_may_be_any_contiguous_buffer(kernel: Kernel) -> None:
+    window, units = log_of(3)
+    wanted = kernel.Filter(None, program("a >= 1"))
+    results = [
+        kernel.select(units, 0, buffer, BASE, (9, FAR), (0, 0), wanted)
+        for buffer in (window, bytearray(window), memoryview(window), memoryview(b"-" + window)[1:])
+    ]
+    assert results == [results[0]] * 4
+    assert results[0][1] == 2
