@@ -128,7 +128,7 @@ def test_taken_port_ends_with_1_and_one_line(tmp_path: Path) -> None:
         (tmp_path / "other").mkdir()
         taken = orbitmq("broker", *settings(tmp_path / "other", listenPort=address.rpartition(":")[2]))
     assert taken.returncode == 1
-    assert "address already in use" in taken.stderr.lower()
+    assert f"port {address.rpartition(':')[2]} of 127.0.0.1 is in use" in taken.stderr
     assert "Traceback" not in taken.stderr
 
 
@@ -208,3 +208,16 @@ def test_dead_name_server_does_not_keep_a_broker_from_serving(tmp_path: Path) ->
         assert send(address).code == 0
         process.send_signal(signal.SIGTERM)
         assert process.wait(STOP_S) == 0
+
+
+def test_broker_without_name_server_warns_and_takes_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    with broker(tmp_path):
+        assert "no name server is configured" in (tmp_path / "log").read_text()
+    monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.1:1")
+    shown = orbitmq("broker", "-p", *settings(tmp_path)).stdout
+    assert "namesrvAddr=127.0.0.1:1\n" in shown
+    # The option is the stronger one, as in Apache.
+    assert "namesrvAddr=127.0.0.1:2\n" in orbitmq("broker", "-p", "-n", "127.0.0.1:2").stdout

@@ -116,7 +116,7 @@ def test_taken_port_and_broken_kv_file_are_one_line_and_1(tmp_path: Path) -> Non
     with name_server(tmp_path, "--port", "0") as (_, address):
         taken = orbitmq("namesrv", "--set", "bindAddress=127.0.0.1", "--port", address.rpartition(":")[2])
     assert taken.returncode == 1
-    assert "address already in use" in taken.stderr.lower()
+    assert f"port {address.rpartition(':')[2]} of 127.0.0.1 is in use" in taken.stderr
     assert "Traceback" not in taken.stderr
     (tmp_path / "kv.json").write_text("{")
     broken = orbitmq("namesrv", "--port", "0", "--set", f"kvConfigPath={tmp_path / 'kv.json'}")

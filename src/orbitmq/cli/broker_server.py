@@ -20,6 +20,7 @@ from orbitmq.cli.supervisor import Child, Supervisor, broker_children
 from orbitmq.errors import ConfigError
 from orbitmq.kernel import NAME as KERNEL
 from orbitmq.runtime.logs import configure_logging
+from orbitmq.runtime.machine import environment
 from orbitmq.runtime.options import options_of
 
 __all__ = ["broker_command"]
@@ -60,6 +61,9 @@ def broker_command(
         if namesrv_addr is not None:
             overrides = (*overrides, f"namesrvAddr={namesrv_addr}")
         settings = read_broker_settings(config_file, overrides)
+        if not settings.config.name_servers and (known := environment("NAMESRV_ADDR")):
+            overrides = (*overrides, f"namesrvAddr={known}")
+            settings = read_broker_settings(config_file, overrides)
     except (ConfigError, OSError) as error:
         fail(str(error))
     if print_config:
@@ -68,6 +72,10 @@ def broker_command(
                 click.echo(f"{declared.key}={shown(declared, getattr(part, declared.name))}")
         return
     warn_without_effect(settings.kept, config_file or "command line")
+    if not settings.config.name_servers:
+        logger.warning(
+            "no name server is configured, so clients cannot find this broker: use -n, namesrvAddr or NAMESRV_ADDR"
+        )
     if processes > 1:
         arguments = [part for override in overrides for part in ("--set", override)]
         arguments += ["--log-level", log_level]

@@ -6,13 +6,28 @@ import logging
 import sys
 from typing import Final
 
-__all__ = ["LOG_LEVELS", "configure_logging"]
+__all__ = ["LOG_LEVELS", "OneLineFormatter", "configure_logging"]
 
 LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 _FORMAT: Final = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 _FILE_BYTES: Final = 64 * 1024 * 1024
 _FILE_COUNT: Final = 10
+
+
+_CONTROL: Final = {
+    code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)
+}
+"""Everything a terminal or a reader of lines may take for a control, as a visible escape."""
+
+
+class OneLineFormatter(logging.Formatter):
+    """One event, one line: control characters in names, keys and remarks that peers send are written as escapes, so
+    that nobody can put a line of their own into the log. A traceback keeps its lines; it comes after the event's."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the name is logging's
+        return super().formatMessage(record).translate(_CONTROL)
 
 
 def configure_logging(level: str = "INFO", file: str | None = None) -> None:
@@ -28,7 +43,7 @@ def configure_logging(level: str = "INFO", file: str | None = None) -> None:
         from logging.handlers import RotatingFileHandler
 
         handler = RotatingFileHandler(file, maxBytes=_FILE_BYTES, backupCount=_FILE_COUNT, encoding="utf-8")
-    handler.setFormatter(logging.Formatter(_FORMAT))
+    handler.setFormatter(OneLineFormatter(_FORMAT))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from typing import Final
 
@@ -22,8 +23,14 @@ def bind_port(host: str, port: int) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.setblocking(False)
         bound.bind(address)
-    except OSError:
+    except OSError as error:
         bound.close()
+        if error.errno == errno.EADDRINUSE:
+            raise OSError(error.errno, f"port {port} of {host or '0.0.0.0'} is in use") from None
+        if error.errno in (errno.EADDRNOTAVAIL, errno.EACCES):
+            raise OSError(
+                error.errno, f"cannot bind port {port} of {host or '0.0.0.0'}: {error.strerror}"
+            ) from None
         raise
     return bound
 
