@@ -183,7 +183,7 @@ def test_configuration_written_for_apache_starts_unchanged(tmp_path: Path, name:
         assert process.wait(STOP_S) == 0
 
 
-@pytest.mark.parametrize("key", ["aclEnable"])
+@pytest.mark.parametrize("key", ["useTLS"])
 def test_promise_of_protection_that_is_not_kept_stops_the_start(tmp_path: Path, key: str) -> None:
     ended = orbitmq("broker", *settings(tmp_path, **{key: "true"}))
     assert ended.returncode == 1

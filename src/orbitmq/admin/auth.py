@@ -1,4 +1,4 @@
-"""Users and access lists of Apache 5.3 and up (ACL 2.0). This project's broker refuses these requests."""
+"""Users and access lists of Apache 5.3 and up (ACL 2.0)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from orbitmq.admin.base import Change, Changed, Result
 from orbitmq.admin.session import Admin
 from orbitmq.codes import RequestCode, ResponseCode
 from orbitmq.errors import error_for_code
-from orbitmq.wire.bodies import Body, decode_body
+from orbitmq.wire.bodies import decode_body
+from orbitmq.wire.bodies.auth import AclInfo, PolicyEntry, PolicyInfo, UserInfo
 
 __all__ = [
     "AclEntry",
@@ -29,34 +30,6 @@ __all__ = [
     "store_user",
     "users",
 ]
-
-
-class UserInfo(Body, frozen=True, kw_only=True):
-    """A user on the wire."""
-
-    password: str | None = None
-    user_status: str | None = None
-    user_type: str | None = None
-    username: str | None = None
-
-
-class PolicyEntry(Body, frozen=True, kw_only=True):
-    actions: list[str] | None = None
-    decision: str | None = None
-    resource: str | None = None
-    source_ips: list[str] | None = None
-
-
-class PolicyInfo(Body, frozen=True, kw_only=True):
-    entries: list[PolicyEntry] | None = None
-    policy_type: str | None = None
-
-
-class AclInfo(Body, frozen=True, kw_only=True):
-    """The access list of one subject on the wire."""
-
-    policies: list[PolicyInfo] | None = None
-    subject: str | None = None
 
 
 class User(Result, kw_only=True):

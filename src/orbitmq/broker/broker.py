@@ -15,10 +15,11 @@ import logging
 import os
 import posixpath
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
+from orbitmq.auth.acl_files import AclFiles
 from orbitmq.broker.config import BrokerConfig, BrokerRole
 from orbitmq.broker.delivery.durability import AckGate
 from orbitmq.broker.delivery.parking import Parking
@@ -60,6 +61,7 @@ from orbitmq.broker.registration import Registration
 from orbitmq.broker.replication.master import ReplicaServer
 from orbitmq.broker.replication.metadata_sync import KeptTable, MetadataSync
 from orbitmq.broker.roles import RoleSwitch
+from orbitmq.broker.security import MoreOptions, Security, acl_home
 from orbitmq.broker.tables.clients import ConsumerTable, PeerInfo, ProducerTable
 from orbitmq.broker.tables.consumer_filters import ConsumerFilters, compile_subscription
 from orbitmq.broker.tables.filter_servers import FilterServers
@@ -88,7 +90,7 @@ from orbitmq.transport.connection import Connection
 from orbitmq.transport.ports import bind_port, bind_port_and_fast_port
 from orbitmq.transport.router import RawRoute, Route, Router
 from orbitmq.transport.server import Listener, Server
-from orbitmq.transport.tls import ServerTls
+from orbitmq.transport.tls import ServerTls, client_tls, server_tls
 from orbitmq.wire import bodies
 
 __all__ = ["Broker"]
@@ -97,6 +99,10 @@ logger = logging.getLogger(__name__)
 
 _ROUTED_S: Final = 1.0
 """How long the first send to a new topic waits for name servers: less than a client waits for its answer."""
+
+
+_ACL_RELOAD_S: Final = 2.0
+"""Access lists of 4.x are looked at this often; Apache does every 5 s."""
 
 
 class Broker:
@@ -111,16 +117,17 @@ class Broker:
         fs: FileSystem = LOCAL_FILE_SYSTEM,
         tls: ServerTls | None = None,
         config_file: str | None = None,
-        kept_options: Mapping[str, str] | None = None,
+        more: MoreOptions | None = None,
     ) -> None:
-        """``config_file`` is where options changed by request are written; ``kept_options`` are those of Apache's
-        that have no effect here."""
+        """``config_file`` is where options changed by request are written. ``tls`` is what the ports accept, else
+        what the options say. Raises ``ConfigError``."""
         self.config = config
         self.store_config = store_config
         self._clock = clock
         self._fs = fs
-        self._tls = tls
-        self._kept_options = dict(kept_options or {})
+        self._more = more if more is not None else MoreOptions()
+        self._tls = tls if tls is not None else server_tls(self._more.tls)
+        self._client_tls = client_tls(self._more.tls)
         self._config_file = None if config_file is None else SafeFile(fs, config_file)
         self._tasks = TaskOwner("broker", on_failure=self._job_died)
         self._failed: asyncio.Future[BaseException] | None = None
@@ -210,7 +217,7 @@ class Broker:
             self.pop.log.topic: self.pop.log.arrived,
         }
         self._build_hot_handlers(store_host)
-        self.registration = Registration(config, self.topics)
+        self.registration = Registration(config, self.topics, tls=self._client_tls, sign=self.security.signer)
         self.registration.filter_servers = self.filter_servers.addresses
         self.filter_servers.on_change = self.registration.refresh
         self.registration.on_master = self.roles.told_master
@@ -265,8 +272,11 @@ class Broker:
 
     async def _serve(self, routes: list[Route | RawRoute], sockets: list[socket.socket]) -> None:
         reasons = unserved(route.code for route in routes)
-        self.main_router = Router(routes, reasons, self._send.finish_read)
-        fast = Router([route for route in routes if route.fast_port], reasons, self._send.finish_read)
+        self.security.read_topics_from(self.store)
+        guard = self.security.guard
+        finish = self._send.finish_read
+        self.main_router = Router(routes, reasons, finish, guard)
+        fast = Router([route for route in routes if route.fast_port], reasons, finish, guard)
         self._server = Server(
             [
                 Listener(self.config.bind_host, 0, router, bound)
@@ -328,7 +338,8 @@ class Broker:
         return ""
 
     def _build_roles(self) -> None:
-        self._rpc = rpc = RpcClient()
+        self._rpc = rpc = RpcClient(tls=self._client_tls)
+        rpc.sign = self.security.signer
         self._modes = RequestModes(self.config, self._metadata_file("messageRequestMode.json"))
         self._timer_counts = KeptTable(self._metadata_file("timermetrics"), bodies.TimerMetrics)
         self._modes.load()
@@ -344,6 +355,8 @@ class Broker:
         )
         sync.kept[RequestCode.GET_ALL_MESSAGE_REQUEST_MODE] = self._modes
         sync.kept[RequestCode.GET_TIMER_METRICS] = self._timer_counts
+        if self.security.copies_from_master:
+            sync.users = self.security.table
         self.roles = RoleSwitch(
             config=self.config,
             store=self.store,
@@ -380,8 +393,9 @@ class Broker:
         self._send.options_changed()
         self.registration.refresh()
 
-    def _metadata_file(self, name: str) -> SafeFile:
-        return SafeFile(self._fs, posixpath.join(self.store_config.root, "config", name))
+    def _metadata_file(self, name: str, *, private: bool = False) -> SafeFile:
+        path = posixpath.join(self.store_config.root, "config", name)
+        return SafeFile(self._fs, path, private=private)
 
     def _load_metadata(self) -> None:
         config = self.config
@@ -391,6 +405,21 @@ class Broker:
         self.offsets = ConsumerOffsets(config, self._clock, file("consumerOffset.json"))
         for table in (self.topics, self.offsets, self.groups):
             table.load()
+        self.security = Security(
+            self._more.auth,
+            cluster=config.cluster_name,
+            users_file=self._metadata_file("users.json", private=True),
+            policies_file=self._metadata_file("acls.json", private=True),
+            files=AclFiles(
+                self._fs,
+                acl_home(self._more.auth, self.store_config.root),
+                cluster=config.cluster_name,
+                clock=self._clock,
+                apache_rows=self._more.auth.compatibility == "apache",
+            ),
+        )
+        self.security.load()
+        self.security.warn_if_open(config.bind_host)
         self.consumers = ConsumerTable(config, self._clock)
         self.filters = ConsumerFilters(config, self._clock, file("consumerFilter.json"))
         self.filters.load()
@@ -509,6 +538,7 @@ class Broker:
         routes: list[Route | RawRoute] = [*self._send.routes(), *self._pull.routes(), *self._pop.routes()]
         for handler in handlers:
             routes += handler.routes()
+        routes += self.security.routes(config, self.address)
         return routes + self._admin_routes()
 
     def _assignment_handlers(self) -> AssignmentHandlers:
@@ -611,19 +641,19 @@ class Broker:
             "brokerIP2": self.ha_address.rpartition(":")[0],
             "storePathCommitLog": ",".join(self.store_config.log_directories),
             # Not options here, but exportConfigs and exportMetrics of mqadmin look for them.
-            "useTLS": "false" if self._tls is None else "true",
+            "useTLS": "true" if self._client_tls is not None else "false",
             "clientCallbackExecutorThreads": str(os.cpu_count() or 1),
         }
         live = LiveConfig(
             self.config,
-            (self.store_config,),
+            (self.store_config, self._more.auth, self._more.tls),
             clock=self._clock,
             file=self._config_file,
             effective=effective,
             on_change=self._options_changed,
             on_role=self._change_role,
         )
-        live.kept.update(self._kept_options)
+        live.kept.update(self._more.kept)
         return live
 
     def _options_changed(self, keys: frozenset[str]) -> None:
@@ -677,6 +707,8 @@ class Broker:
         start(every(10.0, self._expire_clients), "client-expiry")
         start(every(10.0, self._save_again), "tables")
         start(every(10.0, self.filters.persist), "filters")
+        if self.security.acl_files is not None:
+            start(every(_ACL_RELOAD_S, self.security.acl_files.reload), "access-lists")
         start(every(15.0, self.consumers.send_collected_notices), "notices")
         start(every(SAMPLE_S, lambda: self.stats.sample(self._clock.now_ms())), "stats")
         slow_consumers = SlowConsumers(

@@ -17,7 +17,7 @@ import functools
 import logging
 import ssl
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeVar
 
 from orbitmq.broker.config import BrokerConfig
@@ -102,11 +102,13 @@ class Registration:
         *,
         router: Router | None = None,
         tls: ssl.SSLContext | None = None,
+        sign: Callable[[Mapping[str, str], bytes], dict[str, str]] | None = None,
     ) -> None:
         """``router`` serves what name servers ask over these connections (NOTIFY_MIN_BROKER_ID_CHANGE)."""
         self._config = config
         self._topics = topics
         self._rpc = RpcClient(router=router or Router(()), tls=tls, on_close=self._connection_closed)
+        self._rpc.sign = sign
         self._tasks = TaskOwner("registration")
         self._links: list[_Link] = []
         self._address = ""

@@ -19,8 +19,7 @@ _CLIENT: Final = "brokers send this to clients, not the other way round"
 _CONTAINER: Final = "this is for a broker container; each broker here is a process of its own"
 _RETIRED: Final = "no release of RocketMQ in use serves this"
 _LITE: Final = "lite topics of 5.5 are not served"
-_ACL_FILES: Final = "access lists in files are not kept here; clients may be checked by TLS certificates"
-_USERS: Final = "users and access lists of 5.x are not kept here; clients may be checked by TLS certificates"
+_ACL_FILES: Final = "access lists of 4.x are not in force; aclEnable=true switches them on"
 _COLD: Final = "reads of old messages are not throttled by group here"
 _CONTROLLED: Final = "roles are given by configuration here, not by a controller"
 
@@ -130,21 +129,6 @@ UNSUPPORTED: Final[Mapping[int, str]] = {
             RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
         ),
         _ACL_FILES,
-    ),
-    **dict.fromkeys(
-        (
-            RequestCode.AUTH_CREATE_USER,
-            RequestCode.AUTH_UPDATE_USER,
-            RequestCode.AUTH_DELETE_USER,
-            RequestCode.AUTH_GET_USER,
-            RequestCode.AUTH_LIST_USER,
-            RequestCode.AUTH_CREATE_ACL,
-            RequestCode.AUTH_UPDATE_ACL,
-            RequestCode.AUTH_DELETE_ACL,
-            RequestCode.AUTH_GET_ACL,
-            RequestCode.AUTH_LIST_ACL,
-        ),
-        _USERS,
     ),
     RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: _COLD,
     RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: _COLD,

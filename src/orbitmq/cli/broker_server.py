@@ -67,11 +67,11 @@ def broker_command(
     except (ConfigError, OSError) as error:
         fail(str(error))
     if print_config:
-        for part in (settings.config, settings.store_config):
+        for part in (settings.config, settings.store_config, settings.more.auth, settings.more.tls):
             for declared in options_of(type(part)):
                 click.echo(f"{declared.key}={shown(declared, getattr(part, declared.name))}")
         return
-    warn_without_effect(settings.kept, config_file or "command line")
+    warn_without_effect(settings.more.kept, config_file or "command line")
     if not settings.config.name_servers:
         logger.warning(
             "no name server is configured, so clients cannot find this broker: use -n, namesrvAddr or NAMESRV_ADDR"
@@ -85,9 +85,7 @@ def broker_command(
     # the young generation a thousand times a second under load.
     gc.set_threshold(50_000, 20, 50)
     run_server(
-        lambda: Broker(
-            settings.config, settings.store_config, config_file=config_file, kept_options=settings.kept
-        ),
+        lambda: Broker(settings.config, settings.store_config, config_file=config_file, more=settings.more),
         lambda broker: (
             f"orbitmq broker ready, name {broker.config.broker_name}, address {broker.address}"
             + metrics_text(broker.metrics)

@@ -37,6 +37,7 @@ from orbitmq.runtime.tasks import TaskOwner
 
 if TYPE_CHECKING:
     from orbitmq.broker.config import BrokerConfig
+    from orbitmq.broker.security import MoreOptions
     from orbitmq.metrics.endpoint import MetricsEndpoint
     from orbitmq.store.config import StoreConfig
 
@@ -56,8 +57,6 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-PROMISES: Final = frozenset({"aclEnable", "useTLS"})
-"""Options without effect here that protect something in Apache: set, they stop the start."""
 STOP_AT_EOF: Final = "ORBITMQ_STOP_AT_EOF"
 """Set in the environment of a child process: it stops when its standard input closes."""
 
@@ -136,27 +135,31 @@ class BrokerSettings:
 
     config: BrokerConfig
     store_config: StoreConfig
-    kept: dict[str, str]
-    """Options of Apache's without effect here."""
+    more: MoreOptions
 
 
 def read_broker_settings(config_file: str | None, overrides: Sequence[str]) -> BrokerSettings:
     """Options of a broker and its store from one file. Raises ``ConfigError``, also for a key nobody knows."""
+    from orbitmq.auth.config import AuthConfig
     from orbitmq.broker.config import BrokerConfig
+    from orbitmq.broker.security import MoreOptions
     from orbitmq.runtime.apache_options import BROKER_KEYS
     from orbitmq.store.config import StoreConfig
+    from orbitmq.transport.tls import TlsConfig
 
-    config, properties, unknown = read_config(BrokerConfig, config_file, overrides)
-    store_config, _, unknown_to_store = read_config(StoreConfig, config_file, overrides)
-    unknown_to_all = [key for key in unknown if key in unknown_to_store]
-    declared = [option.key for part in (BrokerConfig, StoreConfig) for option in options_of(part)]
-    kept = kept_without_effect(properties, unknown_to_all, declared, BROKER_KEYS)
-    for key in PROMISES.intersection(kept):
-        if kept[key].strip().lower() not in ("", "false", "disabled"):
-            raise ConfigError(
-                f"{key}={kept[key]} promises protection that this broker cannot give; it does not start without it"
-            )
-    return BrokerSettings(config, store_config, kept)
+    parts: list[Any] = []
+    unknown: list[str] | None = None
+    kinds: tuple[type[Any], ...] = (BrokerConfig, StoreConfig, AuthConfig, TlsConfig)
+    for kind in kinds:
+        part, properties, unknown_here = read_config(kind, config_file, overrides)
+        parts.append(part)
+        unknown = [key for key in unknown_here if unknown is None or key in unknown]
+    declared = [option.key for kind in kinds for option in options_of(kind)]
+    kept = kept_without_effect(properties, unknown or [], declared, BROKER_KEYS)
+    if kept.get("useTLS", "").strip().lower() == "true":
+        raise ConfigError("useTLS=true promises protection; what this broker reads is tls.enable=true")
+    config, store_config, auth, tls = parts
+    return BrokerSettings(config, store_config, MoreOptions(auth, tls, kept))
 
 
 def warn_without_effect(kept: Mapping[str, str], source: str) -> None:

@@ -120,7 +120,8 @@ def up_command(
     async def servers() -> AsyncIterator[_Running]:
         async with NameServer(name_server_config) as name_server:
             known = config.name_servers or name_server.address
-            async with Broker(dataclasses.replace(config, name_servers=known), store_config) as broker:
+            used = dataclasses.replace(config, name_servers=known)
+            async with Broker(used, store_config, more=read.more) as broker:
                 metrics = tuple(part.metrics.address for part in (broker, name_server) if part.metrics)
                 stored = _stored_count(broker)
                 yield _Running(name_server.address, broker.address, metrics, data, log, stored)

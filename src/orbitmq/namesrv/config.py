@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from orbitmq.errors import ConfigError
 from orbitmq.runtime.options import option, options_of, render_value
-from orbitmq.transport.tls import ServerTls, TlsMode, client_context, server_context
+from orbitmq.transport.tls import TlsConfig, client_tls, server_tls
 
 __all__ = ["BLACK_LIST", "NameServerConfig", "client_tls", "file_path", "render_config", "server_tls"]
 
@@ -18,7 +16,7 @@ BLACK_LIST: Final = frozenset({"configBlackList", "configStorePath", "kvConfigPa
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NameServerConfig:
+class NameServerConfig(TlsConfig):
     """Everything a name server can be told."""
 
     listen_port: int = option(
@@ -166,46 +164,6 @@ class NameServerConfig:
     metrics_labels: str = option(
         "", apache="metricsLabel", doc="Labels added to every figure: name:value,name:value."
     )
-    tls_mode: TlsMode = option(  # noqa: RUF009 - a field declaration, not a shared value
-        TlsMode.PERMISSIVE,
-        apache="tls.server.mode",
-        doc="TLS on the port: disabled, permissive (both) or enforcing.",
-    )
-    tls_certificate: str = option("", apache="tls.server.certPath", doc="PEM file of the server certificate.")
-    tls_key: str = option("", apache="tls.server.keyPath", doc="PEM file of the private key.")
-    tls_key_password: str = option("", apache="tls.server.keyPassword", doc="Password of the private key.")
-    tls_authenticate_clients: bool = option(
-        False,
-        apache="tls.server.authClient",
-        doc="Clients must present a certificate signed by trustCertPath.",
-    )
-    tls_client_authentication: str = option(
-        "none",
-        apache="tls.server.need.client.auth",
-        choices=("none", "optional", "require"),
-        doc="Whether clients are asked for a certificate; require is the same as authClient=true, optional checks it "
-        "when one is given.",
-    )
-    tls_trusted: str = option(
-        "", apache="tls.server.trustCertPath", doc="PEM file with the trusted authorities."
-    )
-
-    tls_to_brokers: bool = option(False, apache="tls.enable", doc="Use TLS for the notices sent to brokers.")
-    tls_client_trusted: str = option(
-        "",
-        apache="tls.client.trustCertPath",
-        doc="PEM file with the authorities broker certificates are checked by.",
-    )
-    tls_client_certificate: str = option(
-        "", apache="tls.client.certPath", doc="PEM file of the certificate shown to brokers."
-    )
-    tls_client_key: str = option("", apache="tls.client.keyPath", doc="PEM file of its private key.")
-    tls_client_key_password: str = option(
-        "", apache="tls.client.keyPassword", doc="Password of that private key."
-    )
-    tls_client_checks_server: bool = option(
-        False, apache="tls.client.authServer", doc="Check broker certificates against trustCertPath."
-    )
 
     @property
     def black_list(self) -> frozenset[str]:
@@ -218,46 +176,6 @@ def file_path(text: str) -> str | None:
     return str(Path(text).expanduser().absolute()) if text else None
 
 
-def server_tls(config: NameServerConfig) -> ServerTls:
-    """What the port accepts. Raises ``ConfigError`` when the files cannot be used."""
-    if config.tls_mode is TlsMode.DISABLED:
-        return ServerTls(TlsMode.DISABLED)
-    if not config.tls_certificate:
-        if config.tls_mode is TlsMode.ENFORCING:
-            raise ConfigError("tls.server.mode=enforcing needs tls.server.certPath and tls.server.keyPath")
-        return ServerTls(config.tls_mode)
-    required = config.tls_authenticate_clients or config.tls_client_authentication == "require"
-    asked = required or config.tls_client_authentication == "optional"
-    if asked and not config.tls_trusted:
-        raise ConfigError("client certificates are asked for but tls.server.trustCertPath is not set")
-    context = server_context(
-        Path(config.tls_certificate),
-        Path(config.tls_key),
-        password=config.tls_key_password or None,
-        trusted=Path(config.tls_trusted) if asked else None,
-    )
-    if asked and not required:
-        context.verify_mode = ssl.CERT_OPTIONAL
-    return ServerTls(config.tls_mode, context)
-
-
-def client_tls(config: NameServerConfig) -> ssl.SSLContext | None:
-    """What notices to brokers are sent with. Raises ``ConfigError`` when the files cannot be used."""
-    if not config.tls_to_brokers:
-        return None
-    if config.tls_client_checks_server and not config.tls_client_trusted:
-        raise ConfigError("tls.client.authServer=true needs tls.client.trustCertPath")
-    return client_context(
-        trusted=Path(config.tls_client_trusted) if config.tls_client_checks_server else None,
-        certificate=Path(config.tls_client_certificate) if config.tls_client_certificate else None,
-        key=Path(config.tls_client_key) if config.tls_client_key else None,
-        password=config.tls_client_key_password or None,
-    )
-
-
-_SECRET_KEYS: Final = frozenset({"tls.server.keyPassword", "tls.client.keyPassword"})
-
-
 def render_config(config: NameServerConfig) -> str:
     """The configuration as properties text, sorted by key, as GET_NAMESRV_CONFIG answers it. No secrets."""
     lines = []
@@ -265,6 +183,6 @@ def render_config(config: NameServerConfig) -> str:
         value = getattr(config, declared.name)
         if declared.key in ("kvConfigPath", "configStorePath"):
             value = file_path(value)
-        text = "******" if declared.key in _SECRET_KEYS and value else render_value(value)
+        text = "******" if declared.secret and value else render_value(value)
         lines.append(f"{declared.key}={text}\n")
     return "".join(sorted(lines))

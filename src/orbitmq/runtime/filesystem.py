@@ -38,7 +38,7 @@ class DiskUsage(NamedTuple):
 class FileSystem(Protocol):
     """What the store asks of a disk. Paths are plain text; a handle stays valid until ``close``."""
 
-    def open(self, path: str, *, write: bool = False, create: bool = False) -> int:
+    def open(self, path: str, *, write: bool = False, create: bool = False, private: bool = False) -> int:
         """A handle. Without ``create`` a missing file is ``FileNotFoundError``."""
 
     def close(self, handle: int, /) -> None: ...
@@ -105,11 +105,11 @@ class LocalFileSystem:
     truncate = staticmethod(os.ftruncate)
     sync_data = staticmethod(os.fdatasync)
 
-    def open(self, path: str, *, write: bool = False, create: bool = False) -> int:
+    def open(self, path: str, *, write: bool = False, create: bool = False, private: bool = False) -> int:
         flags = os.O_CLOEXEC | (os.O_RDWR if write or create else os.O_RDONLY)
         if create:
             flags |= os.O_CREAT
-        return os.open(path, flags, 0o644)
+        return os.open(path, flags, 0o600 if private else 0o644)
 
     def allocate(self, handle: int, offset: int, size: int, /) -> None:
         os.posix_fallocate(handle, offset, size)

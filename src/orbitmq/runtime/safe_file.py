@@ -27,8 +27,10 @@ CONTENT_BYTES_MAX: Final = 256 << 20
 class SafeFile:
     """One file and its backup."""
 
-    def __init__(self, fs: FileSystem, path: str) -> None:
+    def __init__(self, fs: FileSystem, path: str, *, private: bool = False) -> None:
+        """``private``: what is written is for its owner only, because it holds secrets."""
         self._fs = fs
+        self._private = private
         self.path = path
         self.backup_path = path + ".bak"
         self._temporary_path = path + ".tmp"
@@ -38,6 +40,8 @@ class SafeFile:
         fs = self._fs
         directory = posixpath.dirname(self.path)
         fs.make_directories(directory)
+        if self._private:
+            fs.remove(self._temporary_path)  # a left-over one may be readable for others
         try:
             self._write_temporary(content)
         except OSError:
@@ -80,7 +84,7 @@ class SafeFile:
 
     def _write_temporary(self, content: bytes) -> None:
         fs = self._fs
-        handle = fs.open(self._temporary_path, write=True, create=True)
+        handle = fs.open(self._temporary_path, write=True, create=True, private=self._private)
         try:
             fs.truncate(handle, 0)
             written = 0

@@ -188,7 +188,7 @@ class FaultyFileSystem:
                     raise AssertionError(f"{path}: page {page} was written through a map into a hole")
 
     # FileSystem.
-    def open(self, path: str, *, write: bool = False, create: bool = False) -> int:
+    def open(self, path: str, *, write: bool = False, create: bool = False, private: bool = False) -> int:
         file = self._names.get(path)
         if file is None:
             if path in self._directories:

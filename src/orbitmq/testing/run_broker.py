@@ -124,7 +124,7 @@ async def _servers(
         }
         texts = [f"{key}={_text(value)}" for key, value in values.items()]
         read = read_broker_settings(None, texts)
-        async with Broker(read.config, read.store_config, kept_options=read.kept) as broker:
+        async with Broker(read.config, read.store_config, more=read.more) as broker:
             metrics = None if broker.metrics is None else broker.metrics.address
             yield broker.address, name_server.address, metrics
 

@@ -14,7 +14,7 @@ from typing import Final
 from orbitmq.codes import SerializeType
 from orbitmq.errors import ConnectionLostError, RequestTimeoutError
 from orbitmq.runtime.tasks import TaskOwner, every
-from orbitmq.transport.connection import Connection, ConnectionLimits
+from orbitmq.transport.connection import Connection, ConnectionLimits, request_fields
 from orbitmq.transport.local import LocalServer, connect_local
 from orbitmq.transport.router import Router
 from orbitmq.wire.frame import Frame
@@ -67,6 +67,8 @@ class RpcClient:
         self._closed = False
         self.local: Mapping[str, LocalServer] = {}
         """Servers of this process by address: they are reached without a socket."""
+        self.sign: Callable[[Mapping[str, str], bytes], dict[str, str]] | None = None
+        """Adds a signature to the fields of every request; see ``orbitmq.auth.signature``."""
 
     def open_connection(self, address: str) -> Connection | None:
         """The connection to ``address`` if there is one already."""
@@ -166,6 +168,8 @@ class RpcClient:
         except TimeoutError:
             raise RequestTimeoutError(f"no connection to {address} within {timeout_s:g} s") from None
         left_s = max(0.001, deadline - loop.time())
+        if self.sign is not None:
+            header, ext = None, self.sign(request_fields(header, ext) or {}, body)
         return await connection.call(code, header, body, timeout_s=left_s, ext=ext)
 
     async def notify(
@@ -179,6 +183,8 @@ class RpcClient:
     ) -> None:
         """Send a oneway request; returns when it is handed to the connection."""
         connection = await self.connection(address)
+        if self.sign is not None:
+            header, ext = None, self.sign(request_fields(header, ext) or {}, body)
         connection.notify(code, header, body, ext=ext)
 
     def drop(self, address: str) -> None:

@@ -40,7 +40,7 @@ from orbitmq.wire.frame import (
 )
 from orbitmq.wire.header import Header, encode_ext
 
-__all__ = ["Connection", "ConnectionLimits"]
+__all__ = ["Connection", "ConnectionLimits", "request_fields"]
 
 logger = logging.getLogger(__name__)
 
@@ -355,7 +355,7 @@ class Connection(asyncio.Protocol):
             future.set_exception(RequestTimeoutError(f"{len(self._calls)} calls wait for {self.remote_text}"))
             return future
         opaque = self._next_opaque()
-        request = encode_request(code, opaque, _fields(header, ext), body, self.serialize_type)
+        request = encode_request(code, opaque, request_fields(header, ext), body, self.serialize_type)
         timer = self._loop.call_later(timeout_s, self._time_out, opaque, timeout_s)
         self._calls[opaque] = (future, timer)
         self.send(request)
@@ -383,7 +383,9 @@ class Connection(asyncio.Protocol):
         ext: dict[str, str] | None = None,
     ) -> None:
         """Tell the peer something that has no answer."""
-        self.send(encode_oneway(code, self._next_opaque(), _fields(header, ext), body, self.serialize_type))
+        self.send(
+            encode_oneway(code, self._next_opaque(), request_fields(header, ext), body, self.serialize_type)
+        )
 
     def _next_opaque(self) -> int:
         self._opaque = (self._opaque + 1) & 0x7FFFFFFF
@@ -455,8 +457,15 @@ class Connection(asyncio.Protocol):
         server_tls = self._server_tls
         assert server_tls is not None
         wants_tls = data[0] == TLS_RECORD_START
-        if wants_tls and server_tls.context is not None and server_tls.mode is not TlsMode.DISABLED:
-            self._tls = TlsFilter(server_tls.context, server_side=True)
+        context = server_tls.context if wants_tls else None
+        if context is not None and server_tls.mode is not TlsMode.DISABLED:
+            self._tls = TlsFilter(context, server_side=True)
+        elif wants_tls and server_tls.can_make and self._transport is not None:
+            # The first client that asks for TLS: the certificate is made on a thread, and nothing read meanwhile.
+            self._sniffed = False
+            self._transport.pause_reading()
+            server_tls.when_made(lambda: self._sniff_again(data))
+            return False
         elif wants_tls:
             self._break("TLS is not enabled on this port")
             return False
@@ -464,6 +473,11 @@ class Connection(asyncio.Protocol):
             self._break("only TLS is accepted on this port")
             return False
         return True
+
+    def _sniff_again(self, data: bytes) -> None:
+        if self._transport is not None and not self.closed:
+            self._transport.resume_reading()
+            self.data_received(data)
 
     def _decrypt(self, data: bytes) -> bytes:
         assert self._tls is not None
@@ -481,7 +495,8 @@ class Connection(asyncio.Protocol):
         return plain
 
 
-def _fields(header: Header | None, ext: dict[str, str] | None) -> dict[str, str] | None:
+def request_fields(header: Header | None, ext: dict[str, str] | None) -> dict[str, str] | None:
+    """The extension fields of a request: those of its header, and others."""
     if header is None:
         return ext
     fields = encode_ext(header)

@@ -122,6 +122,8 @@ class Router:
     """Codes we know and do not serve, with the reason given in the remark."""
     after_read: Callable[[], None] | None = None
     """Called once when all requests of one socket read were dispatched: the place to finish work in bulk."""
+    guard: Callable[[Frame, Connection], None] | None = None
+    """Looks at every request first and raises ``BrokerError`` for one that is refused; no handler sees it then."""
     _handlers: dict[int, RawHandler] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -139,6 +141,8 @@ class Router:
         """Handle one request; gives the encoded answer, or ``None`` when it comes later or never."""
         handler = self._handlers.get(frame.code)
         try:
+            if self.guard is not None:
+                self.guard(frame, connection)
             if handler is not None:
                 answer = handler(frame, connection)
                 return None if frame.flag & _ONEWAY else answer

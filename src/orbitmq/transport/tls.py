@@ -7,15 +7,34 @@ own TLS, so the filter drives ``ssl.SSLObject`` over memory buffers itself. It n
 
 from __future__ import annotations
 
+import asyncio
+import datetime
+import logging
 import ssl
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 from orbitmq.errors import ConfigError
+from orbitmq.runtime.options import option
 
-__all__ = ["TLS_RECORD_START", "ServerTls", "TlsFilter", "TlsMode", "client_context", "server_context"]
+__all__ = [
+    "TLS_RECORD_START",
+    "ServerTls",
+    "TlsConfig",
+    "TlsFilter",
+    "TlsMode",
+    "client_context",
+    "client_tls",
+    "self_signed_context",
+    "server_context",
+    "server_tls",
+]
+
+logger = logging.getLogger(__name__)
 
 TLS_RECORD_START: Final = 0x16
 _READ_BYTES: Final = 256 * 1024
@@ -29,12 +48,210 @@ class TlsMode(StrEnum):
     ENFORCING = "enforcing"
 
 
-@dataclass(frozen=True, slots=True)
-class ServerTls:
-    """A server's choice: what it accepts, and with which certificate. No context means plain only."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsConfig:
+    """TLS of a server, under Apache's names. They are system properties there, and lines of the configuration
+    here."""
 
-    mode: TlsMode = TlsMode.PERMISSIVE
-    context: ssl.SSLContext | None = None
+    tls_mode: TlsMode = option(  # noqa: RUF009 - a field declaration, not a shared value
+        TlsMode.PERMISSIVE,
+        apache="tls.server.mode",
+        doc="TLS on the port: disabled, permissive (both, told apart by the first byte) or enforcing.",
+    )
+    tls_test_mode: str = option(
+        "",
+        apache="tls.test.mode.enable",
+        choices=("", "true", "false"),
+        doc="true: a self-signed certificate is made when the first client asks for TLS. Empty: so without certPath.",
+    )
+    tls_certificate: str = option("", apache="tls.server.certPath", doc="PEM file of the server certificate.")
+    tls_key: str = option("", apache="tls.server.keyPath", doc="PEM file of the private key.")
+    tls_key_password: str = option(
+        "", apache="tls.server.keyPassword", secret=True, doc="Password of the private key."
+    )
+    tls_authenticate_clients: bool = option(
+        False,
+        apache="tls.server.authClient",
+        doc="Clients must present a certificate signed by trustCertPath.",
+    )
+    tls_client_authentication: str = option(
+        "none",
+        apache="tls.server.need.client.auth",
+        choices=("none", "optional", "require"),
+        doc="Whether clients are asked for a certificate; require is the same as authClient=true, optional checks it "
+        "when one is given.",
+    )
+    tls_trusted: str = option(
+        "", apache="tls.server.trustCertPath", doc="PEM file with the trusted authorities."
+    )
+    tls_outgoing: bool = option(
+        False, apache="tls.enable", doc="Use TLS for what this server sends to others; enforcing implies it."
+    )
+    tls_client_trusted: str = option(
+        "",
+        apache="tls.client.trustCertPath",
+        doc="PEM file with the authorities the certificates of others are checked by.",
+    )
+    tls_client_certificate: str = option(
+        "", apache="tls.client.certPath", doc="PEM file of the certificate shown to others."
+    )
+    tls_client_key: str = option("", apache="tls.client.keyPath", doc="PEM file of its private key.")
+    tls_client_key_password: str = option(
+        "", apache="tls.client.keyPassword", secret=True, doc="Password of that private key."
+    )
+    tls_client_checks_server: bool = option(
+        False, apache="tls.client.authServer", doc="Check the certificates of others against trustCertPath."
+    )
+
+
+class ServerTls:
+    """A server's choice: what it accepts, and with which certificate. No context and no maker mean plain only."""
+
+    def __init__(
+        self,
+        mode: TlsMode = TlsMode.PERMISSIVE,
+        context: ssl.SSLContext | None = None,
+        *,
+        make: Callable[[], ssl.SSLContext] | None = None,
+        files: Sequence[Path] = (),
+    ) -> None:
+        """``make`` gives a context when one is needed first, on a thread. When all ``files`` have changed it is
+        called again for new connections; there is a context from the start then."""
+        self.mode = mode
+        self._context = context
+        self._make = make
+        self._files = tuple(files)
+        self._seen = self._stamps()
+        self._waiting: list[Callable[[], None]] = []
+
+    @property
+    def context(self) -> ssl.SSLContext | None:
+        """For a new connection; reloaded when the files have changed. ``None``: see ``can_make``."""
+        if self._files and self._make is not None:
+            stamps = self._stamps()
+            if all(new is not None and new != old for new, old in zip(stamps, self._seen, strict=True)):
+                self._seen = stamps
+                try:
+                    self._context = self._make()
+                    logger.info("certificate reloaded files=%s", ",".join(map(str, self._files)))
+                except ConfigError as error:
+                    logger.error("certificate not reloaded, the old one stays error=%s", error)
+        return self._context
+
+    @property
+    def can_make(self) -> bool:
+        """Whether ``when_made`` is worth waiting for."""
+        return self._context is None and self._make is not None and not self._files
+
+    def when_made(self, then: Callable[[], None]) -> None:
+        """Make the context on a thread, and call ``then`` on the loop: with it, or with none to be had."""
+        self._waiting.append(then)
+        if len(self._waiting) > 1:
+            return
+        make = self._make
+        assert make is not None
+        made = asyncio.get_running_loop().run_in_executor(None, make)
+        made.add_done_callback(self._made)
+
+    def _made(self, made: asyncio.Future[ssl.SSLContext]) -> None:
+        try:
+            self._context = made.result()
+            logger.info("self-signed certificate made for TLS; set tls.server.certPath for one of your own")
+        except (ConfigError, OSError, ValueError, asyncio.CancelledError) as error:
+            self._make = None
+            logger.error("no certificate for TLS could be made error=%s", error)
+        waiting, self._waiting = self._waiting, []
+        for then in waiting:
+            then()
+
+    def _stamps(self) -> tuple[tuple[int, int] | None, ...]:
+        return tuple(_stamp(path) for path in self._files)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+def server_tls(config: TlsConfig) -> ServerTls:
+    """What a port accepts. Raises ``ConfigError`` when the files cannot be used."""
+    if config.tls_mode is TlsMode.DISABLED:
+        return ServerTls(TlsMode.DISABLED)
+    if config.tls_test_mode == "true" and config.tls_certificate:
+        logger.warning("tls.test.mode.enable=true is ignored because tls.server.certPath is set")
+    required = config.tls_authenticate_clients or config.tls_client_authentication == "require"
+    asked = required or config.tls_client_authentication == "optional"
+    if not config.tls_certificate:
+        if config.tls_test_mode == "false" and config.tls_mode is TlsMode.ENFORCING:
+            raise ConfigError("tls.server.mode=enforcing needs tls.server.certPath and tls.server.keyPath")
+        if required:
+            raise ConfigError("client certificates are required, but tls.server.certPath is not set")
+        make = None if config.tls_test_mode == "false" else self_signed_context
+        return ServerTls(config.tls_mode, make=make)
+    if asked and not config.tls_trusted:
+        raise ConfigError("client certificates are asked for but tls.server.trustCertPath is not set")
+    certificate, key = Path(config.tls_certificate), Path(config.tls_key or config.tls_certificate)
+
+    def load() -> ssl.SSLContext:
+        context = server_context(
+            certificate,
+            key,
+            password=config.tls_key_password or None,
+            trusted=Path(config.tls_trusted) if asked else None,
+        )
+        if asked and not required:
+            context.verify_mode = ssl.CERT_OPTIONAL
+        return context
+
+    return ServerTls(config.tls_mode, load(), make=load, files=tuple(dict.fromkeys((certificate, key))))
+
+
+def client_tls(config: TlsConfig) -> ssl.SSLContext | None:
+    """What this server connects to others with. Raises ``ConfigError`` when the files cannot be used."""
+    if not config.tls_outgoing and config.tls_mode is not TlsMode.ENFORCING:
+        return None
+    if config.tls_client_checks_server and not config.tls_client_trusted:
+        raise ConfigError("tls.client.authServer=true needs tls.client.trustCertPath")
+    return client_context(
+        trusted=Path(config.tls_client_trusted) if config.tls_client_checks_server else None,
+        certificate=Path(config.tls_client_certificate) if config.tls_client_certificate else None,
+        key=Path(config.tls_client_key) if config.tls_client_key else None,
+        password=config.tls_client_key_password or None,
+    )
+
+
+def self_signed_context() -> ssl.SSLContext:
+    """A server's context with a certificate of its own, made now: EC P-256, CN=localhost, for ten years. The key
+    is on the disk only while OpenSSL reads it, for its owner alone."""
+    # Imported here: it takes most of a second, and most servers never need it.
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=3650))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    text = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ) + certificate.public_bytes(serialization.Encoding.PEM)
+    with tempfile.NamedTemporaryFile() as file:  # made with mode 0600
+        file.write(text)
+        file.flush()
+        return server_context(Path(file.name), Path(file.name))
 
 
 def server_context(
@@ -43,6 +260,7 @@ def server_context(
     """A server's context from PEM files; with ``trusted`` clients must present a certificate it signed."""
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(certificate, key, password)
         if trusted is not None:
             context.load_verify_locations(trusted)

@@ -55,7 +55,7 @@ def test_black_list_always_holds_the_names_of_files() -> None:
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        (NameServerConfig(tls_mode=TlsMode.ENFORCING), "certPath"),
+        (NameServerConfig(tls_mode=TlsMode.ENFORCING, tls_test_mode="false"), "certPath"),
         (NameServerConfig(tls_certificate="/none.pem", tls_key="/none.key"), "cannot be used"),
         (NameServerConfig(tls_certificate="c", tls_authenticate_clients=True), "trustCertPath"),
         (NameServerConfig(tls_certificate="c", tls_client_authentication="optional"), "trustCertPath"),
@@ -68,9 +68,9 @@ def test_tls_that_cannot_work_is_a_config_error(config: NameServerConfig, reason
 
 def test_tls_to_brokers_is_off_unless_asked_for() -> None:
     assert client_tls(NameServerConfig()) is None
-    assert client_tls(NameServerConfig(tls_to_brokers=True)) is not None
+    assert client_tls(NameServerConfig(tls_outgoing=True)) is not None
     with pytest.raises(ConfigError, match="trustCertPath"):
-        client_tls(NameServerConfig(tls_to_brokers=True, tls_client_checks_server=True))
+        client_tls(NameServerConfig(tls_outgoing=True, tls_client_checks_server=True))
 
 
 # -- changes by request ----------------------------------------------------------------------------------

@@ -14,9 +14,11 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
+from orbitmq.auth.table import AuthTable
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.delivery.schedule import Schedule
 from orbitmq.broker.delivery.timers import Timers
+from orbitmq.broker.handlers.auth import REPLICA, parse_acl, parse_user
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
@@ -30,6 +32,7 @@ from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.store.message_store import MessageStore
 from orbitmq.transport.client import RpcClient
 from orbitmq.wire import bodies, javajson
+from orbitmq.wire.bodies.auth import AclInfo, UserInfo
 
 __all__ = ["CopiedTable", "KeptTable", "MetadataSync"]
 
@@ -97,6 +100,8 @@ class MetadataSync:
         self._rpc = rpc
         self.kept: dict[int, CopiedTable] = {}
         """Further tables, by the request that asks for them."""
+        self.users: AuthTable | None = None
+        """Users and policies to keep like the master's; ``None`` leaves ours alone, as an Apache slave does."""
         self._tasks: TaskOwner | None = None
         self._delay_offsets = b""
         self._failing: set[str] = set()
@@ -130,6 +135,7 @@ class MetadataSync:
             ("groups", self._sync_groups),
             ("further tables", self._sync_kept),
             ("timer check point", self._sync_timers),
+            ("users and policies", self._sync_users),
         )
         for name, part in parts:
             address = self.master_address
@@ -144,6 +150,28 @@ class MetadataSync:
                 logger.log(level, "%s not copied master=%s error=%s", name, address, error)
             else:
                 self._failing.discard(name)
+
+    async def _sync_users(self, address: str) -> None:
+        """An Apache master answers passwords too; one that answers none leaves ours as they are."""
+        table = self.users
+        if table is None:
+            return
+        answer = await self._ask_auth(address, RequestCode.AUTH_LIST_USER)
+        infos = bodies.decode_body(list[UserInfo], answer) if answer else []
+        users = [parse_user(info.username, info) for info in infos if info.username]
+        if not users or not all(user.password for user in users):
+            return
+        answer = await self._ask_auth(address, RequestCode.AUTH_LIST_ACL)
+        acls = bodies.decode_body(list[AclInfo], answer) if answer else []
+        policies = {(info.subject or "").partition(":")[2]: parse_acl(info) for info in acls}
+        if table.replace(users, policies):
+            logger.info("users and policies taken over master=%s users=%d", address, len(users))
+
+    async def _ask_auth(self, address: str, code: int) -> bytes:
+        answer = await self._rpc.call(address, code, timeout_s=_TIMEOUT_S, ext={REPLICA: "true"})
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_for_code(answer.code, answer.remark)
+        return answer.body
 
     def adopt_topics(self, store: MessageStore) -> None:
         """On becoming master: topics the old one made after our last copy, whose messages we have. A topic that was

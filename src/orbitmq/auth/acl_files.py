@@ -1,0 +1,428 @@
+"""Access lists of 4.x: ``conf/plain_acl.yml`` and ``conf/acl/`` (Apache: ``PlainAccessValidator``,
+``PlainPermissionManager``).
+
+Order of the decision, texts and file format are Apache 4.9.7's. Files are looked at every few seconds; one that
+cannot be read leaves the accounts before it in force. Stricter than 4.9.7: batch sends and lite pulls need what
+plain ones do, and requests that change or show the broker (its configuration and the accounts among them) need an
+admin account; ``authCompatibility=apache`` turns both off. Signatures are compared in constant time.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import posixpath
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from orbitmq.auth.control import checked_fields
+from orbitmq.auth.model import Action, Need, ResourceType
+from orbitmq.auth.needs import ROWS, Asked
+from orbitmq.auth.signature import ACCESS_KEY, is_signed
+from orbitmq.codes import RequestCode
+from orbitmq.errors import ConfigError, NoPermission, ServerError
+from orbitmq.runtime.clock import Clock
+from orbitmq.runtime.filesystem import FileSystem
+from orbitmq.runtime.safe_file import SafeFile
+
+if TYPE_CHECKING:
+    from orbitmq.wire.frame import Frame
+
+__all__ = ["Account", "AclFiles", "address_matches", "check_address_pattern", "parse_perm"]
+
+logger = logging.getLogger(__name__)
+
+KEY_LENGTH_MIN: Final = 7
+_TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+_DENY, _PUB, _SUB = 0, 1, 2
+_PERMS: Final = {"DENY": _DENY, "PUB": _PUB, "SUB": _SUB, "PUB|SUB": _PUB | _SUB, "SUB|PUB": _PUB | _SUB}
+_ADMIN_CODES: Final = frozenset({17, 25, 215, 200, 207})
+_R: Final = RequestCode
+_CHECKED: Final = frozenset(
+    {_R.SEND_MESSAGE, _R.SEND_MESSAGE_V2, _R.CONSUMER_SEND_MSG_BACK, _R.PULL_MESSAGE, _R.QUERY_MESSAGE}
+    | {_R.HEART_BEAT, _R.UNREGISTER_CLIENT, _R.GET_CONSUMER_LIST_BY_GROUP, _R.UPDATE_CONSUMER_OFFSET}
+)
+"""Requests 4.9.7 holds to topic and group permissions."""
+_CHECKED_TOO: Final = frozenset(
+    {
+        _R.SEND_BATCH_MESSAGE,
+        _R.LITE_PULL_MESSAGE,
+        _R.QUERY_CONSUMER_OFFSET,
+        _R.LOCK_BATCH_MQ,
+        _R.UNLOCK_BATCH_MQ,
+    }
+    | {_R.POP_MESSAGE, _R.ACK_MESSAGE, _R.BATCH_ACK_MESSAGE, _R.PEEK_MESSAGE, _R.CHANGE_MESSAGE_INVISIBLETIME}
+    | {_R.NOTIFICATION, _R.RECALL_MESSAGE, _R.END_TRANSACTION, _R.VIEW_MESSAGE_BY_ID, _R.QUERY_ASSIGNMENT}
+)
+
+
+def _refusal(text: str) -> ServerError:
+    """Code 1 with the name of Apache's exception, which clients of 4.x look for."""
+    return ServerError(f"org.apache.rocketmq.acl.common.AclException: {text}")
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One account of a file."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    white_address: str = ""
+    admin: bool = False
+    default_topic: int = _DENY
+    default_group: int = _DENY
+    topics: Mapping[str, int] = field(default_factory=dict)
+    groups: Mapping[str, int] = field(default_factory=dict)
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+def parse_perm(text: object) -> int:
+    """``DENY`` for what it does not know, as Apache has it."""
+    return _PERMS.get(str(text).strip().upper() if text is not None else "", _DENY)
+
+
+def _perm_map(lines: object) -> dict[str, int]:
+    perms: dict[str, int] = {}
+    for line in lines if isinstance(lines, list) else ():
+        name, separator, perm = str(line).partition("=")
+        if not separator or not name.strip():
+            raise ConfigError(f"Parse Resource format error for {line}.")
+        if perm.strip().upper() not in _PERMS:
+            raise ConfigError(f"Parse resource permission error for {line}.")
+        perms[name.strip()] = parse_perm(perm)
+    return perms
+
+
+def account_of(raw: Mapping[str, Any]) -> Account:
+    """An account from its YAML form. Raises ``ConfigError``."""
+    key, secret = str(raw.get("accessKey") or ""), str(raw.get("secretKey") or "")
+    if len(key) < KEY_LENGTH_MIN or len(secret) < KEY_LENGTH_MIN:
+        raise ConfigError(
+            f"The accessKey={key} and its secretKey cannot be null and length should longer than 6"
+        )
+    white = str(raw.get("whiteRemoteAddress") or "").strip()
+    check_address_pattern(white)
+    return Account(
+        key,
+        secret,
+        white,
+        raw.get("admin") is True,
+        parse_perm(raw.get("defaultTopicPerm")),
+        parse_perm(raw.get("defaultGroupPerm")),
+        _perm_map(raw.get("topicPerms")),
+        _perm_map(raw.get("groupPerms")),
+        dict(raw),
+    )
+
+
+# -- addresses ---------------------------------------------------------------------------------------------
+
+
+def _alternatives(pattern: str) -> list[str]:
+    """A pattern with braces or commas in its parts."""
+    if pattern.endswith("}") and "{" in pattern:
+        head, _, rest = pattern[:-1].partition("{")
+        return [head + part.strip() for part in rest.split(",")]
+    return [part.strip() for part in pattern.split(",")]
+
+
+def check_address_pattern(pattern: str) -> None:
+    """Raises ``ConfigError`` for a form that matches nothing by mistake."""
+    for part in _alternatives(pattern) if pattern else ():
+        if not part or part in ("*", "*.*.*.*", "*:*:*:*:*:*:*:*"):
+            continue
+        if ":" in part or "*" in part or "-" in part:
+            pieces = part.split(":" if ":" in part else ".")
+            if len(pieces) > 8 or (":" not in part and len(pieces) != 4):
+                raise ConfigError(f"address pattern {part!r} cannot be read")
+            continue
+        try:
+            ipaddress.ip_address(part)
+        except ValueError:
+            raise ConfigError(f"address pattern {part!r} cannot be read") from None
+
+
+def _piece_matches(pattern: str, piece: str, base: int) -> bool:
+    if pattern == "*":
+        return True
+    try:
+        value = int(piece, base)
+        if "-" in pattern:
+            low, _, high = pattern.partition("-")
+            return int(low, base) <= value <= int(high, base)
+        return int(pattern, base) == value
+    except ValueError:
+        return False
+
+
+def address_matches(pattern: str, address: str) -> bool:
+    """Whether an IP address is one of those the pattern names; a blank pattern names none."""
+    for part in _alternatives(pattern) if pattern.strip() else ():
+        if part in ("*", "*.*.*.*", "*:*:*:*:*:*:*:*"):
+            return True
+        try:
+            parsed = ipaddress.ip_address(address)
+        except ValueError:
+            continue
+        if "*" not in part and "-" not in part:
+            try:
+                if ipaddress.ip_address(part) == parsed:
+                    return True
+            except ValueError:
+                pass
+            continue
+        v6 = ":" in part
+        if v6 != (parsed.version == 6):
+            continue
+        patterns = part.split(":" if v6 else ".")
+        pieces = parsed.exploded.split(":" if v6 else ".")
+        if len(patterns) == len(pieces) and all(
+            _piece_matches(p, piece, 16 if v6 else 10) for p, piece in zip(patterns, pieces, strict=True)
+        ):
+            return True
+    return False
+
+
+class AclFiles:
+    """The accounts in force, and the check of requests by them."""
+
+    def __init__(
+        self, fs: FileSystem, home: str, *, cluster: str, clock: Clock, apache_rows: bool = False
+    ) -> None:
+        self._fs = fs
+        self._clock = clock
+        self._cluster = cluster
+        self._apache = apache_rows
+        self.main_path = posixpath.join(home, "conf", "plain_acl.yml")
+        self._folder = posixpath.join(home, "conf", "acl")
+        self.accounts: dict[str, Account] = {}
+        self.white_addresses: list[str] = []
+        self.versions: dict[str, dict[str, int]] = {}
+        """Data version by path."""
+        self._contents: dict[str, dict[str, Any]] = {}
+        self._stamps: dict[str, tuple[int, int]] = {}
+        self.topic_at: Any = lambda _offset: None
+        self.refused_count = 0
+
+    # -- files -----------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Read all files. Raises ``ConfigError``: a broker told to check must not start with half its accounts."""
+        if self._fs.stat(self.main_path) is None:
+            self._save(self.main_path, {"accounts": []})
+            logger.warning("access list created empty path=%s", self.main_path)
+        contents = {path: self._read(path) for path in self._paths()}
+        self._take(contents)
+
+    def reload(self) -> None:
+        """Look for changed files. One that cannot be read changes nothing."""
+        stamps = {path: self._stamp(path) for path in self._paths()}
+        if stamps == self._stamps:
+            return
+        self._stamps = stamps
+        contents: dict[str, dict[str, Any]] = {}
+        for path in stamps:
+            try:
+                contents[path] = self._read(path)
+            except ConfigError as error:
+                logger.error("access list not reloaded, the old one stays error=%s", error)
+                if path in self._contents:
+                    contents[path] = self._contents[path]
+        self._take(contents)
+        logger.info("access lists reloaded accounts=%d", len(self.accounts))
+
+    def _paths(self) -> list[str]:
+        found = [self.main_path]
+        waiting = [self._folder]
+        while waiting:
+            folder = waiting.pop()
+            for name in sorted(self._fs.names(folder)) if self._fs.stat(folder) is not None else ():
+                path = posixpath.join(folder, name)
+                stat = self._fs.stat(path)
+                if stat is not None and stat.is_directory:
+                    waiting.append(path)
+                elif name.endswith((".yml", ".yaml")):
+                    found.append(path)
+        return found
+
+    def _stamp(self, path: str) -> tuple[int, int]:
+        found = self._fs.stat(path)
+        return (0, 0) if found is None else (found.modified_ms, found.size_bytes)
+
+    def _read(self, path: str) -> dict[str, Any]:
+        def parse(content: bytes) -> dict[str, Any]:
+            try:
+                value = yaml.safe_load(content.decode()) or {}
+            except (yaml.YAMLError, UnicodeDecodeError) as error:
+                raise ConfigError(f"{path} cannot be read: {error}") from None
+            if not isinstance(value, dict):
+                raise ConfigError(f"{path} is not a map")
+            for raw in _list(value.get("accounts")):
+                try:
+                    account_of(raw if isinstance(raw, dict) else {})
+                except ConfigError as error:
+                    raise ConfigError(f"{path}: {error}") from None
+            for pattern in _list(value.get("globalWhiteRemoteAddresses")):
+                check_address_pattern(str(pattern))
+            return value
+
+        handle = self._fs.open(path)
+        try:
+            content = self._fs.pread(handle, self._fs.file_size(handle), 0)
+        finally:
+            self._fs.close(handle)
+        return parse(content)
+
+    def _take(self, contents: dict[str, dict[str, Any]]) -> None:
+        accounts: dict[str, Account] = {}
+        white: list[str] = []
+        for path, value in contents.items():
+            white += [str(pattern) for pattern in _list(value.get("globalWhiteRemoteAddresses"))]
+            for raw in _list(value.get("accounts")):
+                account = account_of(raw)
+                if account.access_key in accounts:
+                    logger.warning("access key in two files, the first counts path=%s", path)
+                else:
+                    accounts[account.access_key] = account
+            version = _list(value.get("dataVersion"))
+            first = version[0] if version and isinstance(version[0], dict) else {}
+            self.versions[path] = {
+                "counter": int(first.get("counter") or 0),
+                "timestamp": int(first.get("timestamp") or 0),
+            }
+        self._contents = contents
+        self._stamps = {path: self._stamp(path) for path in contents}
+        self.accounts, self.white_addresses = accounts, white
+
+    def _save(self, path: str, value: dict[str, Any]) -> None:
+        version = _list(value.get("dataVersion"))
+        counter = int(version[0].get("counter") or 0) if version and isinstance(version[0], dict) else -1
+        value["dataVersion"] = [{"counter": counter + 1, "timestamp": self._clock.now_ms()}]
+        text = yaml.safe_dump(value, allow_unicode=True, sort_keys=False).encode()
+        SafeFile(self._fs, path, private=True).save(text)
+
+    def _path_of(self, access_key: str) -> str | None:
+        for path, value in self._contents.items():
+            if any(raw.get("accessKey") == access_key for raw in _list(value.get("accounts"))):
+                return path
+        return None
+
+    def store_account(self, changes: Mapping[str, Any]) -> None:
+        """Create an account or change the members given. Raises ``ConfigError``, ``OSError``."""
+        key = str(changes.get("accessKey") or "")
+        old = self.accounts.get(key)
+        merged = {**(old.raw if old is not None else {}), **changes}
+        account_of(merged)
+        path = self._path_of(key) or self.main_path
+        value = dict(self._contents.get(path) or {})
+        others = [raw for raw in _list(value.get("accounts")) if raw.get("accessKey") != key]
+        value["accounts"] = [*others, merged]
+        self._save(path, value)
+        self.load()
+
+    def delete_account(self, access_key: str) -> bool:
+        """Whether there was one."""
+        path = self._path_of(access_key)
+        if path is None:
+            return False
+        value = dict(self._contents[path])
+        value["accounts"] = [
+            raw for raw in _list(value.get("accounts")) if raw.get("accessKey") != access_key
+        ]
+        self._save(path, value)
+        self.load()
+        return True
+
+    def store_white_addresses(self, addresses: list[str], path: str) -> bool:
+        """Replace the white list of one of the files in use; False when ``path`` is none of them."""
+        chosen = path or self.main_path
+        if chosen not in self._contents:
+            return False
+        for address in addresses:
+            check_address_pattern(address)
+        value = dict(self._contents[chosen])
+        value["globalWhiteRemoteAddresses"] = addresses
+        self._save(chosen, value)
+        self.load()
+        return True
+
+    # -- the check -------------------------------------------------------------------------------------
+
+    def check(self, frame: Frame, address: str) -> None:
+        """Let the request of a peer at that IP address pass, or raise ``ServerError``."""
+        try:
+            self._check(frame, address)
+        except ServerError:
+            self.refused_count += 1
+            raise
+
+    def _check(self, frame: Frame, address: str) -> None:
+        if any(address_matches(pattern, address) for pattern in self.white_addresses):
+            return
+        try:
+            fields = checked_fields(frame)
+        except NoPermission as error:
+            raise _refusal(error.remark) from None
+        key = fields.get(ACCESS_KEY)
+        if not key:
+            raise _refusal("No accessKey is configured")
+        account = self.accounts.get(key)
+        if account is None:
+            raise _refusal(f"No acl config for {key}")
+        if account.white_address and address_matches(account.white_address, address):
+            return
+        if not is_signed(fields, frame.body, account.secret_key, version=frame.version, always_skip=True):
+            raise _refusal(f"Check signature failed for accessKey={key}")
+        needs = list(self._needs(frame, fields))
+        if any(need.name == _TRACE_TOPIC and Action.PUB in need.actions for need in needs):
+            return
+        if not account.admin and self._needs_admin(frame.code):
+            raise _refusal(f"Need admin permission for request code={frame.code}, but accessKey={key} is not")
+        if account.admin and not account.topics and not account.groups:
+            return
+        for need in needs:
+            self._hold(account, need)
+
+    def _needs_admin(self, code: int) -> bool:
+        if code in _ADMIN_CODES:
+            return True
+        if self._apache:
+            return False
+        row = ROWS.get(code)
+        if row is None:
+            return True
+        if code in _CHECKED or code in _CHECKED_TOO:
+            return False
+        # Whatever asks for a right on the cluster, or to create, change or delete, is for admins; the rest is for
+        # everybody with a key, as in 4.9.7.
+        try:
+            asked = list(row(Asked({}, b"{}", self._cluster, lambda _offset: None)))
+        except NoPermission:
+            return True
+        return any(
+            need.type is ResourceType.CLUSTER
+            or not {Action.PUB, Action.SUB, Action.GET}.intersection(need.actions)
+            for need in asked
+        )
+
+    def _needs(self, frame: Frame, fields: Mapping[str, str]) -> Iterator[Need]:
+        code = frame.code
+        if code in _CHECKED or (not self._apache and code in _CHECKED_TOO):
+            yield from ROWS[code](Asked(fields, frame.body, self._cluster, self.topic_at))
+
+    def _hold(self, account: Account, need: Need) -> None:
+        wanted = _PUB if Action.PUB in need.actions else _SUB
+        if need.type is ResourceType.TOPIC:
+            own, default, kind = account.topics.get(need.name), account.default_topic, "topic"
+        else:
+            own, default, kind = account.groups.get(need.name), account.default_group, "group"
+        perm = default if own is None else own
+        if not perm & wanted:
+            raise _refusal(f"No default permission for {kind}:{need.name}")
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,191 @@
+"""The check in front of every request (Apache: ``AuthenticationPipeline`` and ``AuthorizationPipeline``).
+
+A server hands ``AccessControl.check`` to its router as the guard; what it refuses raises ``NoPermission`` (code
+16) with Apache's text, and no handler sees it. For protocols that are no frames (gRPC) ``authenticate``,
+``authenticate_content`` and ``authorize_needs`` are the parts of it.
+
+Every request is judged by itself. Apache's "stateful" strategies believe a connection after its first good
+request; their class names are accepted and judged the same. What is remembered is only the verdict on (user,
+right, address), and every change of a user or policy forgets all of it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.auth.model import Decision, Need, User, UserStatus
+from orbitmq.auth.needs import APACHE_ROWS, ROWS, Asked
+from orbitmq.auth.signature import ACCESS_KEY, is_signed
+from orbitmq.auth.table import AuthTable
+from orbitmq.codes import SerializeType, Version
+from orbitmq.errors import HeaderFieldError, NoPermission
+
+if TYPE_CHECKING:
+    from orbitmq.wire.frame import Frame
+
+__all__ = ["AccessControl", "checked_fields"]
+
+audit = logging.getLogger("orbitmq.audit")
+
+_ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
+_VERDICTS_MAX: Final = 20_000
+_ALLOWED: Final = ""
+
+
+class AccessControl:
+    """Users and policies of 5.x."""
+
+    def __init__(
+        self,
+        table: AuthTable,
+        *,
+        cluster: str,
+        authorize: bool = True,
+        apache_rows: bool = False,
+        authentication_whitelist: frozenset[str] = frozenset(),
+        authorization_whitelist: frozenset[str] = frozenset(),
+    ) -> None:
+        self.table = table
+        table.on_change = self.forget
+        self.cluster = cluster
+        self.authorizes = authorize
+        self._rows = APACHE_ROWS if apache_rows else ROWS
+        self._apache = apache_rows
+        self._unauthenticated = authentication_whitelist
+        self._unauthorized = authorization_whitelist
+        self._verdicts: dict[tuple[str, Need, str], str] = {}
+        self.topic_at: Callable[[int], str | None] = lambda _offset: None
+        """Topic of the record at an offset of the log; the owner of a store sets it."""
+        self.refused_count = 0
+
+    def forget(self) -> None:
+        """Drop remembered verdicts; called on every change."""
+        self._verdicts.clear()
+
+    # -- frames ----------------------------------------------------------------------------------------
+
+    def check(self, frame: Frame, address: str) -> User | None:
+        """Let the request of a peer at that IP address pass, or raise ``NoPermission``."""
+        fields = checked_fields(frame)
+        try:
+            user = None
+            if str(frame.code) not in self._unauthenticated:
+                user = self.authenticate(fields, frame.body, version=frame.version)
+            if self.authorizes and str(frame.code) not in self._unauthorized:
+                self.authorize(user, frame.code, fields, frame.body, address)
+        except NoPermission as error:
+            self._refused(fields, frame.code, address, error)
+            raise
+        return user
+
+    def _refused(self, fields: Mapping[str, str], code: int, address: str, error: NoPermission) -> None:
+        self.refused_count += 1
+        audit.info(
+            "request refused user=%r code=%d address=%s reason=%r",
+            fields.get(ACCESS_KEY, ""),
+            code,
+            address,
+            error.remark,
+        )
+
+    # -- parts -----------------------------------------------------------------------------------------
+
+    def user(self, name: str | None) -> User:
+        """The enabled user of that name. Raises ``NoPermission`` with Apache's text."""
+        if not name:
+            raise NoPermission("username cannot be null.")
+        user = self.table.users.get(name)
+        if user is None:
+            raise NoPermission(f"User:{name} is not found.")
+        if user.status is UserStatus.DISABLE:
+            raise NoPermission(f"User:{name} is disabled.")
+        return user
+
+    def authenticate(self, fields: Mapping[str, str], body: bytes, *, version: int = Version.OURS) -> User:
+        """Who signed these fields and this body. Raises ``NoPermission``."""
+        user = self.user(fields.get(ACCESS_KEY))
+        if not is_signed(fields, body, user.password, version=version):
+            raise NoPermission("check signature failed.")
+        return user
+
+    def authenticate_content(self, name: str | None, content: bytes, digest: bytes) -> User:
+        """Who signed ``content``, given the HMAC-SHA1 itself: the form of gRPC. Raises ``NoPermission``."""
+        user = self.user(name)
+        if not hmac.compare_digest(hmac.digest(user.password.encode(), content, "sha1"), digest):
+            raise NoPermission("check signature failed.")
+        return user
+
+    def authorize(
+        self, user: User | None, code: int, fields: Mapping[str, str], body: bytes, address: str
+    ) -> None:
+        """Whether the user may send that request. Raises ``NoPermission``."""
+        if user is not None and user.is_super:
+            return
+        row = self._rows.get(code)
+        if row is None:
+            if self._apache:
+                return
+            raise NoPermission(
+                f"request code {code} is not in the table of rights; only Super users may send it."
+            )
+        self.authorize_needs(user, row(Asked(fields, body, self.cluster, self.topic_at)), address)
+
+    def authorize_needs(self, user: User | None, needs: Iterable[Need], address: str) -> None:
+        """Whether the user has all of these rights. Raises ``NoPermission`` for the first one that is missing."""
+        if user is not None and user.is_super:
+            return
+        for need in needs:
+            if user is None:
+                raise NoPermission("Authorization failed. Please verify your access rights and try again.")
+            reason = self._verdict(user, need, address)
+            if reason:
+                raise NoPermission(reason)
+
+    def _verdict(self, user: User, need: Need, address: str) -> str:
+        """Empty when allowed, else the text of the refusal."""
+        key = (user.name, need, address)
+        known = self._verdicts.get(key)
+        if known is not None:
+            return known
+        policies = self.table.policies.get(user.name)
+        entry = None if policies is None else policies.deciding(need, address)
+        if entry is not None and entry.decision is Decision.ALLOW:
+            verdict = _ALLOWED
+        else:
+            why = "no matched policies" if entry is None else "the decision is deny"
+            verdict = f"{user.subject} has no permission to access {need.text} from {address}, {why}."
+        if len(self._verdicts) >= _VERDICTS_MAX:
+            self._verdicts.clear()
+        self._verdicts[key] = verdict
+        return verdict
+
+
+def checked_fields(frame: Frame) -> Mapping[str, str]:
+    """The fields of a frame. One that names a field twice is refused: what is checked must be what is served,
+    whichever of the two a handler reads."""
+    try:
+        fields = frame.ext_fields
+    except HeaderFieldError as error:
+        raise NoPermission(str(error)) from None
+    if frame.serialize_type == _ROCKETMQ and fields:
+        # In the usual case the lengths alone show that every entry is there once.
+        size = sum(map(len, fields)) + sum(map(len, fields.values())) + 6 * len(fields)
+        if size != len(frame.ext_raw) and _repeats(frame.ext_raw):
+            raise NoPermission("the header names a field twice.")
+    return fields
+
+
+def _repeats(raw: bytes) -> bool:
+    seen: set[bytes] = set()
+    position, end = 0, len(raw)
+    while position + 2 <= end:
+        key_end = position + 2 + int.from_bytes(raw[position : position + 2], "big")
+        key = raw[position + 2 : key_end]
+        if key in seen:
+            return True
+        seen.add(key)
+        position = key_end + 4 + int.from_bytes(raw[key_end : key_end + 4], "big")
+    return False

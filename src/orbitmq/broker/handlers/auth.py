@@ -1,0 +1,307 @@
+"""Users and policies by request: 3001 to 3010 (Apache: the auth part of AdminBrokerProcessor).
+
+Codes and texts are Apache's. Two things differ: passwords are not answered (``authCompatibility=apache`` answers
+them; a slave gets them with its inner credentials), and a resource that cannot be parsed never counts as "all of
+them".
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from orbitmq.auth.model import (
+    Action,
+    Decision,
+    Entry,
+    Policies,
+    PolicyType,
+    Resource,
+    User,
+    UserStatus,
+    UserType,
+    named,
+)
+from orbitmq.auth.signature import ACCESS_KEY
+from orbitmq.auth.table import AuthTable
+from orbitmq.codes import RequestCode
+from orbitmq.errors import InvalidParameter, NoPermission, ServerError
+from orbitmq.transport.router import Call, Reply, Route
+from orbitmq.wire import javajson
+from orbitmq.wire.bodies.auth import AclInfo, PolicyEntry, PolicyInfo, UserInfo
+from orbitmq.wire.headers import Empty
+
+__all__ = ["REPLICA", "AuthHandlers", "acl_info", "parse_acl", "parse_user"]
+
+REPLICA: Final = "orbitmqReplica"
+"""Field of a slave's request for users: with it the master's inner user gets the passwords too."""
+_ENTRIES_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthHandlers:
+    """What operators do to users and policies."""
+
+    table: AuthTable
+    checked: bool
+    """Whether requests are authenticated, so that the name in a request is its sender's."""
+    answers_passwords: bool
+    inner_user: str
+    on_change: Callable[[], None]
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(RequestCode.AUTH_CREATE_USER, self.create_user, Empty),
+            Route(RequestCode.AUTH_UPDATE_USER, self.update_user, Empty),
+            Route(RequestCode.AUTH_DELETE_USER, self.delete_user, Empty),
+            Route(RequestCode.AUTH_GET_USER, self.user, Empty),
+            Route(RequestCode.AUTH_LIST_USER, self.list_users, Empty),
+            Route(RequestCode.AUTH_CREATE_ACL, self.store_acl, Empty),
+            Route(RequestCode.AUTH_UPDATE_ACL, self.store_acl, Empty),
+            Route(RequestCode.AUTH_DELETE_ACL, self.delete_acl, Empty),
+            Route(RequestCode.AUTH_GET_ACL, self.acl, Empty),
+            Route(RequestCode.AUTH_LIST_ACL, self.list_acls, Empty),
+        ]
+
+    # -- users -----------------------------------------------------------------------------------------
+
+    def create_user(self, call: Call[Empty]) -> Reply:
+        name = _name(call)
+        user = parse_user(name, _user_body(call))
+        if name in self.table.users:
+            raise NoPermission("The user is existed")
+        if not user.password.strip():
+            raise NoPermission("password can not be blank")
+        if user.is_super and not self._by_super(call):
+            raise ServerError("The super user can only be create by super user")
+        self.table.store_user(user)
+        self.on_change()
+        return Reply()
+
+    def update_user(self, call: Call[Empty]) -> Reply:
+        name = _name(call)
+        info = _user_body(call)
+        old = self.table.users.get(name)
+        if old is None:
+            raise NoPermission("The user is not exist")
+        new = old
+        if info.password and info.password.strip():
+            new = replace(new, password=info.password)
+        if info.user_type and info.user_type.strip():
+            new = replace(new, type=_user_type(info.user_type))
+        if info.user_status and info.user_status.strip():
+            new = replace(new, status=_user_status(info.user_status))
+        if (old.is_super or new.is_super) and not self._by_super(call):
+            raise NoPermission("The super user can only be update by super user")
+        self.table.store_user(new)
+        self.on_change()
+        return Reply()
+
+    def delete_user(self, call: Call[Empty]) -> Reply:
+        name = _name(call)
+        old = self.table.users.get(name)
+        if old is not None and old.is_super and not self._by_super(call):
+            raise NoPermission("The super user can only be update by super user")
+        self.table.delete_user(name)
+        self.on_change()
+        return Reply()
+
+    def user(self, call: Call[Empty]) -> Reply:
+        user = self.table.users.get(_name(call))
+        return Reply() if user is None else Reply(body=self._info(user, call).encode())
+
+    def list_users(self, call: Call[Empty]) -> Reply:
+        text = call.frame.ext_fields.get("filter", "")
+        found = [
+            self._info(self.table.users[name], call) for name in sorted(self.table.users) if text in name
+        ]
+        return Reply(body=javajson.encode(found)) if found else Reply()
+
+    def _info(self, user: User, call: Call[Empty]) -> UserInfo:
+        fields = call.frame.ext_fields
+        to_slave = (
+            self.checked
+            and REPLICA in fields
+            and bool(self.inner_user)
+            and fields.get(ACCESS_KEY) == self.inner_user
+        )
+        return UserInfo(
+            password=user.password if self.answers_passwords or to_slave else None,
+            user_status=user.status.text,
+            user_type=user.type.text,
+            username=user.name,
+        )
+
+    def _by_super(self, call: Call[Empty]) -> bool:
+        if not self.checked:
+            return True
+        asking = self.table.users.get(call.frame.ext_fields.get(ACCESS_KEY, ""))
+        return asking is not None and asking.is_super
+
+    # -- policies --------------------------------------------------------------------------------------
+
+    def store_acl(self, call: Call[Empty]) -> Reply:
+        info = AclInfo.decode(call.body) if call.body else None
+        if info is None or not info.policies:
+            raise ServerError("AuthorizationException: The body of acl is null")
+        subject = (
+            info.subject if info.subject and info.subject.strip() else call.frame.ext_fields.get("subject")
+        )
+        name = _subject(subject)
+        if name is None:
+            raise ServerError("An system error occurred, please try again later.")
+        given = parse_acl(info)
+        if name not in self.table.users:
+            raise NoPermission(f"The subject of User:{name} is not exist.")
+        policies = self.table.policies.get(name, Policies())
+        for kind in PolicyType:
+            merged = {entry.resource: entry for entry in policies.of(kind)}
+            merged |= {entry.resource: entry for entry in given.of(kind)}
+            if len(merged) > _ENTRIES_MAX:
+                raise InvalidParameter(f"a user has {_ENTRIES_MAX} entries at most")
+            policies = policies.with_entries(kind, tuple(merged.values()))
+        self.table.store_policies(name, policies)
+        self.on_change()
+        return Reply()
+
+    def delete_acl(self, call: Call[Empty]) -> Reply:
+        fields = call.frame.ext_fields
+        name = self._known_subject(fields.get("subject"))
+        policies = self.table.policies.get(name)
+        if policies is None:
+            raise NoPermission("The acl is not exist.")
+        text = fields.get("resource", "")
+        if text.strip():
+            resource = Resource.parse(text)
+            kind = named(PolicyType, fields.get("policyType") or "Custom")
+            if resource is None or not isinstance(kind, PolicyType):
+                raise InvalidParameter("the resource or policyType cannot be read; nothing was deleted")
+            left = tuple(entry for entry in policies.of(kind) if entry.resource != resource)
+            policies = policies.with_entries(kind, left)
+            self.table.store_policies(name, policies if policies.custom or policies.default else None)
+        else:
+            self.table.store_policies(name, None)
+        self.on_change()
+        return Reply()
+
+    def acl(self, call: Call[Empty]) -> Reply:
+        name = self._known_subject(call.frame.ext_fields.get("subject"))
+        policies = self.table.policies.get(name)
+        return Reply() if policies is None else Reply(body=acl_info(name, policies).encode())
+
+    def list_acls(self, call: Call[Empty]) -> Reply:
+        fields = call.frame.ext_fields
+        subject_filter, resource_filter = fields.get("subjectFilter", ""), fields.get("resourceFilter", "")
+        found = []
+        for name in sorted(self.table.policies):
+            if subject_filter not in f"User:{name}":
+                continue
+            policies = self.table.policies[name]
+            for kind in PolicyType:
+                matching = tuple(e for e in policies.of(kind) if resource_filter in e.resource.text)
+                policies = policies.with_entries(kind, matching)
+            if policies.custom or policies.default:
+                found.append(acl_info(name, policies))
+        return Reply(body=javajson.encode(found)) if found else Reply()
+
+    def _known_subject(self, text: str | None) -> str:
+        name = _subject(text)
+        if name is None:
+            raise NoPermission("The subject is null.")
+        if name not in self.table.users:
+            raise NoPermission("The subject is not exist.")
+        return name
+
+
+def _name(call: Call[Empty]) -> str:
+    name = call.frame.ext_fields.get("username", "")
+    if not name.strip():
+        raise InvalidParameter("The username is blank")
+    return name
+
+
+def _user_body(call: Call[Empty]) -> UserInfo:
+    if not call.body:
+        raise InvalidParameter("The body of user is null")
+    return UserInfo.decode(call.body)
+
+
+def _user_type(text: str | None) -> UserType:
+    found = named(UserType, text)
+    return found if isinstance(found, UserType) else UserType.NORMAL
+
+
+def _user_status(text: str | None) -> UserStatus:
+    found = named(UserStatus, text)
+    return found if isinstance(found, UserStatus) else UserStatus.ENABLE
+
+
+def parse_user(name: str, info: UserInfo) -> User:
+    """A user as a request describes it."""
+    return User(name, info.password or "", _user_type(info.user_type), _user_status(info.user_status))
+
+
+def _subject(text: str | None) -> str | None:
+    kind, separator, name = (text or "").strip().partition(":")
+    return name if separator and kind.lower() == "user" and name else None
+
+
+def parse_acl(info: AclInfo) -> Policies:
+    """Policies as a request describes them. Raises ``NoPermission`` with Apache's text."""
+    result = Policies()
+    for policy in info.policies or ():
+        kind = named(PolicyType, policy.policy_type or "Custom")
+        if not isinstance(kind, PolicyType):
+            raise NoPermission("The policy type is illegal.")
+        entries = tuple(_entry(entry) for entry in policy.entries or ())
+        result = result.with_entries(kind, (*result.of(kind), *entries))
+    if not result.custom and not result.default:
+        raise NoPermission("The policies is empty.")
+    return result
+
+
+def _entry(info: PolicyEntry) -> Entry:
+    resource = Resource.parse(info.resource)
+    if resource is None:
+        raise NoPermission("The resource is null.")
+    actions = tuple(a for a in (named(Action, text) for text in info.actions or ()) if isinstance(a, Action))
+    if not actions:
+        raise NoPermission("The actions is empty.")
+    if Action.ANY in actions:
+        raise NoPermission("The actions can not be Any.")
+    for text in info.source_ips or ():
+        if not text.strip():
+            raise NoPermission("The source ip is empty.")
+        try:
+            ipaddress.ip_network(text, strict=False)
+        except ValueError:
+            raise NoPermission("The source ip is invalid.") from None
+    decision = named(Decision, info.decision)
+    if not isinstance(decision, Decision):
+        raise NoPermission("The decision is null or illegal.")
+    return Entry(resource, tuple(dict.fromkeys(actions)), decision, tuple(info.source_ips or ()))
+
+
+def acl_info(name: str, policies: Policies) -> AclInfo:
+    """The wire form."""
+    return AclInfo(
+        subject=f"User:{name}",
+        policies=[
+            PolicyInfo(
+                policy_type=kind.name.capitalize(),
+                entries=[
+                    PolicyEntry(
+                        resource=entry.resource.text,
+                        actions=[action.name.capitalize() for action in entry.actions],
+                        source_ips=list(entry.source_ips) or None,
+                        decision=entry.decision.name.capitalize(),
+                    )
+                    for entry in policies.of(kind)
+                ],
+            )
+            for kind in PolicyType
+            if policies.of(kind)
+        ],
+    )

@@ -1,0 +1,213 @@
+"""Access control of a broker put together: options, files, the guard of its ports, the signature of its own requests.
+
+With everything off there is no guard and no signature, and so no cost.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from orbitmq.auth.acl_files import AclFiles
+from orbitmq.auth.config import AuthConfig
+from orbitmq.auth.control import AccessControl
+from orbitmq.auth.model import Action, Decision, Entry, Policies, Resource, User, UserType
+from orbitmq.auth.signature import sign_fields
+from orbitmq.auth.table import AuthTable
+from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.handlers.acl import AclHandlers
+from orbitmq.broker.handlers.auth import AuthHandlers
+from orbitmq.record.codec import decode_record
+from orbitmq.runtime.machine import environment
+from orbitmq.runtime.safe_file import SafeFile
+from orbitmq.store.message_store import MessageStore
+from orbitmq.transport.connection import Connection
+from orbitmq.transport.router import Route
+from orbitmq.transport.tls import TlsConfig
+from orbitmq.wire.frame import Frame
+
+__all__ = ["MoreOptions", "Security", "is_loopback"]
+
+logger = logging.getLogger(__name__)
+
+Signer = Callable[[Mapping[str, str], bytes], dict[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class MoreOptions:
+    """What a broker is told beside its own options and its store's."""
+
+    auth: AuthConfig = field(default_factory=AuthConfig)
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    kept: Mapping[str, str] = field(default_factory=dict)
+    """Options of Apache's without effect here."""
+
+
+class Security:
+    """Users, policies, and who is asked about them."""
+
+    def __init__(
+        self,
+        config: AuthConfig,
+        *,
+        cluster: str,
+        users_file: SafeFile,
+        policies_file: SafeFile,
+        files: AclFiles,
+    ) -> None:
+        """``files`` are the access lists of 4.x; they are touched only when the options ask for them."""
+        self.config = config
+        self._files = files
+        self.table = AuthTable(users_file, policies_file)
+        self.control: AccessControl | None = None
+        if config.authentication_enabled:
+            self.control = AccessControl(
+                self.table,
+                cluster=cluster,
+                authorize=config.authorization_enabled,
+                apache_rows=config.compatibility == "apache",
+                authentication_whitelist=_codes(config.authentication_whitelist),
+                authorization_whitelist=_codes(config.authorization_whitelist),
+            )
+
+    @property
+    def acl_files(self) -> AclFiles | None:
+        """The access lists of 4.x, when they are in force."""
+        return self._files if self.config.acl_enabled else None
+
+    def load(self) -> None:
+        """Read the files, and have the users the options name before a port opens. Raises ``CorruptionError`` and
+        ``ConfigError``."""
+        self.table.load()
+        if self.config.acl_enabled:
+            self._files.load()
+        if self.config.migrate_from_files:
+            self._files.load()
+            migrate(self._files, self.table)
+        for wanted in (self.config.first_user, self.config.inner_user):
+            if wanted is not None and wanted.name not in self.table.users:
+                self.table.store_user(User(wanted.name, wanted.secret, UserType.SUPER))
+                logger.info("user created from the configuration name=%s type=Super", wanted.name)
+        if self.control is not None and not self.table.users:
+            logger.warning("authentication is on and there is no user: set initAuthenticationUser")
+
+    @property
+    def guard(self) -> Callable[[Frame, Connection], None] | None:
+        """The check in front of every request; ``None`` when nothing is checked."""
+        checker = self.control or self.acl_files
+        if checker is None:
+            return None
+        check = checker.check
+
+        def guard(frame: Frame, connection: Connection) -> None:
+            check(frame, connection.remote[0])
+
+        return guard
+
+    @property
+    def copies_from_master(self) -> bool:
+        """Whether a slave takes over its master's users and policies."""
+        return self.control is not None and self.config.inner_user is not None
+
+    @property
+    def signer(self) -> Signer | None:
+        """Signs what this broker sends to others."""
+        inner = self.config.inner_user
+        if inner is None:
+            return None
+        return lambda fields, body: sign_fields(fields, body, inner.name, inner.secret)
+
+    def read_topics_from(self, store: MessageStore) -> None:
+        """Let the check of VIEW_MESSAGE_BY_ID see whose message it is."""
+
+        def topic_at(log_offset: int) -> str | None:
+            record = store.record_at(log_offset)
+            return None if record is None else decode_record(bytes(record)).topic
+
+        self._files.topic_at = topic_at
+        if self.control is not None:
+            self.control.topic_at = topic_at
+
+    def routes(self, config: BrokerConfig, address: str) -> list[Route]:
+        """Requests 3001 to 3010, and 50 to 54 with access lists of 4.x."""
+        routes = self.handlers().routes()
+        if self.acl_files is not None:
+            shown = self.config.compatibility == "apache"
+            handlers = AclHandlers(
+                files=self.acl_files, config=config, address=address, answers_secrets=shown
+            )
+            routes += handlers.routes()
+        return routes
+
+    def handlers(self) -> AuthHandlers:
+        """Requests 3001 to 3010."""
+        inner = self.config.inner_user
+        return AuthHandlers(
+            table=self.table,
+            checked=self.control is not None,
+            answers_passwords=self.config.compatibility == "apache",
+            inner_user="" if inner is None else inner.name,
+            on_change=lambda: None,
+        )
+
+    def warn_if_open(self, bind_host: str) -> None:
+        """One line for a broker that everybody on the network may use."""
+        if not self.config.enabled and not is_loopback(bind_host):
+            logger.warning(
+                "access control is off and bindAddress=%s is reachable from the network: everybody there may "
+                "read, write and delete. See docs/how-to/secure.md, or bind to 127.0.0.1",
+                bind_host,
+            )
+
+
+def migrate(files: AclFiles, table: AuthTable) -> None:
+    """Accounts of 4.x that are no users yet become users, their permissions policies."""
+    kinds = {
+        0: ((Action.ALL,), Decision.DENY),
+        1: ((Action.PUB,), Decision.ALLOW),
+        2: ((Action.SUB,), Decision.ALLOW),
+        3: ((Action.PUB, Action.SUB), Decision.ALLOW),
+    }
+    for account in files.accounts.values():
+        if account.access_key in table.users:
+            continue
+        kind = UserType.SUPER if account.admin else UserType.NORMAL
+        table.store_user(User(account.access_key, account.secret_key, kind))
+        named = [("Topic", name, perm) for name, perm in account.topics.items()]
+        named += [("Group", name, perm) for name, perm in account.groups.items()]
+        defaults = [("Topic", "*", account.default_topic), ("Group", "*", account.default_group)]
+        policies = Policies(_entries(named, kinds), _entries(defaults, kinds))
+        table.store_policies(account.access_key, policies)
+        logger.info("account of plain_acl.yml became a user name=%s type=%s", account.access_key, kind.text)
+
+
+def _entries(
+    perms: Iterable[tuple[str, str, int]], kinds: Mapping[int, tuple[tuple[Action, ...], Decision]]
+) -> tuple[Entry, ...]:
+    entries = []
+    for kind, name, perm in perms:
+        resource = Resource.parse(f"{kind}:{name}")
+        assert resource is not None, (kind, name)
+        entries.append(Entry(resource, *kinds[perm]))
+    return tuple(entries)
+
+
+def acl_home(config: AuthConfig, store_root: str) -> str:
+    """Where ``conf/plain_acl.yml`` is looked for."""
+    return config.home or environment("ROCKETMQ_HOME") or store_root
+
+
+def _codes(text: str) -> frozenset[str]:
+    return frozenset(part.strip() for part in text.split(",") if part.strip())
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a port bound to ``host``."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,432 @@
+"""A broker with access control, over real sockets: users, policies, slaves, access lists of 4.x, TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import ssl
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from orbitmq.auth.acl_files import address_matches
+from orbitmq.auth.signature import sign_fields
+from orbitmq.broker.broker import Broker
+from orbitmq.cli.servers import read_broker_settings
+from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.errors import ConfigError, ConnectionLostError, OrbitError
+from orbitmq.transport.client import RpcClient
+from orbitmq.transport.tls import client_context
+from orbitmq.wire.frame import Frame
+
+pytestmark = pytest.mark.slow
+
+SEND = {
+    "a": "p",
+    "c": "TBW102",
+    "d": "4",
+    "e": "0",
+    "f": "0",
+    "g": "1700000000000",
+    "h": "0",
+    "i": "",
+    "j": "0",
+}
+ROOT = ("root", "root-secret-1")
+SECURED = (
+    "authenticationEnabled=true",
+    "authorizationEnabled=true",
+    'initAuthenticationUser={"username":"root","password":"root-secret-1"}',
+    'innerClientAuthenticationCredentials={"accessKey":"inner","secretKey":"inner-secret-1"}',
+)
+DENIED = int(ResponseCode.NO_PERMISSION)
+
+
+@contextlib.asynccontextmanager
+async def running(folder: Path, *options: str) -> AsyncIterator[Broker]:
+    settings = read_broker_settings(
+        None,
+        (
+            "listenPort=0",
+            "bindAddress=127.0.0.1",
+            "brokerIP1=127.0.0.1",
+            f"storePathRootDir={folder / 'store'}",
+            "mappedFileSizeCommitLog=16777216",
+            "maxHashSlotNum=10000",
+            "maxIndexNum=40000",
+            *options,
+        ),
+    )
+    async with Broker(settings.config, settings.store_config, more=settings.more) as broker:
+        yield broker
+
+
+class Asker:
+    """Requests of one user over one connection."""
+
+    def __init__(self, address: str, user: tuple[str, str] | None, tls: ssl.SSLContext | None = None) -> None:
+        self._address = address
+        self._client = RpcClient(tls=tls)
+        if user is not None:
+            self._client.sign = lambda fields, body: sign_fields(fields, body, *user)
+
+    async def ask(self, code: int, fields: dict[str, str] | None = None, body: object = b"") -> Frame:
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return await self._client.call(self._address, code, None, raw, ext=dict(fields or {}), timeout_s=10.0)
+
+    async def send(self, topic: str) -> Frame:
+        return await self.ask(RequestCode.SEND_MESSAGE_V2, {**SEND, "b": topic}, b"body")
+
+    async def __aenter__(self) -> Asker:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.close()
+
+
+async def create_user(root: Asker, name: str, password: str, **more: str) -> Frame:
+    body = {"username": name, "password": password, **more}
+    return await root.ask(RequestCode.AUTH_CREATE_USER, {"username": name}, body)
+
+
+async def allow(root: Asker, name: str, resource: str, *actions: str, decision: str = "Allow") -> Frame:
+    entry = {"resource": resource, "actions": list(actions), "decision": decision}
+    body = {"subject": f"User:{name}", "policies": [{"policyType": "Custom", "entries": [entry]}]}
+    return await root.ask(RequestCode.AUTH_CREATE_ACL, {"subject": f"User:{name}"}, body)
+
+
+def test_users_and_policies_take_effect_on_open_connections_at_once(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running(tmp_path, *SECURED) as broker, Asker(broker.address, None) as nobody:
+            refused = await nobody.send("T")
+            assert (refused.code, refused.remark) == (DENIED, "username cannot be null.")
+            assert broker.topics.find("T") is None, "nothing was made by a refused request"
+            async with (
+                Asker(broker.address, ROOT) as root,
+                Asker(broker.address, ("app", "app-secret")) as app,
+            ):
+                assert (await app.send("T")).remark == "User:app is not found."
+                assert (await create_user(root, "app", "app-secret")).code == 0
+                text = "User:app has no permission to access Topic:T from 127.0.0.1, no matched policies."
+                assert (await app.send("T")).remark == text
+                assert (await allow(root, "app", "Topic:T", "Pub")).code == 0
+                assert (await app.send("T")).code == 0
+                assert (await app.send("U")).code == DENIED
+                await allow(root, "app", "Topic:T", "Pub", decision="Deny")
+                assert "the decision is deny" in ((await app.send("T")).remark or "")
+                await allow(root, "app", "Topic:T", "Pub")
+                body = {"password": "other-secret"}
+                assert (await root.ask(RequestCode.AUTH_UPDATE_USER, {"username": "app"}, body)).code == 0
+                assert (await app.send("T")).remark == "check signature failed."
+                async with Asker(broker.address, ("app", "other-secret")) as again:
+                    assert (await again.send("T")).code == 0
+                    body = {"userStatus": "disable"}
+                    await root.ask(RequestCode.AUTH_UPDATE_USER, {"username": "app"}, body)
+                    assert (await again.send("T")).remark == "User:app is disabled."
+        async with running(tmp_path, *SECURED) as broker, Asker(broker.address, ROOT) as root:
+            answer = await root.ask(RequestCode.AUTH_GET_USER, {"username": "app"})
+            known = json.loads(answer.body)
+            assert known == {"userStatus": "disable", "userType": "Normal", "username": "app"}, (
+                "and no password"
+            )
+
+    asyncio.run(run())
+    for name in ("users.json", "acls.json"):
+        assert stat.S_IMODE((tmp_path / "store" / "config" / name).stat().st_mode) == 0o600
+
+
+def test_normal_user_changes_nothing_of_the_broker(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with (
+            running(tmp_path, *SECURED) as broker,
+            Asker(broker.address, ROOT) as root,
+            Asker(broker.address, ("app", "app-secret")) as app,
+        ):
+            await create_user(root, "app", "app-secret")
+            for resource in ("Topic:*", "Group:*"):
+                await allow(root, "app", resource, "All")
+            for code, body in (
+                (RequestCode.UPDATE_BROKER_CONFIG, b"brokerPermission=4"),
+                (RequestCode.GET_BROKER_CONFIG, b""),
+                (RequestCode.GET_ALL_CONSUMER_OFFSET, b""),
+                (RequestCode.CLEAN_UNUSED_TOPIC, b""),
+                (RequestCode.AUTH_LIST_USER, b""),
+            ):
+                assert (await app.ask(code, {}, body)).code == DENIED, code
+            assert broker.config.permission == 6
+            await allow(root, "app", "Cluster:DefaultCluster", "Update", "Get")
+            made = await create_user(app, "evil", "evil-secret", userType="Super")
+            assert (made.code, made.remark) == (1, "The super user can only be create by super user")
+            body = {"userType": "Super"}
+            assert (await app.ask(RequestCode.AUTH_UPDATE_USER, {"username": "app"}, body)).code == DENIED
+            assert (await app.ask(RequestCode.AUTH_DELETE_USER, {"username": "root"})).code == DENIED
+            assert b"secret" not in (await app.ask(RequestCode.AUTH_LIST_USER)).body
+            shown = (await app.ask(RequestCode.GET_BROKER_CONFIG)).body.decode()
+            assert "root-secret-1" not in shown
+            assert "initAuthenticationUser=******" in shown
+
+    asyncio.run(run())
+
+
+def test_apaches_rules_for_who_asks_for_them(tmp_path: Path) -> None:
+    async def run() -> None:
+        options = (*SECURED, "authCompatibility=apache")
+        async with (
+            running(tmp_path, *options) as broker,
+            Asker(broker.address, ROOT) as root,
+            Asker(broker.address, ("app", "app-secret")) as app,
+        ):
+            await create_user(root, "app", "app-secret")
+            assert (await app.ask(RequestCode.GET_BROKER_CONFIG)).code == 0
+            assert (await app.send("T")).code == DENIED
+            answer = await root.ask(RequestCode.AUTH_GET_USER, {"username": "app"})
+            assert json.loads(answer.body)["password"] == "app-secret"
+            assert (await app.ask(9999)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "body", "expected"),
+    [
+        (3001, {}, {"password": "p"}, (29, "The username is blank")),
+        (3001, {"username": "root"}, {"password": "p"}, (16, "The user is existed")),
+        (3001, {"username": "u"}, {"password": " "}, (16, "password can not be blank")),
+        (3001, {"username": "u"}, b"", (29, "The body of user is null")),
+        (3002, {"username": "u"}, {"password": "p"}, (16, "The user is not exist")),
+        (3003, {"username": "unknown"}, b"", (0, None)),
+        (3004, {"username": "unknown"}, b"", (0, None)),
+        (3006, {"subject": "User:x"}, b"", (1, "AuthorizationException: The body of acl is null")),
+        (3008, {"subject": "User:root"}, b"", (16, "The acl is not exist.")),
+        (3008, {"subject": "User:x"}, b"", (16, "The subject is not exist.")),
+        (3009, {"subject": "x"}, b"", (16, "The subject is null.")),
+    ],
+)
+def test_failures_of_user_requests_have_apaches_codes_and_texts(
+    tmp_path: Path, code: int, fields: dict[str, str], body: object, expected: tuple[int, str | None]
+) -> None:
+    async def run() -> tuple[int, str | None]:
+        async with running(tmp_path, *SECURED) as broker, Asker(broker.address, ROOT) as root:
+            answer = await root.ask(code, fields, body)
+            return answer.code, answer.remark
+
+    assert asyncio.run(run()) == expected
+
+
+def test_broken_resource_deletes_nothing(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running(tmp_path, *SECURED) as broker, Asker(broker.address, ROOT) as root:
+            await create_user(root, "app", "app-secret")
+            await allow(root, "app", "Topic:T", "Pub")
+            fields = {"subject": "User:app", "resource": "Topik:T"}
+            assert (
+                await root.ask(RequestCode.AUTH_DELETE_ACL, fields)
+            ).code == ResponseCode.INVALID_PARAMETER
+            answer = await root.ask(RequestCode.AUTH_GET_ACL, {"subject": "User:app"})
+            assert json.loads(answer.body)["policies"][0]["entries"][0]["resource"] == "Topic:T"
+            fields["resource"] = "Topic:T"
+            assert (await root.ask(RequestCode.AUTH_DELETE_ACL, fields)).code == 0
+            assert (await root.ask(RequestCode.AUTH_GET_ACL, {"subject": "User:app"})).body == b""
+
+    asyncio.run(run())
+
+
+def test_slave_takes_over_users_and_policies_with_its_inner_credentials(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running(tmp_path / "m", *SECURED) as master, Asker(master.address, ROOT) as root:
+            await create_user(root, "app", "app-secret")
+            await allow(root, "app", "Topic:T", "Pub")
+            slave_options = (*SECURED, "brokerRole=SLAVE", "brokerId=1", "slaveSyncInterval=100")
+            async with running(tmp_path / "s", *slave_options) as slave:
+                slave.roles.told_master(master.address, master.ha_address)
+                async with asyncio.timeout(20):
+                    while "app" not in slave.security.table.users:
+                        slave.roles.told_master(master.address, master.ha_address)
+                        await asyncio.sleep(0.05)
+                assert slave.security.table.users == master.security.table.users
+                assert slave.security.table.policies == master.security.table.policies
+                assert slave.topics.data_version == master.topics.data_version, "the other tables came too"
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("authorizationEnabled=true",), "authenticationEnabled"),
+        (("authenticationProvider=org.example.Own",), "authenticationProvider"),
+        (("authenticationMetadataProvider=x.ProxyAuthenticationMetadataProvider",), "MetadataProvider"),
+        (("initAuthenticationUser=root:secret-word",), "initAuthenticationUser is not of the form"),
+        (("aclEnable=true", "authenticationEnabled=true"), "exclude each other"),
+        (("authenticationEnable=true",), "did you mean authenticationEnabled"),
+    ],
+)
+def test_option_that_cannot_protect_stops_the_start(options: tuple[str, ...], told: str) -> None:
+    with pytest.raises(ConfigError, match=told) as caught:
+        read_broker_settings(None, options)
+    assert "secret-word" not in str(caught.value)
+
+
+def test_configuration_written_for_apache_names_all_classes_and_is_accepted() -> None:
+    base = "org.apache.rocketmq.auth"
+    read = read_broker_settings(
+        None,
+        (
+            *SECURED,
+            f"authenticationProvider={base}.authentication.provider.DefaultAuthenticationProvider",
+            f"authenticationMetadataProvider={base}.authentication.provider.LocalAuthenticationMetadataProvider",
+            f"authenticationStrategy={base}.authentication.strategy.StatefulAuthenticationStrategy",
+            f"authorizationProvider={base}.authorization.provider.DefaultAuthorizationProvider",
+            f"authorizationMetadataProvider={base}.authorization.provider.LocalAuthorizationMetadataProvider",
+            f"authorizationStrategy={base}.authorization.strategy.StatelessAuthorizationStrategy",
+        ),
+    )
+    assert read.more.auth.enabled
+
+
+# -- access lists of 4.x --------------------------------------------------------------------------------------
+
+ACL = """
+globalWhiteRemoteAddresses: []
+accounts:
+- accessKey: adminkey
+  secretKey: adminsecret
+  admin: true
+- accessKey: normal01
+  secretKey: secret-one
+  defaultTopicPerm: DENY
+  defaultGroupPerm: SUB
+  topicPerms: [topicA=DENY, topicB=PUB|SUB]
+"""
+
+
+def test_access_lists_of_4x_are_enforced_and_reloaded(tmp_path: Path) -> None:
+    conf = tmp_path / "home" / "conf"
+    conf.mkdir(parents=True)
+    (conf / "plain_acl.yml").write_text(ACL)
+    refusal = "org.apache.rocketmq.acl.common.AclException: "
+
+    async def run() -> None:
+        options = ("aclEnable=true", f"rocketmqHome={tmp_path / 'home'}")
+        async with (
+            running(tmp_path, *options) as broker,
+            Asker(broker.address, None) as nobody,
+            Asker(broker.address, ("normal01", "secret-one")) as normal,
+            Asker(broker.address, ("adminkey", "adminsecret")) as admin,
+        ):
+            assert (await nobody.send("topicB")).remark == refusal + "No accessKey is configured"
+            assert (await normal.send("topicB")).code == 0
+            refused = await normal.send("topicA")
+            assert (refused.code, refused.remark) == (1, refusal + "No default permission for topic:topicA")
+            batch = await normal.ask(RequestCode.SEND_BATCH_MESSAGE, {**SEND, "b": "topicA"}, b"x")
+            assert batch.remark == refusal + "No default permission for topic:topicA"
+            for code in (17, 25, 26, 50, 54):
+                answer = await normal.ask(code, {"accessKey": "another1", "secretKey": "another-secret"})
+                assert (answer.remark or "").startswith(
+                    refusal + f"Need admin permission for request code={code}"
+                )
+            assert (await admin.ask(26)).code == 0
+            made = await admin.ask(50, {"accessKey": "another1", "secretKey": "abc"})
+            assert made.code == 209
+            fields = {"accessKey": "another1", "secretKey": "another-secret", "topicPerms": "topicC=PUB"}
+            assert (await admin.ask(50, fields)).code == 0
+            async with Asker(broker.address, ("another1", "another-secret")) as another:
+                assert (await another.send("topicC")).code == 0
+            shown = json.loads((await admin.ask(54)).body)
+            assert [account["accessKey"] for account in shown["plainAccessConfigs"]] == [
+                "adminkey",
+                "normal01",
+                "another1",
+            ]
+            assert "secretKey" not in shown["plainAccessConfigs"][0]
+            versions = await admin.ask(52)
+            assert json.loads(versions.ext_fields["version"])["counter"] == 0
+            assert (await admin.ask(51, {"accessKey": "another1"})).code == 0
+            assert (await admin.ask(51, {"accessKey": "another1"})).code == 210
+            text = (conf / "plain_acl.yml").read_text()
+            (conf / "plain_acl.yml").write_text(text + "\n  - broken")
+            assert broker.security.acl_files is not None
+            broker.security.acl_files.reload()
+            assert (await normal.send("topicB")).code == 0, "a broken file leaves the old accounts in force"
+            (conf / "plain_acl.yml").write_text(text.replace("topicB=PUB|SUB", "topicB=SUB"))
+            broker.security.acl_files.reload()
+            assert (await normal.send("topicB")).code == 1
+            assert (await admin.ask(53, {"globalWhiteAddrs": "127.0.0.*", "aclFileFullPath": ""})).code == 0
+            assert (await nobody.send("topicA")).code == 0, "a white address needs nothing"
+
+    asyncio.run(run())
+
+
+def test_accounts_of_4x_become_users(tmp_path: Path) -> None:
+    conf = tmp_path / "home" / "conf"
+    conf.mkdir(parents=True)
+    (conf / "plain_acl.yml").write_text(ACL)
+
+    async def run() -> None:
+        options = (*SECURED, "migrateAuthFromV1Enabled=true", f"rocketmqHome={tmp_path / 'home'}")
+        async with (
+            running(tmp_path, *options) as broker,
+            Asker(broker.address, ("normal01", "secret-one")) as normal,
+            Asker(broker.address, ("adminkey", "adminsecret")) as admin,
+        ):
+            assert (await normal.send("topicB")).code == 0
+            assert (await normal.send("topicA")).code == DENIED
+            assert (await admin.send("topicA")).code == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "address", "expected"),
+    [
+        ("", "10.0.0.1", False),
+        ("*", "10.0.0.1", True),
+        ("10.0.0.1", "10.0.0.1", True),
+        ("10.0.0.1,10.0.0.2", "10.0.0.2", True),
+        ("10.0.0.{1,2}", "10.0.0.2", True),
+        ("10.0.0.{1,2}", "10.0.0.3", False),
+        ("192.168.*.*", "192.168.9.9", True),
+        ("192.168.1-9.*", "192.168.10.1", False),
+        ("192.168.0.1-20", "192.168.0.20", True),
+        ("192.168.0.1-20", "192.168.0.21", False),
+    ],
+)
+def test_address_patterns(pattern: str, address: str, expected: bool) -> None:
+    assert address_matches(pattern, address) is expected
+
+
+# -- TLS ------------------------------------------------------------------------------------------------------
+
+
+def test_default_broker_takes_tls_and_plain_on_one_port(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with (
+            running(tmp_path) as broker, Asker(broker.address, None, client_context()) as secret,
+            Asker(broker.address, None) as plain,
+        ):
+            answers = await asyncio.gather(secret.send("T"), secret.send("T"), plain.send("T"))
+            assert [answer.code for answer in answers] == [0, 0, 0]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("mode", "tls_works", "plain_works"), [("enforcing", True, False), ("disabled", False, True)]
+)
+def test_modes_of_tls(tmp_path: Path, mode: str, tls_works: bool, plain_works: bool) -> None:
+    async def works(address: str, tls: ssl.SSLContext | None) -> bool:
+        async with Asker(address, None, tls) as asker:
+            try:
+                return (await asker.send("T")).code == 0
+            except (ConnectionLostError, OrbitError):
+                return False
+
+    async def run() -> None:
+        async with running(tmp_path, f"tls.server.mode={mode}") as broker:
+            assert await works(broker.address, client_context()) is tls_works
+            assert await works(broker.address, None) is plain_works
+
+    asyncio.run(run())

@@ -1,0 +1,171 @@
+"""The table of rights covers every request, and reads the fields its requests really have."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from orbitmq.auth.control import AccessControl
+from orbitmq.auth.model import Need, ResourceType, User, UserStatus, UserType
+from orbitmq.auth.needs import APACHE_ROWS, ROWS, Asked
+from orbitmq.auth.signature import sign_fields
+from orbitmq.auth.table import AuthTable
+from orbitmq.broker.broker import Broker
+from orbitmq.broker.config import BrokerConfig
+from orbitmq.codes import RequestCode, SerializeType
+from orbitmq.errors import NoPermission
+from orbitmq.store.config import StoreConfig
+from orbitmq.transport.router import Route
+from orbitmq.wire.frame import Frame, encode_binary_ext
+from orbitmq.wire.headers import Empty
+
+OPEN = {RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
+"""A valid signature is enough, on purpose."""
+BODIES: dict[int, object] = {
+    RequestCode.HEART_BEAT: {
+        "consumerDataSet": [
+            {"groupName": "g", "subscriptionDataSet": [{"topic": "t"}, {"topic": "%RETRY%g"}]}
+        ]
+    },
+    RequestCode.LOCK_BATCH_MQ: {"consumerGroup": "g", "mqSet": [{"topic": "t"}]},
+    RequestCode.UNLOCK_BATCH_MQ: {"consumerGroup": "g", "mqSet": [{"topic": "t"}]},
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: {"topicConfigList": [{"topicName": "t"}]},
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: {"groupName": "g"},
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: {"groupConfigList": [{"groupName": "g"}]},
+    RequestCode.CHECK_CLIENT_CONFIG: {"group": "g", "subscriptionData": {"topic": "t"}},
+    RequestCode.QUERY_ASSIGNMENT: {"topic": "t", "consumerGroup": "g"},
+    RequestCode.SET_MESSAGE_REQUEST_MODE: {"topic": "t", "consumerGroup": "g"},
+    RequestCode.BATCH_ACK_MESSAGE: {"acks": [{"c": "g", "t": "t"}]},
+}
+FIELDS: dict[int, dict[str, str]] = {
+    RequestCode.END_TRANSACTION: {"topic": "t"},
+    RequestCode.UNREGISTER_CLIENT: {"consumerGroup": "g"},
+    RequestCode.VIEW_MESSAGE_BY_ID: {"offset": "0"},
+}
+
+
+def frame(code: int, fields: dict[str, str], body: bytes) -> Frame:
+    return Frame(code, 1, serialize_type=SerializeType.ROCKETMQ, ext_raw=encode_binary_ext(fields), body=body)
+
+
+def asked(code: int) -> tuple[dict[str, str], bytes]:
+    body = BODIES.get(code)
+    return FIELDS.get(code, {}), b"" if body is None else json.dumps(body).encode()
+
+
+@pytest.fixture
+def control() -> AccessControl:
+    table = AuthTable()
+    table.store_user(User("root", "root-secret", UserType.SUPER))
+    table.store_user(User("nobody", "nobody-secret"))
+    table.store_user(User("gone", "gone-secret", UserType.SUPER, UserStatus.DISABLE))
+    control = AccessControl(table, cluster="C")
+    control.topic_at = lambda _offset: "t"
+    return control
+
+
+def test_every_code_has_a_row() -> None:
+    assert [code.name for code in RequestCode if code not in ROWS] == []
+    assert set(APACHE_ROWS) == set(ROWS)
+
+
+@pytest.mark.parametrize("code", list(RequestCode))
+def test_no_request_passes_unsigned_or_with_a_wrong_secret_or_without_rights(
+    control: AccessControl, code: RequestCode
+) -> None:
+    fields, body = asked(code)
+    for wrong in (
+        fields,
+        fields | {"AccessKey": "root"},
+        sign_fields(fields, body, "root", "wrong-secret"),
+        sign_fields(fields, body, "unknown", "root-secret"),
+        sign_fields(fields, body, "gone", "gone-secret"),
+        sign_fields(fields, body, "root", "root-secret") | {"more": "1"},
+    ):
+        with pytest.raises(NoPermission):
+            control.check(frame(code, wrong, body), "127.0.0.1")
+    assert control.check(frame(code, sign_fields(fields, body, "root", "root-secret"), body), "127.0.0.1")
+    powerless = frame(code, sign_fields(fields, body, "nobody", "nobody-secret"), body)
+    if code in OPEN:
+        control.check(powerless, "127.0.0.1")
+    else:
+        with pytest.raises(NoPermission, match="has no permission"):
+            control.check(powerless, "127.0.0.1")
+
+
+def test_code_without_a_row_is_for_super_users_only(control: AccessControl) -> None:
+    control.check(frame(9999, sign_fields({}, b"", "root", "root-secret"), b""), "127.0.0.1")
+    with pytest.raises(NoPermission, match="9999"):
+        control.check(frame(9999, sign_fields({}, b"", "nobody", "nobody-secret"), b""), "127.0.0.1")
+
+
+@pytest.mark.parametrize("code", sorted(BODIES))
+def test_body_that_cannot_be_read_is_refused(control: AccessControl, code: int) -> None:
+    for body in (b"", b"[]", b"{", b"\xff", b"1"):
+        with pytest.raises(NoPermission):
+            control.check(frame(code, sign_fields({}, body, "nobody", "nobody-secret"), body), "127.0.0.1")
+
+
+def test_field_named_twice_is_refused(control: AccessControl) -> None:
+    signed = sign_fields({"b": "mine"}, b"", "root", "root-secret")
+    raw = encode_binary_ext({"b": "theirs"}) + encode_binary_ext(signed)
+    twice = Frame(310, 1, serialize_type=SerializeType.ROCKETMQ, ext_raw=raw)
+    with pytest.raises(NoPermission, match="twice"):
+        control.check(twice, "127.0.0.1")
+
+
+class Recorder(dict[str, str]):
+    """Remembers which fields were asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def get(self, key: str, default: str = "") -> str:  # type: ignore[override]  # narrower on purpose
+        self.names.add(key)
+        return default
+
+
+def read_by(code: int, fields: Mapping[str, str], body: bytes) -> Iterator[Need]:
+    yield from ROWS[code](Asked(fields, body, "C", lambda _offset: "t"))
+
+
+def test_rows_read_fields_that_the_requests_have(tmp_path: Path) -> None:
+    """A row with a misspelt field would judge an empty name."""
+
+    async def routes() -> list[Route]:
+        config = BrokerConfig(public_host="127.0.0.1", bind_host="127.0.0.1", listen_port=0)
+        async with Broker(config, StoreConfig(root=str(tmp_path / "store"))) as broker:
+            return [route for route in broker.main_router.routes if isinstance(route, Route)]
+
+    wrong = {}
+    for route in asyncio.run(routes()):
+        recorder = Recorder()
+        list(read_by(route.code, recorder, asked(route.code)[1]))
+        known = set(route.header.__struct_encode_fields__)
+        if route.header is not Empty and not recorder.names <= known:
+            wrong[RequestCode(route.code).name] = recorder.names - known
+    assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "expected"),
+    [
+        (310, {"b": "%RETRY%g"}, ["Group:g"]),
+        (320, {"b": "t"}, ["Topic:t"]),
+        (11, {"topic": "%RETRY%g", "consumerGroup": "g"}, ["Group:g"]),
+        (11, {"topic": "%RETRY%other", "consumerGroup": "g"}, ["Group:other", "Group:g"]),
+        (200050, {"topic": "%RETRY%g_t", "consumerGroup": "g"}, ["Group:g"]),
+        (361, {"topic": "t", "consumerGroup": "g"}, ["Topic:t", "Group:g"]),
+        (33, {"topic": "mine", "offset": "5"}, ["Topic:t"]),
+        (25, {}, ["Cluster:C"]),
+    ],
+)
+def test_needs_name_what_is_touched(code: int, fields: dict[str, str], expected: list[str]) -> None:
+    needs = list(read_by(code, fields, b""))
+    assert [need.text for need in needs] == expected
+    assert all(isinstance(need.type, ResourceType) for need in needs)
