@@ -404,7 +404,8 @@ def test_address_patterns(pattern: str, address: str, expected: bool) -> None:
 def test_default_broker_takes_tls_and_plain_on_one_port(tmp_path: Path) -> None:
     async def run() -> None:
         async with (
-            running(tmp_path) as broker, Asker(broker.address, None, client_context()) as secret,
+            running(tmp_path) as broker,
+            Asker(broker.address, None, client_context()) as secret,
             Asker(broker.address, None) as plain,
         ):
             answers = await asyncio.gather(secret.send("T"), secret.send("T"), plain.send("T"))
