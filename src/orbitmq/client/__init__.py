@@ -5,9 +5,11 @@ from __future__ import annotations
 from orbitmq.client.consume.class_filter import ClassFilter
 from orbitmq.client.consume.handlers import ConsumeContext, ConsumeHook, ConsumeResult
 from orbitmq.client.consume.lite_pull_consumer import LitePullConsumer
+from orbitmq.client.consume.popper import PoppedMessage
 from orbitmq.client.consume.pull_consumer import PullConsumer
 from orbitmq.client.consume.puller import PullResult, PullStatus
 from orbitmq.client.consume.push_consumer import PushConsumer
+from orbitmq.client.consume.simple_consumer import SimpleConsumer
 from orbitmq.client.errors import (
     ClientClosedError,
     ClientError,
@@ -29,6 +31,7 @@ from orbitmq.client.options import (
     LitePullOptions,
     ProducerOptions,
     PushOptions,
+    SimpleOptions,
 )
 from orbitmq.client.produce.producer import Producer
 from orbitmq.client.produce.queue_picker import select_by_hash
@@ -67,6 +70,7 @@ __all__ = [
     "NameServerError",
     "NoRouteError",
     "OffsetOutOfRangeError",
+    "PoppedMessage",
     "Producer",
     "ProducerOptions",
     "PullConsumer",
@@ -82,6 +86,8 @@ __all__ = [
     "SendHook",
     "SendResult",
     "SendStatus",
+    "SimpleConsumer",
+    "SimpleOptions",
     "TooManyInFlightError",
     "TransactionState",
     "allocate_averagely",

@@ -160,6 +160,13 @@ class PushOptions(ConsumerOptions):
     post_subscription: bool = False
     on_queues_changed: Callable[[str, list[Any], list[Any]], None] | None = None
     """Told topic, all queues and own queues after a rebalance."""
+    server_rebalance: bool = False
+    """Ask the broker which queues to consume, and whether to pull or to pop them (Java: clientRebalance=false)."""
+    pop_invisible_s: float = _between(60.0, 0.001, 86_400)
+    """Popped messages come again when they are not done with after this time."""
+    pop_batch_size: int = _between(32, 1, 32)
+    pop_count_max: int = _between(96, 1, 65_535)
+    """Popped messages of one queue in memory before popping pauses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +178,17 @@ class LitePullOptions(ConsumerOptions):
     poll_batch_size: int = _between(10, 1, 1024)
     cached_count_max_all: int = _between(10_000, 1, 1_000_000)
     suspend_s: float = _between(20.0, 0.001, 3600)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimpleOptions(ConsumerOptions):
+    """Settings of a simple consumer."""
+
+    from_where: ConsumeFromWhere = ConsumeFromWhere.FIRST_OFFSET
+    invisible_s: float = _between(30.0, 0, 86_400)
+    """How long received messages are hidden, unless a call says otherwise."""
+    await_s: float = _between(15.0, 0, 3600)
+    """How long a call waits for messages, unless it says otherwise."""
 
 
 def build_options(kind: type[T], options: T | None, settings: dict[str, Any]) -> T:

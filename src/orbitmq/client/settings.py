@@ -13,7 +13,14 @@ from orbitmq.model.rebalance import Strategy
 from orbitmq.record.compression import Compression
 from orbitmq.wire.bodies import ConsumeFromWhere, MessageModel
 
-__all__ = ["ClientSettings", "ConsumerSettings", "LitePullSettings", "ProducerSettings", "PushSettings"]
+__all__ = [
+    "ClientSettings",
+    "ConsumerSettings",
+    "LitePullSettings",
+    "ProducerSettings",
+    "PushSettings",
+    "SimpleSettings",
+]
 
 
 class ClientSettings(TypedDict, total=False):
@@ -92,6 +99,10 @@ class PushSettings(ConsumerSettings, total=False):
     consume_timeout_s: float
     post_subscription: bool
     on_queues_changed: Callable[[str, list[Any], list[Any]], None] | None
+    server_rebalance: bool
+    pop_invisible_s: float
+    pop_batch_size: int
+    pop_count_max: int
 
 
 class LitePullSettings(ConsumerSettings, total=False):
@@ -101,3 +112,10 @@ class LitePullSettings(ConsumerSettings, total=False):
     auto_commit_s: float
     poll_batch_size: int
     cached_count_max_all: int
+
+
+class SimpleSettings(ConsumerSettings, total=False):
+    """Keyword arguments of the same names as ``SimpleOptions``."""
+
+    invisible_s: float
+    await_s: float

@@ -19,9 +19,11 @@ from typing import Any, Self, TypeVar, Unpack
 from orbitmq.client.consume import lite_pull_consumer as async_lite
 from orbitmq.client.consume import pull_consumer as async_pull
 from orbitmq.client.consume import push_consumer as async_push
+from orbitmq.client.consume import simple_consumer as async_simple
 from orbitmq.client.consume.class_filter import ClassFilter
 from orbitmq.client.consume.consumer_base import ConsumerBase
 from orbitmq.client.consume.handlers import ConsumeHook, Listener
+from orbitmq.client.consume.popper import PoppedMessage
 from orbitmq.client.consume.puller import PullResult
 from orbitmq.client.errors import ClientStateError, ForkedError
 from orbitmq.client.message import Message, ReceivedMessage, SendResult
@@ -30,12 +32,18 @@ from orbitmq.client.produce.blocking import IDLE_S, BlockingSends
 from orbitmq.client.produce.producer import QueueSelector
 from orbitmq.client.produce.sender import SendHook
 from orbitmq.client.produce.transactions import LocalTransaction, TransactionCheck
-from orbitmq.client.settings import ConsumerSettings, LitePullSettings, ProducerSettings, PushSettings
+from orbitmq.client.settings import (
+    ConsumerSettings,
+    LitePullSettings,
+    ProducerSettings,
+    PushSettings,
+    SimpleSettings,
+)
 from orbitmq.model.route import MessageQueue
 from orbitmq.runtime.machine import process_id
 from orbitmq.runtime.tasks import TaskOwner, every
 
-__all__ = ["LitePullConsumer", "LoopThread", "Producer", "PullConsumer", "PushConsumer"]
+__all__ = ["LitePullConsumer", "LoopThread", "Producer", "PullConsumer", "PushConsumer", "SimpleConsumer"]
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -484,6 +492,42 @@ class PullConsumer(_Consumer):
 
     def send_back(self, message: ReceivedMessage, delay_level: int = 0) -> bool:
         return self._loop.run(self._client.send_back(message, delay_level))
+
+
+class SimpleConsumer(_Consumer):
+    """``orbitmq.SimpleConsumer`` with blocking calls."""
+
+    _client: async_simple.SimpleConsumer
+
+    def __init__(
+        self,
+        group: str,
+        name_servers: str = "",
+        *,
+        loop: LoopThread | None = None,
+        **settings: Unpack[SimpleSettings],
+    ) -> None:
+        super().__init__(async_simple.SimpleConsumer, loop, group, name_servers, **settings)
+
+    def subscribe(self, topic: str, expression: str = "*", *, sql: bool = False) -> None:
+        self._loop.run(_make(self._client.subscribe, topic, expression, sql=sql))
+
+    def unsubscribe(self, topic: str) -> None:
+        self._loop.run(_make(self._client.unsubscribe, topic))
+
+    def receive(
+        self, max_count: int = 16, *, invisible_s: float | None = None, wait_s: float | None = None
+    ) -> list[PoppedMessage]:
+        return self._loop.run(self._client.receive(max_count, invisible_s=invisible_s, wait_s=wait_s))
+
+    def ack(self, message: PoppedMessage) -> None:
+        self._loop.run(self._client.ack(message))
+
+    def ack_all(self, messages: Iterable[PoppedMessage]) -> None:
+        self._loop.run(self._client.ack_all(messages))
+
+    def change_invisible(self, message: PoppedMessage, invisible_s: float) -> None:
+        self._loop.run(self._client.change_invisible(message, invisible_s))
 
 
 async def _next(messages: Any) -> ReceivedMessage:

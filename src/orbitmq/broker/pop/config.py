@@ -1,23 +1,16 @@
 """Options of POP consuming; a part of ``BrokerConfig``.
 
-Those marked as without effect belong to ways of keeping checkpoints that only Apache has (a buffer in memory,
-RocksDB, pools of threads). They are accepted and shown, so that an Apache file can be taken over.
+Keys of Apache's other ways of keeping checkpoints (a buffer in memory, RocksDB, pools of threads) are accepted
+without effect, see ``runtime.apache_options``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
 
 from orbitmq.runtime.options import option
 
 __all__ = ["PopOptions"]
-
-_NO_EFFECT: Final = "Accepted for Apache's files; has no effect here."
-
-
-def _unused(default: Any, key: str) -> Any:
-    return option(default, apache=key, reload=True, doc=_NO_EFFECT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,34 +124,3 @@ class PopOptions:
         reload=True,
         doc="Longest a redelivery the store refused waits until it is tried again.",
     )
-
-    pop_polling_map_count: int = _unused(100_000, "popPollingMapSize")
-    pop_polling_map_expiry_s: int = _unused(600, "popPollingMapExpireTimeSeconds")
-    pop_revive_slow_max: int = _unused(3, "reviveMaxSlow")
-    pop_revive_scan_ms: int = _unused(10_000, "reviveScanTime")
-    pop_skip_long_acks: bool = _unused(False, "enableSkipLongAwaitingAck")
-    pop_ack_wait_ms: int = _unused(180_000, "reviveAckWaitMs")
-    pop_log_enabled: bool = _unused(False, "enablePopLog")
-    pop_buffer_merge: bool = _unused(False, "enablePopBufferMerge")
-    pop_buffer_stay_ms: int = _unused(10_000, "popCkStayBufferTime")
-    pop_buffer_stay_end_ms: int = _unused(3_000, "popCkStayBufferTimeOut")
-    pop_buffer_offsets_max: int = _unused(20_000, "popCkOffsetMaxQueueSize")
-    pop_batch_ack: bool = _unused(False, "enablePopBatchAck")
-    pop_ack_async: bool = _unused(False, "appendAckAsync")
-    pop_checkpoint_async: bool = _unused(False, "appendCkAsync")
-    pop_force_wake_interval: int = _unused(800, "popLongPollingForceNotifyInterval")
-    pop_wake_before_lag: bool = _unused(True, "enableNotifyBeforePopCalculateLag")
-    pop_retry_percent_priority: int = _unused(0, "popFromRetryProbabilityForPriority")
-    pop_priority_ascending: bool = _unused(True, "priorityOrderAsc")
-    pop_fs_init: bool = _unused(True, "popConsumerFSServiceInit")
-    pop_kv_init: bool = _unused(False, "popConsumerKVServiceInit")
-    pop_kv_enabled: bool = _unused(False, "popConsumerKVServiceEnable")
-    pop_kv_log: bool = _unused(False, "popConsumerKVServiceLog")
-    pop_revive_read_count: int = _unused(16_384, "popReviveMaxReturnSizePerRead")
-    pop_revive_concurrency: int = _unused(32, "popReviveConcurrency")
-    pop_revive_attempts_max: int = _unused(16, "popReviveMaxAttemptTimes")
-    pop_revive_skips_gone_groups: bool = _unused(True, "popReviveSkipIfGroupAbsent")
-    pop_skip_after_rewrites: bool = _unused(False, "skipWhenCKRePutReachMaxTimes")
-    pop_metrics_enabled: bool = _unused(True, "enablePopMetrics")
-    ack_thread_count: int = _unused(16, "ackMessageThreadPoolNums")
-    assignment_thread_count: int = _unused(32, "loadBalanceProcessorThreadPoolNums")

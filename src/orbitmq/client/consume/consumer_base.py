@@ -299,11 +299,24 @@ class ConsumerBase:
                 return False
         if self.broadcasting:
             return await self._apply(topic, queues, queues)
+        if self._asks_broker:
+            assigned = await self._take_assignment(topic, queues)
+            if assigned is not None:
+                return assigned
         members = await self._members(topic)
         if not members:
             return False
         mine = self._options.strategy(queues, sorted_clients(members), self.client_id)
         return await self._apply(topic, queues, mine)
+
+    @property
+    def _asks_broker(self) -> bool:
+        """Whether the broker shares the queues out."""
+        return False
+
+    async def _take_assignment(self, topic: str, queues: list[MessageQueue]) -> bool | None:
+        """Take what the broker assigned; None when it does not do that."""
+        return None
 
     async def _members(self, topic: str) -> list[str]:
         address = self._instance.book.address_of_topic(topic)

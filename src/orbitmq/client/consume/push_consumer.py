@@ -14,6 +14,8 @@ from orbitmq.client.consume.consume_orderly import OrderlyHooks, OrderlyService
 from orbitmq.client.consume.consumer_base import ConsumerBase
 from orbitmq.client.consume.consumer_calls import ConsumerCalls
 from orbitmq.client.consume.handlers import ConsumeContext, ConsumeHook, Handler, Listener, Outcome
+from orbitmq.client.consume.pop_mode import PopMode, PopQueue
+from orbitmq.client.consume.popper import PoppedMessage, Popper
 from orbitmq.client.consume.process_queue import ProcessQueue
 from orbitmq.client.consume.puller import PullResult, PullStatus
 from orbitmq.client.consume.send_back import SendBack
@@ -91,6 +93,17 @@ class PushConsumer(ConsumerBase):
         self._tracer: TraceDispatcher | None = None
         self._remote_calls = ConsumerCalls(self)
         self._uploads = ClassUploads(self._instance, self.group)
+        self._pops = PopMode(
+            instance=self._instance,
+            group=self.group,
+            options=self.options,
+            clock=clock,
+            popper=Popper(self._instance, self.group, self.options, clock),
+            subscription_of=self._subscriptions.get,
+            consume=self._consume_popped,
+            is_paused=lambda: self._suspended,
+            give_up=lambda message: self._send_back.send_back(message, -1),
+        )
 
     # -- subscriptions ---------------------------------------------------------------------------------
 
@@ -233,9 +246,11 @@ class PushConsumer(ConsumerBase):
         self._suspended = True
         for done in list(self._offered):
             done.cancel()  # messages the loop has not gone beyond are not acknowledged
+        self._pops.drop_all()
         service = self._concurrent or self._orderly
         if service is not None:
             await service.stop(self.options.close_wait_s)
+        await self._pops.settled(self.options.close_wait_s)
         for held in self._held.values():
             held.drop()
         if self.orderly and not self.broadcasting:
@@ -365,6 +380,12 @@ class PushConsumer(ConsumerBase):
         if self._orderly is not None:
             self._orderly.submit(held)
             return
+        self._consume(held, messages)
+
+    def _consume_popped(self, held: PopQueue, messages: list[PoppedMessage]) -> None:
+        self._consume(held, list[ReceivedMessage](messages))
+
+    def _consume(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         assert self._concurrent is not None
         if len(self._handlers) <= 1 and self._default_handler is None:
             self._concurrent.submit(held, next(iter(self._handlers.values())), messages)
@@ -415,6 +436,9 @@ class PushConsumer(ConsumerBase):
 
     def _finish(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         offset = held.remove(messages)
+        if isinstance(held, PopQueue):
+            self._pops.done(messages)
+            return
         if offset >= 0 and not held.dropped:
             self._offsets.update(held.queue, offset)
 
@@ -422,6 +446,11 @@ class PushConsumer(ConsumerBase):
         self, held: ProcessQueue, messages: list[ReceivedMessage], outcome: Outcome
     ) -> None:
         finished = list(messages if outcome.done < 0 else messages[: outcome.done])
+        if isinstance(held, PopQueue):
+            self._finish(held, finished)
+            held.remove(messages)
+            self._pops.failed(messages[len(finished) :], outcome.delay_level)
+            return
         again: list[ReceivedMessage] = []
         for message in messages[len(finished) :]:
             if self.broadcasting:
@@ -459,6 +488,21 @@ class PushConsumer(ConsumerBase):
                     break
                 if held.first() is first:
                     self._finish(held, [first])
+
+    # -- assignment by the broker ----------------------------------------------------------------------
+
+    @property
+    def _asks_broker(self) -> bool:
+        return self.options.server_rebalance and not self.orderly
+
+    async def _take_assignment(self, topic: str, queues: list[MessageQueue]) -> bool | None:
+        assignment = await self._pops.ask(topic)
+        if assignment is None:
+            return None
+        pulled, popped = assignment
+        balanced = await self._apply(topic, queues, pulled)
+        self._pops.apply(topic, popped)
+        return balanced
 
     # -- locks -----------------------------------------------------------------------------------------
 

@@ -1,0 +1,249 @@
+"""A push consumer whose broker says which queues it consumes, and whether it pulls or pops them.
+
+Answers to the POP half of Apache's DefaultMQPushConsumerImpl, PopProcessQueue and
+ConsumeMessagePopConcurrentlyService. The switch is made at the broker (SET_MESSAGE_REQUEST_MODE) and seen at the next
+rebalance. A popped message is acknowledged when its handler returned; one that failed is hidden for the delay of its
+attempt; one that failed too often goes to the group's dead letters (Apache's client has none in this mode).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from orbitmq.client.consume.popper import PoppedMessage, Popper
+from orbitmq.client.consume.process_queue import ProcessQueue
+from orbitmq.client.message import ReceivedMessage
+from orbitmq.client.net.instance import ClientInstance
+from orbitmq.client.options import PushOptions
+from orbitmq.codes import RequestCode
+from orbitmq.errors import BrokerError, OrbitError, RequestCodeNotSupported
+from orbitmq.model.rebalance import STRATEGIES
+from orbitmq.model.route import MessageQueue
+from orbitmq.model.subscription import SubscriptionData
+from orbitmq.runtime.clock import Clock
+from orbitmq.wire.bodies.queues import QueryAssignmentRequest, QueryAssignmentResponse
+
+__all__ = ["POP_DELAYS_S", "PopMode", "PopQueue"]
+
+logger = logging.getLogger(__name__)
+
+POP_DELAYS_S: Final = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+"""How long a message that failed is hidden, by its attempt."""
+_ATTEMPTS_MAX: Final = 16
+_FULL_S: Final = 3.0
+_PAUSED_S: Final = 0.2
+_POP: Final = "POP"
+
+
+class PopQueue(ProcessQueue):
+    """Popped messages that are not done with. Offsets mean nothing here: they may be of any queue of a broker.
+
+    It is never dropped like a pulled one: what was popped is ours until its time is over, whoever pops from now on.
+    """
+
+    __slots__ = ("ended",)
+
+    def __init__(self, queue: MessageQueue, *, count_max: int, bytes_max: int) -> None:
+        super().__init__(queue, 0, count_max=count_max, bytes_max=bytes_max)
+        self.ended = False
+        """Pop no more."""
+
+    def put(self, messages: Iterable[ReceivedMessage]) -> None:
+        for message in messages:
+            self.messages[id(message)] = message
+            self.size += len(message.record.body)
+
+    def remove(self, messages: Iterable[ReceivedMessage]) -> int:
+        for message in messages:
+            if self.messages.pop(id(message), None) is not None:
+                self.size -= len(message.record.body)
+        if self._room is not None and not self.full:
+            self._room.set_result(None)
+            self._room = None
+        return -1
+
+    def end(self) -> None:
+        """Pop no more; whoever waits for room goes on and sees it."""
+        self.ended = True
+        if self._room is not None:
+            self._room.set_result(None)
+            self._room = None
+
+    def first_offset(self) -> int:
+        return -1
+
+    def holds(self, message: ReceivedMessage) -> bool:
+        return id(message) in self.messages
+
+
+@dataclass(kw_only=True, eq=False)
+class PopMode:
+    """The queues a consumer pops."""
+
+    instance: ClientInstance
+    group: str
+    options: PushOptions
+    clock: Clock
+    popper: Popper
+    subscription_of: Callable[[str], SubscriptionData | None]
+    consume: Callable[[PopQueue, list[PoppedMessage]], None]
+    is_paused: Callable[[], bool]
+    give_up: Callable[[ReceivedMessage], Awaitable[bool]]
+    """Put a message to the dead letters; False when that did not work."""
+
+    def __post_init__(self) -> None:
+        self.held: dict[MessageQueue, PopQueue] = {}
+        self._former: list[PopQueue] = []
+        """Queues popped no more, with messages in hand."""
+        self._ending: set[asyncio.Task[None]] = set()
+
+    # -- assignment ------------------------------------------------------------------------------------
+
+    async def ask(self, topic: str) -> tuple[list[MessageQueue], list[MessageQueue]] | None:
+        """The queues the broker assigned to us: those to pull and those to pop. None when it does not share out.
+
+        Raises the ``BrokerError`` of a refusal, and connection errors.
+        """
+        address = self.instance.book.address_of_topic(topic)
+        if address is None:
+            return None
+        names = [name for name, strategy in STRATEGIES.items() if strategy is self.options.strategy]
+        body = QueryAssignmentRequest(
+            topic=topic,
+            consumer_group=self.group,
+            client_id=self.instance.client_id,
+            strategy_name=names[0] if names else "AVG",
+            message_model=str(self.options.model),
+        )
+        try:
+            answer = await self.instance.ask(address, RequestCode.QUERY_ASSIGNMENT, None, body.encode())
+        except RequestCodeNotSupported:
+            return None  # a broker of 4.x
+        found = QueryAssignmentResponse.decode(answer.body).message_queue_assignments
+        if found is None:
+            raise BrokerError(f"the broker has no assignment of topic {topic} for us yet")
+        queues = [(one.message_queue, one.mode) for one in found if one.message_queue is not None]
+        return (
+            [queue for queue, mode in queues if mode != _POP],
+            [queue for queue, mode in queues if mode == _POP],
+        )
+
+    def apply(self, topic: str, wanted: Sequence[MessageQueue]) -> None:
+        """Pop exactly these queues of a topic."""
+        for queue, held in list(self.held.items()):
+            if queue.topic == topic and queue not in wanted:
+                held.end()
+                del self.held[queue]
+                self._former = [one for one in self._former if one.count] + [held]
+                logger.info("queue popped no more group=%s queue=%s", self.group, queue)
+        for queue in wanted:
+            if queue not in self.held:
+                held = PopQueue(
+                    queue, count_max=self.options.pop_count_max, bytes_max=self.options.cached_bytes_max
+                )
+                self.held[queue] = held
+                logger.info("queue popped group=%s queue=%s", self.group, queue)
+                self.instance.tasks.start(self._pop_forever(held), f"pop-{queue.topic}-{queue.queue_id}")
+
+    def drop_all(self) -> None:
+        """Pop no more; messages in hand may still be finished."""
+        for held in self.held.values():
+            held.end()
+        self._former += self.held.values()
+        self.held.clear()
+
+    async def settled(self, wait_s: float) -> None:
+        """At the end: give back what no handler has begun with, and wait for acknowledgements on their way."""
+        left = [message for held in self._former for message in held.messages.values()]
+        self._start([message for message in left if isinstance(message, PoppedMessage)], self._give_back)
+        if self._ending:
+            await asyncio.wait(list(self._ending), timeout=wait_s)
+
+    # -- popping ---------------------------------------------------------------------------------------
+
+    async def _pop_forever(self, held: PopQueue) -> None:
+        options = self.options
+        while not held.ended:
+            subscription = self.subscription_of(held.queue.topic)
+            if self.is_paused() or subscription is None:
+                await asyncio.sleep(_PAUSED_S)
+                continue
+            if held.full:
+                await held.wait_for_room()
+                continue
+            try:
+                result = await self.popper.pop(
+                    held.queue,
+                    subscription,
+                    max_count=options.pop_batch_size,
+                    invisible_s=options.pop_invisible_s,
+                    wait_s=options.suspend_s,
+                )
+            except OrbitError as error:
+                if not held.ended:
+                    logger.warning("pop failed queue=%s error=%s", held.queue, error)
+                    await asyncio.sleep(options.pull_error_pause_s)
+                continue
+            if result.messages:
+                # Also those of a pop that was on its way when the queue was taken from us: nobody else has them.
+                held.put(result.messages)
+                self.consume(held, result.messages)
+            elif result.full:
+                await asyncio.sleep(_FULL_S)
+
+    # -- after the handler -----------------------------------------------------------------------------
+
+    def done(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Handlers returned: acknowledge."""
+        self._start([message for message in messages if isinstance(message, PoppedMessage)], self._ack)
+
+    def failed(self, messages: Sequence[ReceivedMessage], delay_level: int) -> None:
+        """Handlers raised: the messages come again later, or are given up."""
+
+        async def again(message: PoppedMessage) -> None:
+            await self._again(message, delay_level)
+
+        self._start([message for message in messages if isinstance(message, PoppedMessage)], again)
+
+    def _start(
+        self, messages: Sequence[PoppedMessage], end: Callable[[PoppedMessage], Awaitable[None]]
+    ) -> None:
+        async def end_all() -> None:
+            await asyncio.gather(*map(end, messages))
+
+        if messages:
+            task = self.instance.tasks.start(end_all(), "end-popped")
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+    async def _ack(self, message: PoppedMessage) -> None:
+        try:
+            await self.popper.ack(message)
+        except OrbitError as error:
+            logger.warning(
+                "message not acknowledged, it comes again id=%s error=%s", message.message_id, error
+            )
+
+    async def _give_back(self, message: PoppedMessage) -> None:
+        try:
+            await self.popper.change_invisible(message, 0, counted=False)
+        except OrbitError as error:
+            logger.info("message not given back id=%s error=%s", message.message_id, error)
+
+    async def _again(self, message: PoppedMessage, delay_level: int) -> None:
+        limit = self.options.reconsume_max if self.options.reconsume_max >= 0 else _ATTEMPTS_MAX
+        if (delay_level < 0 or message.reconsume_times >= limit) and await self.give_up(message):
+            await self._ack(message)
+            return
+        index = delay_level - 1 if delay_level > 0 else message.reconsume_times
+        delay_s = POP_DELAYS_S[max(0, min(index, len(POP_DELAYS_S) - 1))]
+        try:
+            await self.popper.change_invisible(message, delay_s)
+        except OrbitError as error:
+            logger.warning(
+                "message comes again when its time is over id=%s error=%s", message.message_id, error
+            )

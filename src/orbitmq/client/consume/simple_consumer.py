@@ -1,0 +1,192 @@
+"""Messages received and acknowledged one by one (Apache's 5.x clients: ``SimpleConsumer``), over remoting.
+
+The broker shares the messages out, so there is no rebalance, and any number of consumers may share one queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Final, Unpack
+
+from orbitmq.client.consume.consumer_base import ConsumerBase
+from orbitmq.client.consume.popper import ALL_QUEUES, PoppedMessage, Popper
+from orbitmq.client.consume.process_queue import ProcessQueue
+from orbitmq.client.errors import ClientStateError
+from orbitmq.client.options import SimpleOptions, build_options
+from orbitmq.client.settings import SimpleSettings
+from orbitmq.errors import OrbitError
+from orbitmq.model.names import wrap_namespace
+from orbitmq.model.route import MessageQueue, utf16_key
+from orbitmq.model.subscription import SubscriptionData
+from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
+from orbitmq.wire.bodies import ConsumeType, MessageModel
+
+__all__ = ["SimpleConsumer"]
+
+logger = logging.getLogger(__name__)
+
+_COUNT_MAX: Final = 32
+_AFTER_ERROR_S: Final = 1.0
+
+Place = tuple[MessageQueue, SubscriptionData]
+
+
+class SimpleConsumer(ConsumerBase):
+    """Receives when asked, and acknowledges when told.
+
+    ::
+
+        consumer = SimpleConsumer("group", "127.0.0.1:9876", invisible_s=30)
+        consumer.subscribe("orders", "paid")
+        async with consumer:
+            for message in await consumer.receive():
+                ...
+                await consumer.ack(message)
+
+    A message that is not acknowledged within its invisible time comes again, to any consumer of the group;
+    ``message.attempt`` says how often it came. Needs brokers of 5.x, or this project's.
+    """
+
+    consume_type = ConsumeType.POP
+
+    def __init__(
+        self,
+        group: str,
+        name_servers: str = "",
+        options: SimpleOptions | None = None,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        **settings: Unpack[SimpleSettings],
+    ) -> None:
+        self.options = build_options(SimpleOptions, options, dict(settings))
+        if self.options.model is MessageModel.BROADCASTING:
+            raise ClientStateError("a simple consumer cannot broadcast: its group shares the messages")
+        super().__init__(group, name_servers, self.options, clock)
+        self._popper = Popper(self._instance, self.group, self.options, clock)
+        self._turn = 0
+
+    # -- subscriptions and life ------------------------------------------------------------------------
+
+    def subscribe(self, topic: str, expression: str = "*", *, sql: bool = False) -> None:
+        """Receive a topic: all of it, some tags (``"A || B"``), or by an SQL92 expression. Also while running."""
+        self._add_subscription(topic, expression, sql)
+        if self._instance.running:
+            self._instance.tasks.start(self._subscribed(), "subscribe")
+
+    def unsubscribe(self, topic: str) -> None:
+        """Receive a topic no more."""
+        self._subscriptions.pop(wrap_namespace(self.options.namespace, topic), None)
+
+    async def _subscribed(self) -> None:
+        await self._refresh_missing()
+        await self._instance.heartbeat()
+
+    async def start(self) -> None:
+        """Open for calls and join the group."""
+        if not self._subscriptions:
+            raise ClientStateError("subscribe to a topic before the start")
+        await self._join()
+
+    async def stop(self) -> None:
+        """Leave the group. What was received and not acknowledged comes again when its time is over."""
+        if self._instance.running:
+            await self._instance.stop()
+
+    # -- receiving -------------------------------------------------------------------------------------
+
+    async def receive(
+        self, max_count: int = 16, *, invisible_s: float | None = None, wait_s: float | None = None
+    ) -> list[PoppedMessage]:
+        """Up to ``max_count`` (at most 32) messages; an empty list when none came within ``wait_s``.
+
+        Raises the error of the last broker when none could be asked.
+        """
+        if not 1 <= max_count <= _COUNT_MAX:
+            raise ClientStateError(f"max_count {max_count} is not within 1 to {_COUNT_MAX}")
+        hide_s = self.options.invisible_s if invisible_s is None else invisible_s
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (self.options.await_s if wait_s is None else wait_s)
+        while True:
+            places = await self._places()
+            left_s = max(0.0, deadline - loop.time())
+            # One place is asked and waited at in one request; of several the first that has something is asked.
+            hold_s = left_s if len(places) == 1 else 0.0
+            failure: OrbitError | None = None
+            for queue, subscription in places:
+                try:
+                    result = await self._popper.pop(
+                        queue, subscription, max_count=max_count, invisible_s=hide_s, wait_s=hold_s
+                    )
+                except OrbitError as error:
+                    logger.warning("pop failed queue=%s error=%s", queue, error)
+                    failure = error
+                    continue
+                if result.messages:
+                    return result.messages
+            left_s = deadline - loop.time()
+            if left_s <= 0:
+                if failure is not None and len(places) == 1:
+                    raise failure
+                return []
+            if failure is not None or not places:
+                await asyncio.sleep(min(left_s, _AFTER_ERROR_S))
+            elif len(places) > 1:
+                await self._wait_for_any(places, left_s)
+
+    async def _places(self) -> list[Place]:
+        """Each topic on each of its brokers, beginning with another one each time."""
+        book = self._instance.book
+        if not all(book.subscribe.get(topic) for topic in self._subscriptions):
+            await self._refresh_missing()
+        found: list[Place] = []
+        for topic, subscription in self._subscriptions.items():
+            names = {queue.broker_name for queue in book.subscribe.get(topic, ())}
+            for name in sorted(names, key=utf16_key):
+                queue = MessageQueue(topic=topic, broker_name=name, queue_id=ALL_QUEUES)
+                found.append((queue, subscription))
+        if found:
+            self._turn = (self._turn + 1) % len(found)
+            found = found[self._turn :] + found[: self._turn]
+        return found
+
+    async def _wait_for_any(self, places: list[Place], wait_s: float) -> None:
+        """Return when one of the brokers has something."""
+        tasks = [
+            self._instance.tasks.start(self._waited(queue, subscription, wait_s), "wait-for-messages")
+            for queue, subscription in places
+        ]
+        try:
+            await asyncio.wait(tasks, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _waited(self, queue: MessageQueue, subscription: SubscriptionData, wait_s: float) -> None:
+        try:
+            await self._popper.has_messages(queue, subscription, wait_s=wait_s)
+        except OrbitError as error:
+            logger.info("no word of new messages queue=%s error=%s", queue, error)
+            await asyncio.sleep(min(wait_s, _AFTER_ERROR_S))
+
+    async def ack(self, message: PoppedMessage) -> None:
+        """The message is done with. Raises the ``BrokerError`` of a refusal, and connection errors."""
+        await self._popper.ack(message)
+
+    async def ack_all(self, messages: Iterable[PoppedMessage]) -> None:
+        """Acknowledge several; raises the first error after all were tried."""
+        results = await asyncio.gather(*map(self._popper.ack, messages), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def change_invisible(self, message: PoppedMessage, invisible_s: float) -> None:
+        """Hide the message for this time from now on: more to work on it, 0 to give it back at once."""
+        await self._popper.change_invisible(message, invisible_s)
+
+    def _begin(self, held: ProcessQueue) -> None:
+        """The broker shares the queues out."""
+
+    async def _rebalance_once(self) -> bool:
+        return True
