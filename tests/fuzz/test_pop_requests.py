@@ -7,7 +7,7 @@ import json
 import random
 import resource
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from tests.integration.pop_kit import GROUP, TOPIC, PopClient, serving
@@ -82,7 +82,7 @@ BODIES: Final = {
     RequestCode.QUERY_ASSIGNMENT: {"topic": TOPIC, "consumerGroup": GROUP, "strategyName": "AVG"},
     RequestCode.SET_MESSAGE_REQUEST_MODE: {"topic": TOPIC, "consumerGroup": GROUP, "mode": "POP"},
 }
-VALUES: Final = (
+VALUES: Final[tuple[Any, ...]] = (
     None,
     "",
     "abc",

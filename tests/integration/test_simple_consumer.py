@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from tests.integration.ha_kit import until
 from tests.unit.transport.loops import run
 
-from orbitmq.client import ConsumeFromWhere, Message, Producer, PushConsumer, RetryLater, SimpleConsumer
+from orbitmq.client import ConsumeFromWhere, Message, Producer, PushConsumer, SimpleConsumer
 from orbitmq.client import sync as plain
 from orbitmq.client.message import ReceivedMessage
 from orbitmq.codes import RequestCode
@@ -106,6 +107,14 @@ def test_plain_simple_consumer_blocks_and_acknowledges(broker: RunningBroker) ->
         assert consumer.receive(wait_s=0.2) == []
 
 
+def _pops(consumer: PushConsumer, mode: str) -> bool:
+    return bool(consumer._pops.held) == (mode == "POP")
+
+
+def _has(handled: dict[str, int], count: int) -> bool:
+    return len(handled) == count
+
+
 def test_push_consumer_switches_from_pull_to_pop_and_back_with_nothing_lost(broker: RunningBroker) -> None:
     topic, group = broker.create_topic("switched", queue_count=2), "g-switched"
     handled: dict[str, int] = {}
@@ -132,9 +141,9 @@ def test_push_consumer_switches_from_pull_to_pop_and_back_with_nothing_lost(brok
                     send(broker, topic, [f"{part}-{number}" for number in range(200)])
                 )
                 await switch(broker, topic, group, mode)
-                await until(lambda mode=mode: bool(consumer._pops.held) == (mode == "POP"), "the switch")
+                await until(partial(_pops, consumer, mode), "the switch")
                 await sending
-                await until(lambda part=part: len(handled) == 200 * (part + 1), "all messages", 15.0)
+                await until(partial(_has, handled, 200 * (part + 1)), "all messages", 15.0)
         repeated = sum(count - 1 for count in handled.values())
         assert repeated <= 300, repeated  # what was in hand at a switch may come again
 
@@ -147,7 +156,7 @@ def test_push_consumer_that_pops_retries_and_gives_up_to_the_dead_letters(broker
 
     async def handle(message: ReceivedMessage) -> None:
         attempts.append(message.reconsume_times)
-        raise RetryLater(0)
+        raise ValueError(message.text())
 
     async def scenario() -> None:
         await switch(broker, topic, group, "POP")
