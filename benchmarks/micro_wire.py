@@ -12,11 +12,11 @@ from collections.abc import Callable
 from functools import partial
 
 from orbitmq.codes import SerializeType
+from orbitmq.kernel import read_send
 from orbitmq.wire.frame import Frame, FrameDecoder, encode_frame, encode_request, encode_response
 from orbitmq.wire.header import decode_header, encode_ext
 from orbitmq.wire.headers.consume import PullMessageRequest
 from orbitmq.wire.headers.send import SendMessageRequestV2
-from orbitmq.wire.send_fields import read_send_v2
 
 SEND = {
     "a": "benchmark_producer",
@@ -78,8 +78,8 @@ def measure() -> dict[str, float]:
         results[f"decode send frame, {form.name}"] = _best_us(partial(_decode, chunk), PIPELINE)
         (send,) = FrameDecoder().feed(one)
         (pull,) = FrameDecoder().feed(encode_request(11, 8, PULL, b"", form))
-        read_send_v2(send)
-        results[f"send header, fast reader, {form.name}"] = _best_us(partial(read_send_v2, send), 1, 5000)
+        read = partial(read_send, 310, int(form), send.ext_raw)
+        results[f"send header, kernel, {form.name}"] = _best_us(read, 1, 5000)
         results[f"send header, typed reader, {form.name}"] = _best_us(
             partial(_fresh, send, SendMessageRequestV2), 1, 5000
         )

@@ -43,7 +43,7 @@ LOADS: Final = {
 ROOT: Final = str(Path(orbitmq.__file__).parent) + "/"
 STAGES: Final = (
     ("wire/frame.py", "bytes into frames"),
-    ("wire/send_fields.py", "header into fields"),
+    ("kernel/plain/frames.py", "header into fields"),
     ("wire/pulls.py", "header into fields"),
     ("wire/header.py", "header into fields"),
     ("record/batch.py", "batch into messages"),

@@ -16,7 +16,7 @@ from tests.unit.wire.recorded import recorded_frames
 
 from orbitmq.codes import RequestCode, SerializeType
 from orbitmq.filter import encode_program, parse
-from orbitmq.wire.frame import encode_binary_ext
+from orbitmq.wire.frame import encode_binary_fields
 
 UNIT = Struct(">qiq")
 VALUES = (
@@ -151,7 +151,7 @@ def _pulls() -> list[tuple[bytes, bool]]:
     ]
     fields = {"consumerGroup": "g", "topic": "T", "queueId": "0", "queueOffset": "1", "maxMsgNums": "32"}
     fields |= {"sysFlag": "2", "subscription": "*", "lo": "true", "requestSource": "1", "maxMsgBytes": "-1"}
-    return [*found, (encode_binary_ext(fields), True), (json.dumps(fields, indent=1).encode(), False)]
+    return [*found, (encode_binary_fields(fields), True), (json.dumps(fields, indent=1).encode(), False)]
 
 
 def fuzz_pull_fields(rng: random.Random, note: Callable[[bytes], None]) -> None:

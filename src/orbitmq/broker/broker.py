@@ -49,8 +49,9 @@ from orbitmq.broker.handlers.pull import PullHandlers
 from orbitmq.broker.handlers.query import QueryHandlers
 from orbitmq.broker.handlers.recall import RecallHandlers
 from orbitmq.broker.handlers.reply import ReplyHandlers
-from orbitmq.broker.handlers.send import SEND_CODES, SendHandlers, SendReplies
+from orbitmq.broker.handlers.send import SEND_CODES, SendHandlers
 from orbitmq.broker.handlers.send_back import SendBackHandlers
+from orbitmq.broker.handlers.send_checks import SendChecks
 from orbitmq.broker.handlers.sync import SyncHandlers, SyncSources
 from orbitmq.broker.handlers.topic_state import TopicInspection
 from orbitmq.broker.handlers.topics import TopicHandlers
@@ -438,6 +439,7 @@ class Broker:
             now_ms=self._clock.now_ms,
             month_of=month_of,
         )
+        self._send_checks = SendChecks(config, self.topics, self.gate, self._clock)
         self._send = SendHandlers(
             config=config,
             store=self.store,
@@ -445,7 +447,9 @@ class Broker:
             groups=self.groups,
             stats=self.stats,
             puts=self.puts,
-            replies=SendReplies(store_host, config.region_id, trace_on=config.trace_on),
+            checks=self._send_checks,
+            locks=self.locks,
+            store_host=store_host,
             unique_keys=unique_keys,
             clock=self._clock,
             when_routed=self._when_routed,
@@ -517,9 +521,9 @@ class Broker:
             ReplyHandlers(
                 config=config,
                 store_host=store_host,
-                topics=self.topics,
                 producers=self.producers,
                 puts=self.puts,
+                checks=self._send_checks,
                 clock=self._clock,
             ),
             TopicHandlers(

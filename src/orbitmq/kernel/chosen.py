@@ -16,13 +16,19 @@ __all__ = [
     "NAME",
     "Filter",
     "body_crc",
+    "encode_send_answers",
+    "encode_send_fields",
     "java_hash_bytes",
     "pull_answer",
     "pull_fields",
+    "read_send",
+    "read_send_answer",
     "select",
+    "split_frames",
+    "stored_properties",
 ]
 
-API: Final = 2
+API: Final = 3
 """Of the functions below and their signatures; ``kernel/src/lib.rs`` has the same number."""
 
 
@@ -56,6 +62,14 @@ NAME: Final = "plain" if _fast is None else "fast"
 """Which kernel this process uses."""
 
 if TYPE_CHECKING or _fast is None:
+    from orbitmq.kernel.plain.frames import (
+        encode_send_answers,
+        encode_send_fields,
+        read_send,
+        read_send_answer,
+        split_frames,
+        stored_properties,
+    )
     from orbitmq.kernel.plain.hashes import body_crc, java_hash_bytes
     from orbitmq.kernel.plain.pulls import pull_answer, pull_fields
     from orbitmq.kernel.plain.select import Filter, select
@@ -66,3 +80,9 @@ else:
     pull_answer = _fast.pull_answer
     pull_fields = _fast.pull_fields
     select = _fast.select
+    encode_send_answers = _fast.encode_send_answers
+    encode_send_fields = _fast.encode_send_fields
+    read_send = _fast.read_send
+    read_send_answer = _fast.read_send_answer
+    split_frames = _fast.split_frames
+    stored_properties = _fast.stored_properties

@@ -15,6 +15,7 @@ import msgspec
 
 from orbitmq.codes import RequestCode, ResponseCode
 from orbitmq.errors import ConnectionLostError, OrbitError, RecordError, error_for_code
+from orbitmq.kernel import SendOrigin, SendTarget, encode_send_fields, read_send_answer
 from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.model.route import MessageQueue
 from orbitmq.proxy.brokers import CALL_S, Brokers, TopicFacts
@@ -33,8 +34,7 @@ from orbitmq.runtime.clock import Clock
 from orbitmq.wire.frame import Frame
 from orbitmq.wire.header import decode_header
 from orbitmq.wire.headers import RecallMessageRequest, RecallMessageResponse
-from orbitmq.wire.send_answer import SendAnswerReader
-from orbitmq.wire.send_writer import SendWriter
+from orbitmq.wire.headers.send import send_ext
 
 __all__ = ["Sending", "jump_hash"]
 
@@ -85,9 +85,7 @@ class Sending:
         self._transactions = transactions
         self._clock = clock
         self._levels = DelayLevels(config.delay_levels)
-        self._writers: dict[str, SendWriter] = {}
         self._turns: dict[str, int] = {}
-        self._answers = SendAnswerReader()
         self.sent = 0
         """Messages brokers took."""
 
@@ -143,13 +141,14 @@ class Sending:
         on_way, properties, sys_flag = self._prepare(facts, topic, message, call.remote)
         try:
             if self._brokers.signs:
-                fields = self._writer(topic).fields(
-                    topic,
-                    on_way.queue.broker_name,
-                    on_way.queue.queue_id,
+                fields = send_ext(
+                    _origin(topic),
+                    SendTarget(topic, on_way.queue.broker_name, on_way.queue.queue_id),
                     properties.decode(),
                     _born_ms(message, now_ms),
-                    (sys_flag, 0),
+                    sys_flag,
+                    0,
+                    False,
                 )
                 answer = await self._brokers.rpc.call(
                     on_way.address,
@@ -231,20 +230,11 @@ class Sending:
         self._turns[topic] = turn + 1
         return queues[turn % len(queues)]
 
-    def _writer(self, topic: str) -> SendWriter:
-        writer = self._writers.get(topic)
-        if writer is None:
-            if len(self._writers) >= _MEMO_ENTRIES:
-                self._writers.clear()
-            writer = self._writers[topic] = SendWriter(topic, _NO_DEFAULT_TOPIC, 4)
-        return writer
-
     def _binary(self, on_way: _Send, properties: bytes, message: pb.Message, sys_flag: int) -> bytes:
         queue = on_way.queue
         born_ms = _born_ms(message, self._clock.now_ms())
-        return self._writer(on_way.topic).binary(
-            on_way.topic, queue.broker_name, queue.queue_id, properties, born_ms, (sys_flag, 0)
-        )
+        target = SendTarget(on_way.topic, queue.broker_name, queue.queue_id)
+        return encode_send_fields(_origin(on_way.topic), target, properties, born_ms, sys_flag, 0, False)
 
     async def _send_batch(
         self, facts: TopicFacts, topic: str, messages: list[pb.Message], peer: str
@@ -262,14 +252,14 @@ class Sending:
         first_id = messages[0].system_properties.message_id
         ids = ",".join(message.system_properties.message_id for message in messages)
         on_way = _Send(topic, ids, first_id, False, queue, self._brokers.address(queue.broker_name))
-        fields = self._writer(topic).fields(
-            topic,
-            queue.broker_name,
-            queue.queue_id,
+        fields = send_ext(
+            _origin(topic),
+            SendTarget(topic, queue.broker_name, queue.queue_id),
             _encoded({"UNIQ_KEY": first_id}).decode(),
             self._clock.now_ms(),
-            (0, 0),
-            batch=True,
+            0,
+            0,
+            True,
         )
         answer = await self._brokers.rpc.call(
             on_way.address,
@@ -292,7 +282,7 @@ class Sending:
                 return pb.SendMessageResponse(status=refusal.status)
             code = status(store_code)
         try:
-            answer = self._answers.read(frame)
+            answer = read_send_answer(frame.serialize_type, frame.ext_raw)
             if on_way.transactional:
                 self._transactions.note(
                     on_way.topic,
@@ -367,3 +357,8 @@ def _born_ms(message: pb.Message, now_ms: int) -> int:
     born_ms = stamp.seconds * 1000 + stamp.nanos // 1_000_000
     # Thirteen digits are what the header has room for.
     return born_ms if 0 < born_ms < 10**13 else now_ms
+
+
+def _origin(topic: str) -> SendOrigin:
+    """The proxy's producers are named after their topic, and create none."""
+    return SendOrigin(topic, _NO_DEFAULT_TOPIC, 4)

@@ -32,7 +32,7 @@ from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.runtime.machine import process_id
 from orbitmq.spark.options import Access
 from orbitmq.transport.client import split_address
-from orbitmq.wire.frame import Frame, FrameDecoder, encode_binary_ext, encode_binary_request
+from orbitmq.wire.frame import Frame, FrameDecoder, encode_binary_fields, encode_binary_request
 from orbitmq.wire.header import Header, encode_ext
 
 __all__ = ["Link", "Question", "ask_name_servers", "borrow", "give_back", "is_passing", "patiently"]
@@ -87,7 +87,7 @@ class Link:
         fields = encode_ext(header)
         if self._credentials is not None:
             fields = sign(fields, body, self._credentials)
-        return encode_binary_request(code, opaque, encode_binary_ext(fields), body)
+        return encode_binary_request(code, opaque, encode_binary_fields(fields), body)
 
     def send(self, data: bytes) -> None:
         """Raises ``ConnectionLostError``."""

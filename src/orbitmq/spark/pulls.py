@@ -14,7 +14,7 @@ from orbitmq.model.subscription import SQL92, TAG
 from orbitmq.spark.options import SourceOptions
 from orbitmq.spark.planning import QueueKey
 from orbitmq.spark.pool import Link
-from orbitmq.wire.frame import FRAME_BYTES_MAX, FrameDecoder, encode_binary_ext, encode_binary_request
+from orbitmq.wire.frame import FRAME_BYTES_MAX, FrameDecoder, encode_binary_fields, encode_binary_request
 from orbitmq.wire.header import decode_header, encode_ext
 from orbitmq.wire.headers import PullMessageRequest, PullMessageResponse
 
@@ -94,8 +94,8 @@ class PullWriter:
         names = list(fields := encode_ext(self._header))
         offset_at, count_at = names.index("queueOffset"), names.index("maxMsgNums")
         assert count_at == offset_at + 1, "the two numbers that change are neighbours"
-        self._head = encode_binary_ext({name: fields[name] for name in names[:offset_at]})
-        self._tail = encode_binary_ext({name: fields[name] for name in names[count_at + 1 :]})
+        self._head = encode_binary_fields({name: fields[name] for name in names[:offset_at]})
+        self._tail = encode_binary_fields({name: fields[name] for name in names[count_at + 1 :]})
 
     def write(self, link: Link, ask: Ask) -> bytes:
         if self._signed:  # the signature covers the numbers

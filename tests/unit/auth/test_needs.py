@@ -20,7 +20,7 @@ from orbitmq.codes import RequestCode, SerializeType
 from orbitmq.errors import NoPermission
 from orbitmq.store.config import StoreConfig
 from orbitmq.transport.router import Route
-from orbitmq.wire.frame import Frame, encode_binary_ext
+from orbitmq.wire.frame import Frame, encode_binary_fields
 from orbitmq.wire.headers import Empty
 
 OPEN = {RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
@@ -49,7 +49,9 @@ FIELDS: dict[int, dict[str, str]] = {
 
 
 def frame(code: int, fields: dict[str, str], body: bytes) -> Frame:
-    return Frame(code, 1, serialize_type=SerializeType.ROCKETMQ, ext_raw=encode_binary_ext(fields), body=body)
+    return Frame(
+        code, 1, serialize_type=SerializeType.ROCKETMQ, ext_raw=encode_binary_fields(fields), body=body
+    )
 
 
 def asked(code: int) -> tuple[dict[str, str], bytes]:
@@ -112,7 +114,7 @@ def test_body_that_cannot_be_read_is_refused(control: AccessControl, code: int) 
 
 def test_field_named_twice_is_refused(control: AccessControl) -> None:
     signed = sign_fields({"b": "mine"}, b"", "root", "root-secret")
-    raw = encode_binary_ext({"b": "theirs"}) + encode_binary_ext(signed)
+    raw = encode_binary_fields({"b": "theirs"}) + encode_binary_fields(signed)
     twice = Frame(310, 1, serialize_type=SerializeType.ROCKETMQ, ext_raw=raw)
     with pytest.raises(NoPermission, match="twice"):
         control.check(twice, "127.0.0.1")

@@ -12,6 +12,7 @@ from tests.unit.broker.kit import channel, door, open_store, peer, safe_file
 
 from orbitmq.broker.config import BrokerConfig, BrokerRole
 from orbitmq.broker.handlers.reply import ReplyHandlers
+from orbitmq.broker.handlers.send_checks import SendChecks
 from orbitmq.broker.tables.clients import ProducerTable
 from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import RequestCode, ResponseCode
@@ -40,12 +41,13 @@ class Bench:
         cast(Any, self.asker).call = self._call
         self.answer: Callable[[], Frame] = lambda: Frame(code=0, opaque=1)
         producers.register("PG", channel(self.asker, "asker@1"))
+        puts = door(self.store, clock, config)
         self.handlers = ReplyHandlers(
             config=config,
             store_host=HOST,
-            topics=topics,
             producers=producers,
-            puts=door(self.store, clock, config),
+            puts=puts,
+            checks=SendChecks(config, topics, puts.gate, clock),
             clock=clock,
         )
 

@@ -8,7 +8,9 @@ import pytest
 from tests.unit.broker.admin_kit import TalkingConnection, World, talking
 from tests.unit.broker.kit import door
 
-from orbitmq.broker.handlers.send import SendHandlers, SendReplies
+from orbitmq.broker.handlers.send import SendHandlers
+from orbitmq.broker.handlers.send_checks import SendChecks
+from orbitmq.broker.tables.queue_locks import QueueLocks
 from orbitmq.codes import ResponseCode, SerializeType
 from orbitmq.record.batch import encode_batch
 from orbitmq.record.codec import Record, decode_record
@@ -28,14 +30,17 @@ class Sender:
         self.world = World(directory, **options)
         self.world.topic("T", queues=4)
         clock = self.world.clock
+        self.puts = door(self.world.store, clock, self.world.config, self.world.stats)
         self.handlers = SendHandlers(
             config=self.world.config,
             store=self.world.store,
             topics=self.world.topics,
             groups=self.world.groups,
             stats=self.world.stats,
-            puts=door(self.world.store, clock, self.world.config, self.world.stats),
-            replies=SendReplies(HOST, "DefaultRegion", trace_on=True),
+            puts=self.puts,
+            checks=SendChecks(self.world.config, self.world.topics, self.puts.gate, clock),
+            locks=QueueLocks(self.world.config, clock),
+            store_host=HOST,
             unique_keys=UniqueKeys(
                 address=HOST[:4],
                 process_id=1,
@@ -210,7 +215,7 @@ def test_sends_behind_a_stalled_disk_are_refused_for_a_moment(
     sender: Sender, stall_ms: float, prefix: str
 ) -> None:
     sender.feed(send(), send())
-    sender.handlers._notice_stall(stall_ms)
+    sender.handlers.checks.appended_in(stall_ms)
     (refused,) = sender.feed(send())
     assert refused.code == ResponseCode.SYSTEM_BUSY
     assert refused.remark is not None

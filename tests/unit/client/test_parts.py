@@ -35,8 +35,6 @@ from orbitmq.errors import ConfigError, RecordError, TopicNotFound
 from orbitmq.model.route import MessageQueue
 from orbitmq.record.properties import encode_properties
 from orbitmq.testing.manual_clock import ManualClock
-from orbitmq.wire.frame import encode_binary_ext
-from orbitmq.wire.send_writer import SendWriter
 
 QUEUES = [
     MessageQueue(topic="T", broker_name=name, queue_id=number) for name in ("a", "b") for number in range(2)
@@ -79,18 +77,6 @@ def test_picker_leaves_slow_brokers_alone_for_a_while() -> None:
     clock.advance(2001)
     assert picker.isolated() == {"b"}
     assert {picker.pick(QUEUES, None).broker_name for _ in range(8)} == {"a"}
-
-
-def test_binary_send_header_equals_the_general_encoder() -> None:
-    writer = SendWriter("group", "TBW102", 4)
-    for batch in (False, True):
-        properties = "TAGS\x01größe\x02"
-        arguments = ("T", "broker-a", 3, 1_700_000_000_000, (0x301, 7))
-        topic, broker, queue_id, born_ms, flags = arguments
-        fields = writer.fields(topic, broker, queue_id, properties, born_ms, flags, batch=batch)
-        for _ in range(2):  # learnt, then known
-            raw = writer.binary(topic, broker, queue_id, properties.encode(), born_ms, flags, batch=batch)
-            assert raw == encode_binary_ext(fields)
 
 
 def test_options_refuse_unknown_names_and_values_out_of_range() -> None:

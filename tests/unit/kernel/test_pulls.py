@@ -10,7 +10,7 @@ from tests.unit.wire.recorded import recorded_frames
 
 from orbitmq.codes import RequestCode, SerializeType
 from orbitmq.errors import HeaderFieldError
-from orbitmq.wire.frame import Frame, FrameDecoder, encode_binary_ext, encode_response
+from orbitmq.wire.frame import Frame, FrameDecoder, encode_binary_fields, encode_response
 from orbitmq.wire.header import decode_header
 from orbitmq.wire.headers.consume import PullMessageRequest
 from orbitmq.wire.pulls import PullFields, read_pull
@@ -53,7 +53,7 @@ def assert_read_alike(
 
 
 def both_forms(fields: dict[str, str]) -> list[tuple[bytes, SerializeType]]:
-    return [(encode_binary_ext(fields), ROCKETMQ), (json.dumps(fields).encode(), JSON)]
+    return [(encode_binary_fields(fields), ROCKETMQ), (json.dumps(fields).encode(), JSON)]
 
 
 def test_recorded_pulls_of_every_client_are_read(kernel: Kernel) -> None:
@@ -79,10 +79,10 @@ def test_fields_in_any_order_or_missing_are_read_alike(kernel: Kernel) -> None:
             assert_read_alike(kernel, raw, form=form)
         for value in ("9", "", "x"):
             # Given twice: the later one counts, and the earlier may be anything.
-            twice = encode_binary_ext(FIELDS) + encode_binary_ext({name: value})
+            twice = encode_binary_fields(FIELDS) + encode_binary_fields({name: value})
             assert_read_alike(kernel, twice)
             assert_read_alike(
-                kernel, encode_binary_ext({name: value}) + encode_binary_ext(FIELDS), certain=True
+                kernel, encode_binary_fields({name: value}) + encode_binary_fields(FIELDS), certain=True
             )
             first = json.dumps({name: value}).encode()[:-1] + b"," + json.dumps(FIELDS).encode()[1:]
             assert_read_alike(kernel, first, form=JSON, certain=True)

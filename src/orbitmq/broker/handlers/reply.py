@@ -12,21 +12,14 @@ from typing import Final
 
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.delivery.put import PutDoor
+from orbitmq.broker.handlers.send_checks import SendChecks
 from orbitmq.broker.tables.clients import ProducerTable
-from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import TRANSACTION_MASK, Property, RequestCode, ResponseCode
 from orbitmq.errors import (
     BrokerError,
     ConnectionLostError,
-    InvalidParameter,
-    NoPermission,
     RequestTimeoutError,
-    ServerError,
-    SystemBusy,
-    TopicNotFound,
 )
-from orbitmq.model.names import check_send_topic
-from orbitmq.model.topic import TopicConfig
 from orbitmq.record.hosts import decode_host, encode_host
 from orbitmq.record.ids import offset_message_id
 from orbitmq.record.properties import find_property, set_property
@@ -60,18 +53,18 @@ class ReplyHandlers:
         *,
         config: BrokerConfig,
         store_host: bytes,
-        topics: TopicTable,
         producers: ProducerTable,
         puts: PutDoor,
+        checks: SendChecks,
         clock: Clock,
     ) -> None:
         self._config = config
         host, port = decode_host(store_host)
         self._address = f"{host}:{port}"
         self._store_host = store_host
-        self._topics = topics
         self._producers = producers
         self._puts = puts
+        self._checks = checks
         self._clock = clock
 
     def routes(self) -> list[Route]:
@@ -88,7 +81,8 @@ class ReplyHandlers:
             Property.TRACE_ON.value: "true" if self._config.trace_on else "false",
         }
         try:
-            topic = self._checked_topic(header)
+            self._checks.broker()
+            topic = self._checks.topic(header, call.peer.remote_text)
         except BrokerError as error:
             return Reply(error.response_code, error.remark, ext=region)
         queue_id = header.queue_id
@@ -106,26 +100,6 @@ class ReplyHandlers:
                 ResponseCode.SYSTEM_ERROR, failure, answer if self._config.store_replies else None, region
             )
         return Reply(code, header=answer, ext=region)
-
-    def _checked_topic(self, header: SendMessageRequest) -> TopicConfig:
-        config = self._config
-        if config.is_slave:
-            raise SystemBusy("[REJECTREQUEST]system busy, start flow control for a while")
-        accept_from = config.accept_sends_from_ms
-        if accept_from and self._clock.now_ms() < accept_from:
-            raise ServerError(f"broker unable to service, until {accept_from}")
-        known = self._topics.find(header.topic)
-        if not config.writable and known is not None and known.order:
-            raise NoPermission(f"the broker[{config.broker_name}] sending message is forbidden")
-        check_send_topic(header.topic)
-        topic = known or self._topics.create_in_send(
-            header.topic, header.default_topic, header.default_topic_queue_nums
-        )
-        if topic is None:
-            raise TopicNotFound(f"topic[{header.topic}] not exist, apply first please!")
-        if header.queue_id >= max(topic.read_queue_nums, topic.write_queue_nums):
-            raise InvalidParameter(f"request queueId[{header.queue_id}] is illegal, topic {header.topic}")
-        return topic
 
     async def _push(self, call: Call[SendMessageRequest], properties: bytes) -> str:
         """Hand the reply to its asker; gives the reason when that failed."""

@@ -12,6 +12,7 @@ from typing import Final
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.delivery.put import PutDoor
 from orbitmq.broker.figures.stats import BrokerStats
+from orbitmq.broker.handlers.send_checks import FAQ
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import Perm, Property, RequestCode, TopicSysFlag, Version
@@ -38,7 +39,6 @@ __all__ = ["SendBackHandlers"]
 
 _FIRST_RETRY_LEVEL: Final = 3
 _DLQ_QUEUES: Final = 1
-_FAQ: Final = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 _RETRY_TOPIC: Final = Property.RETRY_TOPIC.encode()
 _ORIGIN_MESSAGE_ID: Final = Property.ORIGIN_MESSAGE_ID.encode()
 _DELAY: Final = Property.DELAY.encode()
@@ -75,7 +75,7 @@ class SendBackHandlers:
             raise SystemBusy("[REJECTREQUEST]system busy, start flow control for a while")
         group = self._groups.find(request.group)
         if group is None:
-            raise SubscriptionGroupNotExist(f"subscription group not exist, {request.group} {_FAQ}")
+            raise SubscriptionGroupNotExist(f"subscription group not exist, {request.group} {FAQ}")
         if not self._config.writable:
             raise NoPermission(f"the broker[{self._config.public_host}] sending message is forbidden")
         if group.retry_queue_nums <= 0:

@@ -24,13 +24,13 @@ from orbitmq.errors import (
     RequestTimeoutError,
     error_for_code,
 )
+from orbitmq.kernel import SendOrigin, SendTarget, encode_send_fields, read_send_answer
 from orbitmq.model.names import check_send_topic, wrap_namespace
 from orbitmq.model.route import MessageQueue
 from orbitmq.record.compression import compress_body
 from orbitmq.record.properties import encode_properties
 from orbitmq.wire.frame import Frame
-from orbitmq.wire.send_answer import SendAnswerReader
-from orbitmq.wire.send_writer import SendWriter
+from orbitmq.wire.headers.send import send_ext
 
 __all__ = ["Attempted", "Outgoing", "SendContext", "SendHook", "Sender"]
 
@@ -109,12 +109,11 @@ class Sender:
         self._instance = instance
         self._options = options
         self.group = group
-        self._writer = SendWriter(group, options.auto_create_topic, options.auto_create_queue_count)
+        self._origin = SendOrigin(group, options.auto_create_topic, options.auto_create_queue_count)
         self.picker = QueuePicker(instance.clock.now_ms, avoid_slow=options.avoid_slow_brokers)
         self._retry_codes = RETRY_CODES | options.retry_codes
         self.binary = options.serialize is SerializeType.ROCKETMQ and options.credentials is None
         """Headers of sends can be written in the binary form."""
-        self._answers = SendAnswerReader()
         self._checked_topics: set[str] = set()
 
     # -- preparing -------------------------------------------------------------------------------------
@@ -321,30 +320,31 @@ class Sender:
         )
 
     def _fields(self, outgoing: Outgoing, queue: MessageQueue) -> dict[str, str]:
-        fields = self._writer.fields(
-            outgoing.topic,
-            queue.broker_name,
-            queue.queue_id,
+        fields = send_ext(
+            self._origin,
+            SendTarget(outgoing.topic, queue.broker_name, queue.queue_id),
             outgoing.properties.decode(),
             self._instance.clock.now_ms(),
-            (outgoing.sys_flag, outgoing.flag),
-            batch=outgoing.batch,
+            outgoing.sys_flag,
+            outgoing.flag,
+            outgoing.batch,
         )
         if outgoing.reconsume is not None:
-            self._writer.with_retries(fields, *outgoing.reconsume)
+            times, limit = outgoing.reconsume
+            fields |= {"j": str(times), "l": str(limit)}
         credentials = self._options.credentials
         return fields if credentials is None else sign(fields, outgoing.body, credentials)
 
     def binary_fields(self, outgoing: Outgoing, queue: MessageQueue) -> bytes:
         """The extension fields of a send in the binary form."""
-        return self._writer.binary(
-            outgoing.topic,
-            queue.broker_name,
-            queue.queue_id,
+        return encode_send_fields(
+            self._origin,
+            SendTarget(outgoing.topic, queue.broker_name, queue.queue_id),
             outgoing.properties,
             self._instance.clock.now_ms(),
-            (outgoing.sys_flag, outgoing.flag),
-            batch=outgoing.batch,
+            outgoing.sys_flag,
+            outgoing.flag,
+            outgoing.batch,
         )
 
     def result(self, outgoing: Outgoing, queue: MessageQueue, frame: Frame) -> SendResult:
@@ -352,7 +352,7 @@ class Sender:
         status = SendStatus.OK if frame.code == _OK else _STATUSES.get(frame.code)
         if status is None:
             raise error_for_code(frame.code, frame.remark)
-        answer = self._answers.read(frame)
+        answer = read_send_answer(frame.serialize_type, frame.ext_raw)
         queue_id = answer.queue_id
         if (queue_id != queue.queue_id and queue_id is not None) or queue.topic != outgoing.topic:
             queue = MessageQueue(

@@ -1,1 +1,579 @@
-"""Plain kernel: frames."""
+"""Remoting frames: a stream of bytes into frames, the fields of sends, and the answers to them.
+
+Answers to Apache's RemotingCommand, RocketMQSerializable and its length-field decoder.
+
+    length int32 | header word int32 (top byte: form, low 24 bits: header length) | header | body
+
+A header has one of two forms. JSON: an object with code, flag, language, opaque, version, remark and the extension
+fields. Binary: ``code int16, language int8, version int16, opaque int32, flag int32, remark length int32, remark,
+extension length int32`` and entries ``key length int16, key, value length int32, value``. Everything in the extension
+fields is text.
+
+``read_send`` reads what has the form every client writes: texts, numbers in decimal digits, ``true`` and ``false``.
+Anything else is None, and the typed reader (``wire.header``) accepts it or names what is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Final, NamedTuple
+
+import msgspec
+
+from orbitmq.codes import FrameFlag, LanguageCode, Property, RequestCode, SerializeType, Version
+from orbitmq.errors import FrameError, HeaderFieldError, RecordError
+
+__all__ = [
+    "Frame",
+    "SendAnswer",
+    "SendAnswerFields",
+    "SendFields",
+    "SendOrigin",
+    "SendTarget",
+    "Split",
+    "StoredProperties",
+    "encode_send_answers",
+    "encode_send_fields",
+    "parse_header",
+    "read_binary_fields",
+    "read_json_fields",
+    "read_send",
+    "read_send_answer",
+    "split_frames",
+    "stored_properties",
+]
+
+LENGTH: Final = struct.Struct(">i")
+PREFIX: Final = struct.Struct(">ii")
+"""Length of what follows it, and the header word."""
+BINARY_FIXED: Final = struct.Struct(">hBhiii")
+"""code, language, version, opaque, flag, remark length."""
+KEY_LENGTH: Final = struct.Struct(">h")
+BINARY_MIN: Final = BINARY_FIXED.size + LENGTH.size
+assert BINARY_MIN == 21, "wire format: the shortest binary header"
+HEADER_LENGTH_MASK: Final = 0xFFFFFF
+
+_JSON: Final = int(SerializeType.JSON)
+_ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
+_RESPONSE: Final = int(FrameFlag.RESPONSE)
+_ONEWAY: Final = int(FrameFlag.ONEWAY)
+_PYTHON: Final = int(LanguageCode.PYTHON)
+_VERSION: Final = Version.OURS
+_LANGUAGE_NAMES: Final = {code.value: code.name for code in LanguageCode}
+_LANGUAGE_CODES: Final = {code.name: code.value for code in LanguageCode}
+_OTHER: Final = int(LanguageCode.OTHER)
+_SEND: Final = int(RequestCode.SEND_MESSAGE)
+_SENDS: Final = (_SEND, int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_BATCH_MESSAGE))
+_INT32: Final = range(-(2**31), 2**31)
+_INT64: Final = range(-(2**63), 2**63)
+_NUMBER: Final = re.compile("[+-]?[0-9]{1,40}").fullmatch
+_PROPERTIES_BYTES_MAX: Final = 32_767
+
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+
+
+class SendFields(msgspec.Struct, gc=False):
+    """What the send path needs of a request, whatever its code and form."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: int
+    queue_id: int
+    sys_flag: int
+    born_timestamp_ms: int
+    flag: int
+    properties: bytes
+    reconsume_times: int
+    max_reconsume_times: int | None
+    batch: bool
+
+
+class Frame(msgspec.Struct, gc=False):
+    """One whole frame. ``ext_raw`` is the undecoded extension map: JSON text or the binary region."""
+
+    code: int
+    opaque: int
+    flag: int = 0
+    version: int = _VERSION
+    language: int = _PYTHON
+    serialize_type: int = _JSON
+    remark: str | None = None
+    ext_raw: bytes = b""
+    body: bytes = b""
+    send: SendFields | None = None
+    """Of a send that ``read_send`` can read."""
+    _ext: dict[str, str] | None = None
+
+    @property
+    def is_response(self) -> bool:
+        return self.flag & _RESPONSE != 0
+
+    @property
+    def is_oneway(self) -> bool:
+        return self.flag & _ONEWAY != 0
+
+    @property
+    def language_name(self) -> str:
+        return _LANGUAGE_NAMES.get(self.language, "OTHER")
+
+    @property
+    def ext_fields(self) -> dict[str, str]:
+        """The extension fields as text. Raises ``HeaderFieldError`` when they cannot be read."""
+        if self._ext is None:
+            read = read_binary_fields if self.serialize_type == _ROCKETMQ else read_json_fields
+            self._ext = read(self.ext_raw)
+        return self._ext
+
+
+class Split(NamedTuple):
+    """What ``split_frames`` found."""
+
+    frames: list[Frame]
+    end: int
+    """Where the first frame starts that is not whole."""
+    needed: int
+    """How many bytes from there must be present before it makes sense to look again."""
+    error: str
+    """Why nothing after the frames can be read; empty when it can."""
+
+
+def split_frames(data: bytes, frame_bytes_max: int) -> Split:
+    """All whole frames of ``data``, in order. A length outside the limit is an error before its bytes are there."""
+    frames: list[Frame] = []
+    position, available, limit = 0, len(data), frame_bytes_max - LENGTH.size
+    try:
+        while available - position >= LENGTH.size:
+            (size,) = LENGTH.unpack_from(data, position)
+            if not 4 <= size <= limit:
+                raise FrameError(f"frame length {size} is outside 4..{limit}")
+            if available - position < PREFIX.size:
+                return Split(frames, position, PREFIX.size, "")
+            _, word = PREFIX.unpack_from(data, position)
+            header_length = word & HEADER_LENGTH_MASK
+            if header_length > size - 4:
+                raise FrameError(f"header length {header_length} is longer than its frame of {size} bytes")
+            end = position + LENGTH.size + size
+            if end > available:
+                return Split(frames, position, end - position, "")
+            start = position + PREFIX.size
+            header, body = data[start : start + header_length], data[start + header_length : end]
+            frames.append(parse_header(word >> 24 & 0xFF, header, body))
+            position = end
+    except FrameError as error:
+        return Split(frames, position, 0, str(error))
+    return Split(frames, position, LENGTH.size, "")
+
+
+def parse_header(form: int, header: bytes, body: bytes) -> Frame:
+    """The frame of a header and a body. Raises ``FrameError``."""
+    if form == _ROCKETMQ:
+        frame = _parse_binary(header, body)
+    elif form == _JSON:
+        frame = _parse_json(header, body)
+    else:
+        raise FrameError(f"unknown header serialization {form}")
+    if frame.code in _SENDS and not frame.flag & _RESPONSE:
+        frame.send = read_send(frame.code, form, frame.ext_raw)
+    return frame
+
+
+class _Envelope(msgspec.Struct, gc=False, rename="camel"):
+    """A JSON header. Extension fields are kept raw: most requests are read by a typed reader of their own."""
+
+    code: Int32 = 0
+    flag: Int32 = 0
+    language: str | int | None = None
+    opaque: Int32 = 0
+    remark: str | None = None
+    version: Int32 = 0
+    ext_fields: msgspec.Raw = msgspec.Raw()
+
+
+_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+_decode_ext = msgspec.json.Decoder(dict[str, str | None]).decode
+_decode_loose_ext = msgspec.json.Decoder(dict[str, str | int | float | bool | None]).decode
+
+
+def _parse_json(header: bytes, body: bytes) -> Frame:
+    try:
+        envelope = _decode_envelope(header)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise FrameError(f"JSON header cannot be read: {error}") from None
+    language = envelope.language
+    if not isinstance(language, int):
+        language = _LANGUAGE_CODES.get(language or "JAVA", _OTHER)
+    return Frame(
+        envelope.code,
+        envelope.opaque,
+        envelope.flag,
+        envelope.version,
+        language,
+        _JSON,
+        envelope.remark,
+        bytes(envelope.ext_fields),
+        body,
+    )
+
+
+def _parse_binary(header: bytes, body: bytes) -> Frame:
+    size = len(header)
+    if size < BINARY_MIN:
+        raise FrameError(f"binary header of {size} bytes is shorter than {BINARY_MIN}")
+    code, language, version, opaque, flag, remark_length = BINARY_FIXED.unpack_from(header)
+    position = BINARY_FIXED.size
+    remark = None
+    if remark_length:
+        end = position + remark_length
+        if remark_length < 0 or end + LENGTH.size > size:
+            raise FrameError(f"remark of {remark_length} bytes does not fit the header")
+        try:
+            remark = header[position:end].decode()
+        except UnicodeDecodeError:
+            raise FrameError("remark is not UTF-8") from None
+        position = end
+    (ext_length,) = LENGTH.unpack_from(header, position)
+    position += LENGTH.size
+    if ext_length < 0 or position + ext_length > size:
+        raise FrameError(f"extension region of {ext_length} bytes does not fit the header")
+    ext_raw = header[position : position + ext_length]
+    return Frame(code, opaque, flag, version, language, _ROCKETMQ, remark, ext_raw, body)
+
+
+# -- extension fields ----------------------------------------------------------------------------------
+
+
+def read_json_fields(raw: bytes) -> dict[str, str]:
+    """The extension fields of a JSON header. Raises ``HeaderFieldError``."""
+    if not raw or raw == b"null":
+        return {}
+    try:
+        return {key: value for key, value in _decode_ext(raw).items() if value is not None}
+    except msgspec.ValidationError:
+        return _read_loose_fields(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise HeaderFieldError(f"extFields cannot be read: {error}") from None
+
+
+def _read_loose_fields(raw: bytes) -> dict[str, str]:
+    """The C++ client writes some numbers as numbers; Java reads them as their text."""
+    fields: dict[str, str] = {}
+    try:
+        for key, value in _decode_loose_ext(raw).items():
+            if isinstance(value, bool):
+                fields[key] = "true" if value else "false"
+            elif value is not None:
+                fields[key] = str(value)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise HeaderFieldError(f"extFields cannot be read: {error}") from None
+    return fields
+
+
+def read_binary_fields(raw: bytes) -> dict[str, str]:
+    """The extension fields of a binary header. Raises ``HeaderFieldError``."""
+    fields: dict[str, str] = {}
+    position = 0
+    end = len(raw)
+    try:
+        while position < end:
+            key_start = position + 2
+            key_end = key_start + (raw[position] << 8 | raw[position + 1])
+            value_start = key_end + 4
+            value_end = (
+                value_start
+                + (raw[key_end] << 24 | raw[key_end + 1] << 16)
+                + (raw[key_end + 2] << 8 | raw[key_end + 3])
+            )
+            if value_end > end:
+                raise HeaderFieldError("extFields cannot be read: an entry reaches behind the region")
+            # A zero-length text is null in this form, as in Apache's reader.
+            if key_end > key_start and value_end > value_start:
+                fields[raw[key_start:key_end].decode()] = raw[value_start:value_end].decode()
+            position = value_end
+    except IndexError:
+        raise HeaderFieldError("extFields cannot be read: the region ends inside an entry") from None
+    except UnicodeDecodeError:
+        raise HeaderFieldError("extFields cannot be read: not UTF-8") from None
+    return fields
+
+
+def _texts(form: int, raw: bytes) -> dict[str, str] | None:
+    """Extension fields that are texts and nothing else; None when they cannot be read as that."""
+    try:
+        if form == _ROCKETMQ:
+            return read_binary_fields(raw)
+        if not raw or raw == b"null":
+            return {}
+        return {key: value for key, value in _decode_ext(raw).items() if value is not None}
+    except (HeaderFieldError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+# -- sends ---------------------------------------------------------------------------------------------
+
+_LONG_NAMES: Final = (
+    "producerGroup",
+    "topic",
+    "defaultTopic",
+    "defaultTopicQueueNums",
+    "queueId",
+    "sysFlag",
+    "bornTimestamp",
+    "flag",
+    "properties",
+    "reconsumeTimes",
+    "unitMode",
+    "maxReconsumeTimes",
+    "batch",
+)
+_SHORT_NAMES: Final = tuple("abcdefghijklm")
+_SWITCHES: Final = ("nsd", "oway", "lo")
+"""Fields of every 5.x request that are true or false, and that a send is not read for."""
+
+
+class _Unreadable(Exception):
+    """A field is missing, or is not what its type is written as."""
+
+
+def _number(text: str | None, allowed: range, default: int | None = None) -> int:
+    if text is None:
+        if default is None:
+            raise _Unreadable
+        return default
+    if _NUMBER(text) is None or not text.isascii() or int(text) not in allowed:
+        raise _Unreadable
+    return int(text)
+
+
+def _flag(text: str | None) -> bool:
+    if text not in (None, "true", "false"):
+        raise _Unreadable
+    return text == "true"
+
+
+def read_send(code: int, form: int, ext_raw: bytes) -> SendFields | None:
+    """The fields of SEND_MESSAGE (10), or of SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320)."""
+    found = _texts(form, ext_raw)
+    if found is None:
+        return None
+    names = _LONG_NAMES if code == _SEND else _SHORT_NAMES
+    a, b, c, d, e, f, g, h, i, j, k, last, m = (found.get(name) for name in names)
+    try:
+        if b is None:
+            return None
+        for switch in (k, *(found.get(name) for name in _SWITCHES)):
+            _flag(switch)
+        return SendFields(
+            a or "",
+            b,
+            c or "",
+            _number(d, _INT32, 0),
+            _number(e, _INT32),
+            _number(f, _INT32),
+            _number(g, _INT64),
+            _number(h, _INT32),
+            (i or "").encode(),
+            _number(j, _INT32, 0),
+            None if last is None else _number(last, _INT32),
+            _flag(m),
+        )
+    except _Unreadable:
+        return None
+
+
+class StoredProperties(NamedTuple):
+    """The properties of a send as they are stored, and what they say."""
+
+    properties: bytes
+    unique_key: bytes
+    """Empty when the sender gave none."""
+    waits: bool
+    """False when the sender set WAIT=false: it is acknowledged as soon as it is stored."""
+    asks: bool
+    """Whether the message asks for a delay, a time or a transaction."""
+
+
+_ASKS: Final = frozenset(
+    (
+        Property.DELAY.value,
+        Property.TRANSACTION_PREPARED.value,
+        Property.TIMER_DELAY_SEC.value,
+        Property.TIMER_DELAY_MS.value,
+        Property.TIMER_DELIVER_MS.value,
+    )
+)
+
+
+def stored_properties(raw: bytes, added: bytes) -> StoredProperties:
+    """Property text of a send, with the pairs of ``added`` set and POP_CK removed.
+
+    A pair with an empty name or value does not exist, of two pairs with one name the later counts, and the text is
+    terminated. Raises ``RecordError`` when the result is too long.
+    """
+    pairs = _pairs(raw)
+    pairs.pop(Property.POP_CK.value, None)
+    unique_key = pairs.get(Property.UNIQUE_KEY.value, "")
+    waits = pairs.get(Property.WAIT.value) != "false"
+    asks = not _ASKS.isdisjoint(pairs)
+    pairs.update(_pairs(added))
+    text = "".join([f"{name}\x01{value}\x02" for name, value in pairs.items()]).encode()
+    if len(text) > _PROPERTIES_BYTES_MAX:
+        raise RecordError(f"properties have {len(text)} bytes, at most {_PROPERTIES_BYTES_MAX} are allowed")
+    return StoredProperties(text, unique_key.encode(), waits, asks)
+
+
+def _pairs(raw: bytes) -> dict[str, str]:
+    split = (pair.partition("\x01") for pair in raw.decode("utf-8", "replace").split("\x02"))
+    return {name: value for name, _, value in split if name and value}
+
+
+class SendAnswer(NamedTuple):
+    """The answer to one send that was stored."""
+
+    form: int
+    code: int
+    opaque: int
+    queue_id: int
+    queue_offset: int
+    log_offsets: Sequence[int]
+    """Of a batch: one for each message."""
+    unique_key: bytes
+    recall_handle: str = ""
+
+
+def encode_send_answers(answers: Sequence[SendAnswer], store_host: bytes, region: str, traced: bool) -> bytes:
+    """The frames of the answers, one after the other."""
+    prefix = store_host.hex().upper()
+    frames = []
+    for form, code, opaque, queue_id, queue_offset, log_offsets, unique_key, handle in answers:
+        ids = ",".join([f"{prefix}{log_offset:016X}" for log_offset in log_offsets])
+        key = unique_key.decode("utf-8", "replace")
+        trace = "true" if traced else "false"
+        if form == _ROCKETMQ:
+            fields = {
+                "msgId": ids,
+                "queueId": str(queue_id),
+                "queueOffset": str(queue_offset),
+                "transactionId": key,
+                "TRACE_ON": trace,
+                "MSG_REGION": region,
+                "recallHandle": handle,
+            }
+            header = _binary_header(code, opaque, encode_binary_fields(fields))
+        else:
+            texts = {
+                "queueId": str(queue_id),
+                "transactionId": key,
+                "msgId": ids,
+                "TRACE_ON": trace,
+                "MSG_REGION": region,
+                "queueOffset": str(queue_offset),
+            }
+            if handle:
+                texts["recallHandle"] = handle
+            header = msgspec.json.encode(
+                {
+                    "code": code,
+                    "extFields": texts,
+                    "flag": _RESPONSE,
+                    "language": "PYTHON",
+                    "opaque": opaque,
+                    "serializeTypeCurrentRPC": "JSON",
+                    "version": _VERSION,
+                }
+            )
+        frames.append(PREFIX.pack(4 + len(header), form << 24 | len(header)) + header)
+    return b"".join(frames)
+
+
+def _binary_header(code: int, opaque: int, ext_raw: bytes) -> bytes:
+    fixed = BINARY_FIXED.pack(code, _PYTHON, _VERSION, opaque, _RESPONSE, 0)
+    return fixed + LENGTH.pack(len(ext_raw)) + ext_raw
+
+
+def encode_binary_fields(fields: Mapping[str, str]) -> bytes:
+    """The extension region of a binary header. Empty texts cannot travel in this form and are left out."""
+    parts: list[bytes] = []
+    for key, value in fields.items():
+        if value:
+            raw_key, raw_value = key.encode(), value.encode()
+            parts += (KEY_LENGTH.pack(len(raw_key)), raw_key, LENGTH.pack(len(raw_value)), raw_value)
+    return b"".join(parts)
+
+
+# -- the client's side ---------------------------------------------------------------------------------
+
+
+class SendOrigin(NamedTuple):
+    """What all sends of a producer have in common."""
+
+    group: str
+    default_topic: str
+    default_queue_count: int
+
+
+class SendTarget(NamedTuple):
+    """Where a send goes."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+def encode_send_fields(
+    origin: SendOrigin,
+    target: SendTarget,
+    properties: bytes,
+    born_ms: int,
+    sys_flag: int,
+    flag: int,
+    batch: bool,
+) -> bytes:
+    """The extension region of a send in the binary form, in the order of Apache's fast encoder."""
+    group, default_topic, default_queue_count = origin
+    topic, broker_name, queue_id = target
+    head = {
+        "a": group,
+        "b": topic,
+        "c": default_topic,
+        "d": str(default_queue_count),
+        "e": str(queue_id),
+        "f": str(sys_flag),
+        "g": str(born_ms),
+        "h": str(flag),
+    }
+    tail = {"j": "0", "k": "false", "m": "true" if batch else "false", "n": broker_name}
+    middle = b"\x00\x01i" + LENGTH.pack(len(properties)) + properties if properties else b""
+    return encode_binary_fields(head) + middle + encode_binary_fields(tail)
+
+
+class SendAnswerFields(msgspec.Struct, gc=False):
+    """What a producer wants to know of an answer. Fields that are missing are None."""
+
+    queue_id: int | None
+    queue_offset: int
+    message_id: str
+    transaction_id: str | None
+    region: str | None
+    traced: bool
+    recall_handle: str | None
+
+
+def read_send_answer(form: int, ext_raw: bytes) -> SendAnswerFields:
+    """The fields of an answer to a send. Raises ``HeaderFieldError``."""
+    fields = read_binary_fields(ext_raw) if form == _ROCKETMQ else read_json_fields(ext_raw)
+    queue_id, queue_offset = fields.get("queueId"), fields.get("queueOffset")
+    try:
+        return SendAnswerFields(
+            None if queue_id is None else _number(queue_id, _INT32),
+            _number(queue_offset, _INT64, -1),
+            fields.get("msgId", ""),
+            fields.get("transactionId"),
+            fields.get("MSG_REGION"),
+            fields.get("TRACE_ON") != "false",
+            fields.get("recallHandle"),
+        )
+    except _Unreadable:
+        raise HeaderFieldError("the answer to a send has a queue that is not a number") from None

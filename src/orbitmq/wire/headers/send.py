@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from msgspec import field
 
-from orbitmq.wire.header import Header, Int32, Int64
+from orbitmq.codes import RequestCode
+from orbitmq.kernel import Frame, SendFields, SendOrigin, SendTarget
+from orbitmq.wire.header import Header, Int32, Int64, decode_header
 from orbitmq.wire.headers.base import RpcRequest, TopicRpcRequest
 
 __all__ = [
@@ -21,6 +23,8 @@ __all__ = [
     "SendMessageRequest",
     "SendMessageRequestV2",
     "SendMessageResponse",
+    "send_ext",
+    "send_fields",
 ]
 
 
@@ -62,6 +66,54 @@ class SendMessageRequestV2(SendMessageRequest, kw_only=True):
     max_reconsume_times: Int32 | None = field(name="l", default=None)
     batch: bool | None = field(name="m", default=None)
     broker_name: str | None = field(name="n", default=None)
+
+
+def send_fields(frame: Frame) -> SendFields:
+    """The fields of a send that the kernel did not read. Raises ``HeaderFieldError`` naming what is wrong."""
+    long_names = frame.code == RequestCode.SEND_MESSAGE
+    header = decode_header(SendMessageRequest if long_names else SendMessageRequestV2, frame)
+    return SendFields(
+        header.producer_group,
+        header.topic,
+        header.default_topic,
+        header.default_topic_queue_nums,
+        header.queue_id,
+        header.sys_flag,
+        header.born_timestamp,
+        header.flag,
+        header.properties.encode() if header.properties else b"",
+        header.reconsume_times or 0,
+        header.max_reconsume_times,
+        bool(header.batch),
+    )
+
+
+def send_ext(
+    origin: SendOrigin,
+    target: SendTarget,
+    properties: str,
+    born_ms: int,
+    sys_flag: int,
+    flag: int,
+    batch: bool,
+) -> dict[str, str]:
+    """The fields of a send as texts, for headers that are signed or written as JSON; the binary form is the kernel's
+    ``encode_send_fields``."""
+    return {
+        "a": origin.group,
+        "b": target.topic,
+        "c": origin.default_topic,
+        "d": str(origin.default_queue_count),
+        "e": str(target.queue_id),
+        "f": str(sys_flag),
+        "g": str(born_ms),
+        "h": str(flag),
+        "i": properties,
+        "j": "0",
+        "k": "false",
+        "m": "true" if batch else "false",
+        "n": target.broker_name,
+    }
 
 
 class SendMessageResponse(Header, kw_only=True):

@@ -1,0 +1,104 @@
+"""What every send must pass before it is taken: one list, in Apache's order and with its codes.
+
+Plain sends, batches and replies go through it (Apache: preSend and msgCheck of AbstractSendMessageProcessor).
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.delivery.durability import AckGate
+from orbitmq.broker.delivery.put import PENDING_ACKS_MAX
+from orbitmq.broker.tables.topics import TopicTable
+from orbitmq.errors import InvalidParameter, NoPermission, ServerError, SystemBusy, TopicNotFound
+from orbitmq.model.names import RETRY_PREFIX, check_send_topic
+from orbitmq.model.topic import PERM_READ_WRITE, TopicConfig, perm_text
+from orbitmq.runtime.clock import Clock
+
+__all__ = ["FAQ", "SendChecks"]
+
+FAQ: Final = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+_STALL_MS: Final = 1_000
+"""An append this slow means the disk cannot keep up (Apache: osPageCacheBusyTimeOutMills)."""
+
+
+class _Send(Protocol):
+    """The fields of a send that are checked."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def default_topic(self) -> str: ...
+    @property
+    def default_topic_queue_nums(self) -> int: ...
+    @property
+    def queue_id(self) -> int: ...
+
+
+class SendChecks:
+    """Refuses sends. Nothing of a refused one is stored."""
+
+    def __init__(self, config: BrokerConfig, topics: TopicTable, gate: AckGate, clock: Clock) -> None:
+        self._config = config
+        self._topics = topics
+        self._gate = gate
+        self._clock = clock
+        self._stalled = ""
+        """Why sends are refused until ``_stalled_until``; empty when they are not."""
+        self._stalled_until = 0.0
+
+    def broker(self) -> None:
+        """Whether the broker takes sends at all. Raises ``BrokerError``."""
+        config, gate = self._config, self._gate
+        if config.is_slave:
+            raise SystemBusy("[REJECTREQUEST]system busy, start flow control for a while")
+        if gate.refusal:
+            raise ServerError(gate.refusal)
+        if gate.waiting_count >= PENDING_ACKS_MAX:
+            raise SystemBusy("[OVERLOAD]system busy, start flow control for a while")
+        if self._stalled:
+            if self._clock.monotonic() < self._stalled_until:
+                raise SystemBusy(f"[{self._stalled}]broker busy, start flow control for a while")
+            self._stalled = ""
+        accept_from = config.accept_sends_from_ms
+        if accept_from and self._clock.now_ms() < accept_from:
+            raise ServerError(f"broker unable to service, until, {accept_from}")
+
+    def appended_in(self, elapsed_ms: float) -> None:
+        """What is queued after a stalled append waited too long already: refuse it for a moment, so that its senders
+        turn to another broker, as Apache's cleaning of overdue requests does."""
+        if self._config.fast_failure_enabled and elapsed_ms > self._config.send_wait_max_ms:
+            busy = elapsed_ms > _STALL_MS
+            self._stalled = "PCBUSY_CLEAN_QUEUE" if busy else "TIMEOUT_CLEAN_QUEUE"
+            self._stalled_until = self._clock.monotonic() + (0.1 if busy else 0.01)
+
+    def topic(self, send: _Send, peer: str) -> TopicConfig:
+        """The topic of a send, made if it may be. Raises ``BrokerError``."""
+        name = send.topic
+        config = self._topics.configs.get(name)
+        if not self._config.writable and config is not None and config.order:
+            raise NoPermission(f"the broker[{self._config.broker_name}] sending message is forbidden")
+        check_send_topic(name)
+        if config is None:
+            config = self._topics.create_in_send(name, send.default_topic, send.default_topic_queue_nums)
+        if config is None and name.startswith(RETRY_PREFIX):
+            config = self._topics.create_in_send_back(name, 1, PERM_READ_WRITE)
+        if config is None:
+            raise TopicNotFound(f"topic[{name}] not exist, apply first please!\n{FAQ}")
+        if send.queue_id >= max(config.read_queue_nums, config.write_queue_nums):
+            raise InvalidParameter(
+                f"request queueId[{send.queue_id}] is illegal, {_described(config)} Producer: {peer}"
+            )
+        return config
+
+
+def _described(config: TopicConfig) -> str:
+    """A topic as Apache's remarks print it."""
+    attributes = ", ".join(f"{name}={value}" for name, value in config.attributes.items())
+    return (
+        f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums}, "
+        f"writeQueueNums={config.write_queue_nums}, perm={perm_text(config.perm)}, "
+        f"topicFilterType={config.topic_filter_type.value}, topicSysFlag={config.topic_sys_flag}, "
+        f"order={'true' if config.order else 'false'}, attributes={{{attributes}}}]"
+    )
