@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import click
 
+from orbitmq.auth.config import AuthConfig
 from orbitmq.broker.broker import Broker
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.figures.metrics import BROKER_FAMILIES
@@ -37,6 +38,7 @@ from orbitmq.namesrv.metrics import NAME_SERVER_FAMILIES
 from orbitmq.namesrv.server import NameServer
 from orbitmq.runtime.options import Option, options_of, render_value
 from orbitmq.store.config import StoreConfig
+from orbitmq.transport.tls import TlsConfig
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PAGES: Final = ROOT / "build" / "docs"
@@ -178,6 +180,8 @@ def options_page() -> str:
     ]
     for title, config in (
         ("Broker", BrokerConfig),
+        ("Access control of a broker", AuthConfig),
+        ("TLS of a broker", TlsConfig),
         ("Store (in the broker's file)", StoreConfig),
         ("Name server", NameServerConfig),
         ("Filter server", FilterServerConfig),

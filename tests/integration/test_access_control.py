@@ -160,8 +160,8 @@ def test_normal_user_changes_nothing_of_the_broker(tmp_path: Path) -> None:
             await allow(root, "app", "Cluster:DefaultCluster", "Update", "Get")
             made = await create_user(app, "evil", "evil-secret", userType="Super")
             assert (made.code, made.remark) == (1, "The super user can only be create by super user")
-            body = {"userType": "Super"}
-            assert (await app.ask(RequestCode.AUTH_UPDATE_USER, {"username": "app"}, body)).code == DENIED
+            promoted = {"userType": "Super"}
+            assert (await app.ask(RequestCode.AUTH_UPDATE_USER, {"username": "app"}, promoted)).code == DENIED
             assert (await app.ask(RequestCode.AUTH_DELETE_USER, {"username": "root"})).code == DENIED
             assert b"secret" not in (await app.ask(RequestCode.AUTH_LIST_USER)).body
             shown = (await app.ask(RequestCode.GET_BROKER_CONFIG)).body.decode()

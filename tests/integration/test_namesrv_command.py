@@ -132,7 +132,10 @@ def test_taken_port_and_broken_kv_file_are_one_line_and_1(tmp_path: Path) -> Non
         (("--set", "listenPort=70000"), "--set:2: listenPort='70000' is not a whole number from 0 to 65535"),
         (("--set", "nonsense"), "is not of the form KEY=VALUE"),
         (("-c", "no/such/file.conf"), "no/such/file.conf cannot be read"),
-        (("--set", "tls.server.mode=enforcing", "--port", "0"), "needs tls.server.certPath"),
+        (
+            ("--set", "tls.server.mode=enforcing", "--set", "tls.test.mode.enable=false", "--port", "0"),
+            "needs tls.server.certPath",
+        ),
         (("--log-file", "no/such/folder/x.log"), "No such file or directory"),
     ],
 )

@@ -320,6 +320,7 @@ class Broker:
         self.metrics = MetricsEndpoint(
             self.config.metrics_host, self.config.metrics_port, pages, self._metrics_socket
         )
+        self.metrics.token = self.config.metrics_token
         await self.metrics.start()
         self._tasks.start(every(SIZES_S, metrics.sizes.look), "message-sizes")
         return requests.timed(routes)

@@ -650,6 +650,12 @@ class BrokerConfig(PopOptions):
         apache="metricsPromExporterHost",
         doc="Address the metrics listen on. Apache takes brokerIP1; ours stay on the machine unless told otherwise.",
     )
+    metrics_token: str = option(
+        "",
+        apache="metricsPromExporterToken",
+        secret=True,
+        doc="Token /metrics asks for (Authorization: Bearer); empty: none. Not an Apache key.",
+    )
     metrics_labels: str = option(
         "", apache="metricsLabel", doc="Labels added to every figure: name:value,name:value."
     )

@@ -8,6 +8,7 @@ unless the host option says so.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import socket
 from collections.abc import Awaitable, Callable
@@ -64,6 +65,8 @@ class MetricsEndpoint:
         self._server: asyncio.Server | None = None
         self._tasks = TaskOwner("metrics")
         self._connections: set[_Connection] = set()
+        self.token = ""
+        """When set, /metrics is answered only to who sends it: ``Authorization: Bearer TOKEN``. Probes need none."""
 
     @property
     def port(self) -> int:
@@ -104,8 +107,11 @@ class MetricsEndpoint:
     def closed(self, connection: _Connection) -> None:
         self._connections.discard(connection)
 
-    def answer(self, connection: _Connection, method: str, target: str) -> None:
+    def answer(self, connection: _Connection, method: str, target: str, header: bytes) -> None:
         """Make the page in a task of its own and send it."""
+        if self.token and target.partition("?")[0] == "/metrics" and not _bears(header, self.token):
+            connection.finish(HTTPStatus.UNAUTHORIZED, _PLAIN, b"a token is needed\n", with_body=True)
+            return
         self._tasks.start(self._answer(connection, method, target), "request")
 
     async def _answer(self, connection: _Connection, method: str, target: str) -> None:
@@ -134,6 +140,14 @@ class MetricsEndpoint:
             case "/":
                 return HTTPStatus.OK, _PLAIN, "/metrics\n/healthz\n/readyz\n"
         return HTTPStatus.NOT_FOUND, _PLAIN, "try /metrics, /healthz or /readyz\n"
+
+
+def _bears(header: bytes, token: str) -> bool:
+    for line in header.split(b"\r\n")[1:]:
+        name, _, value = line.partition(b":")
+        if name.strip().lower() == b"authorization":
+            return hmac.compare_digest(value.strip(), b"Bearer " + token.encode())
+    return False
 
 
 def _verdict(problem: str) -> tuple[HTTPStatus, str, str]:
@@ -180,7 +194,7 @@ class _Connection(asyncio.Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = asyncio.get_running_loop().call_later(2 * _ANSWER_S_MAX, self.abort)
-        self._endpoint.answer(self, words[0], words[1])
+        self._endpoint.answer(self, words[0], words[1], bytes(self._received[:end]))
 
     def finish(self, status: HTTPStatus, kind: str, body: bytes, *, with_body: bool) -> None:
         """Send the answer and close."""

@@ -161,6 +161,12 @@ class NameServerConfig(TlsConfig):
     metrics_host: str = option(
         "127.0.0.1", apache="metricsPromExporterHost", doc="Address the metrics listen on."
     )
+    metrics_token: str = option(
+        "",
+        apache="metricsPromExporterToken",
+        secret=True,
+        doc="Token /metrics asks for (Authorization: Bearer); empty: none. Not an Apache key.",
+    )
     metrics_labels: str = option(
         "", apache="metricsLabel", doc="Labels added to every figure: name:value,name:value."
     )

@@ -94,7 +94,9 @@ class NameServer:
     def _metrics_endpoint(self, config: NameServerConfig, requests: RequestTimes) -> MetricsEndpoint:
         metrics = NameServerMetrics(config, self.table, requests, lambda: len(self._server.connections))
         pages = Pages(metrics.families, not_alive=lambda: "", not_ready=self._not_ready)
-        return MetricsEndpoint(config.metrics_host, config.metrics_port, pages)
+        endpoint = MetricsEndpoint(config.metrics_host, config.metrics_port, pages)
+        endpoint.token = config.metrics_token
+        return endpoint
 
     def _not_ready(self) -> str:
         return "" if self._ready and not self._stopping else "the name server is starting or stopping"

@@ -285,6 +285,9 @@ def client_context(
             context.load_verify_locations(trusted)
         else:
             context.verify_mode = ssl.CERT_NONE
+            logger.warning(
+                "TLS without a CA: any certificate is accepted, so a server in between can read along; name a CA"
+            )
         if certificate is not None:
             context.load_cert_chain(certificate, key, password)
         return context

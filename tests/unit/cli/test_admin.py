@@ -194,6 +194,20 @@ def test_keys_and_tls_reach_the_session(tmp_path: Any) -> None:
 # -- values ------------------------------------------------------------------------------------------------
 
 
+def test_keys_come_from_the_tools_file_of_mqadmin_when_nothing_else_names_them(tmp_path: Any) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "tools.yml").write_text("accessKey: from-file\nsecretKey: its-secret\n")
+    environment = {"ROCKETMQ_HOME": str(tmp_path)}
+    credentials = open_admin({}, environment).options.credentials
+    assert credentials is not None
+    assert (credentials.access_key, credentials.secret_key) == ("from-file", "its-secret")
+    given = open_admin({"access_key": "a", "secret_key": "b"}, environment).options.credentials
+    assert given is not None
+    assert given.access_key == "a"
+    (tmp_path / "conf" / "tools.yml").write_text("accessKey: from-file\n")
+    assert open_admin({}, environment).options.credentials is None
+
+
 def test_times_are_read_in_all_forms_mqadmin_has() -> None:
     local = datetime(2026, 1, 31, 23, 59, 58).astimezone()
     whole = int(local.timestamp()) * 1000

@@ -159,3 +159,22 @@ def test_port_that_is_taken_is_said_with_the_option_to_change() -> None:
         await another.stop()
 
     run(work)
+
+
+def test_metrics_with_a_token_are_for_who_bears_it_and_probes_for_everybody() -> None:
+    async def main() -> None:
+        endpoint = MetricsEndpoint("127.0.0.1", 0, Server().pages())
+        endpoint.token = "s3cret"
+        await endpoint.start()
+        try:
+            port = endpoint.port
+            assert (await status(port, "/metrics"))[0] == 401
+            assert (await status(port, "/metrics?x=1"))[0] == 401
+            assert (await status(port, "/readyz"))[0] == 200
+            for given, expected in (("Bearer s3cret", b"200"), ("Bearer s3cre", b"401"), ("s3cret", b"401")):
+                request = f"GET /metrics HTTP/1.1\r\nauthorization: {given}\r\n\r\n".encode()
+                assert (await ask(port, request)).split(b" ")[1] == expected
+        finally:
+            await endpoint.stop()
+
+    asyncio.run(main())

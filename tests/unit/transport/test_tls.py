@@ -9,7 +9,16 @@ import pytest
 from tests.unit.transport.certificates import Certificates, make_certificates
 
 from orbitmq.errors import ConfigError
-from orbitmq.transport.tls import TLS_RECORD_START, TlsFilter, client_context, server_context
+from orbitmq.transport.tls import (
+    TLS_RECORD_START,
+    TlsConfig,
+    TlsFilter,
+    TlsMode,
+    client_context,
+    self_signed_context,
+    server_context,
+    server_tls,
+)
 
 
 @pytest.fixture(scope="module")
@@ -91,3 +100,79 @@ def test_client_context_from_missing_files_is_a_config_error(certificates: Certi
         client_context(trusted=certificates.server.with_name("missing.pem"))
     with pytest.raises(ConfigError):
         client_context(certificate=certificates.client, key=certificates.server_key)
+
+
+# -- a server's choice ----------------------------------------------------------------------------------------
+
+
+def test_changed_certificate_is_used_for_new_connections(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    old = make_certificates(tmp_path)
+    tls = server_tls(TlsConfig(tls_certificate=str(old.server), tls_key=str(old.server_key)))
+    first = tls.context
+    assert tls.context is first
+    other = tmp_path / "new"
+    other.mkdir()
+    new = make_certificates(other)
+    old.server.write_bytes(new.server.read_bytes() + b"\n")
+    assert tls.context is first, "the key has not changed yet: half a pair is of no use"
+    old.server_key.write_bytes(new.server_key.read_bytes() + b"\n")
+    second = tls.context
+    assert second is not first
+    assert "certificate reloaded" in caplog.text
+    assert second is not None
+    client = TlsFilter(client_context(trusted=new.authority), server_side=False)
+    shake_hands(client, TlsFilter(second, server_side=True))
+
+
+def test_changed_certificate_that_cannot_be_used_leaves_the_old_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = make_certificates(tmp_path)
+    tls = server_tls(TlsConfig(tls_certificate=str(old.server), tls_key=str(old.server_key)))
+    first = tls.context
+    old.server.write_text("broken")
+    old.server_key.write_text("broken")
+    assert tls.context is first
+    assert "the old one stays" in caplog.text
+
+
+def test_certificate_is_required_of_clients_when_the_options_say_so(certificates: Certificates) -> None:
+    config = TlsConfig(
+        tls_certificate=str(certificates.server),
+        tls_key=str(certificates.server_key),
+        tls_client_authentication="require",
+        tls_trusted=str(certificates.authority),
+    )
+    context = server_tls(config).context
+    assert context is not None
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+
+
+def test_self_signed_certificate_serves_a_handshake() -> None:
+    client = TlsFilter(client_context(), server_side=False)
+    shake_hands(client, TlsFilter(self_signed_context(), server_side=True))
+    assert client.encrypt(b"x")
+
+
+def test_client_without_a_ca_says_so(caplog: pytest.LogCaptureFixture, certificates: Certificates) -> None:
+    client_context(trusted=certificates.authority)
+    assert not caplog.text
+    client_context()
+    assert "any certificate is accepted" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        TlsConfig(tls_mode=TlsMode.ENFORCING, tls_test_mode="false"),
+        TlsConfig(tls_authenticate_clients=True),
+        TlsConfig(tls_certificate="no-such.pem"),
+    ],
+)
+def test_options_that_cannot_protect_are_refused(config: TlsConfig) -> None:
+    with pytest.raises(ConfigError):
+        server_tls(config)

@@ -28,7 +28,9 @@ def connection_options() -> list[click.Option]:
             type=click.FloatRange(min=0.1),
             help="Seconds to wait for an answer [5].",
         ),
-        click.Option(["--accessKey", "access_key"], help="Sign requests. Else ORBITMQ_ACCESS_KEY."),
+        click.Option(
+            ["--accessKey", "access_key"], help="Sign requests. Else ORBITMQ_ACCESS_KEY, else conf/tools.yml."
+        ),
         click.Option(
             ["--secretKey", "secret_key"], help="Its secret. Else ORBITMQ_SECRET_KEY, which no `ps` shows."
         ),
@@ -50,6 +52,23 @@ _VARIABLES: Final = {
 }
 
 
+def _tools_file(home: str) -> tuple[str | None, str | None]:
+    """Keys of mqadmin's ``conf/tools.yml`` below ROCKETMQ_HOME; none when it has not both."""
+    path = Path(home) / "conf" / "tools.yml"
+    if not home or not path.is_file():
+        return None, None
+    import yaml
+
+    try:
+        value = yaml.safe_load(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise click.UsageError(f"{path} cannot be read: {error}") from None
+    key, secret = (
+        (value.get(name) for name in ("accessKey", "secretKey")) if isinstance(value, dict) else ("", "")
+    )
+    return (str(key), str(secret)) if key and secret else (None, None)
+
+
 def open_admin(settings: dict[str, Any], environment: Any, progress: Progress | None = None) -> Admin:
     """A session from the options of a command; what they leave open comes from ``environment``.
 
@@ -58,6 +77,8 @@ def open_admin(settings: dict[str, Any], environment: Any, progress: Progress | 
     given = {
         key: settings.get(key) or environment.get(_VARIABLES.get(key, ""), None) for key in CONNECTION_KEYS
     }
+    if not given["access_key"] and not given["secret_key"]:
+        given["access_key"], given["secret_key"] = _tools_file(environment.get("ROCKETMQ_HOME") or "")
     credentials = None
     if given["access_key"] or given["secret_key"]:
         if not (given["access_key"] and given["secret_key"]):
