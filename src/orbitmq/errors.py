@@ -15,6 +15,7 @@ __all__ = [
     "BodyError",
     "BrokerError",
     "ConfigError",
+    "ConnectFailedError",
     "ConnectionLostError",
     "CorruptionError",
     "FrameError",
@@ -28,7 +29,14 @@ __all__ = [
 
 
 class OrbitError(Exception):
-    """Base of everything this package raises on purpose."""
+    """Base of everything this package raises on purpose. Retry policy is an attribute: callers compare no codes."""
+
+    retriable: bool = False
+    """The same request may succeed when it is made again, perhaps to another broker."""
+    stale_route: bool = False
+    """The topic route may be out of date: refresh it before another attempt."""
+    was_sent: bool = True
+    """False: the request surely never reached the server, so making it again cannot do anything twice."""
 
 
 class RemoteProtocolError(OrbitError):
@@ -51,12 +59,24 @@ class RecordError(RemoteProtocolError):
     """Bytes of a message (record, batch entry, properties, compressed body) cannot be read."""
 
 
-class ConnectionLostError(OrbitError):
+class ConnectionLostError(OrbitError, ConnectionError):
     """The connection closed, or could not be opened, before the answer came."""
 
+    retriable = True
+    stale_route = True
 
-class RequestTimeoutError(OrbitError):
+
+class ConnectFailedError(ConnectionLostError):
+    """There was no connection to send the request over."""
+
+    was_sent = False
+
+
+class RequestTimeoutError(OrbitError, TimeoutError):
     """No answer within the time allowed."""
+
+    retriable = True
+    stale_route = True
 
 
 class ConfigError(OrbitError):
@@ -71,10 +91,6 @@ class BrokerError(OrbitError):
     """A request refused by a server, on either side of the wire."""
 
     code: ClassVar[int] = ResponseCode.SYSTEM_ERROR
-    retriable: ClassVar[bool] = False
-    """The same send may succeed on another broker."""
-    stale_route: ClassVar[bool] = False
-    """The topic route should be refreshed first."""
     by_code: ClassVar[dict[int, type[BrokerError]]] = {}
 
     def __init__(self, remark: str = "", *, code: int | None = None) -> None:
@@ -115,7 +131,7 @@ class MessageIllegal(BrokerError):
 
 
 class ServiceNotAvailable(BrokerError):
-    code, retriable = ResponseCode.SERVICE_NOT_AVAILABLE, True
+    code, retriable, stale_route = ResponseCode.SERVICE_NOT_AVAILABLE, True, True
 
 
 class VersionNotSupported(BrokerError):
@@ -123,7 +139,7 @@ class VersionNotSupported(BrokerError):
 
 
 class NoPermission(BrokerError):
-    code, retriable = ResponseCode.NO_PERMISSION, True
+    code, retriable, stale_route = ResponseCode.NO_PERMISSION, True, True
 
 
 class TopicNotFound(BrokerError):
@@ -191,7 +207,15 @@ class IllegalOperation(BrokerError):
 
 
 class GoAway(BrokerError):
-    code, retriable = ResponseCode.GO_AWAY, True
+    code, retriable, stale_route = ResponseCode.GO_AWAY, True, True
+
+
+class NoBuyerId(BrokerError):
+    code, retriable = ResponseCode.NO_BUYER_ID, True
+
+
+class NotInCurrentUnit(BrokerError):
+    code, retriable = ResponseCode.NOT_IN_CURRENT_UNIT, True
 
 
 def error_for_code(code: int, remark: str | None) -> BrokerError:

@@ -7,10 +7,13 @@ import functools
 import inspect
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from typing import Any
+from contextvars import ContextVar, copy_context
+from typing import Any, Final
 
-__all__ = ["UserCalls", "is_async"]
+__all__ = ["HANDLING", "UserCalls", "is_async"]
+
+HANDLING: Final[ContextVar[object]] = ContextVar("orbitmq_handling", default=None)
+"""The service whose handler runs here, on the loop or on a thread: a stop from there must not wait for itself."""
 
 
 def is_async(function: Callable[..., Any]) -> bool:

@@ -5,12 +5,16 @@ What a server refused is raised as the ``BrokerError`` of its code, with the hin
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from datetime import timedelta
 from typing import ClassVar, Final
 
+from orbitmq.client.delays import delay_level_for
 from orbitmq.codes import ClientErrorCode, ResponseCode
 from orbitmq.errors import BrokerError, OrbitError
 
 __all__ = [
+    "BodyMismatch",
     "ClientClosedError",
     "ClientError",
     "ClientStateError",
@@ -20,10 +24,13 @@ __all__ = [
     "OffsetOutOfRangeError",
     "ReplyTimeoutError",
     "RetryLater",
+    "SendConnectionError",
     "SendFailed",
+    "SendTimeoutError",
     "TooManyInFlightError",
     "add_hint",
     "hint_for",
+    "is_retriable",
 ]
 
 
@@ -31,8 +38,6 @@ class ClientError(OrbitError):
     """A failure on the client's side of the wire."""
 
     code: int = ClientErrorCode.BROKER_NOT_EXIST_EXCEPTION
-    retriable: bool = False
-    """Whether the same call may succeed later."""
     hint: ClassVar[str] = ""
 
     def __str__(self) -> str:
@@ -54,7 +59,7 @@ class ForkedError(ClientStateError):
     hint = "Sockets cannot be shared between processes: create and start the client after the fork"
 
 
-class NameServerError(ClientError):
+class NameServerError(ClientError, ConnectionError):
     """No name server could be asked."""
 
     code = ClientErrorCode.NO_NAME_SERVER_EXCEPTION
@@ -71,14 +76,23 @@ class NoRouteError(ClientError):
 
 
 class SendFailed(ClientError):
-    """All attempts of a send failed; the last failure is the cause of this one."""
+    """All attempts of a send failed; the last failure is the cause of this one, ``brokers`` are those tried."""
 
     retriable = True
 
-    def __init__(self, text: str, *, code: int, attempts: int) -> None:
+    def __init__(self, text: str, *, code: int, attempts: int, brokers: tuple[str, ...] = ()) -> None:
         super().__init__(text)
         self.code = code
         self.attempts = attempts
+        self.brokers = brokers
+
+
+class SendTimeoutError(SendFailed, TimeoutError):
+    """The time of a send is used up; the message may be stored nevertheless."""
+
+
+class SendConnectionError(SendFailed, ConnectionError):
+    """No broker could be reached, or the connection was lost before the answer."""
 
 
 class TooManyInFlightError(ClientError):
@@ -88,11 +102,15 @@ class TooManyInFlightError(ClientError):
     hint = "Await some of the sends before starting more"
 
 
-class ReplyTimeoutError(ClientError):
+class ReplyTimeoutError(ClientError, TimeoutError):
     """The request was stored, but nobody answered in time."""
 
     code = ClientErrorCode.REQUEST_TIMEOUT_EXCEPTION
     retriable = True
+
+
+class BodyMismatch(ClientError, ValueError):
+    """A body is not what its reader expects."""
 
 
 class OffsetOutOfRangeError(ClientError):
@@ -100,14 +118,22 @@ class OffsetOutOfRangeError(ClientError):
 
 
 class RetryLater(Exception):
-    """Raised by a handler: deliver this message (of a batch: those behind the first ``done``) again.
+    """Raised by a handler: deliver this message (of a batch: those after the first ``done``) again.
 
-    ``delay_level`` 0 lets the broker decide, above 0 is a level, -1 sends it to the dead-letter topic.
+    ``delay`` is a timedelta or seconds, rounded up to a level of the broker; or ``delay_level``: 0 lets the broker
+    decide, -1 sends it to the dead-letter topic.
     """
 
-    def __init__(self, text: str = "", *, delay_level: int = 0, done: int = 0) -> None:
+    def __init__(
+        self,
+        text: str = "",
+        *,
+        delay: timedelta | float | None = None,
+        delay_level: int = 0,
+        done: int = 0,
+    ) -> None:
         super().__init__(text)
-        self.delay_level = delay_level
+        self.delay_level = delay_level if delay is None else delay_level_for(delay)
         self.done = done
 
 
@@ -126,6 +152,11 @@ _HINTS: Final[dict[int, str]] = {
     ),
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "The server is older than the feature, or of another kind",
 }
+
+
+def is_retriable(error: OrbitError, codes: Collection[int] = ()) -> bool:
+    """Whether another attempt may succeed: what the class of the error says, or codes a user added."""
+    return error.retriable or (isinstance(error, BrokerError) and error.response_code in codes)
 
 
 def hint_for(code: int) -> str:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from enum import Enum
+from typing import Any, ClassVar, Protocol, TypeVar, overload
 
 import msgspec
 
-from orbitmq.client.errors import ClientError
+from orbitmq.client.bodies import json_bytes, json_value
+from orbitmq.client.delays import delay_level_for, delay_ms_for, moment_ms
+from orbitmq.client.errors import ClientError, ClientStateError
 from orbitmq.codes import Property, ResponseCode
 from orbitmq.errors import RecordError
 from orbitmq.model.route import MessageQueue
@@ -15,16 +19,18 @@ from orbitmq.record.codec import Record
 from orbitmq.record.hosts import host_text
 from orbitmq.record.properties import decode_properties, find_property
 
-__all__ = ["Message", "ReceivedMessage", "SendResult", "SendStatus", "TransactionState"]
+__all__ = ["Delivery", "Message", "ReceivedMessage", "SendResult", "SendStatus", "TransactionState"]
 
 _RESERVED = frozenset(name.value for name in Property) - {
     Property.TRACE_CONTEXT.value,
     Property.INNER_MULTI_DISPATCH.value,
     Property.CHECK_IMMUNITY_TIME_IN_SECONDS.value,
 }
-
+_SYSTEM = frozenset(name.value for name in Property)
 
 _PLAIN_CHARACTERS_MAX = 4096
+_BODY_TYPES = (bytes, str, bytearray, memoryview)
+T = TypeVar("T")
 
 
 class SendStatus(Enum):
@@ -47,9 +53,13 @@ class TransactionState(Enum):
 class Message(msgspec.Struct, kw_only=False):
     """A message to send. ``keys`` find it again in the broker's index; ``tags`` and properties filter it.
 
-    At most one delay: ``delay_level`` (1 to 18 by default), or ``delay_ms`` / ``deliver_at_ms`` where the broker has
-    the timer of 5.x. Messages with one ``shard_key`` go to one queue and stay in order.
+    At most one delay: ``delay_level`` (1 to 18), or, where the broker has the timer of 5.x, ``delay`` (a timedelta or
+    seconds), ``deliver_at`` (a datetime with a zone), ``delay_ms`` or ``deliver_at_ms``. Messages with one
+    ``shard_key`` go to one queue and stay in order. Raises ``TypeError`` or ``ValueError`` for what cannot be sent.
     """
+
+    delay_level_max: ClassVar[int] = 18
+    """Of brokers with ``messageDelayLevel`` of their own there may be more: set it on the class."""
 
     topic: str
     body: bytes | str
@@ -63,6 +73,66 @@ class Message(msgspec.Struct, kw_only=False):
     wait_stored: bool = True
     """False: the broker may answer before the message is flushed or copied."""
     flag: int = 0
+    delay: timedelta | float | None = None
+    """Becomes ``delay_ms``."""
+    deliver_at: datetime | None = None
+    """Becomes ``deliver_at_ms``."""
+
+    @classmethod
+    def json(cls, topic: str, value: Any, **settings: Any) -> Message:
+        """A message with a value as JSON: plain values, msgspec structs, dataclasses, pydantic models."""
+        return cls(topic, json_bytes(value), **settings)
+
+    def __post_init__(self) -> None:
+        # Hot path: a body, a topic, perhaps tags. What else a message has is looked at one by one.
+        if (
+            type(self.topic) is not str
+            or type(self.tags) is not str
+            or type(self.body) not in _BODY_TYPES
+            or self.keys
+            or self.properties
+            or self.shard_key
+            or self.delay_level
+            or self.delay_ms
+            or self.deliver_at_ms
+            or self.delay is not None
+            or self.deliver_at is not None
+        ):
+            self._check()
+
+    def _check(self) -> None:
+        for name in ("topic", "tags", "shard_key"):
+            _check_type(name, getattr(self, name), str)
+        if type(self.body) not in _BODY_TYPES and not isinstance(self.body, _BODY_TYPES):
+            raise TypeError(
+                f"body is {_shown(self.body)}; bytes or text can be sent, other values with Message.json"
+            )
+        if not isinstance(self.keys, str):
+            if isinstance(self.keys, dict | bytes) or not isinstance(self.keys, Sequence):
+                raise TypeError(f"keys is {_shown(self.keys)}; a text or a list of texts is accepted")
+            for key in self.keys:
+                _check_type("a key", key, str)
+        _check_type("properties", self.properties, dict)
+        for name, value in self.properties.items():
+            _check_type("the name of a property", name, str)
+            _check_type(f"property {name!r}", value, str)
+        self._check_delays()
+
+    def _check_delays(self) -> None:
+        if self.delay is not None:
+            self.delay_ms, self.delay = delay_ms_for(self.delay) or self.delay_ms, None
+        if self.deliver_at is not None:
+            self.deliver_at_ms, self.deliver_at = moment_ms(self.deliver_at), None
+        for name in ("delay_level", "delay_ms", "deliver_at_ms"):
+            value = getattr(self, name)
+            if type(value) is not int:
+                raise TypeError(f"{name} is {_shown(value)}; a whole number is accepted")
+            if value < 0:
+                raise ValueError(f"{name} is {value}; it cannot be negative")
+        if self.delay_level > self.delay_level_max:
+            raise ValueError(f"delay_level is {self.delay_level}; 1 to {self.delay_level_max} is accepted")
+        if (self.delay_level > 0) + (self.delay_ms > 0) + (self.deliver_at_ms > 0) > 1:
+            raise ValueError("a message has one delay: a level, a delay or a time of delivery")
 
     def body_bytes(self) -> bytes:
         """The body; text is sent as UTF-8."""
@@ -146,10 +216,21 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     """What the local transaction gave; only of ``send_in_transaction``."""
 
 
+class Delivery(Protocol):
+    """What a message of an iterated consumer came through."""
+
+    async def acknowledge(self, message: ReceivedMessage) -> None:
+        """The message is finished."""
+
+    async def give_back(self, message: ReceivedMessage, delay_level: int, reason: str) -> None:
+        """The message comes again; level -1 means the dead-letter topic."""
+
+
 class ReceivedMessage:
     """A message as a consumer gets it. Properties are read when asked for: most handlers need few of them."""
 
     __slots__ = (
+        "_delivery",
         "_properties",
         "_topic",
         "consume_started_ms",
@@ -164,6 +245,7 @@ class ReceivedMessage:
         self.record = record
         """Every field as it is stored."""
         self._topic: str | None = None
+        self._delivery: Delivery | None = None
         self._properties: dict[str, str] | None = None
         self.queue = queue
         """Where it was pulled from; for a message delivered again that is a queue of the retry topic."""
@@ -196,6 +278,45 @@ class ReceivedMessage:
         """The body as UTF-8."""
         return self.record.body.decode()
 
+    @overload
+    def json(self, kind: type[T]) -> T: ...
+
+    @overload
+    def json(self, kind: Any = ...) -> Any: ...
+
+    def json(self, kind: Any = Any) -> Any:
+        """The body as JSON, checked against a type if one is given. Raises ``BodyMismatch``."""
+        return json_value(self.record.body, kind)
+
+    async def ack(self) -> None:
+        """Finish the message. Only of a consumer that is iterated; a handler acknowledges by returning."""
+        await self._delivered().acknowledge(self)
+
+    async def retry(self, delay: timedelta | float | None = None) -> None:
+        """Have it delivered again, after a delay (the broker's levels round it up) or when the broker thinks fit."""
+        await self._delivered().give_back(self, 0 if delay is None else delay_level_for(delay), "")
+
+    async def dead_letter(self, reason: str = "") -> None:
+        """Move it to the dead-letter topic of the group; the reason goes along as property ``RETRY_REASON``."""
+        await self._delivered().give_back(self, -1, reason)
+
+    def _delivered(self) -> Delivery:
+        if self._delivery is None:
+            raise ClientStateError(
+                "only a message of an iterated consumer is acknowledged by hand, and once; handlers return or raise"
+            )
+        return self._delivery
+
+    @property
+    def attempt(self) -> int:
+        """1 at the first delivery."""
+        return self.reconsume_times + 1
+
+    @property
+    def is_request(self) -> bool:
+        """Whether somebody waits for an answer (``Producer.request``)."""
+        return self.get(Property.REPLY_TO_CLIENT) is not None and self.get(Property.CLUSTER) is not None
+
     @property
     def tags(self) -> str:
         return self.get("TAGS") or ""
@@ -210,6 +331,11 @@ class ReceivedMessage:
         if self._properties is None:
             self._properties = decode_properties(self.record.properties)
         return self._properties
+
+    @property
+    def user_properties(self) -> dict[str, str]:
+        """Those its sender gave it."""
+        return {name: value for name, value in self.properties.items() if name not in _SYSTEM}
 
     def get(self, name: str) -> str | None:
         """One property, without reading the others."""
@@ -252,6 +378,16 @@ class ReceivedMessage:
         return self.record.store_timestamp_ms
 
     @property
+    def born_at(self) -> datetime:
+        """When it was sent, by its sender's clock."""
+        return datetime.fromtimestamp(self.record.born_timestamp_ms / 1000, UTC)
+
+    @property
+    def stored_at(self) -> datetime:
+        """When the broker stored it."""
+        return datetime.fromtimestamp(self.record.store_timestamp_ms / 1000, UTC)
+
+    @property
     def born_host(self) -> str:
         return host_text(self.record.born_host)
 
@@ -287,3 +423,16 @@ class Reply(Message):
 
     def property_pairs(self) -> dict[str, str]:
         return {**Message.property_pairs(self), **self.fields, Property.MESSAGE_TYPE.value: "reply"}
+
+
+def _check_type(name: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} is {_shown(value)}; {_KINDS[kind]} is accepted")
+
+
+_KINDS: dict[type, str] = {str: "a text", dict: "a table of texts"}
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 40 else text[:37] + '...'} ({type(value).__name__})"

@@ -6,14 +6,17 @@ Answers to the settings of Apache's ClientConfig, DefaultMQProducer, DefaultMQPu
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, TypeVar
+from datetime import datetime
+from typing import Any, Final, Literal, TypeVar
 
+from orbitmq.client.delays import moment_ms
 from orbitmq.codes import SerializeType
 from orbitmq.errors import ConfigError
 from orbitmq.model.names import AUTO_CREATE_TOPIC, TRACE_TOPIC
 from orbitmq.model.rebalance import Strategy, allocate_averagely
+from orbitmq.model.route import MessageQueue
 from orbitmq.record.compression import COMPRESSION_LEVEL, Compression
 from orbitmq.wire.bodies import ConsumeFromWhere, MessageModel
 
@@ -28,6 +31,8 @@ __all__ = [
 ]
 
 _MIB: Final = 1024 * 1024
+QueuesCallback = Callable[[list[MessageQueue]], Awaitable[None] | None]
+Start = Literal["first", "last"] | datetime
 T = TypeVar("T", bound="ClientOptions")
 
 
@@ -107,6 +112,10 @@ class ProducerOptions(ClientOptions):
     """Above 0, single sends wait this long for others to share a request with (see ``Accumulator``)."""
     batch_bytes: int = _between(32 * 1024, 1, 4 * _MIB)
     batch_total_bytes: int = _between(32 * _MIB, 1, 2**31 - 1)
+    max_in_flight: int = _between(4096, 1, 60_000)
+    """Sends that may wait for their answers; further ones wait for a place, and their time begins then."""
+    max_in_flight_bytes: int = _between(32 * _MIB, 1, 1024 * _MIB)
+    """The same, counted in bytes of bodies. A single larger message goes alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +144,34 @@ class ConsumerOptions(ClientOptions):
     pull_error_pause_s: float = _between(1.0, 0.001, 3600)
     trace: bool = False
     trace_topic: str = TRACE_TOPIC
+    start: Start | None = None
+    """Where a new group begins: ``"first"``, ``"last"`` or a datetime; in place of ``from_where``."""
+    broadcast: bool = False
+    """Every member gets everything; the same as ``model=MessageModel.BROADCASTING``."""
+    on_assigned: QueuesCallback | None = None
+    """Called, and awaited if it is a coroutine function, with queues this member is about to consume."""
+    on_revoked: QueuesCallback | None = None
+    """Called with queues it is about to give up; their offsets are stored afterwards."""
+
+    def __post_init__(self) -> None:
+        ClientOptions.__post_init__(self)
+        # Frozen: the values are those the options would have been made with by their Java names.
+        if self.broadcast:
+            object.__setattr__(self, "model", MessageModel.BROADCASTING)
+        if self.start is not None:
+            where, timestamp_ms = _start(self.start)
+            object.__setattr__(self, "from_where", where)
+            object.__setattr__(self, "from_timestamp_ms", timestamp_ms)
+
+
+def _start(start: Start) -> tuple[ConsumeFromWhere, int]:
+    if start == "first":
+        return ConsumeFromWhere.FIRST_OFFSET, 0
+    if start == "last":
+        return ConsumeFromWhere.LAST_OFFSET, 0
+    if isinstance(start, datetime):
+        return ConsumeFromWhere.TIMESTAMP, moment_ms(start)
+    raise ConfigError(f'start is {start!r}; "first", "last" or a datetime is accepted')
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Callable
 from typing import Any, TypedDict
 
-from orbitmq.client.options import Credentials
+from orbitmq.client.options import Credentials, QueuesCallback, Start
 from orbitmq.codes import SerializeType
 from orbitmq.model.rebalance import Strategy
 from orbitmq.record.compression import Compression
@@ -61,6 +61,8 @@ class ProducerSettings(ClientSettings, total=False):
     batch_linger_s: float
     batch_bytes: int
     batch_total_bytes: int
+    max_in_flight: int
+    max_in_flight_bytes: int
 
 
 class ConsumerSettings(ClientSettings, total=False):
@@ -83,6 +85,10 @@ class ConsumerSettings(ClientSettings, total=False):
     pull_error_pause_s: float
     trace: bool
     trace_topic: str
+    start: Start | None
+    broadcast: bool
+    on_assigned: QueuesCallback | None
+    on_revoked: QueuesCallback | None
 
 
 class PushSettings(ConsumerSettings, total=False):

@@ -8,14 +8,17 @@ to wait for but their answer do not take the way over that thread (``blocking.py
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
+from datetime import timedelta
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
+from orbitmq.client.bodies import Decode
 from orbitmq.client.consume import lite_pull_consumer as async_lite
 from orbitmq.client.consume import pull_consumer as async_pull
 from orbitmq.client.consume import push_consumer as async_push
@@ -31,7 +34,7 @@ from orbitmq.client.produce import producer as async_producer
 from orbitmq.client.produce.blocking import IDLE_S, BlockingSends
 from orbitmq.client.produce.producer import QueueSelector
 from orbitmq.client.produce.sender import SendHook
-from orbitmq.client.produce.transactions import LocalTransaction, TransactionCheck
+from orbitmq.client.produce.transactions import LocalTransaction, TransactionBlock, TransactionCheck
 from orbitmq.client.settings import (
     ConsumerSettings,
     LitePullSettings,
@@ -140,6 +143,13 @@ class LoopThread:
             future.cancel()
             raise
 
+    def close_soon(self) -> None:
+        """Stop the loop without waiting for its end, for callers it waits for itself."""
+        try:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        except RuntimeError:
+            pass  # it has ended
+
     def close(self) -> None:
         """Stop the loop; what runs on it is cancelled."""
         if self._thread.is_alive():
@@ -178,6 +188,7 @@ class _Facade:
         self, kind: Callable[..., Any], loop: LoopThread | None, *arguments: Any, **settings: Any
     ) -> None:
         self._owns_loop = loop is None
+        self._stopped = False
         self._loop = loop or LoopThread()
         try:
             self._client = self._loop.run(_make(kind, *arguments, **settings))
@@ -199,11 +210,26 @@ class _Facade:
         self._loop.run(self._client.start())
 
     def stop(self) -> None:
-        """See the asyncio client. A loop of its own ends with it."""
+        """See the asyncio client. A loop of its own ends with it. A second stop does nothing."""
+        if self._stopped:
+            return
+        if getattr(self._client, "handles_here", False):
+            # A handler: the stop waits for it to return, so it cannot wait for the stop.
+            stopping = self._loop.submit(self._client.stop())
+            self._stopped = True
+            if self._owns_loop:
+                stopping.add_done_callback(lambda _: self._loop.close_soon())
+            return
+        self._stopped = True
         try:
             self._loop.run(self._client.stop())
         finally:
             self._close_loop()
+
+    async def _leave(self, kind: type[BaseException] | None) -> None:
+        """What ``async with`` does at its end, but for the stop."""
+        if kind is None and isinstance(self._client, ConsumerBase) and self._client._instance.running:
+            self._client._acknowledge_left()
 
     def __enter__(self) -> Self:
         try:
@@ -216,6 +242,8 @@ class _Facade:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not self._stopped:
+            self._loop.run(self._leave(kind))
         self.stop()
 
 
@@ -256,10 +284,11 @@ class Producer(_Facade):
         *,
         queue: MessageQueue | None = None,
         select: QueueSelector | None = None,
+        argument: Any = None,
         timeout_s: float | None = None,
     ) -> SendResult:
         self._loop.check_thread()
-        return self._sends.send(message, queue=queue, select=select, timeout_s=timeout_s)
+        return self._sends.send(message, queue=queue, select=select, argument=argument, timeout_s=timeout_s)
 
     def send_async(
         self,
@@ -267,15 +296,45 @@ class Producer(_Facade):
         *,
         queue: MessageQueue | None = None,
         select: QueueSelector | None = None,
+        argument: Any = None,
         timeout_s: float | None = None,
     ) -> Future[SendResult]:
         """Start a send; the future gives its result. Callbacks of the future run on the loop's thread."""
-        return self._loop.submit(self._client.send(message, queue=queue, select=select, timeout_s=timeout_s))
+        return self._loop.submit(
+            self._client.send(message, queue=queue, select=select, argument=argument, timeout_s=timeout_s)
+        )
 
     def send_oneway(
-        self, message: Message, *, queue: MessageQueue | None = None, select: QueueSelector | None = None
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        select: QueueSelector | None = None,
+        argument: Any = None,
     ) -> None:
-        self._loop.run(self._client.send_oneway(message, queue=queue, select=select))
+        self._loop.run(self._client.send_oneway(message, queue=queue, select=select, argument=argument))
+
+    def flush(self) -> None:
+        self._loop.run(self._client.flush())
+
+    def wait_ready(self, *topics: str, timeout_s: float = 10.0) -> None:
+        self._loop.run(self._client.wait_ready(*topics, timeout_s=timeout_s))
+
+    @property
+    def in_flight(self) -> int:
+        return self._client.in_flight
+
+    @contextlib.contextmanager
+    def transaction(self, message: Message, *, timeout_s: float | None = None) -> Iterator[TransactionBlock]:
+        """``with producer.transaction(message) as transaction``; see the asyncio client."""
+        block = self._client.transaction(message, timeout_s=timeout_s)
+        self._loop.run(block.__aenter__())
+        try:
+            yield block
+        except BaseException as error:
+            self._loop.run(block.__aexit__(type(error), error, error.__traceback__))
+            raise
+        self._loop.run(block.__aexit__(None, None, None))
 
     def send_batch(
         self,
@@ -333,6 +392,12 @@ class _Consumer(_Facade):
     def persist_offsets(self, *, wait: bool = False) -> None:
         self._loop.run(self._client.persist_offsets(wait=wait))
 
+    def lag(self) -> dict[MessageQueue, int]:
+        return self._loop.run(self._client.lag())
+
+    def wait_ready(self, timeout_s: float = 10.0) -> None:
+        self._loop.run(self._client.wait_ready(timeout_s))
+
     def rebalance_soon(self) -> None:
         self._loop.run(_make(self._client.rebalance_soon))
 
@@ -346,12 +411,18 @@ class _SubscribingConsumer(_Consumer):
         self._loop.run(_make(self._client.unsubscribe, topic))
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
-        messages = aiter(self._client)
+        return self._iterate(aiter, self._client)
+
+    def _iterate(
+        self, begin: Callable[..., Any], *arguments: Any, **settings: Any
+    ) -> Iterator[ReceivedMessage]:
+        messages = self._loop.run(_make(begin, *arguments, **settings))
         try:
-            while True:
-                yield self._loop.run(_next(messages))
+            while (message := self._loop.run(_next(messages))) is not None:
+                yield message
         finally:
-            self._loop.run(_end(messages))
+            if not self._stopped:
+                self._loop.run(_end(messages))
 
 
 class PushConsumer(_SubscribingConsumer):
@@ -377,10 +448,11 @@ class PushConsumer(_SubscribingConsumer):
         *,
         sql: bool = False,
         batch_size: int | None = None,
+        type: Any = None,  # noqa: A002 - as in the asyncio client
+        decode: Decode | None = None,
     ) -> None:
-        self._loop.run(
-            _make(self._client.subscribe, topic, expression, handler, sql=sql, batch_size=batch_size)
-        )
+        settings = {"sql": sql, "batch_size": batch_size, "type": type, "decode": decode}
+        self._loop.run(_make(self._client.subscribe, topic, expression, handler, **settings))
 
     def listen(
         self,
@@ -389,9 +461,13 @@ class PushConsumer(_SubscribingConsumer):
         *,
         sql: bool = False,
         batch_size: int | None = None,
+        type: Any = None,  # noqa: A002 - as in the asyncio client
+        decode: Decode | None = None,
     ) -> Callable[[F], F]:
         def decorate(function: F) -> F:
-            self.subscribe(topic, expression, function, sql=sql, batch_size=batch_size)
+            self.subscribe(
+                topic, expression, function, sql=sql, batch_size=batch_size, type=type, decode=decode
+            )
             return function
 
         return decorate
@@ -401,6 +477,21 @@ class PushConsumer(_SubscribingConsumer):
 
     def add_hook(self, hook: ConsumeHook) -> None:
         self._client.add_hook(hook)
+
+    def messages(self, *, auto_ack: bool = True) -> Iterator[ReceivedMessage]:
+        return self._iterate(self._client.messages, auto_ack=auto_ack)
+
+    def ack(self, message: ReceivedMessage) -> None:
+        """``await message.ack()`` for code without asyncio."""
+        self._loop.run(message.ack())
+
+    def retry(self, message: ReceivedMessage, delay: timedelta | float | None = None) -> None:
+        """``await message.retry()``."""
+        self._loop.run(message.retry(delay))
+
+    def dead_letter(self, message: ReceivedMessage, reason: str = "") -> None:
+        """``await message.dead_letter()``."""
+        self._loop.run(message.dead_letter(reason))
 
     def suspend(self) -> None:
         self._client.suspend()
@@ -530,8 +621,8 @@ class SimpleConsumer(_Consumer):
         self._loop.run(self._client.change_invisible(message, invisible_s))
 
 
-async def _next(messages: Any) -> ReceivedMessage:
-    message: ReceivedMessage = await anext(messages)
+async def _next(messages: Any) -> ReceivedMessage | None:
+    message: ReceivedMessage | None = await anext(messages, None)
     return message
 
 

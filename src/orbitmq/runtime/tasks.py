@@ -25,6 +25,15 @@ class TaskOwner:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
 
+    @property
+    def closed(self) -> bool:
+        """No task starts any more; those left are cancelled."""
+        return self._closed
+
+    def owns(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether a task was started here and has not ended."""
+        return task in self._tasks
+
     def start(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         """Run ``work`` until it ends or the owner closes. Raises if the owner is closed already."""
         if self._closed:

@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from orbitmq.client.errors import NameServerError, NoRouteError, add_hint
+from orbitmq.client.errors import NameServerError, NoRouteError, add_hint, is_retriable
 from orbitmq.client.message import SendResult, SendStatus
 from orbitmq.client.net.instance import ClientInstance
 from orbitmq.client.options import ProducerOptions
-from orbitmq.client.produce.sender import RETRY_CODES, Outgoing, Sender
+from orbitmq.client.produce.sender import Outgoing, Sender
 from orbitmq.client.sync import LoopThread
 from orbitmq.codes import Property, RequestCode
 from orbitmq.errors import BrokerError, ConnectionLostError, OrbitError, RequestTimeoutError
@@ -242,6 +242,4 @@ class SendSession:
 
 
 def _worth_another_try(error: OrbitError) -> bool:
-    if isinstance(error, NoRouteError):
-        return False
-    return not isinstance(error, BrokerError) or error.response_code in RETRY_CODES
+    return is_retriable(error) and not isinstance(error, NoRouteError)

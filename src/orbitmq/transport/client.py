@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from orbitmq.codes import SerializeType
-from orbitmq.errors import ConnectionLostError, RequestTimeoutError
+from orbitmq.errors import ConnectFailedError
 from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.transport.connection import Connection, ConnectionLimits, request_fields
 from orbitmq.transport.local import LocalServer, connect_local
@@ -34,7 +34,7 @@ def split_address(address: str) -> tuple[str, int]:
     """``host:port`` in its two parts; IPv6 hosts may stand in brackets."""
     host, _, port = address.strip().rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
-        raise ConnectionLostError(f"not an address of the form host:port: {address!r}")
+        raise ConnectFailedError(f"not an address of the form host:port: {address!r}")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
@@ -76,12 +76,12 @@ class RpcClient:
         return None if connection is None or connection.closed else connection
 
     async def connection(self, address: str) -> Connection:
-        """The open connection to ``address``. Raises ``ConnectionLostError`` when there can be none."""
+        """The open connection to ``address``. Raises ``ConnectFailedError`` when there can be none."""
         connection = self._open.get(address)
         if connection is not None and not connection.closed:
             return connection
         if self._closed:
-            raise ConnectionLostError("the client is closed")
+            raise ConnectFailedError("the client is closed")
         opening = self._opening.get(address)
         if opening is None:
             split_address(address)
@@ -93,10 +93,10 @@ class RpcClient:
             opened = await asyncio.shield(opening)
         except asyncio.CancelledError:
             if opening.cancelled():  # only ``close`` does that
-                raise ConnectionLostError("the client is closed") from None
+                raise ConnectFailedError("the client is closed") from None
             raise
         if isinstance(opened, str):
-            raise ConnectionLostError(opened)
+            raise ConnectFailedError(opened)
         return opened
 
     async def _connect(self, address: str) -> Connection | str:
@@ -166,7 +166,7 @@ class RpcClient:
             async with asyncio.timeout_at(deadline):
                 connection = await self.connection(address)
         except TimeoutError:
-            raise RequestTimeoutError(f"no connection to {address} within {timeout_s:g} s") from None
+            raise ConnectFailedError(f"no connection to {address} within {timeout_s:g} s") from None
         left_s = max(0.001, deadline - loop.time())
         if self.sign is not None:
             header, ext = None, self.sign(request_fields(header, ext) or {}, body)

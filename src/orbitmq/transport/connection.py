@@ -74,6 +74,7 @@ class Connection(asyncio.Protocol):
         "_backlog",
         "_backlog_bytes",
         "_calls",
+        "_close_reason",
         "_close_timer",
         "_collecting",
         "_decoder",
@@ -133,6 +134,7 @@ class Connection(asyncio.Protocol):
         self._backlog: deque[Frame] = deque()
         self._backlog_bytes = 0
         self._close_timer: asyncio.TimerHandle | None = None
+        self._close_reason = ""
         self._calls: dict[int, tuple[asyncio.Future[Frame], asyncio.TimerHandle]] = {}
         self._opaque = 0
         self._slow_count = 0
@@ -415,7 +417,8 @@ class Connection(asyncio.Protocol):
         for future, timer in calls.values():
             timer.cancel()
             if not future.done():
-                future.set_exception(ConnectionLostError(f"connection to {self.remote_text} closed"))
+                reason = f": {self._close_reason}" if self._close_reason else ""
+                future.set_exception(ConnectionLostError(f"connection to {self.remote_text} closed{reason}"))
 
     # -- ending ----------------------------------------------------------------------------------------
 
@@ -447,6 +450,7 @@ class Connection(asyncio.Protocol):
     def _break(self, reason: str, *, wait_for_handlers: bool = True) -> None:
         if not self.closed:
             logger.warning("closing connection peer=%s reason=%s", self.remote_text, reason)
+            self._close_reason = reason
             self._close(wait_for_handlers=wait_for_handlers)
 
     # -- TLS -------------------------------------------------------------------------------------------
@@ -486,7 +490,10 @@ class Connection(asyncio.Protocol):
             plain, answer = self._tls.receive(data)
         except ssl.SSLError as error:
             self._transport.write(self._tls.pending())  # The alert tells the peer what is wrong.
-            self._break(f"TLS failed: {error.reason}", wait_for_handlers=False)
+            # The reason alone is "certificate verify failed"; this says what is wrong with the certificate.
+            detail = getattr(error, "verify_message", "")
+            reason = f"{error.reason}: {detail}" if detail else error.reason
+            self._break(f"TLS failed: {reason}", wait_for_handlers=False)
             return b""
         if answer:
             self._transport.write(answer)

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
-from orbitmq.client.callables import UserCalls
+from orbitmq.client.callables import HANDLING, UserCalls
 from orbitmq.client.consume.handlers import SUCCESS, Handler, Outcome
 from orbitmq.client.consume.process_queue import ProcessQueue
 from orbitmq.client.message import ReceivedMessage
@@ -32,7 +32,7 @@ _GROUP_S: Final = 0.005
 
 Chunk = tuple[ProcessQueue, Handler, list[ReceivedMessage]]
 Finish = Callable[[ProcessQueue, list[ReceivedMessage]], None]
-FinishFailed = Callable[[ProcessQueue, list[ReceivedMessage], Outcome], Awaitable[None]]
+FinishOther = Callable[[ProcessQueue, list[ReceivedMessage], Outcome], Awaitable[None]]
 Wrap = Callable[[list[ReceivedMessage], Callable[[], Awaitable[Outcome]]], Awaitable[Outcome]]
 
 
@@ -47,7 +47,7 @@ class ConcurrentService:
         clock: Clock,
         workers: int,
         finish: Finish,
-        finish_failed: FinishFailed,
+        finish_other: FinishOther,
         wrap: Wrap | None = None,
     ) -> None:
         self._tasks = tasks
@@ -55,7 +55,7 @@ class ConcurrentService:
         self._clock = clock
         self._workers = workers
         self._finish = finish
-        self._finish_failed = finish_failed
+        self._finish_other = finish_other
         self._wrap = wrap
         self._ready: deque[Chunk] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
@@ -100,6 +100,7 @@ class ConcurrentService:
             self._tasks.start(self._work(), f"worker-{self._started}")
 
     async def _work(self) -> None:
+        HANDLING.set(self)
         loop = asyncio.get_running_loop()
         ready = self._ready
         while not self._stopping:
@@ -125,7 +126,7 @@ class ConcurrentService:
         turn = 0
         while ready and not self._stopping:
             held, handler, messages = ready.popleft()
-            if held.dropped:
+            if held.ending:
                 continue
             if not self._settle_planned:
                 self._settle_planned = True
@@ -137,13 +138,13 @@ class ConcurrentService:
             for message in messages:
                 message.consume_started_ms = started_ms
             if self._wrap is None:
-                outcome = await handler.run(messages)
+                outcome = await handler.run(messages, self._tasks)
             else:
-                outcome = await self._wrap(messages, partial(handler.run, messages))
+                outcome = await self._wrap(messages, partial(handler.run, messages, self._tasks))
             if outcome is SUCCESS:
                 self._finished.append((held, messages))
             else:
-                await self._finish_failed(held, messages, outcome)
+                await self._finish_other(held, messages, outcome)
             turn += 1
             if turn % _BREATHE_EVERY == 0:
                 await asyncio.sleep(0)
@@ -179,7 +180,7 @@ class ConcurrentService:
             count = min(_GROUP_MAX - 1, share, int(_GROUP_S / self._call_s))
             while count > 0 and ready and ready[0][1] is handler:
                 chunk = ready.popleft()
-                if not chunk[0].dropped:
+                if not chunk[0].ending:
                     group.append(chunk)
                     count -= 1
         now_ms = self._clock.now_ms()
@@ -199,7 +200,7 @@ class ConcurrentService:
             if outcome is SUCCESS:
                 self._finished.append((queue, chunk_messages))
             else:
-                await self._finish_failed(queue, chunk_messages, outcome)
+                await self._finish_other(queue, chunk_messages, outcome)
         self._settle()
 
     async def stop(self, wait_s: float) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from orbitmq.client.callables import UserCalls
+from orbitmq.client.callables import HANDLING, UserCalls
 from orbitmq.client.consume.handlers import SUCCESS, Handler, Outcome
 from orbitmq.client.consume.process_queue import ProcessQueue
 from orbitmq.client.message import ReceivedMessage
+from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.tasks import TaskOwner
 
@@ -21,10 +23,13 @@ logger = logging.getLogger(__name__)
 
 LOCK_RETRY_S: Final = 0.1
 LEVEL_LIMITS_S: Final = (0.01, 30.0)
+_LEVELS: Final = DelayLevels()
 
 HandlerFor = Callable[[ReceivedMessage], Handler]
 Commit = Callable[[ProcessQueue, int], None]
-GiveUp = Callable[[ReceivedMessage], Awaitable[bool]]
+GiveUp = Callable[[ReceivedMessage, Outcome], Awaitable[bool]]
+Failed = Callable[[list[ReceivedMessage], Outcome], None]
+Answer = Callable[[list[ReceivedMessage], Outcome], Awaitable[None]]
 Relock = Callable[[ProcessQueue], Awaitable[bool]]
 Wrap = Callable[[list[ReceivedMessage], Callable[[], Awaitable[Outcome]]], Awaitable[Outcome]]
 
@@ -67,8 +72,9 @@ class OrderlyService:
             self._tasks.start(self._run(held), f"orderly-{held.queue.queue_id}")
 
     async def _run(self, held: ProcessQueue) -> None:
+        HANDLING.set(self)
         try:
-            while held.messages and not held.dropped and not self._stopping:
+            while held.messages and not held.ending and not self._stopping:
                 if self._hooks.needs_lock and not held.lock_valid(self._clock.now_ms()):
                     if not await self._hooks.relock(held):
                         await asyncio.sleep(LOCK_RETRY_S)
@@ -83,7 +89,7 @@ class OrderlyService:
     async def _consume(self, held: ProcessQueue) -> float:
         """One call of the handler; gives how long to pause before the next."""
         first = held.first()
-        if first is None or held.dropped or self._stopping:
+        if first is None or held.ending or self._stopping:
             return 0.0
         handler = self._hooks.handler_for(first)
         messages = held.take(handler.batch_size)
@@ -96,15 +102,18 @@ class OrderlyService:
         try:
             call: Callable[[], Awaitable[Outcome]]
             if handler.is_async:
-                call = partial(handler.run, messages)
+                call = partial(handler.run, messages, self._tasks)
             else:
                 call = partial(self._calls.in_thread, handler.run_blocking, messages)
             wrap = self._hooks.wrap
             outcome = await (call() if wrap is None else wrap(messages, call))
-            if outcome is SUCCESS:
+            if outcome.reply is not None:
+                await self._hooks.answer(messages, outcome)
+            if outcome is SUCCESS or outcome.done < 0:
                 self._commit(held)
                 return 0.0
-            return await self._again(held, messages, outcome)
+            self._hooks.failed(messages, outcome)
+            return await self.again(held, messages, outcome)
         finally:
             self._running -= 1
             if not self._running:
@@ -115,14 +124,14 @@ class OrderlyService:
         if offset >= 0 and not held.dropped:
             self._hooks.commit(held, offset)
 
-    async def _again(self, held: ProcessQueue, messages: list[ReceivedMessage], outcome: Outcome) -> float:
-        """Put failed messages back to the front, except those that were tried often enough."""
-        done = max(0, outcome.done)
+    async def again(self, held: ProcessQueue, messages: list[ReceivedMessage], outcome: Outcome) -> float:
+        """Put failed messages back to the front, except those tried often enough; gives how long to pause."""
+        done = outcome.done
         kept: list[ReceivedMessage] = []
         for message in messages[done:]:
             given_up = False
             if message.reconsume_times >= self._reconsume_max >= 0 or outcome.delay_level < 0:
-                given_up = await self._hooks.give_up(message)
+                given_up = await self._hooks.give_up(message, outcome)
             if not given_up:
                 message.reconsume_times += 1
                 kept.append(message)
@@ -134,6 +143,8 @@ class OrderlyService:
         held.put_back(kept)
         held.commit()  # what is finished leaves memory; the stored offset stops before the first one kept
         self._hooks.commit(held, kept[0].queue_offset)
+        if outcome.delay_level > 0:
+            return min(LEVEL_LIMITS_S[1], _LEVELS.delay_ms(outcome.delay_level) / 1000)
         return self._suspend_s
 
     async def stop(self, wait_s: float) -> None:
@@ -146,24 +157,15 @@ class OrderlyService:
             logger.warning("handlers still run after the stop running=%d", self._running)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OrderlyHooks:
     """What the service needs of its consumer."""
 
-    __slots__ = ("commit", "give_up", "handler_for", "needs_lock", "relock", "wrap")
-
-    def __init__(
-        self,
-        *,
-        handler_for: HandlerFor,
-        commit: Commit,
-        give_up: GiveUp,
-        relock: Relock,
-        needs_lock: bool,
-        wrap: Wrap | None,
-    ) -> None:
-        self.handler_for = handler_for
-        self.commit = commit
-        self.give_up = give_up
-        self.relock = relock
-        self.needs_lock = needs_lock
-        self.wrap = wrap
+    handler_for: HandlerFor
+    commit: Commit
+    give_up: GiveUp
+    failed: Failed
+    answer: Answer
+    relock: Relock
+    needs_lock: bool
+    wrap: Wrap | None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from inspect import isawaitable
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -19,9 +20,16 @@ from orbitmq.client.consume.process_queue import PULL_EXPIRY_MS, ProcessQueue
 from orbitmq.client.consume.puller import Puller
 from orbitmq.client.errors import ClientStateError
 from orbitmq.client.net.instance import ClientInstance
-from orbitmq.client.options import ConsumerOptions
+from orbitmq.client.options import ConsumerOptions, QueuesCallback
 from orbitmq.codes import RequestCode
-from orbitmq.errors import BrokerError, OrbitError, TopicNotFound
+from orbitmq.errors import (
+    BrokerError,
+    OrbitError,
+    RequestTimeoutError,
+    SubscriptionNotExist,
+    SubscriptionNotLatest,
+    TopicNotFound,
+)
 from orbitmq.model.names import (
     CONSUMER_GROUP_RESERVED,
     check_group,
@@ -99,6 +107,7 @@ class ConsumerBase:
         self._puller = Puller(self._instance, self.group, options)
         self._rebalance_wanted = asyncio.Event()
         self._rebalancing = asyncio.Lock()
+        self._ready = asyncio.Event()
         self._started_ms = 0
 
     # -- for users -------------------------------------------------------------------------------------
@@ -123,7 +132,12 @@ class ConsumerBase:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is None and self._instance.running:
+            self._acknowledge_left()
         await self.stop()
+
+    def _acknowledge_left(self) -> None:
+        """The block ended well: what iteration gave last counts as consumed."""
 
     async def start(self) -> None:
         """Join the group and begin."""
@@ -180,6 +194,32 @@ class ConsumerBase:
         await self._instance.book.refresh(topic)
         await self._instance.ensure_known()
         return list(self._instance.book.subscribe[topic])
+
+    async def lag(self) -> dict[MessageQueue, int]:
+        """How many messages of each queue held here are stored and not consumed yet."""
+        queues = self.queues
+        ends = await asyncio.gather(*(self.max_offset(queue) for queue in queues))
+        lags: dict[MessageQueue, int] = {}
+        for queue, end in zip(queues, ends, strict=True):
+            held = self._held.get(queue)
+            if held is not None:
+                done = self._offsets.offsets.get(queue)
+                if done is None:
+                    done = held.first_offset() if held.messages else held.next_offset
+                lags[queue] = max(0, end - done)
+        return lags
+
+    async def wait_ready(self, timeout_s: float = 10.0) -> None:
+        """Return when every subscribed topic is found and its queues are shared out. Raises
+        ``RequestTimeoutError``."""
+        self._instance.check_running()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._ready.wait()
+        except TimeoutError:
+            waiting = ", ".join(sorted(self._subscriptions.keys() - self._instance.book.subscribe.keys()))
+            what = f"no route to {waiting}" if waiting else "queues not shared out"
+            raise RequestTimeoutError(f"not ready within {timeout_s:g} s: {what}") from None
 
     async def _offset(self, queue: MessageQueue, code: int, header: Any) -> int:
         address = await self._instance.address_for(queue.broker_name, queue.topic)
@@ -265,7 +305,7 @@ class ConsumerBase:
             self._rebalance_wanted.clear()
             try:
                 balanced = await self._rebalance_once()
-            except Exception:  # a strategy of the user's may raise anything; the loop must go on
+            except Exception:  # the loop must go on
                 logger.exception("rebalance failed group=%s", self.group)
                 balanced = False
             await asyncio.sleep(self._options.rebalance_spacing_s)
@@ -278,11 +318,20 @@ class ConsumerBase:
                 try:
                     balanced &= await self._rebalance_topic(topic)
                 except OrbitError as error:
-                    logger.warning("rebalance failed group=%s topic=%s error=%s", self.group, topic, error)
+                    self._instance.log_limits.warning(
+                        logger,
+                        ("rebalance", topic),
+                        "rebalance failed group=%s topic=%s error=%s",
+                        self.group,
+                        topic,
+                        error,
+                    )
                     balanced = False
             for queue, held in list(self._held.items()):
                 if queue.topic not in self._subscriptions:
-                    await self._release(held)
+                    balanced &= await self._release(held)
+            if balanced:
+                self._ready.set()
             return balanced
 
     async def _rebalance_topic(self, topic: str) -> bool:
@@ -306,8 +355,19 @@ class ConsumerBase:
         members = await self._members(topic)
         if not members:
             return False
-        mine = self._options.strategy(queues, sorted_clients(members), self.client_id)
-        return await self._apply(topic, queues, mine)
+        try:
+            chosen = set(self._options.strategy(queues, sorted_clients(members), self.client_id))
+        except Exception as error:  # noqa: BLE001 - code of the user's; what is held stays, other topics go on
+            self._instance.log_limits.warning(
+                logger,
+                ("strategy", topic),
+                "strategy failed, assignment unchanged group=%s topic=%s error=%r",
+                self.group,
+                topic,
+                error,
+            )
+            return False
+        return await self._apply(topic, queues, [queue for queue in queues if queue in chosen])
 
     @property
     def _asks_broker(self) -> bool:
@@ -326,19 +386,26 @@ class ConsumerBase:
         try:
             answer = await self._instance.ask(address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
         except BrokerError as error:
-            logger.info("members unknown group=%s broker=%s error=%s", self.group, address, error)
+            self._instance.log_limits.log(
+                logger,
+                logging.INFO,
+                ("members", address),
+                "members unknown group=%s broker=%s error=%s",
+                self.group,
+                address,
+                error,
+            )
             return []
         return ConsumerIdList.decode(answer.body).consumer_id_list
 
     async def _apply(self, topic: str, queues: list[MessageQueue], mine: list[MessageQueue]) -> bool:
         wanted = set(mine)
         changed, balanced = False, True
-        now_ms = self._clock.now_ms()
         for queue, held in list(self._held.items()):
             if queue.topic != topic:
                 continue
-            stuck = now_ms - held.last_pull_ms > PULL_EXPIRY_MS and held.last_pull_ms > 0 and not held.paused
-            if queue not in wanted or stuck:
+            stuck = self._is_stuck(held)
+            if queue not in wanted or stuck or held.ending:
                 if stuck and queue in wanted:
                     logger.error("queue was not pulled for two minutes, taking it anew queue=%s", queue)
                 if await self._release(held):
@@ -350,19 +417,36 @@ class ConsumerBase:
             locked = await self._lock(missing)
             balanced &= len(locked) == len(missing)
             missing = [queue for queue in missing if queue in locked]
+        taken: list[tuple[MessageQueue, int]] = []
         for queue in missing:
             try:
                 self._offsets.forget(queue)
                 offset = await self._start_offset(queue)
             except OrbitError as error:
-                logger.warning("start offset unknown queue=%s error=%s", queue, error)
+                self._instance.log_limits.warning(
+                    logger,
+                    ("start", queue.broker_name),
+                    "start offset unknown queue=%s error=%s",
+                    queue,
+                    error,
+                )
                 balanced = False
                 continue
+            taken.append((queue, offset))
+        await self._call_back(self._options.on_assigned, [queue for queue, _ in taken])
+        for queue, offset in taken:
             self._take(queue, offset)
             changed = True
         if changed:
             await self._assignment_changed(topic, queues)
         return balanced
+
+    def _is_stuck(self, held: ProcessQueue) -> bool:
+        """Whether nothing pulls from a queue although somebody should: a bug here or in the user's loop."""
+        if self.consume_type is not ConsumeType.PASSIVELY or held.waiting or not held.last_pull_ms:
+            return False  # who asks for messages himself may take his time
+        limit_ms = max(PULL_EXPIRY_MS, 2000 * (self._options.pull_timeout_s + self._options.suspend_s))
+        return self._clock.now_ms() - held.last_pull_ms > limit_ms
 
     def _take(self, queue: MessageQueue, offset: int) -> None:
         held = self._new_process_queue(queue, offset)
@@ -374,11 +458,14 @@ class ConsumerBase:
         self._begin(held)
 
     async def _release(self, held: ProcessQueue) -> bool:
-        """Give a queue up; False when it must be kept for now."""
-        held.drop()
+        """Give a queue up; False when it must be kept for now, because a handler works on it in order."""
+        held.end()
         queue = held.queue
-        await self._before_release(held)
+        if not await self._before_release(held):
+            return False
+        await self._call_back(self._options.on_revoked, [queue])
         await self._offsets.persist([queue])
+        held.drop()
         self._offsets.forget(queue)
         self._puller.forget(queue)
         if self._held.get(queue) is held:
@@ -387,6 +474,17 @@ class ConsumerBase:
             await self._unlock([queue])
         logger.info("queue released group=%s queue=%s", self.group, queue)
         return True
+
+    async def _call_back(self, function: QueuesCallback | None, queues: list[MessageQueue]) -> None:
+        """Tell the user of queues; what he raises is logged."""
+        if function is None or not queues:
+            return
+        try:
+            result = function(queues)
+            if isawaitable(result):
+                await result
+        except Exception:  # code of the user's that watches
+            logger.exception("callback failed callback=%s", getattr(function, "__qualname__", function))
 
     async def _assignment_changed(self, topic: str, queues: list[MessageQueue]) -> None:
         subscription = self._subscriptions.get(topic)
@@ -415,6 +513,25 @@ class ConsumerBase:
         timestamp_ms = self._options.from_timestamp_ms or self._started_ms - _HALF_AN_HOUR_MS
         return await self.offset_at(queue, timestamp_ms)
 
+    async def _pull_failed(self, held: ProcessQueue, error: OrbitError) -> None:
+        """After a pull that failed: find out where the queue is now, say so once in a while, and pause."""
+        if held.ending:
+            return
+        if isinstance(error, SubscriptionNotExist | SubscriptionNotLatest):
+            await self._instance.heartbeat()  # the broker forgot us, or heard of us too long ago
+        if error.stale_route:
+            self._puller.failed(held.queue)
+            self._instance.refresh_soon(held.queue.topic)
+        self._instance.log_limits.warning(
+            logger,
+            ("pull", held.queue.broker_name, type(error)),
+            "pull failed queue=%s offset=%d error=%s",
+            held.queue,
+            held.next_offset,
+            error,
+        )
+        await asyncio.sleep(self._options.pull_error_pause_s)
+
     # -- locks -----------------------------------------------------------------------------------------
 
     async def _lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
@@ -431,7 +548,13 @@ class ConsumerBase:
                 )
                 got = set(LockBatchResponse.decode(answer.body).lock_ok_mq_set)
             except OrbitError as error:
-                logger.warning("queues not locked broker=%s error=%s", broker_name, error)
+                self._instance.log_limits.warning(
+                    logger,
+                    ("lock", broker_name),
+                    "queues not locked broker=%s error=%s",
+                    broker_name,
+                    error,
+                )
                 continue
             locked |= got & set(wanted)
         return locked
@@ -463,8 +586,9 @@ class ConsumerBase:
         """Start pulling from a queue just taken."""
         raise NotImplementedError
 
-    async def _before_release(self, held: ProcessQueue) -> None:
-        """Let what runs on a queue end."""
+    async def _before_release(self, held: ProcessQueue) -> bool:
+        """Let what runs on a queue end; False when it takes longer."""
+        return True
 
     def _queues_changed(self, topic: str, queues: list[MessageQueue], mine: list[MessageQueue]) -> None:
         """The share of a topic is another one now."""

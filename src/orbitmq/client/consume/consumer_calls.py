@@ -151,7 +151,7 @@ class ConsumerCalls:
         started_ms = consumer._clock.now_ms()
         chunk = [message]
         outcome = (
-            await handler.run(chunk)
+            await handler.run(chunk, consumer._instance.tasks)
             if handler.is_async
             else await consumer._calls.in_thread(handler.run_blocking, chunk)
         )

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-import logging
+import asyncio
+import functools
+import inspect
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from enum import Enum
 from inspect import isawaitable, iscoroutine
 from typing import Any, Final, Protocol
 
 import msgspec
 
+from orbitmq.client.bodies import Decode, decoder_for
 from orbitmq.client.callables import is_async
-from orbitmq.client.errors import RetryLater
+from orbitmq.client.delays import delay_level_for
+from orbitmq.client.errors import BodyMismatch, RetryLater
 from orbitmq.client.message import ReceivedMessage
+from orbitmq.model.route import MessageQueue
+from orbitmq.runtime.tasks import TaskOwner
 
-__all__ = ["SUCCESS", "ConsumeContext", "ConsumeHook", "ConsumeResult", "Handler", "Outcome"]
-
-logger = logging.getLogger(__name__)
+__all__ = [
+    "SUCCESS",
+    "ConsumeContext",
+    "ConsumeHook",
+    "ConsumeResult",
+    "Handler",
+    "HandlerContext",
+    "Listener",
+    "Outcome",
+    "name_of",
+]
 
 
 class ConsumeResult(Enum):
@@ -33,12 +48,66 @@ class Outcome(msgspec.Struct, frozen=True):
     done: int = -1
     delay_level: int = 0
     error: BaseException | None = None
+    reason: str = ""
+    """Kept in a property of the message that comes again."""
+    reply: Any = None
+    """What the handler of a request returned."""
 
 
 SUCCESS: Final = Outcome()
 _RETRY: Final = Outcome(0)
 
-Listener = Callable[[Any], "ConsumeResult | Awaitable[ConsumeResult | None] | None"]
+Listener = Callable[..., Any]
+"""``handler(message)``, ``handler(messages)`` with a batch size, or either with a ``HandlerContext`` after it."""
+
+
+class HandlerContext:
+    """What a handler gets that takes a second argument."""
+
+    __slots__ = ("_delay_level", "_done", "group", "messages")
+
+    def __init__(self, group: str, messages: list[ReceivedMessage]) -> None:
+        self.group = group
+        self.messages = messages
+        """As they came, also where the handler gets values."""
+        self._done = -1
+        self._delay_level = 0
+
+    @property
+    def message(self) -> ReceivedMessage:
+        """The first message."""
+        return self.messages[0]
+
+    @property
+    def queue(self) -> MessageQueue:
+        """Where it was pulled from."""
+        return self.messages[0].queue
+
+    @property
+    def attempt(self) -> int:
+        """1 at the first delivery of the message."""
+        return self.messages[0].attempt
+
+    def acknowledge(self, count: int) -> None:
+        """The first ``count`` messages of the batch are finished, however the handler ends; the others come again."""
+        if not 0 <= count <= len(self.messages):
+            raise ValueError(f"the batch has {len(self.messages)} messages, {count} cannot be acknowledged")
+        self._done = count
+
+    def retry_after(self, delay: timedelta | float) -> None:
+        """How long a message waits that comes again (seconds or a timedelta); levels of the broker round it up."""
+        self._delay_level = delay_level_for(delay)
+
+    def judge(self, outcome: Outcome) -> Outcome:
+        """The outcome with what was said here."""
+        if self._done < 0 and not self._delay_level:
+            return outcome
+        done = self._done if self._done >= 0 else outcome.done
+        if done >= len(self.messages):
+            return SUCCESS if outcome.reply is None else outcome
+        return msgspec.structs.replace(
+            outcome, done=done, delay_level=outcome.delay_level or self._delay_level
+        )
 
 
 class ConsumeContext(msgspec.Struct):
@@ -64,33 +133,135 @@ class ConsumeHook(Protocol):
 
 
 class Handler:
-    """A listener with what must be known to call it."""
+    """A listener with what must be known to call it. Raises ``TypeError`` for one that cannot be called."""
 
-    __slots__ = ("batch_size", "function", "is_async", "is_batch")
+    __slots__ = (
+        "_decode",
+        "_group",
+        "_plain",
+        "_wants_context",
+        "batch_size",
+        "function",
+        "is_async",
+        "is_batch",
+    )
 
-    def __init__(self, function: Listener, batch_size: int | None) -> None:
+    def __init__(
+        self,
+        function: Listener,
+        batch_size: int | None,
+        *,
+        group: str = "",
+        kind: Any = None,
+        decode: Decode | None = None,
+    ) -> None:
+        """``kind`` is the type of a JSON body, ``decode`` any other way from a body to a value."""
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}; at least 1 is accepted")
+        if kind is not None and decode is not None:
+            raise TypeError("a handler has a type or a decode function, not both")
+        self._wants_context = _check_listener(function)
         self.function = function
         self.is_async = is_async(function)
         self.is_batch = batch_size is not None
         self.batch_size = batch_size or 1
+        self._group = group
+        self._decode = decoder_for(kind) if kind is not None else decode
+        self._plain = not self._wants_context and self._decode is None
 
-    async def run(self, messages: list[ReceivedMessage]) -> Outcome:
-        """Call a coroutine function."""
+    def _arguments(self, messages: list[ReceivedMessage], context: HandlerContext | None) -> tuple[Any, ...]:
+        decode = self._decode
+        value: Any
+        if decode is None:
+            value = messages if self.is_batch else messages[0]
+        else:
+            try:
+                values = [decode(message.body) for message in messages]
+            except BodyMismatch:
+                raise
+            except Exception as error:
+                raise BodyMismatch(f"the body cannot be decoded: {error}") from error
+            value = values if self.is_batch else values[0]
+        return (value,) if context is None else (value, context)
+
+    async def run(self, messages: list[ReceivedMessage], tasks: TaskOwner) -> Outcome:
+        """Call a coroutine function. ``tasks`` owns the task this runs in."""
+        context = None
         try:
-            result = await self.function(messages if self.is_batch else messages[0])  # type: ignore[misc]  # is_coroutine says it can be awaited
+            if self._plain:
+                result = await self.function(messages if self.is_batch else messages[0])
+            else:
+                context = HandlerContext(self._group, messages) if self._wants_context else None
+                result = await self.function(*self._arguments(messages, context))
         except Exception as error:  # noqa: BLE001 - whatever a handler raises means "again later"
-            return failed(error, self.function)
-        return SUCCESS if result is None else judged(result)
+            return _judged(failed(error), context)
+        except asyncio.CancelledError as error:
+            if tasks.closed:
+                raise
+            # Something inside the handler was cancelled, not this worker: the message failed, the worker goes on.
+            task = asyncio.current_task()
+            while task is not None and task.cancelling():
+                task.uncancel()
+            return _judged(Outcome(0, 0, error), context)
+        if result is None and context is None:
+            return SUCCESS
+        return _judged(judged(result, messages), context)
 
     def run_blocking(self, messages: list[ReceivedMessage]) -> Outcome:
         """Call a plain function, on the thread this runs on."""
+        context = None
         try:
-            result = self.function(messages if self.is_batch else messages[0])
+            if self._plain:
+                result = self.function(messages if self.is_batch else messages[0])
+            else:
+                context = HandlerContext(self._group, messages) if self._wants_context else None
+                result = self.function(*self._arguments(messages, context))
             if result is not None and isawaitable(result):
                 raise _never_awaited(result)
         except Exception as error:  # noqa: BLE001 - as above
-            return failed(error, self.function)
-        return SUCCESS if result is None else judged(result)
+            return _judged(failed(error), context)
+        if result is None and context is None:
+            return SUCCESS
+        return _judged(judged(result, messages), context)
+
+
+def _check_listener(function: Listener) -> bool:
+    """Whether it takes a context. Raises ``TypeError`` for what would never do what its writer meant."""
+    name = name_of(function)
+    if not callable(function):
+        raise TypeError(f"a handler is a function, not {function!r}")
+    inner = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    call = getattr(inner, "__call__", None)  # noqa: B004 - of an object that is called like a function
+    if any(map(inspect.isgeneratorfunction, (inner, call))) or any(
+        map(inspect.isasyncgenfunction, (inner, call))
+    ):
+        raise TypeError(f"handler {name} is a generator function: calling it runs nothing, remove the yield")
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # of C: it says nothing about itself
+        return False
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required = [p for p in positional if p.default is p.empty]
+    open_ended = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    missing = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    if len(required) > 2 or missing or not (positional or open_ended):
+        has = inspect.signature(function)
+        raise TypeError(f"handler {name} takes a message, and a HandlerContext if it wants one; it has {has}")
+    return len(required) == 2 or (
+        len(positional) > 1
+        and str(positional[1].annotation).rpartition(".")[2].rstrip("'>") == "HandlerContext"
+    )
+
+
+def name_of(function: object) -> str:
+    """How a log line names a function of the user's."""
+    return str(getattr(function, "__qualname__", function))
+
+
+def _judged(outcome: Outcome, context: HandlerContext | None) -> Outcome:
+    return outcome if context is None else context.judge(outcome)
 
 
 def _never_awaited(result: Awaitable[Any]) -> TypeError:
@@ -100,18 +271,19 @@ def _never_awaited(result: Awaitable[Any]) -> TypeError:
     return TypeError("a plain function as handler returned an awaitable: write it as `async def`")
 
 
-def judged(result: object) -> Outcome:
+def judged(result: object, messages: list[ReceivedMessage]) -> Outcome:
     """The outcome a returned value stands for."""
-    return _RETRY if result is ConsumeResult.RETRY else SUCCESS
+    if result is ConsumeResult.RETRY:
+        return _RETRY
+    if result is None or isinstance(result, ConsumeResult) or not messages[0].is_request:
+        return SUCCESS
+    return Outcome(reply=result)
 
 
-def failed(error: Exception, function: object) -> Outcome:
+def failed(error: Exception) -> Outcome:
     """The outcome an exception stands for."""
     if isinstance(error, RetryLater):
         return Outcome(error.done, error.delay_level, error)
-    logger.warning(
-        "handler failed, messages come again handler=%s",
-        getattr(function, "__qualname__", function),
-        exc_info=error,
-    )
+    if isinstance(error, BodyMismatch):
+        return Outcome(0, 0, error, str(error))
     return Outcome(0, 0, error)

@@ -34,8 +34,9 @@ _FLAGS: Final = PullFlag.SUSPEND | PullFlag.SUBSCRIPTION | PullFlag.LITE_PULL
 class LitePullConsumer(ConsumerBase):
     """``subscribe`` shares queues with the group, ``assign`` takes given ones; then ``poll`` or ``async for``.
 
-    What ``poll`` gave counts as consumed at the next ``poll``; ``auto_commit`` stores that every few seconds, else
-    ``commit`` does. There is no retry topic: what must be tried again is sought again.
+    What ``poll`` or the iteration gave counts as consumed when the next is asked for, at ``commit``, and when the
+    ``async with`` block ends without an exception; ``auto_commit`` stores it every few seconds, else ``commit`` does.
+    There is no retry topic: what must be tried again is sought again.
     """
 
     consume_type = ConsumeType.ACTIVELY
@@ -58,6 +59,9 @@ class LitePullConsumer(ConsumerBase):
         self._room = asyncio.Event()
         self._room.set()
         self._positions: dict[MessageQueue, int] = {}
+        """Up to where is consumed."""
+        self._given: dict[MessageQueue, tuple[ProcessQueue, int]] = {}
+        """Up to where was given out and not gone beyond yet."""
         self._last_commit = 0.0
         self._stopping = False
 
@@ -129,16 +133,21 @@ class LitePullConsumer(ConsumerBase):
 
     async def poll(self, timeout_s: float = 5.0) -> list[ReceivedMessage]:
         """Some messages of one queue; an empty list when none came in time."""
-        batch = await self._next_batch(timeout_s)
+        batch = await self._next_batch(timeout_s, self.options.poll_batch_size)
         if batch is None:
             return []
         held, messages = batch
-        self._consumed(held, messages)
+        held.remove(messages)
+        self._room.set()
+        self._given[held.queue] = (held, messages[-1].queue_offset + 1)
         return messages
 
-    async def _next_batch(self, timeout_s: float) -> tuple[ProcessQueue, list[ReceivedMessage]] | None:
+    async def _next_batch(
+        self, timeout_s: float, size: int
+    ) -> tuple[ProcessQueue, list[ReceivedMessage]] | None:
         if not self._instance.running:
             raise ClientStateError("start the consumer before polling")
+        self._went_on()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         if self.options.auto_commit and loop.time() - self._last_commit >= self.options.auto_commit_s:
@@ -147,10 +156,9 @@ class LitePullConsumer(ConsumerBase):
         while True:
             while self._ready:
                 held, messages = self._ready.popleft()
-                if not held.dropped:
-                    size = self.options.poll_batch_size
+                if not held.ending:
                     if len(messages) > size:
-                        self._ready.appendleft((held, messages[size:]))
+                        self._ready.append((held, messages[size:]))  # at the end: queues take turns
                     return held, messages[:size]
             self._arrived.clear()
             left_s = deadline - loop.time()
@@ -162,30 +170,34 @@ class LitePullConsumer(ConsumerBase):
             except TimeoutError:
                 return None
 
-    def _consumed(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:
-        held.remove(messages)
-        if messages and not held.dropped:
-            self._positions[held.queue] = messages[-1].queue_offset + 1
-        self._room.set()
+    def _went_on(self) -> None:
+        """What was given out last is consumed."""
+        for queue, (held, offset) in self._given.items():
+            if not held.dropped and self._held.get(queue) is held:
+                self._positions[queue] = offset
+        self._given.clear()
+
+    def _acknowledge_left(self) -> None:
+        self._went_on()
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         """Messages one by one, until the consumer is stopped; each counts as consumed when the next is asked for."""
         while not self._stopping:
-            batch = await self._next_batch(1.0)
+            batch = await self._next_batch(1.0, 1)
             if batch is None:
                 continue
-            held, messages = batch
-            for message in messages:
-                if held.dropped:
-                    break
-                yield message
-                self._consumed(held, [message])
+            held, [message] = batch
+            held.remove([message])
+            self._room.set()
+            self._given[held.queue] = (held, message.queue_offset + 1)
+            yield message
 
     # -- positions -------------------------------------------------------------------------------------
 
     def position(self, queue: MessageQueue) -> int | None:
-        """The next offset to consume, if something was consumed."""
-        return self._positions.get(queue)
+        """The next offset to be given out, if something was."""
+        given = self._given.get(queue)
+        return self._positions.get(queue) if given is None else given[1]
 
     def _commit_positions(self) -> None:
         for queue, offset in self._positions.items():
@@ -193,8 +205,9 @@ class LitePullConsumer(ConsumerBase):
                 self._offsets.update(queue, offset, increase_only=False)
 
     async def commit(self, offsets: dict[MessageQueue, int] | None = None) -> None:
-        """Store what was consumed, or the given offsets, at once."""
+        """Store all that was given out, or the given offsets, at once."""
         if offsets is None:
+            self._went_on()
             self._commit_positions()
             await self.persist_offsets(wait=True)
             return
@@ -211,6 +224,7 @@ class LitePullConsumer(ConsumerBase):
         if held is None:
             raise ClientStateError(f"{queue} is not assigned to this consumer")
         held.drop()
+        self._given.pop(queue, None)
         self._positions[queue] = offset
         self._take(queue, offset)
         self._held[queue].paused = held.paused
@@ -269,26 +283,32 @@ class LitePullConsumer(ConsumerBase):
                 await asyncio.sleep(_FLOW_CONTROL_S)
                 continue
             except OrbitError as error:
-                if not self._over(held):
-                    logger.warning("pull failed queue=%s offset=%d error=%s", queue, held.next_offset, error)
-                    await asyncio.sleep(options.pull_error_pause_s)
+                await self._pull_failed(held, error)
                 continue
             if self._over(held):
                 return
             held.next_offset = result.next_offset
             if result.messages:
                 held.put(result.messages)
-                self._ready.append((held, result.messages))
+                self._put(held, result.messages)
                 self._arrived.set()
 
+    def _put(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+        for other, line in self._ready:
+            if other is held:
+                line += messages
+                return
+        self._ready.append((held, list(messages)))
+
     def _over(self, held: ProcessQueue) -> bool:
-        return held.dropped or self._stopping
+        return held.ending or self._stopping
 
     def topics(self) -> set[str]:
         return super().topics() | {queue.topic for queue in self._assigned or ()}
 
-    async def _before_release(self, held: ProcessQueue) -> None:
+    async def _before_release(self, held: ProcessQueue) -> bool:
         """A queue that goes to another member takes along what was consumed of it."""
         position = self._positions.pop(held.queue, None)
         if position is not None and self.options.auto_commit:
             self._offsets.update(held.queue, position, increase_only=False)
+        return True

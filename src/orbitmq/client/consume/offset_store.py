@@ -117,7 +117,14 @@ class RemoteOffsets(_Memory):
                 if wait:
                     failure = failure or error
                 else:
-                    logger.warning("offset not persisted queue=%s offset=%d error=%s", queue, offset, error)
+                    self._instance.log_limits.warning(
+                        logger,
+                        ("offset", queue.broker_name),
+                        "offset not persisted queue=%s offset=%d error=%s",
+                        queue,
+                        offset,
+                        error,
+                    )
         if failure is not None:
             raise failure
 

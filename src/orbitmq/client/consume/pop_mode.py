@@ -62,16 +62,13 @@ class PopQueue(ProcessQueue):
             if self.messages.pop(id(message), None) is not None:
                 self.size -= len(message.record.body)
         if self._room is not None and not self.full:
-            self._room.set_result(None)
-            self._room = None
+            self._wake()
         return -1
 
     def end(self) -> None:
         """Pop no more; whoever waits for room goes on and sees it."""
         self.ended = True
-        if self._room is not None:
-            self._room.set_result(None)
-            self._room = None
+        self._wake()
 
     def first_offset(self) -> int:
         return -1

@@ -30,6 +30,7 @@ class ProcessQueue:
         "consuming",
         "count_max",
         "dropped",
+        "ending",
         "last_consume_ms",
         "last_lock_ms",
         "last_pull_ms",
@@ -43,6 +44,8 @@ class ProcessQueue:
         "runner_active",
         "size",
         "span_max",
+        "suspended_until",
+        "waiting",
     )
 
     def __init__(
@@ -57,7 +60,13 @@ class ProcessQueue:
         self.span_max = span_max
         self.dropped = False
         """No longer ours: nothing of it may be committed."""
+        self.ending = False
+        """On its way to another member: nothing is begun any more, what is begun may still be committed."""
         self.paused = False
+        self.waiting = False
+        """Nothing is pulled on purpose: the cache is full, or the queue is paused."""
+        self.suspended_until = 0.0
+        """Orderly and iterated: when the failed message at its front is due again."""
         self.locked = False
         self.last_lock_ms = 0
         self.last_pull_ms = 0
@@ -96,8 +105,7 @@ class ProcessQueue:
             if table.pop(record.queue_offset, None) is not None:
                 self.size -= len(record.body)
         if self._room is not None and not self.full:
-            self._room.set_result(None)
-            self._room = None
+            self._wake()
         return self.first_offset()
 
     def first_offset(self) -> int:
@@ -134,18 +142,30 @@ class ProcessQueue:
 
     async def wait_for_room(self) -> None:
         """Return when enough is finished; at once when the queue is dropped."""
-        if self.dropped or not self.full:
+        if self.dropped or self.ending or not self.full:
             return
         if self._room is None:
             self._room = asyncio.get_running_loop().create_future()
-        await self._room
+        self.waiting = True
+        try:
+            await self._room
+        finally:
+            self.waiting = False
+
+    def end(self) -> None:
+        """Begin nothing more; whoever waits for room goes on and sees it."""
+        self.ending = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+        self._room = None
 
     def drop(self) -> None:
         """Not ours any more; whoever waits for room goes on and sees it."""
         self.dropped = True
-        if self._room is not None:
-            self._room.set_result(None)
-            self._room = None
+        self.end()
 
     def clear(self) -> None:
         """Forget all messages."""
@@ -153,6 +173,7 @@ class ProcessQueue:
         self.consuming.clear()
         self._order.clear()
         self.size = 0
+        self._wake()
 
     # -- one at a time, in order -----------------------------------------------------------------------
 
@@ -185,8 +206,7 @@ class ProcessQueue:
             self.size -= len(message.record.body)
         self.consuming.clear()
         if self._room is not None and not self.full:
-            self._room.set_result(None)
-            self._room = None
+            self._wake()
         return last + 1
 
     def lock_valid(self, now_ms: int) -> bool:

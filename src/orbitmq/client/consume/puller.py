@@ -13,7 +13,7 @@ from orbitmq.client.message import ReceivedMessage
 from orbitmq.client.net.instance import ClientInstance
 from orbitmq.client.options import ConsumerOptions
 from orbitmq.codes import PullFlag, RequestCode, ResponseCode
-from orbitmq.errors import ConnectionLostError, error_for_code
+from orbitmq.errors import ConnectFailedError, error_for_code
 from orbitmq.model.names import unwrap_namespace
 from orbitmq.model.route import MASTER_ID, MessageQueue
 from orbitmq.model.subscription import SubscriptionData
@@ -60,6 +60,9 @@ class Puller:
         self._group = group
         self._options = options
         self._suggested: dict[MessageQueue, int] = {}
+        self._asked: dict[MessageQueue, int] = {}
+        self._avoided: dict[MessageQueue, int] = {}
+        """The replica the last pull failed at: another one is asked next, if there is one."""
 
     async def pull(
         self,
@@ -122,9 +125,21 @@ class Puller:
             await book.refresh(queue.topic)
             data = book.broker(queue.broker_name)
         found = None if data is None else data.read_address(self._suggested.get(queue, MASTER_ID))
-        if found is None:
-            raise ConnectionLostError(f"no address of broker {queue.broker_name} is known")
+        if found is None or data is None:
+            raise ConnectFailedError(f"no address of broker {queue.broker_name} is known")
+        if self._avoided:
+            avoided = self._avoided.pop(queue, None)
+            if avoided == found[0]:
+                others = [pair for pair in data.broker_addrs.items() if pair[0] != avoided]
+                found = others[0] if others else found
+        self._asked[queue] = found[0]
         return found
+
+    def failed(self, queue: MessageQueue) -> None:
+        """The replica asked last does not answer."""
+        self._suggested.pop(queue, None)
+        if queue in self._asked:
+            self._avoided[queue] = self._asked[queue]
 
     def _result(self, queue: MessageQueue, subscription: SubscriptionData, frame: Frame) -> PullResult:
         status = _STATUSES.get(frame.code)
@@ -168,3 +183,5 @@ class Puller:
 
     def forget(self, queue: MessageQueue) -> None:
         self._suggested.pop(queue, None)
+        self._asked.pop(queue, None)
+        self._avoided.pop(queue, None)

@@ -4,32 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
-from orbitmq.client.callables import UserCalls
+from orbitmq.client.bodies import Decode
+from orbitmq.client.callables import HANDLING, UserCalls
 from orbitmq.client.consume.class_filter import ClassFilter, ClassUploads
 from orbitmq.client.consume.consume_concurrent import ConcurrentService
 from orbitmq.client.consume.consume_orderly import OrderlyHooks, OrderlyService
 from orbitmq.client.consume.consumer_base import ConsumerBase
 from orbitmq.client.consume.consumer_calls import ConsumerCalls
-from orbitmq.client.consume.handlers import ConsumeContext, ConsumeHook, Handler, Listener, Outcome
+from orbitmq.client.consume.cursor import Cursor, Inbox
+from orbitmq.client.consume.handlers import SUCCESS, ConsumeHook, Handler, Listener, Outcome, name_of
+from orbitmq.client.consume.observed import Observed
 from orbitmq.client.consume.pop_mode import PopMode, PopQueue
 from orbitmq.client.consume.popper import PoppedMessage, Popper
 from orbitmq.client.consume.process_queue import ProcessQueue
 from orbitmq.client.consume.puller import PullResult, PullStatus
 from orbitmq.client.consume.send_back import SendBack
-from orbitmq.client.errors import ClientStateError
+from orbitmq.client.errors import ClientStateError, RetryLater
 from orbitmq.client.message import ReceivedMessage
 from orbitmq.client.options import PushOptions, build_options
 from orbitmq.client.settings import PushSettings
 from orbitmq.codes import PullFlag
-from orbitmq.errors import FlowControl, OrbitError, SubscriptionNotExist, SubscriptionNotLatest
+from orbitmq.errors import FlowControl, OrbitError
 from orbitmq.model.names import retry_topic, unwrap_namespace, wrap_namespace
 from orbitmq.model.route import MessageQueue
 from orbitmq.model.subscription import subscribe_by_tags
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
-from orbitmq.runtime.tasks import every
+from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.transport.router import RawRoute, Route
 
 if TYPE_CHECKING:
@@ -46,7 +49,6 @@ _PAUSED_S: Final = 0.2
 _FLOW_CONTROL_S: Final = 0.02
 _EXPIRED_PER_ROUND: Final = 16
 _EXPIRED_LEVEL: Final = 3
-_BUFFERED: Final = 1
 
 
 class PushConsumer(ConsumerBase):
@@ -88,8 +90,10 @@ class PushConsumer(ConsumerBase):
         self._concurrent: ConcurrentService | None = None
         self._orderly: OrderlyService | None = None
         self._suspended = False
-        self._inbox: asyncio.Queue[tuple[ReceivedMessage, asyncio.Future[None]]] | None = None
-        self._offered: set[asyncio.Future[None]] = set()
+        self._inbox: Inbox | None = None
+        self._observed = Observed(self.group, self._hooks, clock.now_ms)
+        self._life = TaskOwner("consumer")
+        self._stopping: asyncio.Task[None] | None = None
         self._tracer: TraceDispatcher | None = None
         self._remote_calls = ConsumerCalls(self)
         self._uploads = ClassUploads(self._instance, self.group)
@@ -115,25 +119,32 @@ class PushConsumer(ConsumerBase):
         *,
         sql: bool = False,
         batch_size: int | None = None,
+        type: Any = None,  # noqa: A002 - what a reader of the call expects it to be named
+        decode: Decode | None = None,
     ) -> None:
         """Consume a topic: all of it, some tags (``"A || B"``), by an SQL92 expression over properties, or what a
         class selects that a filter server runs.
 
-        ``handler`` gets one message, or a list of up to ``batch_size`` if that is given. Also possible while running;
-        all members of a group must subscribe alike.
+        ``handler`` gets one message, or a list of up to ``batch_size`` if that is given; with ``type`` the JSON body
+        as a value of that type, with ``decode`` what that function makes of the body. A second parameter gets a
+        ``HandlerContext``. Also possible while running; all members of a group must subscribe alike.
         """
+        checked = None if handler is None else self._handler(handler, batch_size, type, decode)
         if isinstance(expression, ClassFilter):
             wire_topic = self._add_class_subscription(topic, expression.class_name)
             self._uploads.add(wire_topic, expression)
         else:
             wire_topic = self._add_subscription(topic, expression, sql)
             self._uploads.remove(wire_topic)
-        if handler is not None:
-            self._handlers[unwrap_namespace(wire_topic, self.options.namespace)] = Handler(
-                handler, batch_size
-            )
+        if checked is not None:
+            self._handlers[unwrap_namespace(wire_topic, self.options.namespace)] = checked
         if self._instance.running:
             self._instance.tasks.start(self._subscribe_late(wire_topic), "subscribe")
+
+    def _handler(
+        self, function: Listener, batch_size: int | None, kind: Any = None, decode: Decode | None = None
+    ) -> Handler:
+        return Handler(function, batch_size, group=self.group, kind=kind, decode=decode)
 
     async def _subscribe_late(self, topic: str) -> None:
         await self._refresh_missing()
@@ -159,18 +170,22 @@ class PushConsumer(ConsumerBase):
         *,
         sql: bool = False,
         batch_size: int | None = None,
+        type: Any = None,  # noqa: A002 - as in ``subscribe``
+        decode: Decode | None = None,
     ) -> Callable[[F], F]:
         """Decorator: subscribe and call this function with the messages of the topic."""
 
         def decorate(function: F) -> F:
-            self.subscribe(topic, expression, function, sql=sql, batch_size=batch_size)
+            self.subscribe(
+                topic, expression, function, sql=sql, batch_size=batch_size, type=type, decode=decode
+            )
             return function
 
         return decorate
 
     def on_message(self, handler: Listener, *, batch_size: int | None = None) -> None:
         """The handler of every topic that has none of its own."""
-        self._default_handler = Handler(handler, batch_size)
+        self._default_handler = self._handler(handler, batch_size)
 
     def add_hook(self, hook: ConsumeHook) -> None:
         """Have ``hook`` called around each call of a handler. Before the start."""
@@ -188,8 +203,15 @@ class PushConsumer(ConsumerBase):
         if without:
             if self._handlers:
                 raise ClientStateError(f"no handler for topic {', '.join(without)}")
-            self._inbox = asyncio.Queue(_BUFFERED)
-            self._default_handler = Handler(self._offer, None)
+            self._inbox = Inbox(
+                take=self._observed.begin,
+                acknowledge=self._acknowledge,
+                give_back=self._give_back,
+                orderly=self.orderly,
+                relock=self._relock if self.orderly and not self.broadcasting else None,
+                now=self._clock.monotonic,
+                now_ms=self._clock.now_ms,
+            )
         if not self.broadcasting:
             topic = retry_topic(self.group)
             self._subscriptions[topic] = subscribe_by_tags(topic, "*", self._clock.now_ms())
@@ -209,12 +231,14 @@ class PushConsumer(ConsumerBase):
 
     def _build_services(self) -> None:
         options = self.options
-        wrap = self._with_hooks if self._hooks else None
+        wrap = self._observed.call if self._hooks else None
         if self.orderly:
             hooks = OrderlyHooks(
                 handler_for=self._handler_for,
                 commit=lambda held, offset: self._offsets.update(held.queue, offset, increase_only=False),
-                give_up=lambda message: self._send_back.send_copy(message, options.reconsume_max),
+                give_up=self._give_up,
+                failed=self._log_failure,
+                answer=self._answer,
                 relock=self._relock,
                 needs_lock=not self.broadcasting,
                 wrap=wrap,
@@ -235,27 +259,44 @@ class PushConsumer(ConsumerBase):
                 clock=self._clock,
                 workers=options.workers,
                 finish=self._finish,
-                finish_failed=self._finish_failed,
+                finish_other=self._finish_other,
                 wrap=wrap,
             )
 
     async def stop(self) -> None:
-        """Pull no more, let handlers end (``close_wait_s`` at most), store the offsets, leave the group."""
+        """Pull no more, let handlers end (``close_wait_s`` at most), store the offsets, leave the group.
+
+        Called by a handler it returns at once, and the rest happens when the handler is done.
+        """
         if not self._instance.running:
             return
         self._suspended = True
-        for done in list(self._offered):
-            done.cancel()  # messages the loop has not gone beyond are not acknowledged
+        if self._stopping is None:
+            self._stopping = self._life.start(self._stop(), "stop")
+        if not self._instance.tasks.owns(asyncio.current_task()):
+            await asyncio.shield(self._stopping)
+
+    @property
+    def handles_here(self) -> bool:
+        """Whether a handler of this consumer runs on the thread or task that asks."""
+        service = self._concurrent or self._orderly
+        return service is not None and HANDLING.get() is service
+
+    async def _stop(self) -> None:
+        if self._inbox is not None:
+            self._inbox.close()
         self._pops.drop_all()
         service = self._concurrent or self._orderly
         if service is not None:
             await service.stop(self.options.close_wait_s)
         await self._pops.settled(self.options.close_wait_s)
+        await self._call_back(self.options.on_revoked, self.queues)
         for held in self._held.values():
             held.drop()
         if self.orderly and not self.broadcasting:
             await self._persist_at_end()
-            await self._unlock(list(self._held), wait=True)
+            # A queue whose handler still runs keeps its lock until it expires: nobody else may run beside it.
+            await self._unlock([queue for queue, held in self._held.items() if not held.consuming], wait=True)
         await self._leave()
         if self._tracer is not None:
             await self._tracer.stop()
@@ -269,25 +310,46 @@ class PushConsumer(ConsumerBase):
         """Go on pulling."""
         self._suspended = False
 
-    async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+    def messages(self, *, auto_ack: bool = True) -> Cursor:
+        """Iterate over what comes: ``async for message in consumer.messages()``. Without handlers only.
+
+        Asking for the next message finishes the one before, unless ``message.ack()``, ``retry()`` or
+        ``dead_letter()`` did; with ``auto_ack=False`` only those do. The iteration ends when the consumer stops.
+        """
         if self._inbox is None:
             raise ClientStateError("a consumer with handlers, or one not started, cannot be iterated")
-        while True:
-            message, done = await self._inbox.get()
-            yield message
-            if not done.done():
-                done.set_result(None)
+        return Cursor(self._inbox, auto_ack)
 
-    async def _offer(self, message: ReceivedMessage) -> None:
-        """The handler behind ``async for``: ends when the loop asks for the next message."""
+    def __aiter__(self) -> Cursor:
+        return self.messages()
+
+    def _acknowledge_left(self) -> None:
+        if self._inbox is not None:
+            self._inbox.acknowledge_left(at_end=True)
+
+    def _acknowledge(self, held: ProcessQueue, message: ReceivedMessage) -> None:
+        """An iterated message is done."""
+        self._observed.end([message], SUCCESS)
+        if self._orderly is None:
+            self._finish(held, [message])
+            return
+        offset = held.commit()
+        if offset >= 0 and not held.dropped:
+            self._offsets.update(held.queue, offset, increase_only=False)
+
+    async def _give_back(
+        self, held: ProcessQueue, message: ReceivedMessage, delay_level: int, reason: str
+    ) -> None:
+        """An iterated message comes again."""
+        outcome = Outcome(0, delay_level, RetryLater(reason, delay_level=delay_level), reason)
+        self._observed.end([message], outcome)
+        if self._orderly is None:
+            await self._finish_other(held, [message], outcome)
+            return
+        pause_s = await self._orderly.again(held, [message], outcome)
+        held.suspended_until = self._clock.monotonic() + pause_s
         assert self._inbox is not None
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._offered.add(done)
-        try:
-            await self._inbox.put((message, done))
-            await done
-        finally:
-            self._offered.discard(done)
+        self._inbox.wake()
 
     # -- pulling ---------------------------------------------------------------------------------------
 
@@ -305,52 +367,66 @@ class PushConsumer(ConsumerBase):
         self._instance.tasks.start(self._pull_forever(held), f"pull-{held.queue.topic}-{held.queue.queue_id}")
 
     async def _pull_forever(self, held: ProcessQueue) -> None:
-        options = self.options
-        while not held.dropped:
-            if self._suspended or held.paused:
-                held.last_pull_ms = self._clock.now_ms()
-                await asyncio.sleep(_PAUSED_S)
-                continue
-            if held.full:
-                held.last_pull_ms = self._clock.now_ms()
-                await held.wait_for_room()
-                continue
-            topic = held.queue.topic
-            subscription = self._announced.get(topic) or self._subscriptions.get(topic)
-            if subscription is None:
-                await asyncio.sleep(options.pull_error_pause_s)
-                continue
-            held.last_pull_ms = self._clock.now_ms()
-            flags = PullFlag.SUSPEND
-            committed = 0
-            if not self.broadcasting:
-                committed = self._offsets.offsets.get(held.queue, 0)
-                if committed > 0:
-                    flags |= PullFlag.COMMIT_OFFSET
-            if options.post_subscription and not subscription.class_filter_mode:
-                flags |= PullFlag.SUBSCRIPTION
+        while not held.ending:
             try:
-                result = await self._puller.pull(
-                    held.queue, held.next_offset, subscription, flags=flags, commit_offset=committed
-                )
-            except FlowControl:
-                await asyncio.sleep(_FLOW_CONTROL_S)
-                continue
-            except OrbitError as error:
-                if not held.dropped:
-                    if isinstance(error, SubscriptionNotExist | SubscriptionNotLatest):
-                        await self._instance.heartbeat()  # the broker forgot us, or heard of us too long ago
-                    elif subscription.class_filter_mode:
-                        await self._find_filter_servers(topic)
-                    logger.warning(
-                        "pull failed queue=%s offset=%d error=%s", held.queue, held.next_offset, error
-                    )
-                    await asyncio.sleep(options.pull_error_pause_s)
-                continue
-            if not held.dropped:
-                await self._pulled(held, result)
-                if options.pull_interval_s:
-                    await asyncio.sleep(options.pull_interval_s)
+                await self._pull_once(held)
+            except Exception:  # a queue must not stand still for a bug in what reads its messages
+                logger.exception("pull failed queue=%s offset=%d", held.queue, held.next_offset)
+                await asyncio.sleep(self.options.pull_error_pause_s)
+
+    async def _pull_once(self, held: ProcessQueue) -> None:
+        options = self.options
+        held.last_pull_ms = self._clock.now_ms()
+        if self._suspended or held.paused:
+            await asyncio.sleep(_PAUSED_S)
+            return
+        if held.full:
+            self._log_full(held)
+            await held.wait_for_room()
+            held.last_pull_ms = self._clock.now_ms()
+            return
+        topic = held.queue.topic
+        subscription = self._announced.get(topic) or self._subscriptions.get(topic)
+        if subscription is None:
+            await asyncio.sleep(options.pull_error_pause_s)
+            return
+        flags = PullFlag.SUSPEND
+        committed = 0
+        if not self.broadcasting:
+            committed = self._offsets.offsets.get(held.queue, 0)
+            if committed > 0:
+                flags |= PullFlag.COMMIT_OFFSET
+        if options.post_subscription and not subscription.class_filter_mode:
+            flags |= PullFlag.SUBSCRIPTION
+        try:
+            result = await self._puller.pull(
+                held.queue, held.next_offset, subscription, flags=flags, commit_offset=committed
+            )
+        except FlowControl:
+            await asyncio.sleep(_FLOW_CONTROL_S)
+            return
+        except OrbitError as error:
+            if subscription.class_filter_mode and not held.ending:
+                await self._find_filter_servers(topic)
+            await self._pull_failed(held, error)
+            return
+        if not held.ending:
+            await self._pulled(held, result)
+            if options.pull_interval_s:
+                await asyncio.sleep(options.pull_interval_s)
+
+    def _log_full(self, held: ProcessQueue) -> None:
+        self._instance.log_limits.log(
+            logger,
+            logging.INFO,
+            ("full", held.queue.topic),
+            "cache full, pulling pauses queue=%s count=%d bytes=%d first=%d last=%d",
+            held.queue,
+            held.count,
+            held.size,
+            held.first_offset(),
+            held.max_offset,
+        )
 
     async def _find_filter_servers(self, topic: str) -> None:
         """One is new, or was started again and knows nothing of our class."""
@@ -377,6 +453,9 @@ class PushConsumer(ConsumerBase):
                 self._offsets.update(held.queue, result.next_offset)
             return
         held.put(messages)
+        if self._inbox is not None:
+            self._inbox.put(held, messages)
+            return
         if self._orderly is not None:
             self._orderly.submit(held)
             return
@@ -386,10 +465,10 @@ class PushConsumer(ConsumerBase):
         self._consume(held, list[ReceivedMessage](messages))
 
     def _consume(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:
-        assert self._concurrent is not None
-        if len(self._handlers) <= 1 and self._default_handler is None:
-            self._concurrent.submit(held, next(iter(self._handlers.values())), messages)
+        if self._inbox is not None:
+            self._inbox.put(held, messages)
             return
+        assert self._concurrent is not None
         # Messages of one pull belong to one topic, but for the retry topic, where they may be of any.
         start = 0
         handler = self._handler_for(messages[0])
@@ -407,30 +486,8 @@ class PushConsumer(ConsumerBase):
     def _handler_for(self, message: ReceivedMessage) -> Handler:
         handler = self._handlers.get(message.topic) or self._default_handler
         if handler is None:
-            handler = Handler(
-                _no_handler, None
-            )  # of a topic no longer subscribed: comes again, to a member that is
+            return _NO_HANDLER  # of a topic no longer subscribed: comes again, to a member that is
         return handler
-
-    async def _with_hooks(
-        self, messages: list[ReceivedMessage], call: Callable[[], Awaitable[Outcome]]
-    ) -> Outcome:
-        context = ConsumeContext(self.group, messages, started_ms=self._clock.now_ms())
-        for hook in self._hooks:
-            _guard(hook.before_consume, context)
-        try:
-            outcome = await call()
-            context.success = outcome.done == -1
-            context.error = outcome.error
-        except BaseException as error:  # cancelled at the end of the consumer
-            context.error = error
-            raise
-        finally:
-            failed = "EXCEPTION" if context.error is not None else "RECONSUME_LATER"
-            context.status = "SUCCESS" if context.success else failed
-            for hook in reversed(self._hooks):
-                _guard(hook.after_consume, context)
-        return outcome
 
     # -- after the handler -----------------------------------------------------------------------------
 
@@ -442,32 +499,91 @@ class PushConsumer(ConsumerBase):
         if offset >= 0 and not held.dropped:
             self._offsets.update(held.queue, offset)
 
-    async def _finish_failed(
+    async def _finish_other(
         self, held: ProcessQueue, messages: list[ReceivedMessage], outcome: Outcome
     ) -> None:
+        """After a handler that did not simply succeed."""
+        if outcome.reply is not None:
+            await self._answer(messages, outcome)
         finished = list(messages if outcome.done < 0 else messages[: outcome.done])
+        again: list[ReceivedMessage] = []
+        failed = messages[len(finished) :]
+        if failed:
+            self._log_failure(failed, outcome)
         if isinstance(held, PopQueue):
             self._finish(held, finished)
             held.remove(messages)
-            self._pops.failed(messages[len(finished) :], outcome.delay_level)
+            self._pops.failed(failed, outcome.delay_level)
             return
-        again: list[ReceivedMessage] = []
-        for message in messages[len(finished) :]:
+        for message in failed:
             if self.broadcasting:
-                logger.warning("failed message dropped, broadcasting has no retry id=%s", message.message_id)
+                self._log_event("failed message dropped, broadcasting has no retry", message, outcome)
                 finished.append(message)
-            elif not held.holds(message) or await self._send_back.send_back(message, outcome.delay_level):
+            elif not held.holds(message) or await self._send_again(message, outcome):
                 finished.append(message)
             else:
                 message.reconsume_times += 1
                 again.append(message)
         self._finish(held, finished)
-        if again and not held.dropped:
+        if again and not held.ending:
             self._instance.tasks.start(self._consume_again(held, again), "consume-again")
+
+    async def _send_again(self, message: ReceivedMessage, outcome: Outcome) -> bool:
+        """Give a failed message to the broker for another try, or for the dead letters."""
+        limit = self._send_back.reconsume_max
+        if message.reconsume_times >= limit or outcome.delay_level < 0:
+            self._log_event("dead letter", message, outcome)
+        if outcome.reason:  # the broker's own copy has no place for it
+            return await self._send_back.send_copy(message, limit, outcome)
+        return await self._send_back.send_back(message, outcome.delay_level)
+
+    async def _give_up(self, message: ReceivedMessage, outcome: Outcome) -> bool:
+        """Orderly: out of the way of the others, to the dead letters."""
+        self._log_event("dead letter", message, outcome)
+        return await self._send_back.send_copy(message, self.options.reconsume_max, outcome)
+
+    async def _answer(self, messages: list[ReceivedMessage], outcome: Outcome) -> None:
+        """Send what the handler of a request returned. A reply that cannot be sent is the asker's time-out."""
+        try:
+            await self._send_back.reply(messages[0], outcome.reply)
+        except (OrbitError, TypeError) as error:
+            logger.warning("reply not sent id=%s error=%s", messages[0].message_id, error)
+
+    def _log_event(self, event: str, message: ReceivedMessage, outcome: Outcome) -> None:
+        logger.warning(
+            "%s group=%s topic=%s id=%s keys=%s attempt=%d reason=%s",
+            event,
+            self.group,
+            message.topic,
+            message.message_id,
+            ",".join(message.keys),
+            message.attempt,
+            outcome.reason or (repr(outcome.error) if outcome.error is not None else "asked for"),
+        )
+
+    def _log_failure(self, messages: list[ReceivedMessage], outcome: Outcome) -> None:
+        """One line, with a traceback where there is one, for each kind of failure and while."""
+        if isinstance(outcome.error, RetryLater):
+            return  # asked for, not an accident
+        message, error = messages[0], outcome.error
+        handler = self._handler_of(message.topic)
+        self._instance.log_limits.log_error(
+            logger,
+            ("handler", message.topic, type(error)),
+            "handler failed, message comes again handler=%s topic=%s id=%s keys=%s attempt=%d",
+            "" if handler is None else name_of(handler.function),
+            message.topic,
+            message.message_id,
+            ",".join(message.keys),
+            message.attempt,
+            error=error,
+        )
 
     async def _consume_again(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         await asyncio.sleep(_LOCAL_RETRY_S)
-        if not held.dropped and self._concurrent is not None:
+        if self._inbox is not None and not held.ending:
+            self._inbox.put(held, messages)
+        elif not held.ending and self._concurrent is not None:
             for message in messages:
                 self._concurrent.submit(held, self._handler_for(message), [message])
 
@@ -477,7 +593,7 @@ class PushConsumer(ConsumerBase):
         for held in list(self._held.values()):
             for _ in range(_EXPIRED_PER_ROUND):
                 first = held.first()
-                if first is None or not first.consume_started_ms or held.dropped:
+                if first is None or not first.consume_started_ms or held.ending:
                     break
                 if self._clock.now_ms() - first.consume_started_ms <= limit_ms:
                     break
@@ -523,14 +639,16 @@ class PushConsumer(ConsumerBase):
             held.last_lock_ms = self._clock.now_ms()
         return held.locked
 
-    async def _before_release(self, held: ProcessQueue) -> None:
-        """Orderly: wait for the handler at work, or the next owner would run beside it."""
+    async def _before_release(self, held: ProcessQueue) -> bool:
+        """Orderly: the handler at work must end first, or the next owner would run beside it. The rebalance waits a
+        moment and comes back; the lock stays ours meanwhile."""
         if self._orderly is None:
-            return
+            return True
         for _ in range(50):
-            if not held.consuming or not held.runner_active:
-                return
+            if not held.consuming and not held.runner_active:
+                return True
             await asyncio.sleep(0.01)
+        return False
 
     def _queues_changed(self, topic: str, queues: list[MessageQueue], mine: list[MessageQueue]) -> None:
         options = self.options
@@ -552,6 +670,9 @@ class PushConsumer(ConsumerBase):
 
 def _no_handler(message: ReceivedMessage) -> None:
     raise LookupError(f"no handler for topic {message.topic}")
+
+
+_NO_HANDLER: Final = Handler(_no_handler, None)
 
 
 def _guard(function: Callable[..., Any], *arguments: Any) -> None:

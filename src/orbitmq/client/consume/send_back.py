@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
+from typing import Any, Final
 
-from orbitmq.client.message import ReceivedMessage
+from orbitmq.client.bodies import json_bytes
+from orbitmq.client.consume.handlers import Outcome
+from orbitmq.client.message import Message, ReceivedMessage
 from orbitmq.client.net.instance import ClientInstance
 from orbitmq.client.options import ConsumerOptions, ProducerOptions
 from orbitmq.client.produce.sender import Outgoing, Sender
@@ -21,6 +23,9 @@ logger = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 5.0
 RETRIES_MAX: Final = 16
+REASON: Final = "RETRY_REASON"
+"""Property that says why a message comes again or is a dead letter."""
+_REASON_MAX: Final = 500
 
 
 class SendBack:
@@ -31,7 +36,7 @@ class SendBack:
     ) -> None:
         self._instance = instance
         self._group = group
-        self._reconsume_max = RETRIES_MAX if reconsume_max < 0 else reconsume_max
+        self.reconsume_max = RETRIES_MAX if reconsume_max < 0 else reconsume_max
         sender_options = ProducerOptions(
             namespace="",
             credentials=options.credentials,
@@ -48,18 +53,24 @@ class SendBack:
             delay_level=delay_level,
             origin_msg_id=message.message_id,
             origin_topic=_origin_topic(message),
-            max_reconsume_times=self._reconsume_max,
+            max_reconsume_times=self.reconsume_max,
             broker_name=message.queue.broker_name,
         )
         try:
             address = self._instance.book.master_address(message.queue.broker_name) or message.store_host
             await self._instance.ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, header, timeout_s=TIMEOUT_S)
         except OrbitError as error:
-            logger.warning("message not sent back, sending a copy id=%s error=%s", message.message_id, error)
-            return await self.send_copy(message, self._reconsume_max)
+            self._instance.log_limits.warning(
+                logger,
+                ("send-back", message.queue.broker_name),
+                "message not sent back, sending a copy id=%s error=%s",
+                message.message_id,
+                error,
+            )
+            return await self.send_copy(message, self.reconsume_max, Outcome(0, delay_level))
         return True
 
-    async def send_copy(self, message: ReceivedMessage, reconsume_max: int) -> bool:
+    async def send_copy(self, message: ReceivedMessage, reconsume_max: int, outcome: Outcome) -> bool:
         """Send the message to the retry topic as a new one; the broker sees when it was too often."""
         topic = retry_topic(self._group)
         pairs = dict(message.properties)
@@ -67,7 +78,12 @@ class SendBack:
             pairs.pop(name.value, None)
         pairs[Property.RETRY_TOPIC.value] = _origin_topic(message)
         pairs.setdefault(Property.ORIGIN_MESSAGE_ID.value, message.message_id)
-        pairs[Property.DELAY.value] = str(3 + message.reconsume_times)
+        level = outcome.delay_level
+        pairs[Property.DELAY.value] = str(level if level > 0 else 3 + message.reconsume_times)
+        if level < 0:
+            reconsume_max = 0  # any number of tries is one too many
+        if outcome.reason:
+            pairs[REASON] = outcome.reason.replace("\x01", " ").replace("\x02", " ")[:_REASON_MAX]
         outgoing = Outgoing(
             topic,
             message.body,
@@ -79,9 +95,23 @@ class SendBack:
         try:
             await self._sender.send(outgoing)
         except OrbitError as error:
-            logger.warning("copy not sent id=%s error=%s", message.message_id, error)
+            self._instance.log_limits.warning(
+                logger,
+                ("copy", message.queue.broker_name),
+                "copy not sent id=%s error=%s",
+                message.message_id,
+                error,
+            )
             return False
         return True
+
+    async def reply(self, message: ReceivedMessage, value: Any) -> None:
+        """Answer a request with what its handler returned: bytes, text, a message made by ``reply``, else JSON."""
+        answer = value
+        if not isinstance(value, Message):
+            body = value if isinstance(value, bytes | str) else json_bytes(value)
+            answer = message.reply(body)
+        await self._sender.send(self._sender.prepare(answer))
 
 
 def _origin_topic(message: ReceivedMessage) -> str:

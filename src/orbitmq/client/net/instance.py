@@ -14,12 +14,14 @@ from ipaddress import ip_address
 from typing import Final, Protocol
 
 from orbitmq.client.errors import ClientClosedError, ClientStateError, ForkedError, add_hint
+from orbitmq.client.net.log_limits import LogLimits
 from orbitmq.client.net.name_server_lookup import is_page, look_up
 from orbitmq.client.net.routes import RouteBook, split_name_servers
 from orbitmq.client.net.signing import sign
 from orbitmq.client.options import ClientOptions
 from orbitmq.codes import RequestCode, ResponseCode
-from orbitmq.errors import ConnectionLostError, OrbitError, TopicNotFound, error_for_code
+from orbitmq.errors import ConnectFailedError, OrbitError, RequestTimeoutError, TopicNotFound, error_for_code
+from orbitmq.model.names import AUTO_CREATE_TOPIC
 from orbitmq.model.route import MASTER_ID
 from orbitmq.record.ids import UniqueKeys
 from orbitmq.runtime.clock import Clock, month_of
@@ -40,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 _GREETING_WAITS_S: Final = (0.05, 0.2, 0.5, 1.0, 1.0, 2.0, 2.0, 5.0, 5.0, 10.0)
 """After a lost connection; then the heartbeat timer goes on."""
+_REFRESH_SPACING_S: Final = 0.2
+_READY_PAUSE_S: Final = 0.1
 _serial: Final = itertools.count(1)
 """Only makes client ids of one process differ."""
 
@@ -95,8 +99,13 @@ class ClientInstance:
         self._stopped = False
         self.tasks = TaskOwner("client")
         self.book = RouteBook(
-            self.name_servers, self._ask_name_server, self._look_up_name_servers if self._page else None
+            self.name_servers,
+            self._ask_name_server,
+            self.tasks,
+            self._look_up_name_servers if self._page else None,
         )
+        self.log_limits = LogLimits(clock.monotonic)
+        self._refreshed_at: dict[str, float] = {}
         self.broker_versions: dict[str, int] = {}
         """Version each broker address gave with its last heartbeat."""
         self._greeting: set[str] = set()
@@ -210,10 +219,10 @@ class ClientInstance:
             self.name_servers[:] = found
 
     def master(self, broker_name: str) -> str:
-        """The address of a master. Raises ``ConnectionLostError`` when no route names one."""
+        """The address of a master. Raises ``ConnectFailedError`` when no route names one."""
         address = self.book.master_address(broker_name)
         if address is None:
-            raise ConnectionLostError(f"no master of broker {broker_name} is known")
+            raise ConnectFailedError(f"no master of broker {broker_name} is known")
         return address
 
     async def address_for(self, broker_name: str, topic: str) -> str:
@@ -223,7 +232,7 @@ class ClientInstance:
             await self.book.refresh(topic)
             address = self.book.any_address(broker_name)
         if address is None:
-            raise ConnectionLostError(f"no address of broker {broker_name} is known")
+            raise ConnectFailedError(f"no address of broker {broker_name} is known")
         return address
 
     # -- routes and heartbeats -------------------------------------------------------------------------
@@ -236,9 +245,66 @@ class ClientInstance:
             except TopicNotFound:
                 logger.debug("name server knows no route topic=%s", topic)
             except OrbitError as error:
-                logger.warning("route not refreshed topic=%s error=%s", topic, error)
+                self._not_refreshed(topic, error)
         if self.on_routes is not None:
             self.on_routes()
+
+    def _not_refreshed(self, topic: str, error: OrbitError) -> None:
+        key = ("route", type(error))
+        self.log_limits.warning(logger, key, "route not refreshed topic=%s error=%s", topic, error)
+
+    def refresh_soon(self, topic: str) -> None:
+        """Ask for a route in the background, because a request failed as if it was out of date. At most once in
+        ``_REFRESH_SPACING_S``, however many requests fail."""
+        now = self.clock.monotonic()
+        if not self.running or now - self._refreshed_at.get(topic, -1e9) < _REFRESH_SPACING_S:
+            return
+        self._refreshed_at[topic] = now
+        self.tasks.start(self._refresh_one(topic), "refresh-route")
+
+    async def _refresh_one(self, topic: str) -> None:
+        before = self.book.route(topic)
+        try:
+            await self.book.refresh(topic)
+        except OrbitError as error:
+            if not isinstance(error, TopicNotFound):
+                self._not_refreshed(topic, error)
+            return
+        if self.book.route(topic) is not before:
+            self.heartbeat_to_new_brokers()
+            if self.on_routes is not None:
+                self.on_routes()
+
+    async def wait_ready(self, topics: list[str], timeout_s: float, new_queues: int = 0) -> None:
+        """Return when the routes of the topics are known and a broker of each answers. Raises
+        ``RequestTimeoutError``, its cause the last failure."""
+        self.check_running()
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        failure: OrbitError | None = None
+        try:
+            async with asyncio.timeout_at(deadline):
+                while True:
+                    try:
+                        for topic in topics or [AUTO_CREATE_TOPIC]:
+                            await self._check_ready(topic, new_queues)
+                        return
+                    except ClientStateError:
+                        raise
+                    except OrbitError as error:
+                        failure = error
+                    await asyncio.sleep(_READY_PAUSE_S)
+        except TimeoutError:
+            raise RequestTimeoutError(f"not ready within {timeout_s:g} s: {failure}") from failure
+
+    async def _check_ready(self, topic: str, new_queues: int) -> None:
+        if new_queues:
+            await self.book.for_publish(topic, new_queues)
+        route = self.book.route(topic) or await self.book.refresh(topic)
+        for data in route.broker_datas:
+            for address in data.broker_addrs.values():
+                await self.rpc.connection(address)
+                return
+        raise ConnectFailedError(f"no broker of topic {topic} is known")
 
     async def heartbeat(self) -> None:
         """Tell every known broker that we are here."""
@@ -303,7 +369,10 @@ class ClientInstance:
             answer = await self.ask(address, RequestCode.HEART_BEAT, HeartBeatRequest(), body)
             self.broker_versions[address] = answer.version
         except OrbitError as error:
-            logger.info("heartbeat failed broker=%s error=%s", address, error)
+            key = ("heartbeat", address)
+            self.log_limits.log(
+                logger, logging.INFO, key, "heartbeat failed broker=%s error=%s", address, error
+            )
 
     async def _unregister(self) -> None:
         producer, consumer = self._member.producer_data(), self._member.consumer_data()

@@ -9,11 +9,12 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from orbitmq.client.errors import ClientStateError, NameServerError, NoRouteError
+from orbitmq.client.errors import ClientClosedError, ClientStateError, NameServerError, NoRouteError
 from orbitmq.codes import RequestCode, ResponseCode
 from orbitmq.errors import BrokerError, OrbitError, TopicNotFound, error_for_code
 from orbitmq.model.names import AUTO_CREATE_TOPIC
 from orbitmq.model.route import MASTER_ID, BrokerData, MessageQueue, TopicRoute
+from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.wire.bodies import decode_route
 from orbitmq.wire.frame import Frame
 from orbitmq.wire.header import Header
@@ -37,15 +38,16 @@ def split_name_servers(text: str) -> list[str]:
 class RouteBook:
     """Routes by topic and broker addresses by name. Owned by one event loop."""
 
-    def __init__(self, name_servers: list[str], ask: Ask, find: Find | None = None) -> None:
+    def __init__(self, name_servers: list[str], ask: Ask, tasks: TaskOwner, find: Find | None = None) -> None:
         """``find`` is asked for name servers while none is known."""
         self._servers = name_servers
+        self._tasks = tasks
         self._find = find
         self._ask = ask
         self._chosen = 0
         self._routes: dict[str, TopicRoute] = {}
         self._brokers: dict[str, BrokerData] = {}
-        self._fetching: dict[str, asyncio.Future[TopicRoute | OrbitError]] = {}
+        self._fetching: dict[tuple[str, int], asyncio.Task[TopicRoute | OrbitError]] = {}
         self.publish: dict[str, list[MessageQueue]] = {}
         """Queues to send to, by topic."""
         self.subscribe: dict[str, list[MessageQueue]] = {}
@@ -86,39 +88,53 @@ class RouteBook:
 
     async def refresh(self, topic: str) -> TopicRoute:
         """Ask the name server now. Raises ``TopicNotFound`` (the old route stays) or ``NameServerError``."""
-        waiting = self._fetching.get(topic)
-        if waiting is None:
-            waiting = self._fetching[topic] = asyncio.get_running_loop().create_future()
-            outcome: TopicRoute | OrbitError = NameServerError("the refresh was cancelled")
+        return await self._shared(topic, 0)
+
+    async def _shared(self, topic: str, new_queues: int) -> TopicRoute:
+        """One question for all who ask at the same time. It has a task of its own: a caller that is cancelled or out
+        of time ends nobody else's wait."""
+        key = (topic, new_queues)
+        task = self._fetching.get(key)
+        if task is None:
+            if self._tasks.closed:
+                raise ClientClosedError("the client is stopped")
+            task = self._tasks.start(self._refresh(topic, new_queues), "route")
+            self._fetching[key] = task
+            task.add_done_callback(lambda _: self._fetching.pop(key, None))
+        try:
+            outcome = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():  # only the end of the client does that
+                raise ClientClosedError("the client was stopped") from None
+            raise
+        if isinstance(outcome, OrbitError):
+            raise outcome.with_traceback(None)
+        return outcome
+
+    async def _refresh(self, topic: str, new_queues: int) -> TopicRoute | OrbitError:
+        """A route, or why there is none. ``new_queues`` above 0: of a topic to be created with that many."""
+        try:
             try:
                 route = await self._fetch(topic)
-                self._keep(topic, route)
-                outcome = route
-            except OrbitError as error:
-                outcome = error
-            finally:
-                del self._fetching[topic]
-                waiting.set_result(outcome)
-        else:
-            outcome = await asyncio.shield(waiting)
-        if isinstance(outcome, OrbitError):
-            raise outcome
-        return outcome
+            except TopicNotFound:
+                if not new_queues:
+                    raise
+                try:
+                    template = await self._fetch(AUTO_CREATE_TOPIC)
+                except BrokerError:
+                    raise NoRouteError(f"no route to topic {topic}") from None
+                route = _as_new_topic(template, new_queues)
+        except OrbitError as error:
+            return error
+        self._keep(topic, route)
+        return route
 
     async def for_publish(self, topic: str, default_queues: int) -> list[MessageQueue]:
         """The queues to send to. A topic nobody knows gets the queues the broker would create it with."""
         queues = self.publish.get(topic)
-        if queues:
-            return queues
-        try:
-            await self.refresh(topic)
-        except TopicNotFound:
-            try:
-                template = await self._fetch(AUTO_CREATE_TOPIC)
-            except BrokerError:
-                raise NoRouteError(f"no route to topic {topic}") from None
-            self._keep(topic, _as_new_topic(template, default_queues))
-        queues = self.publish.get(topic)
+        if not queues:
+            await self._shared(topic, default_queues)
+            queues = self.publish.get(topic)
         if not queues:
             raise NoRouteError(f"topic {topic} has no queue that can be written")
         return queues

@@ -28,11 +28,11 @@ from collections.abc import Coroutine, Iterable
 from typing import Any, Final, Protocol, TypeVar
 
 from orbitmq.client.message import Message, SendResult
-from orbitmq.client.produce.producer import Producer, QueueSelector, per_message
+from orbitmq.client.produce.producer import Producer, QueueSelector, per_message, selector_of
 from orbitmq.client.produce.queue_picker import select_by_hash
-from orbitmq.client.produce.sender import Attempted, Outgoing
+from orbitmq.client.produce.sender import Attempted, Outgoing, Selector
 from orbitmq.codes import FrameFlag
-from orbitmq.errors import BrokerError, ConnectionLostError, RequestTimeoutError
+from orbitmq.errors import BrokerError, ConnectFailedError, ConnectionLostError, RequestTimeoutError
 from orbitmq.model.route import MessageQueue
 from orbitmq.runtime.clock import Clock
 from orbitmq.transport.client import split_address
@@ -91,7 +91,8 @@ class BlockingConnection:
     __slots__ = ("_clock", "_decoder", "_opaque", "_patience", "_remote", "_socket", "_waits_s", "used_at")
 
     def __init__(self, address: str, connect_timeout_s: float, clock: Clock, patience: Patience) -> None:
-        """Raises ``ConnectionLostError``."""
+        """Raises ``ConnectFailedError``."""
+        host = split_address(address)
         self._patience = patience
         self._clock = clock
         self._remote = address
@@ -100,12 +101,12 @@ class BlockingConnection:
         self._waits_s = -1.0
         self.used_at = clock.monotonic()
         try:
-            self._socket = socket.create_connection(split_address(address), connect_timeout_s)
+            self._socket = socket.create_connection(host, connect_timeout_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             # Blocking, with the kernel keeping the time: Python's own time-outs cost a poll before each call.
             self._socket.settimeout(None)
         except (OSError, ValueError) as error:  # ValueError: a host name no resolver can take
-            raise ConnectionLostError(f"cannot connect to {address}: {error}") from None
+            raise ConnectFailedError(f"cannot connect to {address}: {error}") from None
 
     def close(self) -> None:
         self._socket.close()
@@ -139,6 +140,8 @@ class BlockingConnection:
                 if self._decoder.error is not None:
                     raise ConnectionLostError(f"{self._remote} sent rubbish: {self._decoder.error}")
                 self._check(deadline)
+        except ConnectionLostError:
+            raise
         except BlockingIOError:
             raise RequestTimeoutError(f"no answer from {self._remote} within {timeout_s:g} s") from None
         except OSError as error:
@@ -214,14 +217,18 @@ class BlockingSends:
         *,
         queue: MessageQueue | None = None,
         select: QueueSelector | None = None,
+        argument: Any = None,
         timeout_s: float | None = None,
     ) -> SendResult:
         """As ``Producer.send``."""
         producer = self._producer
         if not self._possible or producer._hooks or producer._accumulator is not None:
-            return self._run(producer.send(message, queue=queue, select=select, timeout_s=timeout_s))
+            return self._run(
+                producer.send(message, queue=queue, select=select, argument=argument, timeout_s=timeout_s)
+            )
+        chosen = None if select is None else selector_of(select, message, argument)
         outgoing = self._sender.prepare(message)
-        return self._send(outgoing, queue, message.shard_key, select, timeout_s)
+        return self._send(outgoing, queue, message.shard_key, chosen, timeout_s)
 
     def send_batch(
         self,
@@ -244,7 +251,7 @@ class BlockingSends:
         outgoing: Outgoing,
         queue: MessageQueue | None,
         shard_key: str,
-        select: QueueSelector | None,
+        select: Selector | None,
         timeout_s: float | None,
     ) -> SendResult:
         instance, sender = self._instance, self._sender

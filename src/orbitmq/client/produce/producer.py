@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import lru_cache
+from inspect import signature
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack, cast
 
 import msgspec
 
@@ -18,8 +20,13 @@ from orbitmq.client.options import ProducerOptions, build_options
 from orbitmq.client.produce.accumulator import Accumulator
 from orbitmq.client.produce.queue_picker import select_by_hash
 from orbitmq.client.produce.request_reply import Requests
-from orbitmq.client.produce.sender import Outgoing, SendContext, Sender, SendHook
-from orbitmq.client.produce.transactions import LocalTransaction, TransactionCheck, Transactions
+from orbitmq.client.produce.sender import Outgoing, Selector, SendContext, Sender, SendHook
+from orbitmq.client.produce.transactions import (
+    LocalTransaction,
+    TransactionBlock,
+    TransactionCheck,
+    Transactions,
+)
 from orbitmq.client.settings import ProducerSettings
 from orbitmq.codes import RequestCode
 from orbitmq.errors import MessageIllegal
@@ -40,11 +47,14 @@ from orbitmq.wire.headers import (
 if TYPE_CHECKING:
     from orbitmq.client.trace import TraceDispatcher
 
-__all__ = ["Producer", "QueueSelector", "per_message"]
+__all__ = ["Producer", "QueueSelector", "per_message", "selector_of"]
 
 logger = logging.getLogger(__name__)
 
-QueueSelector = Callable[[list[MessageQueue]], MessageQueue]
+QueueSelector = (
+    Callable[[list[MessageQueue]], MessageQueue] | Callable[[list[MessageQueue], Message, Any], MessageQueue]
+)
+T = TypeVar("T")
 _BATCH_ENTRY_OVERHEAD: Final = 22
 
 
@@ -75,6 +85,7 @@ class Producer:
         self._instance = ClientInstance(self, name_servers, self.options, clock=clock)
         self._sender = Sender(self._instance, self.group, self.options)
         self._calls = UserCalls(self.options.check_threads, f"orbitmq-{self.group}")
+        self._workers = UserCalls(2, f"orbitmq-{self.group}-compress")
         self._transactions = Transactions(self._instance, self._sender, check, self._calls)
         self._requests = Requests(self._instance, self._sender)
         self._hooks: list[SendHook] = []
@@ -91,7 +102,9 @@ class Producer:
         """Open for sends. Brokers are contacted when the first topic is used."""
         self._instance.start()
         if self.options.batch_linger_s > 0:
-            self._accumulator = Accumulator(self.options, self._instance.tasks, self._send_accumulated)
+            self._accumulator = Accumulator(
+                self.options, self._instance.tasks, self._send_accumulated, self._sender.entry
+            )
         if self.options.trace:
             from orbitmq.client.trace import start_send_tracer
 
@@ -110,6 +123,7 @@ class Producer:
             await self._tracer.stop()
         await self._instance.stop()
         self._calls.close()
+        self._workers.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -132,53 +146,75 @@ class Producer:
         *,
         queue: MessageQueue | None = None,
         select: QueueSelector | None = None,
+        argument: Any = None,
         timeout_s: float | None = None,
     ) -> SendResult:
         """Store one message. Start many at once (``asyncio.gather``) for throughput.
 
         Goes to ``queue``, to the one ``select`` chooses, to that of ``message.shard_key``, else to each in turn. In
-        the last case a failure is tried again on another broker. Raises ``SendFailed``, ``NoRouteError``,
+        the last case a failure is tried again on another broker. ``select`` gets the queues, or queues, message and
+        ``argument``. Raises ``SendFailed``, ``NoRouteError``,
         ``NameServerError``, or the ``BrokerError`` of a refusal.
         """
         if self._accumulator is not None and queue is None and select is None and Accumulator.takes(message):
             return await self._accumulator.add(message)
-        if self._hooks:
-            return await self._send_hooked(message, queue, select, timeout_s)
-        return await self._sender.send(
-            self._sender.prepare(message),
-            queue=queue,
-            shard_key=message.shard_key,
-            select=select,
-            timeout_s=timeout_s,
-        )
+        chosen = None if select is None else selector_of(select, message, argument)
+        if not self._hooks:
+            # Hot path.
+            sender = self._sender
+            outgoing = await self._prepare(message) if sender.is_costly(message) else sender.prepare(message)
+            return await sender.send(
+                outgoing, queue=queue, shard_key=message.shard_key, select=chosen, timeout_s=timeout_s
+            )
 
-    async def _send_hooked(
-        self,
-        message: Message,
-        queue: MessageQueue | None,
-        select: QueueSelector | None,
-        timeout_s: float | None,
-    ) -> SendResult:
-        message = msgspec.structs.replace(message, properties=dict(message.properties))
-        context = SendContext(self.group, [message], started_ms=self._clock.now_ms())
-        self._run_hooks("before_send", context)
-        outgoing = self._sender.prepare(message)
-        context.unique_key = outgoing.unique_key
-        try:
-            context.result = await self._sender.send(
+        async def send(messages: list[Message], context: SendContext | None) -> SendResult:
+            [changed] = messages
+            outgoing = await self._prepare(changed, context=context)
+            return await self._sender.send(
                 outgoing,
                 queue=queue,
-                shard_key=message.shard_key,
-                select=select,
+                shard_key=changed.shard_key,
+                select=chosen,
                 timeout_s=timeout_s,
                 context=context,
             )
+
+        return await self._observed("send", [message], send)
+
+    async def _prepare(
+        self, message: Message, extra: dict[str, str] | None = None, context: SendContext | None = None
+    ) -> Outgoing:
+        """``Sender.prepare``; a large body is compressed on a thread, or the loop would stand still for it."""
+        if self._sender.is_costly(message):
+            outgoing: Outgoing = await self._workers.in_thread(self._sender.prepare, message, extra)
+        else:
+            outgoing = self._sender.prepare(message, extra)
+        if context is not None:
+            context.unique_key = outgoing.unique_key
+        return outgoing
+
+    async def _observed(
+        self,
+        mode: str,
+        messages: list[Message],
+        send: Callable[[list[Message], SendContext | None], Awaitable[T]],
+    ) -> T:
+        """The one path of all sends with hooks: they may add properties before, and see the result after."""
+        if not self._hooks:
+            return await send(messages, None)
+        copies = [msgspec.structs.replace(m, properties=dict(m.properties)) for m in messages]
+        context = SendContext(self.group, copies, started_ms=self._clock.now_ms(), mode=mode)
+        self._run_hooks("before_send", context)
+        try:
+            result = await send(copies, context)
+            if isinstance(result, SendResult):
+                context.result = result
         except BaseException as error:
             context.error = error
             raise
         finally:
             self._run_hooks("after_send", context)
-        return context.result
+        return result
 
     def _run_hooks(self, moment: str, context: SendContext) -> None:
         for hook in self._hooks:
@@ -188,16 +224,31 @@ class Producer:
                 logger.exception("send hook failed hook=%r", hook)
 
     async def send_oneway(
-        self, message: Message, *, queue: MessageQueue | None = None, select: QueueSelector | None = None
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        select: QueueSelector | None = None,
+        argument: Any = None,
     ) -> None:
         """Send without waiting for an answer: fastest, and lost without notice when anything goes wrong."""
-        outgoing = self._sender.prepare(message)
-        queues = await self._sender.pick(outgoing.topic)
-        if queue is None and select is not None:
-            queue = select(queues)
-        if queue is None and message.shard_key:
-            queue = select_by_hash(queues, message.shard_key)
-        await self._sender.attempt_oneway(outgoing, queue or self._sender.picker.pick(queues, None))
+        chosen = None if select is None else selector_of(select, message, argument)
+
+        async def send(messages: list[Message], context: SendContext | None) -> None:
+            [changed] = messages
+            outgoing = await self._prepare(changed, context=context)
+            queues = await self._sender.pick(outgoing.topic)
+            target = queue
+            if target is None and chosen is not None:
+                target = chosen(queues)
+            if target is None and changed.shard_key:
+                target = select_by_hash(queues, changed.shard_key)
+            target = target or self._sender.picker.pick(queues, None)
+            if context is not None:
+                context.queue = target
+            await self._sender.attempt_oneway(outgoing, target)
+
+        await self._observed("oneway", [message], send)
 
     async def send_batch(
         self,
@@ -211,30 +262,40 @@ class Producer:
         Each request is stored as a whole or not at all; after a failure of one, those before it stay stored.
         """
         results: list[SendResult] = []
-        for piece, keys, outgoing in self._batches(list(messages)):
-            context = None
-            if self._hooks:
-                context = SendContext(self.group, piece, started_ms=self._clock.now_ms())
-                context.unique_key = outgoing.unique_key
-                self._run_hooks("before_send", context)
-            try:
+
+        async def send(changed: list[Message], context: SendContext | None) -> None:
+            for _, keys, outgoing in self._batches(changed):
+                if context is not None:
+                    context.unique_key = outgoing.unique_key
                 result = await self._sender.send(outgoing, queue=queue, timeout_s=timeout_s, context=context)
                 if context is not None:
                     context.result = result
-            except BaseException as error:
-                if context is not None:
-                    context.error = error
-                raise
-            finally:
-                if context is not None:
-                    self._run_hooks("after_send", context)
-            results += per_message(result, keys)
+                results.extend(per_message(result, keys))
+
+        await self._observed("batch", list(messages), send)
         return results
 
     async def _send_accumulated(self, messages: list[Message]) -> list[SendResult]:
         if len(messages) == 1 and not self._hooks:
             return [await self._sender.send(self._sender.prepare(messages[0]))]
         return await self.send_batch(messages)
+
+    async def flush(self) -> None:
+        """Return when everything handed over so far is stored or has failed."""
+        if self._accumulator is not None:
+            await self._accumulator.drain(None)
+        await self._sender.in_flight.drained()
+
+    @property
+    def in_flight(self) -> int:
+        """Sends that wait for a place or an answer."""
+        return self._sender.in_flight.count + self._sender.in_flight.waiting
+
+    async def wait_ready(self, *topics: str, timeout_s: float = 10.0) -> None:
+        """Return when a name server answers and a broker of each topic is connected. Raises ``TimeoutError`` with the
+        last failure as its cause."""
+        wire_topics = [self._sender.wire_topic(topic) for topic in topics]
+        await self._instance.wait_ready(wire_topics, timeout_s, self.options.auto_create_queue_count)
 
     def _batches(self, messages: Sequence[Message]) -> Iterable[tuple[list[Message], list[str], Outgoing]]:
         if not messages:
@@ -273,11 +334,28 @@ class Producer:
         self, message: Message, local: LocalTransaction, *, timeout_s: float | None = None
     ) -> SendResult:
         """Send a message that consumers see only if ``local`` commits; see ``Transactions.send``."""
-        return await self._transactions.send(message, local, timeout_s=timeout_s)
+
+        async def send(messages: list[Message], context: SendContext | None) -> SendResult:
+            return await self._transactions.send(messages[0], local, timeout_s=timeout_s, context=context)
+
+        return await self._observed("transaction", [message], send)
+
+    def transaction(self, message: Message, *, timeout_s: float | None = None) -> TransactionBlock:
+        """``async with producer.transaction(message) as transaction``: the message is stored and seen by nobody while
+        the block runs; consumers get it when the block ends, and never when it raises."""
+        return TransactionBlock(self._transactions, message, timeout_s)
 
     async def request(self, message: Message, *, timeout_s: float = 3.0) -> ReceivedMessage:
-        """Send and wait for the answer a consumer gives with ``message.reply``. Raises ``ReplyTimeoutError``."""
-        return await self._requests.request(message, timeout_s=timeout_s)
+        """Send and wait for what the consumer's handler returns (or sends with ``message.reply``). Raises
+        ``ReplyTimeoutError``."""
+        reply: list[ReceivedMessage] = []
+
+        async def send(messages: list[Message], context: SendContext | None) -> None:
+            answer = await self._requests.request(messages[0], timeout_s=timeout_s, context=context)
+            reply.append(answer)
+
+        await self._observed("request", [message], send)
+        return reply[0]
 
     async def recall(self, topic: str, handle: str) -> str:
         """Cancel a timer message by the ``recall_handle`` of its result; gives its id. Needs a broker of 5.3.2 up."""
@@ -318,6 +396,24 @@ class Producer:
                 PushReplyMessageToClientRequest,
             ),
         ]
+
+
+def selector_of(select: QueueSelector, message: Message, argument: Any) -> Selector:
+    """As the sender calls it: with the queues alone."""
+    if not _takes_all(select):
+        return cast(Selector, select)
+    return lambda queues: cast(Any, select)(queues, message, argument)
+
+
+@lru_cache(maxsize=256)
+def _takes_all(select: Callable[..., MessageQueue]) -> bool:
+    """Whether a selector wants the message and the argument, too."""
+    try:
+        parameters = signature(select).parameters.values()
+    except (TypeError, ValueError):  # of C: it says nothing about itself
+        return False
+    kinds = (*(p.kind for p in parameters if p.default is p.empty),)
+    return sum(1 for kind in kinds if kind.name.startswith("POSITIONAL")) == 3
 
 
 def _batch(topic: str, entries: list[tuple[int, bytes, bytes]], keys: list[str], wait: str) -> Outgoing:

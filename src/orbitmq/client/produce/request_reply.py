@@ -9,7 +9,7 @@ import uuid
 from orbitmq.client.errors import ReplyTimeoutError
 from orbitmq.client.message import Message, ReceivedMessage
 from orbitmq.client.net.instance import ClientInstance
-from orbitmq.client.produce.sender import Sender
+from orbitmq.client.produce.sender import SendContext, Sender
 from orbitmq.codes import COMPRESSION_MASK, Property, ResponseCode, SysFlag
 from orbitmq.errors import RecordError
 from orbitmq.model.route import MessageQueue
@@ -35,7 +35,9 @@ class Requests:
         self._sender = sender
         self._waiting: dict[str, asyncio.Future[ReceivedMessage]] = {}
 
-    async def request(self, message: Message, *, timeout_s: float) -> ReceivedMessage:
+    async def request(
+        self, message: Message, *, timeout_s: float, context: SendContext | None = None
+    ) -> ReceivedMessage:
         """Send and wait. Raises what a send raises, and ``ReplyTimeoutError``."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -46,23 +48,34 @@ class Requests:
             Property.TTL.value: str(int(timeout_s * 1000)),
         }
         outgoing = self._sender.prepare(message, extra)
+        if context is not None:
+            context.unique_key = outgoing.unique_key
         await self._sender.pick(outgoing.topic)
         # The answer is pushed to us by the broker: it must know our connection before anybody can answer.
         await self._instance.ensure_known()
         future: asyncio.Future[ReceivedMessage] = loop.create_future()
         self._waiting[correlation_id] = future
         try:
-            await self._sender.send(
-                outgoing, shard_key=message.shard_key, timeout_s=max(0.001, deadline - loop.time())
+            left_s = max(0.001, deadline - loop.time())
+            result = await self._sender.send(
+                outgoing, shard_key=message.shard_key, timeout_s=left_s, context=context
             )
+            if context is not None:
+                context.result = result
+            return await self._answer(future, correlation_id, message.topic, deadline)
+        finally:
+            del self._waiting[correlation_id]
+
+    async def _answer(
+        self, future: asyncio.Future[ReceivedMessage], correlation_id: str, topic: str, deadline: float
+    ) -> ReceivedMessage:
+        try:
             async with asyncio.timeout_at(deadline):
                 return await future
         except TimeoutError:
             raise ReplyTimeoutError(
-                f"no answer to request {correlation_id} on topic {message.topic} within {timeout_s:g} s"
+                f"no answer to request {correlation_id} on topic {topic} in time"
             ) from None
-        finally:
-            del self._waiting[correlation_id]
 
     def answered(self, call: Call[PushReplyMessageToClientRequest]) -> Answer:
         """PUSH_REPLY_MESSAGE_TO_CLIENT (326)."""

@@ -9,15 +9,24 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from orbitmq.client.errors import SendFailed, add_hint
+from orbitmq.client.errors import (
+    SendConnectionError,
+    SendFailed,
+    SendTimeoutError,
+    TooManyInFlightError,
+    add_hint,
+    is_retriable,
+)
 from orbitmq.client.message import Message, SendResult, SendStatus
 from orbitmq.client.net.instance import ClientInstance
 from orbitmq.client.net.signing import sign
 from orbitmq.client.options import ProducerOptions
+from orbitmq.client.produce.flow import InFlight
 from orbitmq.client.produce.queue_picker import QueuePicker, select_by_hash
 from orbitmq.codes import ClientErrorCode, Property, RequestCode, ResponseCode, SerializeType, SysFlag
 from orbitmq.errors import (
     BrokerError,
+    ConnectFailedError,
     ConnectionLostError,
     MessageIllegal,
     OrbitError,
@@ -25,7 +34,7 @@ from orbitmq.errors import (
     error_for_code,
 )
 from orbitmq.kernel import SendOrigin, SendTarget, encode_send_fields, read_send_answer
-from orbitmq.model.names import check_send_topic, wrap_namespace
+from orbitmq.model.names import check_send_topic, unwrap_namespace, wrap_namespace
 from orbitmq.model.route import MessageQueue
 from orbitmq.record.compression import compress_body
 from orbitmq.record.properties import encode_properties
@@ -36,19 +45,14 @@ __all__ = ["Attempted", "Outgoing", "SendContext", "SendHook", "Sender"]
 
 logger = logging.getLogger(__name__)
 
-RETRY_CODES: Final = frozenset(
-    {
-        ResponseCode.SYSTEM_ERROR,
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.NO_PERMISSION,
-        ResponseCode.TOPIC_NOT_EXIST,
-        ResponseCode.NO_BUYER_ID,
-        ResponseCode.NOT_IN_CURRENT_UNIT,
-        ResponseCode.GO_AWAY,
-    }
-)
+_FIRST_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 0.5
+"""Between attempts at the same broker: a restart takes a second or so, and attempts should outlast it."""
+_COSTLY_BYTES: Final = 128 * 1024
+"""Compressed at level 5 this takes 2 to 4 ms."""
+_ONEWAY_PAUSE_S: Final = 0.002
 _STATUSES: Final = {status.value.value: status for status in SendStatus}
+Selector = Callable[[list[MessageQueue]], MessageQueue]
 _OK: Final = int(ResponseCode.SUCCESS)
 _SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
 _SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
@@ -70,12 +74,79 @@ class Outgoing(msgspec.Struct, gc=False):
 
 
 class Attempted(msgspec.Struct, gc=False):
-    """A first attempt made elsewhere that failed (``blocking.py``)."""
+    """A first attempt that was not enough."""
 
     queue: MessageQueue
-    error: OrbitError
-    left_s: float
-    """Time the send still has."""
+    error: OrbitError | None = None
+    left_s: float = 0.0
+    """Time the send still has, of an attempt made elsewhere (``blocking.py``)."""
+    result: SendResult | None = None
+    """Stored, but not flushed or copied in time."""
+
+
+class _Trial:
+    """The further attempts of one send. One that surely reached nobody costs time only; others cost a retry."""
+
+    __slots__ = (
+        "_deadline", "_left", "_now", "_over", "_pauses", "_started", "brokers", "failed_broker", "failure", "fixed",
+        "pause_s", "result",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        options: ProducerOptions,
+        deadline: float,
+        now: Callable[[], float],
+        fixed: MessageQueue | None,
+    ) -> None:
+        self._now = now
+        self._started = now()
+        self._deadline = deadline
+        self._left = 1 + options.retries
+        self._pauses = 0
+        self._over = False
+        self.fixed = fixed
+        """The queue it must go to: no other broker can stand in, so nothing that may be stored is sent again."""
+        self.pause_s = 0.0
+        self.failed_broker: str | None = None
+        self.failure: OrbitError | None = None
+        self.brokers: list[str] = []
+        self.result: SendResult | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        return self._left > 0 and not self._over
+
+    @property
+    def left_s(self) -> float:
+        return self._deadline - self._now()
+
+    @property
+    def spent_ms(self) -> int:
+        return round((self._now() - self._started) * 1000)
+
+    def end(self) -> None:
+        """Another attempt would fail in the same way."""
+        self._over = True
+
+    def failed(self, error: OrbitError, broker_name: str, *, alone: bool) -> None:
+        """``alone``: the next attempt goes to the same broker, so it should come later."""
+        self.failure, self.failed_broker = error, broker_name
+        if error.was_sent:
+            self._left = 0 if self.fixed is not None else self._left - 1
+        # Brokers that all refuse connections are asked in turn, and again a little later.
+        if alone or not error.was_sent:
+            self.pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**self._pauses)
+            self._pauses += 1
+        else:
+            self.pause_s = 0.0
+
+    def not_safe(self, result: SendResult | None, broker_name: str) -> None:
+        """Stored, but not flushed or copied in time."""
+        self.result = self.result or result
+        self.failed_broker = broker_name
+        self._left -= 1
+        self.pause_s = 0.0
 
 
 class SendContext(msgspec.Struct):
@@ -89,6 +160,8 @@ class SendContext(msgspec.Struct):
     started_ms: int = 0
     result: SendResult | None = None
     error: BaseException | None = None
+    mode: str = "send"
+    """Which kind of send: send, oneway, batch, transaction or request."""
     extra: dict[str, Any] = {}
 
 
@@ -111,7 +184,7 @@ class Sender:
         self.group = group
         self._origin = SendOrigin(group, options.auto_create_topic, options.auto_create_queue_count)
         self.picker = QueuePicker(instance.clock.now_ms, avoid_slow=options.avoid_slow_brokers)
-        self._retry_codes = RETRY_CODES | options.retry_codes
+        self.in_flight = InFlight(options.max_in_flight, options.max_in_flight_bytes)
         self.binary = options.serialize is SerializeType.ROCKETMQ and options.credentials is None
         """Headers of sends can be written in the binary form."""
         self._checked_topics: set[str] = set()
@@ -143,6 +216,11 @@ class Sender:
                 self._check_size(size)
                 return Outgoing(topic, body, properties, unique_key, 0, message.flag)
         return self._prepare_any(message, topic, body, extra)
+
+    def is_costly(self, message: Message) -> bool:
+        """Whether preparing takes so long that the loop should not do it: a large body is compressed."""
+        size = len(message.body)
+        return size >= _COSTLY_BYTES and size >= self._options.compress_over_bytes
 
     def _prepare_any(
         self, message: Message, topic: str, body: bytes, extra: dict[str, str] | None
@@ -194,60 +272,122 @@ class Sender:
         outgoing: Outgoing,
         *,
         queue: MessageQueue | None = None,
+        select: Selector | None = None,
         shard_key: str = "",
-        select: Callable[[list[MessageQueue]], MessageQueue] | None = None,
         timeout_s: float | None = None,
         context: SendContext | None = None,
         after: Attempted | None = None,
     ) -> SendResult:
         """All attempts of one send, or those after a first one made elsewhere.
 
+        Waits for a place first (``max_in_flight``); that time counts only against a ``timeout_s`` of its own.
         Raises ``SendFailed``, ``NoRouteError``, ``NameServerError`` or the ``BrokerError`` of a refusal no other
         broker would judge differently.
         """
-        options = self._options
-        now = asyncio.get_running_loop().time
-        deadline = now() + (options.send_timeout_s if timeout_s is None else timeout_s)
-        book = self._instance.book
-        queues = book.publish.get(outgoing.topic)
-        if not queues:
-            queues = await self._find_queues(outgoing.topic, deadline - now())
-        fixed = queue
-        if fixed is None and shard_key:
-            fixed = select_by_hash(queues, shard_key)
-        elif fixed is None and select is not None:
-            fixed = select(queues)
-        attempts = 1 if fixed is not None else 1 + options.retries
-        failed_broker: str | None = None
-        failure: OrbitError | None = None
-        if after is not None:
-            failure, failed_broker = after.error, after.queue.broker_name
-            self._failed(outgoing.topic, failed_broker, 1, after.error)
-        for attempt in range(1 if after is None else 2, attempts + 1):
-            left_s = deadline - now()
-            if left_s <= 0:
-                break
-            target = fixed or self.picker.pick(book.publish.get(outgoing.topic) or queues, failed_broker)
+        size = len(outgoing.body)
+        in_flight = self.in_flight
+        if not in_flight.try_enter(size):
+            timeout_s = await self._wait_for_place(size, timeout_s)
+        try:
+            now = asyncio.get_running_loop().time
             started = now()
-            try:
-                result = await self.attempt(outgoing, target, left_s, context)
-            except (BrokerError, ConnectionLostError, RequestTimeoutError) as error:
-                failure, failed_broker = error, target.broker_name
-                self._failed(outgoing.topic, failed_broker, attempt, error)
-                continue
-            self.picker.report(target.broker_name, (now() - started) * 1000)
-            if result.status is SendStatus.OK or not options.retry_when_not_safe or attempt == attempts:
-                return result
-            failed_broker = target.broker_name
-        raise self._give_up(outgoing.topic, failure, attempts)
+            deadline = started + (self._options.send_timeout_s if timeout_s is None else timeout_s)
+            queues = self._instance.book.publish.get(outgoing.topic)
+            if not queues:
+                queues = await self._find_queues(outgoing.topic, deadline - started)
+            fixed = queue
+            if fixed is None and shard_key:
+                fixed = select_by_hash(queues, shard_key)
+            elif fixed is None and select is not None:
+                fixed = select(queues)
+            if after is None:
+                # Hot path: most sends end here.
+                target = fixed or self.picker.pick(queues, None)
+                after = Attempted(target)
+                try:
+                    after.result = result = await self.attempt(outgoing, target, deadline - now(), context)
+                except (BrokerError, ConnectionLostError, RequestTimeoutError) as error:
+                    after.error = error
+                else:
+                    self.picker.report(target.broker_name, (now() - started) * 1000)
+                    if result.status is SendStatus.OK or not self._options.retry_when_not_safe or fixed:
+                        return result
+            trial = _Trial(self._options, deadline, now, fixed)
+            return await self._try_again(outgoing, trial, after, context)
+        finally:
+            in_flight.leave(size)
 
-    def _failed(self, topic: str, broker_name: str, attempt: int, error: OrbitError) -> None:
+    async def _wait_for_place(self, size: int, timeout_s: float | None) -> float | None:
+        """The time left of ``timeout_s``, if there is one."""
+        if timeout_s is None:
+            await self.in_flight.enter(size)
+            return None
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self.in_flight.enter(size)
+        except TimeoutError:
+            raise TooManyInFlightError(
+                f"{self.in_flight.count} sends are on the way, none ended within {timeout_s:g} s"
+            ) from None
+        return max(0.001, deadline - loop.time())
+
+    async def _try_again(
+        self, outgoing: Outgoing, trial: _Trial, after: Attempted, context: SendContext | None
+    ) -> SendResult:
+        """What follows a first attempt that failed, or whose message is stored and not safe."""
+        topic, target, publish = outgoing.topic, after.queue, self._instance.book.publish
+        trial.brokers.append(target.broker_name)
+        if after.error is not None:
+            self._failed(trial, topic, after.queue.broker_name, after.error)
+        else:
+            trial.not_safe(after.result, target.broker_name)
+        while trial.goes_on:
+            if trial.pause_s:
+                await asyncio.sleep(min(trial.pause_s, max(0.0, trial.left_s)))
+            if trial.left_s <= 0:
+                break
+            target = trial.fixed or self.picker.pick(publish.get(topic) or [target], trial.failed_broker)
+            trial.brokers.append(target.broker_name)
+            began_with_s = trial.left_s
+            try:
+                result = await self.attempt(outgoing, target, began_with_s, context)
+            except (BrokerError, ConnectionLostError, RequestTimeoutError) as error:
+                self._failed(trial, topic, target.broker_name, error)
+                continue
+            self.picker.report(target.broker_name, (began_with_s - trial.left_s) * 1000)
+            if result.status is SendStatus.OK or not self._options.retry_when_not_safe:
+                return result
+            trial.not_safe(result, target.broker_name)
+        if trial.result is not None:
+            return trial.result  # stored, if not as safely as hoped: better than any error
+        raise self._give_up(topic, trial)
+
+    def _failed(self, trial: _Trial, topic: str, broker_name: str, error: OrbitError) -> None:
         """Note a failed attempt. Raises it when no other broker would judge differently."""
         self.picker.report(broker_name, 0, failed=True)
-        if isinstance(error, BrokerError) and error.response_code not in self._retry_codes:
-            raise add_hint(error) from None
-        self._refresh_soon(topic)
-        logger.info("send failed topic=%s broker=%s attempt=%d error=%s", topic, broker_name, attempt, error)
+        if not is_retriable(error, self._options.retry_codes):
+            if trial.result is not None:
+                trial.end()
+                return
+            if isinstance(error, BrokerError):
+                add_hint(error)
+            raise error
+        known = {queue.broker_name for queue in self._instance.book.publish.get(topic, ())}
+        trial.failed(error, broker_name, alone=trial.fixed is not None or known <= {broker_name})
+        if error.stale_route:
+            self._instance.refresh_soon(topic)
+        self._instance.log_limits.log(
+            logger,
+            logging.INFO,
+            ("send", broker_name, type(error)),
+            "send failed topic=%s broker=%s attempt=%d error=%s",
+            topic,
+            broker_name,
+            len(trial.brokers),
+            error,
+        )
 
     async def _find_queues(self, topic: str, wait_s: float) -> list[MessageQueue]:
         try:
@@ -258,27 +398,23 @@ class Sender:
         self._instance.heartbeat_to_new_brokers()
         return queues
 
-    def _refresh_soon(self, topic: str) -> None:
-        async def refresh() -> None:
-            try:
-                await self._instance.book.refresh(topic)
-            except OrbitError as error:
-                logger.debug("route not refreshed topic=%s error=%s", topic, error)
-
-        if self._instance.running:
-            self._instance.tasks.start(refresh(), "refresh-route")
-
-    def _give_up(self, topic: str, failure: OrbitError | None, attempts: int) -> OrbitError:
+    def _give_up(self, topic: str, trial: _Trial) -> OrbitError:
+        failure = trial.failure
+        kind: type[SendFailed] = SendTimeoutError
         code = int(ClientErrorCode.ACCESS_BROKER_TIMEOUT)
         if isinstance(failure, BrokerError):
-            code = failure.response_code
+            kind, code = SendFailed, failure.response_code
             add_hint(failure)
         elif isinstance(failure, ConnectionLostError):
-            code = int(ClientErrorCode.CONNECT_BROKER_EXCEPTION)
-        error = SendFailed(
-            f"cannot send to topic {topic} after {attempts} attempts: {failure or 'out of time'}",
+            kind, code = SendConnectionError, int(ClientErrorCode.CONNECT_BROKER_EXCEPTION)
+        brokers = tuple(dict.fromkeys(trial.brokers))
+        attempts = len(trial.brokers)
+        error = kind(
+            f"cannot send to topic {topic}: {attempts} attempts at {', '.join(brokers) or 'no broker'} in "
+            f"{trial.spent_ms} ms, {failure or 'out of time'}",
             code=code,
             attempts=attempts,
+            brokers=brokers,
         )
         error.__cause__ = failure
         return error
@@ -290,7 +426,7 @@ class Sender:
         instance = self._instance
         address = instance.book.master_address(queue.broker_name)
         if address is None:
-            raise ConnectionLostError(f"no master of broker {queue.broker_name} is known")
+            raise ConnectFailedError(f"no master of broker {queue.broker_name} is known")
         if context is not None:
             context.queue, context.broker_address = queue, address
         rpc = instance.rpc
@@ -307,11 +443,19 @@ class Sender:
         return self.result(outgoing, queue, frame)
 
     async def attempt_oneway(self, outgoing: Outgoing, queue: MessageQueue) -> None:
-        """Hand one request to the connection; nothing tells whether it arrived."""
+        """Hand one request to the connection; nothing tells whether it arrived. Waits while the broker does not take
+        what was sent before; raises ``TooManyInFlightError`` after ``send_timeout_s``."""
         address = self._instance.master(queue.broker_name)
-        await self._instance.rpc.notify(
-            address, outgoing.code, None, outgoing.body, ext=self._fields(outgoing, queue)
-        )
+        rpc = self._instance.rpc
+        connection = await rpc.connection(address)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._options.send_timeout_s
+        limit = self._options.max_in_flight_bytes
+        while connection.unsent_bytes > limit and not connection.closed:
+            if loop.time() > deadline:
+                raise TooManyInFlightError(f"{connection.unsent_bytes} bytes wait for {address} to read")
+            await asyncio.sleep(_ONEWAY_PAUSE_S)
+        await rpc.notify(address, outgoing.code, None, outgoing.body, ext=self._fields(outgoing, queue))
 
     async def pick(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic, asked for if unknown."""
@@ -360,6 +504,9 @@ class Sender:
                 broker_name=queue.broker_name,
                 queue_id=queue.queue_id if queue_id is None else queue_id,
             )
+        if self._options.namespace:
+            name = unwrap_namespace(queue.topic, self._options.namespace)
+            queue = MessageQueue(topic=name, broker_name=queue.broker_name, queue_id=queue.queue_id)
         return SendResult(
             status,
             outgoing.unique_key,

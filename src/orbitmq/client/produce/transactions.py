@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
 import msgspec
 
 from orbitmq.client.callables import UserCalls
-from orbitmq.client.errors import ClientStateError
+from orbitmq.client.errors import ClientStateError, SendFailed
 from orbitmq.client.message import Message, ReceivedMessage, SendResult, SendStatus, TransactionState
 from orbitmq.client.net.instance import ClientInstance
-from orbitmq.client.produce.sender import Sender
+from orbitmq.client.produce.sender import SendContext, Sender
 from orbitmq.codes import Property, RequestCode
 from orbitmq.errors import OrbitError, RecordError
 from orbitmq.model.names import unwrap_namespace
@@ -23,7 +24,7 @@ from orbitmq.transport.connection import Connection
 from orbitmq.transport.router import PARKED, Answer, Call
 from orbitmq.wire.headers import CheckTransactionStateRequest, EndTransactionRequest
 
-__all__ = ["LocalTransaction", "TransactionCheck", "Transactions"]
+__all__ = ["LocalTransaction", "TransactionBlock", "TransactionCheck", "Transactions"]
 
 logger = logging.getLogger(__name__)
 
@@ -51,12 +52,27 @@ class Transactions:
         """Told of each outcome of our own transactions."""
 
     async def send(
-        self, message: Message, local: LocalTransaction, *, timeout_s: float | None = None
+        self,
+        message: Message,
+        local: LocalTransaction,
+        *,
+        timeout_s: float | None = None,
+        context: SendContext | None = None,
     ) -> SendResult:
         """Store a half message, run the local transaction, tell the broker what it came to.
 
         The result is given whatever that was; an exception of ``local`` counts as unknown, and the broker asks later.
         """
+        result = await self.begin(message, timeout_s, context)
+        state = TransactionState.ROLLBACK
+        if result.status is SendStatus.OK:
+            state = await self._judge(local, message, result.transaction_id or result.message_id)
+        return await self.finish(message, result, state)
+
+    async def begin(
+        self, message: Message, timeout_s: float | None, context: SendContext | None = None
+    ) -> SendResult:
+        """Store a half message."""
         if self._check is None:
             raise ClientStateError(
                 "a transaction needs a producer made with check=...: the broker asks when it hears no outcome"
@@ -67,18 +83,22 @@ class Transactions:
             Property.PRODUCER_GROUP.value: self._sender.group,
         }
         outgoing = self._sender.prepare(plain, extra)
+        if context is not None:
+            context.unique_key = outgoing.unique_key
         await self._sender.pick(outgoing.topic)
         await self._instance.ensure_known()
-        result = await self._sender.send(outgoing, shard_key=message.shard_key, timeout_s=timeout_s)
-        state = TransactionState.ROLLBACK
-        if result.status is SendStatus.OK:
-            state = await self._judge(local, message, result.transaction_id or outgoing.unique_key)
+        return await self._sender.send(
+            outgoing, shard_key=message.shard_key, timeout_s=timeout_s, context=context
+        )
+
+    async def finish(self, message: Message, result: SendResult, state: TransactionState) -> SendResult:
+        """Tell the broker the outcome; when it cannot be told, the broker asks."""
         try:
-            await self._end(result, outgoing.unique_key, state)
+            await self._end(result, state)
         except (OrbitError, ValueError) as error:
             logger.warning(
                 "outcome not told, the broker will ask id=%s state=%s error=%s",
-                outgoing.unique_key,
+                result.message_id,
                 state,
                 error,
             )
@@ -96,15 +116,15 @@ class Transactions:
             return TransactionState.UNKNOWN
         return state if isinstance(state, TransactionState) else TransactionState.UNKNOWN
 
-    async def _end(self, result: SendResult, unique_key: str, state: TransactionState) -> None:
+    async def _end(self, result: SendResult, state: TransactionState) -> None:
         header = EndTransactionRequest(
             producer_group=self._sender.group,
             tran_state_table_offset=result.queue_offset,
             commit_log_offset=parse_offset_message_id(result.offset_message_id).log_offset,
             commit_or_rollback=state.value,
-            msg_id=unique_key,
+            msg_id=result.message_id,
             transaction_id=result.transaction_id,
-            topic=result.queue.topic,
+            topic=self._sender.wire_topic(result.queue.topic),
             broker_name=result.queue.broker_name,
         )
         address = self._instance.master(result.queue.broker_name)
@@ -151,3 +171,43 @@ class Transactions:
             peer.notify(RequestCode.END_TRANSACTION, ext=self._instance.fields(answer))
         finally:
             self._checking -= 1
+
+
+class TransactionBlock:
+    """A transaction around a block of code: its end commits, an exception rolls back.
+
+    ``result`` and ``id`` are known inside. A message that was stored but not safely is rolled back, and the block is
+    not entered: ``SendFailed`` says so.
+    """
+
+    def __init__(self, transactions: Transactions, message: Message, timeout_s: float | None) -> None:
+        self._transactions = transactions
+        self._message = message
+        self._timeout_s = timeout_s
+        self.result: SendResult | None = None
+
+    @property
+    def id(self) -> str:
+        """What a check is asked about."""
+        if self.result is None:
+            raise ClientStateError("a transaction has an id inside its block")
+        return self.result.transaction_id or self.result.message_id
+
+    async def __aenter__(self) -> Self:
+        result = await self._transactions.begin(self._message, self._timeout_s)
+        if result.status is not SendStatus.OK:
+            await self._transactions.finish(self._message, result, TransactionState.ROLLBACK)
+            raise SendFailed(
+                f"the half message was not stored safely: {result.status.name}",
+                code=int(result.status.value),
+                attempts=1,
+            )
+        self.result = result
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self.result is not None
+        state = TransactionState.COMMIT if kind is None else TransactionState.ROLLBACK
+        self.result = await self._transactions.finish(self._message, self.result, state)

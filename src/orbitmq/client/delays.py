@@ -1,0 +1,40 @@
+"""Delays and times as users write them, in the terms of the wire."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from orbitmq.model.delay_levels import DelayLevels
+
+__all__ = ["delay_level_for", "delay_ms_for", "moment_ms"]
+
+_LEVELS_MS: Final = DelayLevels().delays_ms
+
+
+def delay_ms_for(delay: timedelta | float) -> int:
+    """Milliseconds of a delay given as a timedelta or in seconds. Raises ``TypeError`` or ``ValueError``."""
+    if isinstance(delay, bool) or not isinstance(delay, timedelta | int | float):
+        raise TypeError(f"a delay is a timedelta or a number of seconds, not {delay!r}")
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    if not 0 <= seconds < 1e10:
+        raise ValueError(f"a delay of {seconds:g} s is not possible")
+    return round(seconds * 1000)
+
+
+def delay_level_for(delay: timedelta | float) -> int:
+    """The first of the usual delay levels that is not shorter; 1 is the shortest, 18 the longest."""
+    wanted_ms = delay_ms_for(delay)
+    for level, level_ms in enumerate(_LEVELS_MS, start=1):
+        if level_ms >= wanted_ms:
+            return level
+    return len(_LEVELS_MS)
+
+
+def moment_ms(moment: datetime) -> int:
+    """Milliseconds since the epoch. Raises ``ValueError`` for a time without a zone: it may mean any hour."""
+    if not isinstance(moment, datetime):
+        raise TypeError(f"a time is a datetime, not {moment!r}")
+    if moment.tzinfo is None:
+        raise ValueError(f"{moment!r} has no time zone: use datetime.now(UTC) or .astimezone()")
+    return round(moment.timestamp() * 1000)

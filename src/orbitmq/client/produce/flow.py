@@ -1,0 +1,98 @@
+"""How much may be on the way at once: sends beyond it wait their turn, which is all the back-pressure there is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+__all__ = ["InFlight"]
+
+
+class InFlight:
+    """Places for sends, limited in number and in bytes. Owned by one event loop; first come, first served."""
+
+    __slots__ = ("_bytes", "_bytes_max", "_count", "_count_max", "_idle", "_waiting")
+
+    def __init__(self, count_max: int, bytes_max: int) -> None:
+        self._count_max = count_max
+        self._bytes_max = bytes_max
+        self._count = 0
+        self._bytes = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._idle: list[asyncio.Future[None]] = []
+
+    @property
+    def count(self) -> int:
+        """Sends on the way."""
+        return self._count
+
+    @property
+    def waiting(self) -> int:
+        """Sends that wait for a place."""
+        return len(self._waiting)
+
+    @property
+    def size(self) -> int:
+        """Bytes of their bodies."""
+        return self._bytes
+
+    def try_enter(self, size: int) -> bool:
+        """Take a place if there is one. Whoever has one calls ``leave`` with the same size."""
+        if self._waiting or not self._fits(size):
+            return False
+        self._count += 1
+        self._bytes += size
+        return True
+
+    def _fits(self, size: int) -> bool:
+        # A message larger than all places together goes alone.
+        return self._count < self._count_max and (self._bytes + size <= self._bytes_max or not self._count)
+
+    async def enter(self, size: int) -> None:
+        """Wait for a place."""
+        if self.try_enter(size):
+            return
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((size, place))
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():
+                self.leave(size)  # it was ours already
+            else:
+                place.cancel()
+                self._admit()
+            raise
+
+    def leave(self, size: int) -> None:
+        """Give a place back."""
+        self._count -= 1
+        self._bytes -= size
+        if self._waiting:
+            self._admit()
+        if not self._count and self._idle:
+            for waiter in self._idle:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._idle.clear()
+
+    def _admit(self) -> None:
+        waiting = self._waiting
+        while waiting:
+            size, place = waiting[0]
+            if place.done():
+                waiting.popleft()
+                continue
+            if not self._fits(size):
+                return
+            waiting.popleft()
+            self._count += 1
+            self._bytes += size
+            place.set_result(None)
+
+    async def drained(self) -> None:
+        """Return when nothing is on the way and nobody waits."""
+        while self._count or self._waiting:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._idle.append(waiter)
+            await waiter
