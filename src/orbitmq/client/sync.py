@@ -418,7 +418,7 @@ class _SubscribingConsumer(_Consumer):
     ) -> Iterator[ReceivedMessage]:
         messages = self._loop.run(_make(begin, *arguments, **settings))
         try:
-            while (message := self._loop.run(_next(messages))) is not None:
+            while not self._stopped and (message := self._loop.run(_next(messages))) is not None:
                 yield message
         finally:
             if not self._stopped:

@@ -203,10 +203,14 @@ class ConcurrentService:
                 await self._finish_other(queue, chunk_messages, outcome)
         self._settle()
 
-    async def stop(self, wait_s: float) -> None:
-        """Start no more handlers and wait for those at work."""
+    def begin_stop(self) -> None:
+        """Start no more handlers."""
         self._stopping = True
         self._ready.clear()
+
+    async def stop(self, wait_s: float) -> None:
+        """Start no more handlers and wait for those at work."""
+        self.begin_stop()
         for waiting in self._idle:
             if not waiting.done():
                 waiting.set_result(None)

@@ -147,9 +147,13 @@ class OrderlyService:
             return min(LEVEL_LIMITS_S[1], _LEVELS.delay_ms(outcome.delay_level) / 1000)
         return self._suspend_s
 
+    def begin_stop(self) -> None:
+        """Start no more handlers."""
+        self._stopping = True
+
     async def stop(self, wait_s: float) -> None:
         """Start no more handlers and wait for those at work."""
-        self._stopping = True
+        self.begin_stop()
         try:
             async with asyncio.timeout(wait_s):
                 await self._quiet.wait()

@@ -107,7 +107,7 @@ class ConsumerBase:
         self._puller = Puller(self._instance, self.group, options)
         self._rebalance_wanted = asyncio.Event()
         self._rebalancing = asyncio.Lock()
-        self._ready = asyncio.Event()
+        self._balanced = asyncio.Event()
         self._started_ms = 0
 
     # -- for users -------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class ConsumerBase:
         self._instance.check_running()
         try:
             async with asyncio.timeout(timeout_s):
-                await self._ready.wait()
+                await self._balanced.wait()
         except TimeoutError:
             waiting = ", ".join(sorted(self._subscriptions.keys() - self._instance.book.subscribe.keys()))
             what = f"no route to {waiting}" if waiting else "queues not shared out"
@@ -245,6 +245,8 @@ class ConsumerBase:
         except BaseException:
             await instance.stop()
             raise
+        if not instance.running:
+            return  # a handler of the first messages stopped the consumer
         instance.on_routes = self.rebalance_soon
         instance.tasks.start(self._rebalance_forever(balanced), "rebalance")
         persist = every(self._options.offset_persist_s, self.persist_offsets)
@@ -331,7 +333,7 @@ class ConsumerBase:
                 if queue.topic not in self._subscriptions:
                     balanced &= await self._release(held)
             if balanced:
-                self._ready.set()
+                self._balanced.set()
             return balanced
 
     async def _rebalance_topic(self, topic: str) -> bool:

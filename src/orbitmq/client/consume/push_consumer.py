@@ -222,6 +222,8 @@ class PushConsumer(ConsumerBase):
             self._hooks.append(self._tracer)
         self._build_services()
         await self._join()
+        if not self._instance.running:
+            return
         await self._uploads.upload()
         start = self._instance.tasks.start
         if self.orderly and not self.broadcasting:
@@ -272,6 +274,9 @@ class PushConsumer(ConsumerBase):
             return
         self._suspended = True
         if self._stopping is None:
+            service = self._concurrent or self._orderly
+            if service is not None:
+                service.begin_stop()
             self._stopping = self._life.start(self._stop(), "stop")
         if not self._instance.tasks.owns(asyncio.current_task()):
             await asyncio.shield(self._stopping)
