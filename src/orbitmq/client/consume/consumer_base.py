@@ -436,6 +436,8 @@ class ConsumerBase:
                 continue
             taken.append((queue, offset))
         await self._call_back(self._options.on_assigned, [queue for queue, _ in taken])
+        if not self._instance.running:
+            return False  # stopped meanwhile, by a handler of what was taken before
         for queue, offset in taken:
             self._take(queue, offset)
             changed = True

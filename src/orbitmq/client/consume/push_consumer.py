@@ -270,7 +270,7 @@ class PushConsumer(ConsumerBase):
 
         Called by a handler it returns at once, and the rest happens when the handler is done.
         """
-        if not self._instance.running:
+        if not self._instance.running and self._stopping is None:
             return
         self._suspended = True
         if self._stopping is None:
