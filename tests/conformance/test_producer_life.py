@@ -63,9 +63,9 @@ async def test_first_sends_to_a_new_topic_share_one_question_and_no_fate() -> No
 # -- bounds -------------------------------------------------------------------------------------------
 
 
-async def test_thirty_thousand_sends_at_once_are_all_stored(broker: RunningBroker) -> None:
-    async with Producer("flood", broker.name_server, send_timeout_s=10.0, max_in_flight=500) as producer:
-        await producer.queues("flood")
+async def test_ten_thousand_sends_at_once_are_all_stored(broker: RunningBroker) -> None:
+    async with Producer("flood", broker.name_server, send_timeout_s=30.0, max_in_flight=500) as producer:
+        await producer.send(Message("flood", "x"))
         most = 0
 
         async def send() -> bool:
@@ -74,7 +74,7 @@ async def test_thirty_thousand_sends_at_once_are_all_stored(broker: RunningBroke
             most = max(most, producer._sender.in_flight.count)
             return result.status is SendStatus.OK
 
-        assert all(await asyncio.gather(*(send() for _ in range(30_000))))
+        assert all(await asyncio.gather(*(send() for _ in range(10_000))))
         assert most <= 500
 
 

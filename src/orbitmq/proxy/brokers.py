@@ -89,7 +89,7 @@ class Brokers:
         if local is not None:
             self.rpc.local = {local.address: local.server}
         self._servers = split_name_servers(config.name_servers)
-        self._book = RouteBook(self._servers, self._ask_name_server)
+        self._book = RouteBook(self._servers, self._ask_name_server, tasks)
         kept = {
             "tasks": tasks,
             "clock": clock,
