@@ -19,7 +19,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
-from orbitmq.auth.acl_files import AclFiles
 from orbitmq.broker.config import BrokerConfig, BrokerRole
 from orbitmq.broker.delivery.durability import AckGate
 from orbitmq.broker.delivery.parking import Parking
@@ -62,7 +61,7 @@ from orbitmq.broker.registration import Registration
 from orbitmq.broker.replication.master import ReplicaServer
 from orbitmq.broker.replication.metadata_sync import KeptTable, MetadataSync
 from orbitmq.broker.roles import RoleSwitch
-from orbitmq.broker.security import MoreOptions, Security, acl_home
+from orbitmq.broker.security import MoreOptions, Security
 from orbitmq.broker.tables.clients import ConsumerTable, PeerInfo, ProducerTable
 from orbitmq.broker.tables.consumer_filters import ConsumerFilters, compile_subscription
 from orbitmq.broker.tables.filter_servers import FilterServers
@@ -395,9 +394,8 @@ class Broker:
         self._send.options_changed()
         self.registration.refresh()
 
-    def _metadata_file(self, name: str, *, private: bool = False) -> SafeFile:
-        path = posixpath.join(self.store_config.root, "config", name)
-        return SafeFile(self._fs, path, private=private)
+    def _metadata_file(self, name: str) -> SafeFile:
+        return SafeFile(self._fs, posixpath.join(self.store_config.root, "config", name))
 
     def _load_metadata(self) -> None:
         config = self.config
@@ -407,21 +405,10 @@ class Broker:
         self.offsets = ConsumerOffsets(config, self._clock, file("consumerOffset.json"))
         for table in (self.topics, self.offsets, self.groups):
             table.load()
-        self.security = Security(
-            self._more.auth,
-            cluster=config.cluster_name,
-            users_file=self._metadata_file("users.json", private=True),
-            policies_file=self._metadata_file("acls.json", private=True),
-            files=AclFiles(
-                self._fs,
-                acl_home(self._more.auth, self.store_config.root),
-                cluster=config.cluster_name,
-                clock=self._clock,
-                apache_rows=self._more.auth.compatibility == "apache",
-            ),
+        self.security = Security.of(
+            self._more.auth, config, self.store_config, fs=self._fs, clock=self._clock
         )
         self.security.load()
-        self.security.warn_if_open(config.bind_host)
         self.consumers = ConsumerTable(config, self._clock)
         self.filters = ConsumerFilters(config, self._clock, file("consumerFilter.json"))
         self.filters.load()

@@ -20,8 +20,11 @@ from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.handlers.acl import AclHandlers
 from orbitmq.broker.handlers.auth import AuthHandlers
 from orbitmq.record.codec import decode_record
+from orbitmq.runtime.clock import Clock
+from orbitmq.runtime.filesystem import FileSystem
 from orbitmq.runtime.machine import environment
 from orbitmq.runtime.safe_file import SafeFile
+from orbitmq.store.config import StoreConfig
 from orbitmq.store.message_store import MessageStore
 from orbitmq.transport.connection import Connection
 from orbitmq.transport.router import Route
@@ -71,6 +74,33 @@ class Security:
                 authentication_whitelist=_codes(config.authentication_whitelist),
                 authorization_whitelist=_codes(config.authorization_whitelist),
             )
+
+    @classmethod
+    def of(
+        cls,
+        auth: AuthConfig,
+        config: BrokerConfig,
+        store_config: StoreConfig,
+        *,
+        fs: FileSystem,
+        clock: Clock,
+    ) -> Security:
+        """With the files where a broker has them. A broker that everybody may use is said so in one line."""
+        made = cls(
+            auth,
+            cluster=config.cluster_name,
+            users_file=SafeFile(fs, store_config.path("config", "users.json"), private=True),
+            policies_file=SafeFile(fs, store_config.path("config", "acls.json"), private=True),
+            files=AclFiles(
+                fs,
+                acl_home(auth, store_config.root),
+                cluster=config.cluster_name,
+                clock=clock,
+                apache_rows=auth.compatibility == "apache",
+            ),
+        )
+        made.warn_if_open(config.bind_host)
+        return made
 
     @property
     def acl_files(self) -> AclFiles | None:
