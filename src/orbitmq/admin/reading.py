@@ -31,12 +31,14 @@ from orbitmq.wire.headers import (
 
 __all__ = [
     "TOOLS_GROUP",
+    "Pulled",
     "QueueData",
     "QueueSlice",
     "QueueUnit",
     "ReadPlan",
     "by_offset",
     "min_offset",
+    "pull_once",
     "query_queue",
     "read_topic",
 ]
@@ -161,6 +163,8 @@ class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
     broker_name: str | None = None
     queue_id: int | None = None
     expression: str = "*"
+    expression_type: str = "TAG"
+    """Or ``SQL92``, where the broker has property filters on."""
     begin_ms: int | None = None
     """None: from the oldest on."""
     end_ms: int | None = None
@@ -211,7 +215,8 @@ async def _read_queue(
     else:
         high = await offset_at(admin, address, queue, plan.end_ms)
     yield _slice(queue, low, high, [])
-    wanted = subscribe_by_tags(queue.topic, plan.expression)
+    by_tags = plan.expression_type == "TAG"
+    wanted = subscribe_by_tags(queue.topic, plan.expression if by_tags else "*")
     offset = max(low, plan.start_offset)
     while offset < high and (left is None or left > 0):
         count = min(_BATCH, high - offset, _BATCH if left is None else left)
@@ -252,26 +257,66 @@ _PULL_CODES: Final = frozenset(
 
 
 async def _pull(
-    admin: Admin, address: str, queue: MessageQueue, offset: int, count: int, plan: ReadPlan
+    admin: Admin,
+    address: str,
+    queue: MessageQueue,
+    offset: int,
+    count: int,
+    plan: ReadPlan,
+    suspend_s: float = 0.0,
 ) -> tuple[Frame, PullMessageResponse]:
+    flags = PullFlag.SUBSCRIPTION | (PullFlag.SUSPEND if suspend_s else PullFlag(0))
     header = PullMessageRequest(
         consumer_group=plan.group,
         topic=queue.topic,
         queue_id=queue.queue_id,
         queue_offset=offset,
         max_msg_nums=count,
-        sys_flag=int(PullFlag.SUBSCRIPTION),
+        sys_flag=int(flags),
         commit_offset=0,
-        suspend_timeout_millis=0,
+        suspend_timeout_millis=int(suspend_s * 1000),
         sub_version=admin.clock.now_ms(),
         subscription=plan.expression,
-        expression_type="TAG",
+        expression_type=plan.expression_type,
         broker_name=queue.broker_name,
     )
-    frame = await admin.call(address, RequestCode.PULL_MESSAGE, header, timeout_s=admin.slow_s)
+    frame = await admin.call(address, RequestCode.PULL_MESSAGE, header, timeout_s=admin.slow_s + suspend_s)
     if frame.code not in _PULL_CODES:
         raise error_for_code(frame.code, frame.remark)
     return frame, decode_header(PullMessageResponse, frame)
+
+
+class Pulled(msgspec.Struct, frozen=True, kw_only=True):
+    """What one pull returned."""
+
+    messages: list[MessageView]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+
+async def pull_once(
+    admin: Admin,
+    address: str,
+    queue: MessageQueue,
+    offset: int,
+    *,
+    count: int,
+    plan: ReadPlan,
+    suspend_s: float = 0.0,
+) -> Pulled:
+    """One pull without storing an offset; with ``suspend_s`` the broker waits that long for a new message."""
+    frame, header = await _pull(admin, address, queue, offset, count, plan, suspend_s)
+    messages = _pulled(frame.body, queue, header) if frame.code == ResponseCode.SUCCESS else []
+    if plan.expression_type == "TAG":
+        wanted = subscribe_by_tags(queue.topic, plan.expression)
+        messages = [message for message in messages if wanted.matches_tag(message.tags)]
+    return Pulled(
+        messages=messages,
+        next_offset=header.next_begin_offset,
+        min_offset=header.min_offset,
+        max_offset=header.max_offset,
+    )
 
 
 def _pulled(body: bytes, queue: MessageQueue, header: PullMessageResponse) -> list[MessageView]:

@@ -23,7 +23,9 @@ __all__ = [
     "SendRows",
     "SentMessage",
     "cluster_rt",
+    "open_producer",
     "resend",
+    "send",
     "send_message",
     "send_rt",
     "send_status",
@@ -71,7 +73,8 @@ class ClusterRt(Result, kw_only=True):
 
 
 @asynccontextmanager
-async def _producer(admin: Admin, group: str, *, trace: bool = False) -> AsyncIterator[Producer]:
+async def open_producer(admin: Admin, group: str, *, trace: bool = False) -> AsyncIterator[Producer]:
+    """A producer with the connection settings of ``admin``, for as long as the block runs."""
     from orbitmq.client.produce.producer import Producer  # only commands that send pay for the client
 
     producer = Producer(
@@ -104,6 +107,12 @@ def _sent(result: SendResult) -> SentMessage:
     )
 
 
+async def send(admin: Admin, message: Message, *, queue: MessageQueue | None = None) -> SentMessage:
+    """Send one message with everything it asks for: delay, ordering key, properties."""
+    async with open_producer(admin, "orbitmq-admin-send") as producer:
+        return _sent(await producer.send(message, queue=queue))
+
+
 async def send_message(
     admin: Admin,
     topic: str,
@@ -117,7 +126,7 @@ async def send_message(
     """Send one message, to a queue if one is named."""
     from orbitmq.client.message import Message
 
-    async with _producer(admin, "orbitmq-admin-send", trace=trace) as producer:
+    async with open_producer(admin, "orbitmq-admin-send", trace=trace) as producer:
         return _sent(await producer.send(Message(topic, body, tags=tags, keys=keys), queue=queue))
 
 
@@ -164,7 +173,7 @@ async def send_rt(admin: Admin, topic: str, *, amount: int = 100, size: int = 12
     from orbitmq.client.message import Message
 
     rows = []
-    async with _producer(admin, "orbitmq-admin-rt") as producer:
+    async with open_producer(admin, "orbitmq-admin-rt") as producer:
         queues = await producer.queues(topic)
         for number in range(amount):
             admin.progress("messages", number, amount)
@@ -179,7 +188,7 @@ async def send_status(admin: Admin, broker_name: str, *, count: int = 50, size: 
     from orbitmq.client.message import Message
 
     rows = []
-    async with _producer(admin, "orbitmq-admin-status") as producer:
+    async with open_producer(admin, "orbitmq-admin-status") as producer:
         await producer.send(Message(broker_name, b"a" * 16))  # opens the connection, and fails early
         for number in range(count):
             admin.progress("messages", number, count)
@@ -204,7 +213,7 @@ async def cluster_rt(
         for broker in sorted(brokers)
     ]
     found = []
-    async with _producer(admin, "orbitmq-admin-cluster-rt") as producer:
+    async with open_producer(admin, "orbitmq-admin-cluster-rt") as producer:
         for number, (name, broker) in enumerate(names):
             rows = []
             for sent in range(amount):

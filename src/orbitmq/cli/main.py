@@ -24,6 +24,7 @@ _COMMANDS: Final = {
     "store": ("orbitmq.cli.store", "store_commands", "Look into the files of a store."),
     "pipeline": ("orbitmq.cli.pipeline", "pipeline_commands", "Data pipelines on Spark."),
     "console": ("orbitmq.cli.console", "console_command", "Serve the web console."),
+    "dlq": ("orbitmq.cli.dlq", "dlq_commands", "Dead letters: list, show, resend, drop, export."),
     "bench": (
         "orbitmq.cli.bench",
         "bench_command",

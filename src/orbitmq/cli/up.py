@@ -11,7 +11,7 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -24,6 +24,7 @@ __all__ = ["up_command"]
 
 _LOOPBACK: Final = "127.0.0.1"
 _METRICS_PORT: Final = 5557
+_CONSOLE_PORT: Final = 8080
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class _Running:
     data: Path
     log: Path
     message_count: int
+    console: str
+    """Where the console is, or why there is none."""
 
 
 @click.command("up")
@@ -64,6 +67,12 @@ class _Running:
     help=f"Port of the broker's metrics, the name server's is one above; 0 lets the system choose, as does "
     f"nothing given while {_METRICS_PORT} is taken.",
 )
+@click.option(
+    "--console-port",
+    type=click.IntRange(0, 65_535),
+    help=f"Port of the web console; 0 lets the system choose, as does nothing given while {_CONSOLE_PORT} is taken.",
+)
+@click.option("--no-console", is_flag=True, help="Without the web console.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Set one broker option.")
 @logging_options
 def up_command(
@@ -71,11 +80,11 @@ def up_command(
     port: int,
     broker_port: int,
     metrics_port: int | None,
+    console_port: int | None,
     overrides: tuple[str, ...],
-    log_level: str,
-    log_file: str | None,
+    **given: Any,
 ) -> None:
-    """Run a name server and a broker in one process, on loopback only.
+    """Run a name server, a broker and the web console in one process, on loopback only.
 
     Stop with Ctrl-C; the data stays for the next run.
     """
@@ -83,12 +92,12 @@ def up_command(
     from orbitmq.namesrv.config import NameServerConfig
     from orbitmq.namesrv.server import NameServer
 
-    log = Path(log_file) if log_file else data / "orbitmq.log"
+    log = Path(given["log_file"]) if given["log_file"] else data / "orbitmq.log"
     broker_metrics, name_server_metrics = _metrics_ports(metrics_port)
     try:
         data.mkdir(parents=True, exist_ok=True)
         # On a terminal the ready text is what matters; the servers' own lines go to a file.
-        configure_logging(log_level.upper(), str(log))
+        configure_logging(given["log_level"].upper(), str(log))
         name_server_config, _, _ = read_config(
             NameServerConfig,
             None,
@@ -124,10 +133,34 @@ def up_command(
             async with Broker(used, store_config, more=read.more) as broker:
                 metrics = tuple(part.metrics.address for part in (broker, name_server) if part.metrics)
                 stored = _stored_count(broker)
-                yield _Running(name_server.address, broker.address, metrics, data, log, stored)
+                async with _console(name_server.address, data, console_port, given["no_console"]) as console:
+                    yield _Running(name_server.address, broker.address, metrics, data, log, stored, console)
         click.echo("orbitmq stopped; the data stays")
 
     run_server(servers, _ready)
+
+
+@contextlib.asynccontextmanager
+async def _console(name_server: str, data: Path, port: int | None, unwanted: bool) -> AsyncIterator[str]:
+    """The web console, if it is wanted and its packages are there; gives its address or why there is none."""
+    from orbitmq.cli.console import INSTALL_HINT, missing_packages, option_meanings
+
+    if unwanted:
+        yield "off (--no-console)"
+        return
+    if missing_packages():
+        yield f"not installed; to have it: {INSTALL_HINT}"
+        return
+    from orbitmq.admin import Admin
+    from orbitmq.console.serve import serve_console
+    from orbitmq.console.settings import ConsoleSettings
+
+    settings = ConsoleSettings(
+        state=data / "console", pipelines=(data / "pipelines",), meanings=option_meanings()
+    )
+    wanted = port if port is not None else _CONSOLE_PORT if _is_free(_CONSOLE_PORT) else 0
+    async with serve_console(Admin(name_server), settings, port=wanted) as running:
+        yield running.url
 
 
 def _metrics_ports(asked: int | None) -> tuple[int, int]:
@@ -177,6 +210,7 @@ def _ready(running: _Running) -> str:
     metrics = "".join(f"  metrics      http://{address}/metrics\n" for address in running.metrics)
     return f"""\
 orbitmq is ready, {KERNEL} kernel (Ctrl-C stops it)
+  console      {running.console}
   name server  {running.name_server}
   broker       {running.broker}
 {metrics}  data         {running.data} ({kept}; log in {running.log})

@@ -1,0 +1,302 @@
+"""Messages of a topic looked at: newest first, filtered, page by page; or followed as they come.
+
+Nothing here registers a group or stores an offset: consumers do not notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Final
+
+import msgspec
+
+from orbitmq.admin.base import Result
+from orbitmq.admin.census import gather_bounded
+from orbitmq.admin.errors import AdminError, UnknownNameError
+from orbitmq.admin.messages import MessageView
+from orbitmq.admin.offsets import max_offset, offset_at
+from orbitmq.admin.reading import ReadPlan, min_offset, pull_once, read_topic
+from orbitmq.admin.session import Admin, best_address
+from orbitmq.errors import OrbitError
+from orbitmq.model.route import MessageQueue
+from orbitmq.runtime.tasks import TaskOwner
+
+__all__ = [
+    "MessageFilter",
+    "MessagePage",
+    "TailBatch",
+    "browse",
+    "matches",
+    "matching",
+    "parse_cursor",
+    "tail",
+]
+
+_BATCH: Final = 32
+_SCAN_MAX: Final = 5_000
+"""Messages one page may look at: a filter that matches little must not read a whole topic."""
+TAIL_WAIT_S: Final = 5.0
+TAIL_PULLED_PER_S: Final = 2_000
+TAIL_SHOWN_PER_S: Final = 200
+_TAIL_TICK_S: Final = 0.25
+_TAIL_BACKLOG: Final = 1_000
+"""A queue further behind than this is followed from its end again; what is left out is counted."""
+
+
+class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which messages of a topic are wanted."""
+
+    topic: str
+    broker_name: str | None = None
+    queue_id: int | None = None
+    tags: str = "*"
+    sql: str = ""
+    """An SQL92 expression, evaluated by the broker; then ``tags`` is not used."""
+    text: str = ""
+    """Has to occur in the body or in a property, whatever its case."""
+    begin_ms: int | None = None
+    end_ms: int | None = None
+    route_topic: str = ""
+
+    def plan(self) -> ReadPlan:
+        """What the broker is asked for."""
+        return ReadPlan(
+            topic=self.topic,
+            broker_name=self.broker_name,
+            queue_id=self.queue_id,
+            expression=self.sql or self.tags or "*",
+            expression_type="SQL92" if self.sql else "TAG",
+            begin_ms=self.begin_ms,
+            end_ms=self.end_ms,
+            route_topic=self.route_topic,
+        )
+
+
+class MessagePage(Result, kw_only=True):
+    messages: list[MessageView]
+    """Newest first."""
+    scanned: int
+    """How many messages were looked at."""
+    cursor: str
+    """Where the next page begins; empty: there is no more."""
+    available: int
+    """How many messages the queues hold between the times asked for."""
+
+
+class TailBatch(Result, kw_only=True):
+    messages: list[MessageView]
+    arrived: int
+    """Messages stored since the last batch, shown or not."""
+    skipped: int
+    """Of those, how many were left out because there were too many to show."""
+
+
+def matches(message: MessageView, text: str) -> bool:
+    """Whether a text occurs in the body or a property."""
+    if not text:
+        return True
+    wanted = text.casefold()
+    if message.body is not None and wanted in message.body.casefold():
+        return True
+    return any(wanted in value.casefold() for value in message.properties.values())
+
+
+def parse_cursor(text: str) -> dict[tuple[str, int], int]:
+    """Broker name and queue to the offset before which a page ends. Raises ``AdminError``."""
+    found: dict[tuple[str, int], int] = {}
+    for part in text.split(","):
+        if not part:
+            continue
+        try:
+            name, queue_id, end = part.rsplit(":", 2)
+            found[name, int(queue_id)] = int(end)
+        except ValueError:
+            raise AdminError(f"the place {part!r} of the next page cannot be read") from None
+    return found
+
+
+async def _queues(admin: Admin, wanted: MessageFilter) -> list[tuple[MessageQueue, str]]:
+    """The queues to read with the address to read each from. Raises ``UnknownNameError``."""
+    route = await admin.route(wanted.route_topic or wanted.topic)
+    addresses = {data.broker_name: best_address(data) for data in route.broker_datas}
+    found = [
+        (queue, address)
+        for queue in route.subscribe_queues(wanted.topic)
+        if wanted.broker_name in (None, "", queue.broker_name)
+        and wanted.queue_id in (None, queue.queue_id)
+        and (address := addresses.get(queue.broker_name)) is not None
+    ]
+    if not found:
+        raise UnknownNameError("readable queue of topic", wanted.topic)
+    return found
+
+
+class _Backwards:
+    """One queue, read from its end to its beginning in batches."""
+
+    def __init__(self, queue: MessageQueue, address: str, low: int, end: int) -> None:
+        self.queue = queue
+        self.address = address
+        self.low = low
+        self.end = end
+        """Everything from here on has been read."""
+        self.buffer: list[MessageView] = []
+        """Read and not given out, oldest first."""
+
+    @property
+    def place(self) -> int:
+        return self.buffer[-1].queue_offset + 1 if self.buffer else self.end
+
+    async def fill(self, admin: Admin, wanted: MessageFilter) -> int:
+        """Read the batch before ``end``; returns how many messages that were."""
+        begin = max(self.low, self.end - _BATCH)
+        plan, offset, found = wanted.plan(), begin, list[MessageView]()
+        while offset < self.end:
+            pulled = await pull_once(
+                admin, self.address, self.queue, offset, count=self.end - offset, plan=plan
+            )
+            found += (one for one in pulled.messages if offset <= one.queue_offset < self.end)
+            if pulled.next_offset <= offset:
+                break  # a broker that does not get on
+            offset = pulled.next_offset
+        scanned = self.end - begin
+        self.end = begin
+        self.buffer = [message for message in found if matches(message, wanted.text)]
+        return scanned
+
+
+async def browse(
+    admin: Admin, wanted: MessageFilter, *, count: int = 50, cursor: str = "", scan_max: int = _SCAN_MAX
+) -> MessagePage:
+    """A page of messages, newest first, over all queues."""
+    places = parse_cursor(cursor)
+
+    async def opened(one: tuple[MessageQueue, str]) -> _Backwards:
+        queue, address = one
+        if wanted.begin_ms is None:
+            low = await min_offset(admin, address, queue)
+        else:
+            low = await offset_at(admin, address, queue, wanted.begin_ms)
+        end = places.get((queue.broker_name, queue.queue_id))
+        if end is None:
+            if wanted.end_ms is None:
+                end = await max_offset(admin, address, queue)
+            else:
+                end = await offset_at(admin, address, queue, wanted.end_ms)
+        return _Backwards(queue, address, low, max(low, end))
+
+    answers = await gather_bounded(opened, await _queues(admin, wanted))
+    for answer in answers:
+        if isinstance(answer, OrbitError):
+            raise answer
+    queues = [answer for answer in answers if isinstance(answer, _Backwards)]
+    available = sum(queue.end - queue.low for queue in queues)
+    found: list[MessageView] = []
+    scanned = 0
+    while len(found) < count:
+        empty = [queue for queue in queues if not queue.buffer and queue.end > queue.low]
+        if empty:
+            if scanned >= scan_max:
+                break
+            counts = await gather_bounded(lambda queue: queue.fill(admin, wanted), empty)
+            for counted in counts:
+                if isinstance(counted, OrbitError):
+                    raise counted
+                scanned += counted
+            continue
+        ready = [queue for queue in queues if queue.buffer]
+        if not ready:
+            break
+        newest = max(ready, key=lambda queue: queue.buffer[-1].store_timestamp)
+        found.append(newest.buffer.pop())
+    more = any(queue.buffer or queue.end > queue.low for queue in queues)
+    place = ",".join(f"{one.queue.broker_name}:{one.queue.queue_id}:{one.place}" for one in queues)
+    return MessagePage(messages=found, scanned=scanned, cursor=place if more else "", available=available)
+
+
+async def matching(admin: Admin, wanted: MessageFilter, count_max: int) -> AsyncIterator[MessageView]:
+    """Every match, queue by queue, oldest first; at most ``count_max``."""
+    left = count_max
+    async with aclosing(read_topic(admin, wanted.plan())) as slices:  # type: ignore[type-var]  # a generator
+        async for part in slices:
+            for message in part.messages:
+                if matches(message, wanted.text):
+                    yield message
+                    left -= 1
+                    if left <= 0:
+                        return
+
+
+# -- following ---------------------------------------------------------------------------------------------
+
+
+class _Follower:
+    """The ends of all queues of a topic; each has a task that pulls."""
+
+    def __init__(self, admin: Admin, wanted: MessageFilter) -> None:
+        self._admin = admin
+        self._wanted = wanted
+        self.messages: list[MessageView] = []
+        self.arrived = 0
+        self.skipped = 0
+        self.failure: OrbitError | None = None
+
+    async def follow(self, queue: MessageQueue, address: str, pause_s: float) -> None:
+        try:
+            await self._follow(queue, address, pause_s)
+        except OrbitError as error:
+            self.failure = error
+
+    async def _follow(self, queue: MessageQueue, address: str, pause_s: float) -> None:
+        plan = self._wanted.plan()
+        offset = await max_offset(self._admin, address, queue)
+        while True:
+            pulled = await pull_once(
+                self._admin, address, queue, offset, count=_BATCH, plan=plan, suspend_s=TAIL_WAIT_S
+            )
+            following = max(offset, pulled.next_offset)
+            behind = pulled.max_offset - following
+            if behind > _TAIL_BACKLOG:
+                jumped = pulled.max_offset - _BATCH
+                self.skipped += jumped - following
+                following = jumped
+            self.arrived += following - offset
+            offset = following
+            for message in pulled.messages:
+                if matches(message, self._wanted.text):
+                    self.messages.append(message)
+            if pulled.messages or behind > 0:
+                await asyncio.sleep(pause_s)
+
+    def take(self) -> TailBatch:
+        """What came since the last time, cut to what can be shown."""
+        limit = int(TAIL_SHOWN_PER_S * _TAIL_TICK_S)
+        messages = sorted(self.messages, key=lambda one: one.store_timestamp)
+        left_out = max(0, len(messages) - limit)
+        batch = TailBatch(messages=messages[left_out:], arrived=self.arrived, skipped=self.skipped + left_out)
+        self.messages, self.arrived, self.skipped = [], 0, 0
+        return batch
+
+
+async def tail(admin: Admin, wanted: MessageFilter) -> AsyncIterator[TailBatch]:
+    """Messages as they are stored, four times a second, until the caller stops; empty batches are given, too.
+
+    However fast the topic is, at most ``TAIL_PULLED_PER_S`` messages a second are read and ``TAIL_SHOWN_PER_S`` are
+    given out.
+    """
+    queues = await _queues(admin, wanted)
+    follower = _Follower(admin, wanted)
+    tasks = TaskOwner("tail")
+    pause_s = len(queues) * _BATCH / TAIL_PULLED_PER_S
+    try:
+        for queue, address in queues:
+            tasks.start(follower.follow(queue, address, pause_s), f"{queue.broker_name}-{queue.queue_id}")
+        while True:
+            await asyncio.sleep(_TAIL_TICK_S)
+            if follower.failure is not None:
+                raise follower.failure
+            yield follower.take()
+    finally:
+        await tasks.close()

@@ -1,0 +1,270 @@
+"""Dead letters: found, resent at a rate, dropped, exported.
+
+A broker cannot delete one message. So what was resent or dropped is noted in a topic of its own, ``DONE_TOPIC``, in
+the cluster itself: every console and every command line sees the same. A note is younger than the dead letter it is
+about, so it lives at least as long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Iterable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.admin.base import Result
+from orbitmq.admin.browse import MessageFilter, browse, matches
+from orbitmq.admin.census import broker_places
+from orbitmq.admin.errors import AdminError
+from orbitmq.admin.messages import MessageView, body_bytes
+from orbitmq.admin.reading import ReadPlan, read_topic
+from orbitmq.admin.sending import open_producer
+from orbitmq.admin.session import Admin
+from orbitmq.admin.topics import new_topic, topic_names, topic_status, update_topic
+from orbitmq.codes import Property
+from orbitmq.errors import OrbitError, TopicNotFound
+from orbitmq.model.names import dlq_topic, group_of, is_dlq_topic
+
+if TYPE_CHECKING:
+    from orbitmq.client.produce.producer import Producer
+
+__all__ = [
+    "DONE_TOPIC",
+    "DeadGroup",
+    "DeadGroups",
+    "DeadLetter",
+    "DeadLetters",
+    "dead_groups",
+    "dead_letters",
+    "each_dead_letter",
+    "mark_done",
+    "origin_of",
+    "own_properties",
+    "resend_one",
+    "resend_paced",
+]
+
+DONE_TOPIC: Final = "orbitmq_dead_letters_done"
+RESENT_PROPERTY: Final = "ORBITMQ_RESENT_FROM"
+"""On a resent message: the offset id of its dead letter."""
+_MARKS_PER_MESSAGE: Final = 500
+_RESERVED: Final = frozenset(name.value for name in Property)
+
+
+class DeadGroup(Result, kw_only=True):
+    group: str
+    count: int
+    """All that the broker still has, done or not."""
+    newest: int
+    """Milliseconds; 0: none."""
+
+
+class DeadGroups(Result, kw_only=True):
+    groups: list[DeadGroup]
+
+
+class DeadLetter(Result, kw_only=True):
+    message: MessageView
+    origin_topic: str
+    tries: int
+    done: str
+    """resent, dropped, or empty."""
+
+
+class DeadLetters(Result, kw_only=True):
+    letters: list[DeadLetter]
+    cursor: str
+    scanned: int
+    available: int
+
+
+def origin_of(message: MessageView) -> str:
+    """The topic a dead letter was sent to; empty if the record does not say."""
+    properties = message.properties
+    return properties.get("DLQ_ORIGIN_TOPIC") or properties.get("RETRY_TOPIC") or ""
+
+
+def own_properties(message: MessageView) -> dict[str, str]:
+    """What the sender set itself: neither the system's nor what stands in fields of its own."""
+    return {key: value for key, value in message.properties.items() if key not in _RESERVED}
+
+
+async def dead_groups(admin: Admin) -> DeadGroups:
+    """Groups that have dead letters, the largest number first."""
+    rows = []
+    for topic in (await topic_names(admin)).topics:
+        if not is_dlq_topic(topic):
+            continue
+        try:
+            status = await topic_status(admin, topic)
+        except OrbitError:
+            continue  # deleted meanwhile
+        count = sum(queue.max_offset - queue.min_offset for queue in status.queues)
+        newest = max((queue.last_update_timestamp for queue in status.queues), default=0)
+        rows.append(DeadGroup(group=group_of(topic), count=count, newest=newest))
+    rows.sort(key=lambda row: (-row.count, row.group))
+    return DeadGroups(groups=rows)
+
+
+def _mark_tag(group: str) -> str:
+    # A group may have characters that mean something in a tag expression.
+    return hashlib.sha256(group.encode()).hexdigest()[:16]
+
+
+async def done_marks(admin: Admin, group: str) -> dict[str, str]:
+    """Offset ids of dead letters that are done with, and how."""
+    found: dict[str, str] = {}
+    plan = ReadPlan(topic=DONE_TOPIC, expression=_mark_tag(group))
+    try:
+        async with aclosing(read_topic(admin, plan)) as slices:  # type: ignore[type-var]  # a generator
+            async for part in slices:
+                for message in part.messages:
+                    found.update(_marks(message, group))
+    except TopicNotFound:
+        pass  # nothing was ever resent or dropped
+    return found
+
+
+def _marks(message: MessageView, group: str) -> dict[str, str]:
+    try:
+        mark = json.loads(message.body or "")
+        if mark["group"] != group:
+            return {}
+        return {str(one): str(mark["done"]) for one in mark["ids"]}
+    except (ValueError, KeyError, TypeError):
+        return {}  # not ours
+
+
+async def mark_done(admin: Admin, group: str, ids: Iterable[str], done: str) -> None:
+    """Note that dead letters were ``resent`` or ``dropped``."""
+    await _make_done_topic(admin)
+    async with open_producer(admin, "orbitmq-dead-letters") as producer:
+        await _send_marks(producer, group, list(ids), done)
+
+
+async def _make_done_topic(admin: Admin) -> None:
+    try:
+        await admin.route(DONE_TOPIC)
+    except TopicNotFound:
+        for cluster in dict.fromkeys(place.cluster for place in await broker_places(admin)):
+            config = new_topic(DONE_TOPIC, read=1, write=1, perm=None)
+            await update_topic(admin, config, {}, broker=None, cluster=cluster)
+
+
+async def _send_marks(producer: Producer, group: str, ids: list[str], done: str) -> None:
+    from orbitmq.client.message import Message
+
+    for start in range(0, len(ids), _MARKS_PER_MESSAGE):
+        body = json.dumps({"group": group, "done": done, "ids": ids[start : start + _MARKS_PER_MESSAGE]})
+        await producer.send(Message(DONE_TOPIC, body, tags=_mark_tag(group), keys=group))
+
+
+def _letter(message: MessageView, marks: dict[str, str]) -> DeadLetter:
+    return DeadLetter(
+        message=message,
+        origin_topic=origin_of(message),
+        tries=message.reconsume_times,
+        done=marks.get(message.offset_msg_id, ""),
+    )
+
+
+async def dead_letters(
+    admin: Admin,
+    group: str,
+    *,
+    text: str = "",
+    with_done: bool = False,
+    count: int = 50,
+    cursor: str = "",
+    begin_ms: int | None = None,
+) -> DeadLetters:
+    """A page of dead letters, newest first. Raises ``TopicNotFound`` when the group has none."""
+    marks = await done_marks(admin, group)
+    found: list[DeadLetter] = []
+    scanned = available = 0
+    wanted = MessageFilter(topic=dlq_topic(group), text=text, begin_ms=begin_ms)
+    while True:
+        page = await browse(admin, wanted, count=count - len(found), cursor=cursor)
+        scanned += page.scanned
+        available = available or page.available
+        letters = [_letter(message, marks) for message in page.messages]
+        found += (letter for letter in letters if with_done or not letter.done)
+        cursor = page.cursor
+        if not cursor or len(found) >= count or scanned > 5_000:
+            return DeadLetters(letters=found, cursor=cursor, scanned=scanned, available=available)
+
+
+async def each_dead_letter(
+    admin: Admin, group: str, *, ids: Iterable[str] = (), text: str = "", with_done: bool = False
+) -> AsyncIterator[DeadLetter]:
+    """Dead letters oldest first: those with these ids (of either kind), else all that match."""
+    chosen = frozenset(ids)
+    marks = await done_marks(admin, group)
+    async with aclosing(read_topic(admin, ReadPlan(topic=dlq_topic(group)))) as slices:  # type: ignore[type-var]  # a generator
+        async for part in slices:
+            for message in part.messages:
+                letter = _letter(message, marks)
+                if letter.done and not with_done:
+                    continue
+                if chosen and not chosen & {message.message_id, message.offset_msg_id}:
+                    continue
+                if matches(message, text):
+                    yield letter
+
+
+async def resend_one(
+    producer: Producer, letter: DeadLetter, *, topic: str = "", body: bytes | None = None
+) -> str:
+    """Send a dead letter to the topic it came from, or to another; returns the id of the new message."""
+    from orbitmq.client.message import Message
+
+    message = letter.message
+    target = topic or letter.origin_topic
+    if not target:
+        raise AdminError(f"dead letter {message.message_id} does not say where it came from; name a topic")
+    properties = own_properties(message) | {RESENT_PROPERTY: message.offset_msg_id}
+    fresh = Message(
+        target,
+        body_bytes(message) if body is None else body,
+        tags=message.tags,
+        keys=message.keys,
+        properties=properties,
+        shard_key=message.properties.get("__SHARDINGKEY", ""),
+        flag=message.flag,
+    )
+    return (await producer.send(fresh)).message_id
+
+
+async def resend_paced(
+    admin: Admin, group: str, letters: list[DeadLetter], *, topic: str = "", per_second: float = 50.0
+) -> AsyncIterator[tuple[DeadLetter, str]]:
+    """Resend one after the other, so many a second; gives each with the id it got, or with its failure after ``!``.
+
+    Each second's work is noted as done before the next begins: a process that dies repeats at most that.
+    """
+    if per_second <= 0:
+        raise AdminError("a rate has to be above zero")
+    await _make_done_topic(admin)
+    clock = admin.clock
+    async with open_producer(admin, "orbitmq-dead-letters") as producer:
+        waiting: list[str] = []
+        begin, noted = clock.monotonic(), clock.monotonic()
+        try:
+            for number, letter in enumerate(letters):
+                pause_s = begin + number / per_second - clock.monotonic()
+                if pause_s > 0:
+                    await asyncio.sleep(pause_s)
+                try:
+                    fresh = await resend_one(producer, letter, topic=topic)
+                    waiting.append(letter.message.offset_msg_id)
+                except OrbitError as error:
+                    fresh = f"!{error}"
+                if waiting and clock.monotonic() - noted >= 1.0:
+                    await _send_marks(producer, group, waiting, "resent")
+                    waiting, noted = [], clock.monotonic()
+                yield letter, fresh
+        finally:
+            if waiting:
+                await _send_marks(producer, group, waiting, "resent")

@@ -1,0 +1,140 @@
+"""``orbitmq console``: the web console of a cluster, ours or Apache's."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orbitmq.cli.admin_kit.connect import connection_options, open_admin
+from orbitmq.cli.servers import fail, logging_options, run_server
+from orbitmq.errors import ConfigError
+from orbitmq.runtime.logs import configure_logging
+from orbitmq.runtime.options import options_of
+
+if TYPE_CHECKING:
+    from orbitmq.console.serve import RunningConsole
+    from orbitmq.console.settings import OptionMeaning
+
+__all__ = ["console_command", "missing_packages", "option_meanings"]
+
+_PACKAGES = ("starlette", "uvicorn", "jinja2", "python_multipart")
+INSTALL_HINT = "pip install 'orbitmq[console]'"
+
+
+def missing_packages() -> list[str]:
+    """What the console needs and is not installed."""
+    return [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+
+
+def option_meanings() -> Mapping[str, OptionMeaning]:
+    """What the options of our broker do; Apache's have the same names."""
+    from orbitmq.broker.config import BrokerConfig
+    from orbitmq.console.settings import OptionMeaning
+    from orbitmq.store.config import StoreConfig
+
+    return {
+        one.key: OptionMeaning(one.doc, one.reload)
+        for config in (StoreConfig, BrokerConfig)
+        for one in options_of(config)
+    }
+
+
+@click.command("console")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=8080, show_default=True, help="0: any free one."
+)
+@click.option(
+    "--state",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory of the history of the charts and of the audit log; without, both end with the process.",
+)
+@click.option(
+    "--users",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File of people who may log in; see --add-user.",
+)
+@click.option("--broker-login", is_flag=True, help="People log in with users of the broker.")
+@click.option(
+    "--add-user", metavar="NAME", help="Add a user to the file of --users, ask for the password, end."
+)
+@click.option(
+    "--role",
+    type=click.Choice(["viewer", "operator", "admin"]),
+    default="viewer",
+    help="Of --add-user [viewer].",
+)
+@click.option("--read-only", is_flag=True, help="Nothing can be changed, whoever asks.")
+@click.option(
+    "--bodies",
+    type=click.Choice(["show", "mask", "off"]),
+    default="show",
+    show_default=True,
+    help="What is shown of message bodies.",
+)
+@click.option("--mask", "masks", multiple=True, metavar="FIELD", help="A field to hide with --bodies mask.")
+@click.option(
+    "--pipelines",
+    multiple=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory with checkpoints of pipelines.",
+)
+@click.option("--host-name", "hosts", multiple=True, help="Name the console answers to, behind a proxy.")
+@click.option("--secure-cookies", is_flag=True, help="Behind a proxy that speaks HTTPS.")
+@logging_options
+def console_command(**given: Any) -> None:
+    """Serve the web console of a cluster until SIGTERM or SIGINT.
+
+    On loopback everybody who can reach the port may do everything; on any other address people have to log in.
+    """
+    if missing := missing_packages():
+        fail(f"the console needs {', '.join(missing)}: {INSTALL_HINT}")
+    from orbitmq.console.security import UserFile
+    from orbitmq.console.serve import serve_console
+    from orbitmq.console.settings import Bodies, ConsoleSettings, Role
+
+    try:
+        configure_logging(given["log_level"].upper(), given["log_file"])
+        if given["add_user"]:
+            if given["users"] is None:
+                raise ConfigError("--add-user needs --users FILE")
+            password = click.prompt("Password", hide_input=True, confirmation_prompt=True)
+            UserFile.add(given["users"], given["add_user"], Role.parse(given["role"]), password)
+            click.echo(f"{given['add_user']} is {given['role']} in {given['users']}")
+            return
+        admin = open_admin(given, os.environ)
+        if not admin.name_servers:
+            raise ConfigError("no name server is given: use -n HOST:PORT or the variable NAMESRV_ADDR")
+        settings = ConsoleSettings(
+            state=given["state"],
+            users=given["users"],
+            broker_login=given["broker_login"],
+            bodies=Bodies(given["bodies"]),
+            masks=given["masks"],
+            pipelines=given["pipelines"],
+            read_only=given["read_only"],
+            hosts=frozenset(given["hosts"]),
+            secure_cookies=given["secure_cookies"],
+            meanings=option_meanings(),
+        )
+    except (ConfigError, OSError) as error:
+        fail(str(error))
+
+    @contextlib.asynccontextmanager
+    async def server() -> AsyncIterator[RunningConsole]:
+        async with serve_console(admin, settings, host=given["host"], port=given["port"]) as running:
+            yield running
+
+    run_server(server, lambda running: f"orbitmq console ready, {running.url}")
+
+
+console_command.params = [
+    *(option for option in connection_options() if option.name != "as_json"),
+    *console_command.params,
+]

@@ -1,0 +1,216 @@
+"""``orbitmq dlq``: dead letters from the command line, as the console handles them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+import click
+import msgspec
+
+from orbitmq.admin import Admin
+from orbitmq.admin import deadletters as dead
+from orbitmq.cli.admin_kit.connect import connection_options, open_admin
+from orbitmq.cli.servers import fail
+from orbitmq.errors import OrbitError
+
+__all__ = ["dlq_commands"]
+
+_SHOWN_CHARS = 80
+
+
+@click.group("dlq", context_settings={"help_option_names": ["-h", "--help"]})
+@click.pass_context
+def dlq_commands(ctx: click.Context, /, **settings: Any) -> None:
+    """Dead letters: messages a group gave up on. What is resent or dropped is noted in the cluster itself."""
+    ctx.obj = settings
+
+
+dlq_commands.params = list(connection_options())
+
+
+def _run(work: Callable[[Admin], Awaitable[None]]) -> None:
+    settings = click.get_current_context().find_object(dict) or {}
+    try:
+
+        async def run() -> None:
+            async with open_admin(settings, os.environ) as admin:
+                await work(admin)
+
+        asyncio.run(run())
+    except OrbitError as error:
+        fail(str(error))
+
+
+def _as_json() -> bool:
+    return bool((click.get_current_context().find_object(dict) or {}).get("as_json"))
+
+
+def _print_json(value: object) -> None:
+    click.echo(msgspec.json.encode(value))
+
+
+def _when(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S") if ms else "-"
+
+
+_ids = click.argument("ids", nargs=-1)
+_text = click.option("--text", default="", help="Only those with this text in the body or a property.")
+
+
+@dlq_commands.command("list")
+@click.argument("group", required=False)
+@_text
+@click.option("--all", "everything", is_flag=True, help="Also what was resent or dropped.")
+@click.option(
+    "--count", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many, newest first."
+)
+def list_command(group: str | None, text: str, everything: bool, count: int) -> None:
+    """Groups that have dead letters; with GROUP, its dead letters."""
+    as_json = _as_json()
+
+    async def work(admin: Admin) -> None:
+        if group is None:
+            groups = await dead.dead_groups(admin)
+            if as_json:
+                _print_json(groups)
+                return
+            for row in groups.groups:
+                click.echo(f"{row.count:>10,}  {_when(row.newest)}  {row.group}")
+            if not groups.groups:
+                click.echo("no group has dead letters")
+            return
+        page = await dead.dead_letters(admin, group, text=text, with_done=everything, count=count)
+        if as_json:
+            _print_json(page)
+            return
+        for letter in page.letters:
+            message = letter.message
+            start = (message.body or "(binary)")[:_SHOWN_CHARS].replace("\n", " ")
+            click.echo(
+                f"{message.message_id}  {_when(message.store_timestamp)}  tries={letter.tries}  "
+                f"from={letter.origin_topic or '?'}  {letter.done or 'open'}  {start}"
+            )
+
+    _run(work)
+
+
+@dlq_commands.command("show")
+@click.argument("group")
+@click.argument("ids", nargs=-1, required=True)
+def show_command(group: str, ids: tuple[str, ...]) -> None:
+    """Everything about dead letters, as JSON."""
+
+    async def work(admin: Admin) -> None:
+        found = 0
+        source = dead.each_dead_letter(admin, group, ids=ids, with_done=True)
+        async with aclosing(source) as letters:  # type: ignore[type-var]  # a generator
+            async for letter in letters:
+                _print_json(letter)
+                found += 1
+        if not found:
+            fail(f"group {group} has no such dead letter")
+
+    _run(work)
+
+
+async def _chosen(
+    admin: Admin, group: str, ids: tuple[str, ...], text: str, everything: bool
+) -> list[dead.DeadLetter]:
+    if not ids and not text and not everything:
+        raise click.UsageError("say which: ids, --text TEXT, or --all")
+    source = dead.each_dead_letter(admin, group, ids=ids, text=text)
+    async with aclosing(source) as letters:  # type: ignore[type-var]  # a generator
+        return [letter async for letter in letters]
+
+
+@dlq_commands.command("resend")
+@click.argument("group")
+@_ids
+@_text
+@click.option("--all", "everything", is_flag=True, help="All of the group.")
+@click.option("--to", "topic", default="", help="Topic to send to; else the one each came from.")
+@click.option(
+    "--rate", type=click.FloatRange(min=0.1), default=50.0, show_default=True, help="Messages a second."
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would be sent.")
+def resend_command(
+    group: str, ids: tuple[str, ...], topic: str, rate: float, dry_run: bool, **which: Any
+) -> None:
+    """Send dead letters once more, as new messages."""
+
+    async def work(admin: Admin) -> None:
+        letters = await _chosen(admin, group, ids, which["text"], which["everything"])
+        if dry_run:
+            for letter in letters:
+                target = topic or letter.origin_topic or "?"
+                click.echo(f"{letter.message.message_id} would go to {target}")
+            click.echo(f"{len(letters)} dead letters; nothing was sent")
+            return
+        sent = failed = 0
+        steps = dead.resend_paced(admin, group, letters, topic=topic, per_second=rate)
+        async with aclosing(steps) as running:  # type: ignore[type-var]  # a generator
+            async for letter, fresh in running:
+                if fresh.startswith("!"):
+                    failed += 1
+                    click.echo(f"{letter.message.message_id} failed: {fresh[1:]}", err=True)
+                else:
+                    sent += 1
+                    click.echo(f"{letter.message.message_id} sent as {fresh}")
+        click.echo(f"{sent} sent, {failed} failed")
+        if failed:
+            sys.exit(1)
+
+    _run(work)
+
+
+@dlq_commands.command("drop")
+@click.argument("group")
+@_ids
+@_text
+@click.option("--all", "everything", is_flag=True, help="All of the group.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def drop_command(group: str, ids: tuple[str, ...], text: str, everything: bool, yes: bool) -> None:
+    """Note dead letters as done; they are no longer listed."""
+
+    async def work(admin: Admin) -> None:
+        letters = await _chosen(admin, group, ids, text, everything)
+        if not letters:
+            click.echo("nothing to drop")
+            return
+        if not yes:
+            click.confirm(f"Drop {len(letters)} dead letters of {group}?", abort=True)
+        await dead.mark_done(admin, group, [one.message.offset_msg_id for one in letters], "dropped")
+        click.echo(f"{len(letters)} dropped")
+
+    _run(work)
+
+
+@dlq_commands.command("export")
+@click.argument("group")
+@_text
+@click.option("--all", "everything", is_flag=True, help="Also what was resent or dropped.")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File; else standard output."
+)
+def export_command(group: str, text: str, everything: bool, output: Path | None) -> None:
+    """Dead letters as JSON lines, oldest first."""
+
+    async def work(admin: Admin) -> None:
+        stream: IO[bytes] = sys.stdout.buffer if output is None else output.open("wb")
+        try:
+            source = dead.each_dead_letter(admin, group, text=text, with_done=everything)
+            async with aclosing(source) as letters:  # type: ignore[type-var]  # a generator
+                async for letter in letters:
+                    stream.write(msgspec.json.encode(letter) + b"\n")
+        finally:
+            if output is not None:
+                stream.close()
+
+    _run(work)

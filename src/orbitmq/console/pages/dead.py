@@ -1,0 +1,247 @@
+"""Dead letters: groups that have some, those of one group, and what can be done with them."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import msgspec
+from starlette.responses import Response, StreamingResponse
+
+from orbitmq.admin import AdminError
+from orbitmq.admin.deadletters import (
+    DeadLetter,
+    dead_letters,
+    each_dead_letter,
+    mark_done,
+    resend_one,
+)
+from orbitmq.admin.sending import open_producer
+from orbitmq.console.jobs import ResendJob
+from orbitmq.console.settings import Bodies, Role
+from orbitmq.console.view import Action, Done, Form, Plan, View, link, listing
+from orbitmq.errors import TopicNotFound
+
+__all__ = ["ACTIONS", "dead_group", "dead_groups", "export", "job"]
+
+_CHOSEN_MAX = 10_000
+_JOBS_MAX = 50
+
+
+async def dead_groups(view: View) -> Response:
+    """Groups with dead letters, from the sampler."""
+    snapshot = await view.console.sampler.ready()
+    rows = [
+        (name.removeprefix("%DLQ%"), sample)
+        for name, sample in snapshot.topics.items()
+        if name.startswith("%DLQ%")
+    ]
+    columns = {
+        "name": lambda row: row[0].casefold(),
+        "count": lambda row: row[1].message_count,
+        "newest": lambda row: row[1].last_ms,
+    }
+    found = listing(view, rows, columns, "-count", "name")
+    return view.page("dead.html", list=found, jobs=list(view.console.jobs.values())[::-1])
+
+
+async def dead_group(view: View) -> Response:
+    """Dead letters of one group."""
+    name = view.name("group")
+    everything = view.query("all") == "1"
+    page = None
+    try:
+        page = await dead_letters(
+            view.admin, name, text=view.query("text"), with_done=everything, cursor=view.query("cursor")
+        )
+    except TopicNotFound:
+        pass
+    query = {key: value for key, value in view.request.query_params.items() if value and key != "cursor"}
+    more = link("dlq", name, **query, cursor=page.cursor) if page and page.cursor else ""
+    jobs = [job for job in view.console.jobs.values() if job.group == name][::-1]
+    return view.page("dead_group.html", name=name, page=page, everything=everything, next=more, jobs=jobs)
+
+
+async def job(view: View) -> Response:
+    """How far a run is."""
+    found = view.console.jobs.get(view.name("key"))
+    if found is None:
+        raise AdminError("this run is over and forgotten; the audit log still has it")
+    return view.page("job.html", job=found)
+
+
+async def export(view: View) -> Response:
+    """All that match as JSON lines."""
+    if view.console.masking.bodies is Bodies.OFF:
+        raise AdminError("message bodies are switched off in this console, so there is nothing to download")
+    name = view.name("group")
+    masking = view.console.masking
+
+    async def lines() -> AsyncIterator[bytes]:
+        found = each_dead_letter(
+            view.admin, name, text=view.query("text"), with_done=view.query("all") == "1"
+        )
+        async with aclosing(found) as letters:  # type: ignore[type-var]  # a generator
+            async for letter in letters:
+                row = msgspec.to_builtins(letter)
+                if not masking.shows_all:
+                    row["message"]["body"] = masking.text(letter.message)
+                    row["message"]["properties"] = masking.properties(letter.message)
+                    row["message"].pop("bodyBase64")
+                yield json.dumps(row, ensure_ascii=False).encode() + b"\n"
+
+    safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)
+    headers = {
+        "content-disposition": f'attachment; filename="dead-{safe}.ndjson"',
+        "cache-control": "no-store",
+    }
+    return StreamingResponse(lines(), headers=headers, media_type="application/x-ndjson")
+
+
+# -- changes -----------------------------------------------------------------------------------------------
+
+
+async def _chosen(view: View, form: Form) -> list[DeadLetter]:
+    """The dead letters a form selects: those ticked, or all that match its text."""
+    group = form.required("group", "the group")
+    ids = form.many("id")
+    if not ids and not form.flag("everything"):
+        raise AdminError("no dead letter is selected; tick some, or choose all that match")
+    found: list[DeadLetter] = []
+    wanted = () if form.flag("everything") else ids
+    source = each_dead_letter(view.admin, group, ids=wanted, text=form.text("text"))
+    async with aclosing(source) as letters:  # type: ignore[type-var]  # a generator
+        async for letter in letters:
+            found.append(letter)
+            if len(found) >= _CHOSEN_MAX:
+                break
+    if not found:
+        raise AdminError("what was selected is done with already, or gone")
+    return found
+
+
+def _counted(letters: list[DeadLetter], topic: str) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for letter in letters:
+        target = topic or letter.origin_topic or "(unknown: name a topic)"
+        counts[target] = counts.get(target, 0) + 1
+    return counts
+
+
+async def _plan_resend(view: View, form: Form) -> Plan:
+    letters = await _chosen(view, form)
+    group, topic = form.text("group"), form.text("to_topic")
+    rate = form.number("rate", "the rate", 50)
+    if rate <= 0:
+        raise AdminError("the rate has to be above zero")
+    counts = _counted(letters, topic)
+    return Plan(
+        title=f"Resend {len(letters):,} dead letters of {group}",
+        lines=[
+            f"Send each of them once more as a new message, {rate} a second: about "
+            f"{max(1, len(letters) // rate):,} s in all.",
+            "Every group that consumes the topic gets them, not only this one.",
+        ],
+        heads=("topic", "messages"),
+        rows=[(name, f"{count:,}") for name, count in counts.items()],
+        button="Resend them",
+        back=link("dlq", group),
+        command=f"orbitmq dlq resend {group} --rate {rate}" + (f" --to {topic}" if topic else ""),
+    )
+
+
+async def _resend(view: View, form: Form) -> Done:
+    letters = await _chosen(view, form)
+    console = view.console
+    run = ResendJob(
+        secrets.token_hex(6),
+        form.text("group"),
+        form.text("to_topic"),
+        float(form.number("rate", "the rate", 50)),
+        letters,
+        view.session.user,
+        view.now_ms,
+    )
+    running = [one for one in console.jobs.values() if one.state == "running"]
+    if len(running) >= 4:
+        raise AdminError("four runs are under way already; wait for one of them")
+    while len(console.jobs) >= _JOBS_MAX:
+        del console.jobs[next(key for key, one in console.jobs.items() if one.state != "running")]
+    console.jobs[run.key] = run
+    console.tasks.start(run.run(view.admin), f"resend-{run.key}")
+    return Done(text=f"Resending {run.total:,} dead letters of {run.group}.", back=link("dlq-job", run.key))
+
+
+async def _plan_edited(view: View, form: Form) -> Plan:
+    letters = await _chosen(view, form)
+    topic = form.text("to_topic") or letters[0].origin_topic
+    return Plan(
+        title=f"Resend one dead letter to {topic or '?'}, edited",
+        lines=[
+            f"Send dead letter {letters[0].message.message_id} to topic {topic} with the body below, "
+            f"{len(form.raw('body').encode()):,} bytes, and note it as resent."
+        ],
+        button="Resend it",
+        back=link("dlq", form.text("group")),
+    )
+
+
+async def _edited(view: View, form: Form) -> Done:
+    letter = (await _chosen(view, form))[0]
+    body = form.raw("body").replace("\r\n", "\n").encode()
+    async with open_producer(view.admin, "orbitmq-dead-letters") as producer:
+        fresh = await resend_one(producer, letter, topic=form.text("to_topic"), body=body)
+    await mark_done(view.admin, form.text("group"), [letter.message.offset_msg_id], "resent")
+    topic = form.text("to_topic") or letter.origin_topic
+    return Done(text=f"Resent to {topic} with id {fresh}.", back=link("messages", fresh, topic=topic))
+
+
+async def _plan_drop(view: View, form: Form) -> Plan:
+    letters = await _chosen(view, form)
+    group = form.text("group")
+    return Plan(
+        title=f"Drop {len(letters):,} dead letters of {group}",
+        lines=[
+            "They are noted as done and no longer listed here or on the command line.",
+            "The broker keeps the records until they expire, as it does with every message.",
+        ],
+        button="Drop them",
+        danger=True,
+        back=link("dlq", group),
+        command=f"orbitmq dlq drop {group}",
+    )
+
+
+async def _drop(view: View, form: Form) -> Done:
+    letters = await _chosen(view, form)
+    group = form.text("group")
+    await mark_done(view.admin, group, [letter.message.offset_msg_id for letter in letters], "dropped")
+    return Done(text=f"{len(letters):,} dead letters of {group} dropped.", back=link("dlq", group))
+
+
+async def _plan_stop(view: View, form: Form) -> Plan:
+    run = view.console.jobs.get(form.text("key"))
+    if run is None or run.state != "running":
+        raise AdminError("this run is over")
+    return Plan(
+        title="Stop resending",
+        lines=[f"Stop after {run.sent:,} of {run.total:,}; what was not sent stays a dead letter."],
+        button="Stop",
+        back=link("dlq-job", run.key),
+    )
+
+
+async def _stop(view: View, form: Form) -> Done:
+    run = view.console.jobs[form.text("key")]
+    run.stop = True
+    return Done(text="Stopping.", back=link("dlq-job", run.key))
+
+
+ACTIONS = {
+    "dlq-resend": Action(Role.OPERATOR, _plan_resend, _resend),
+    "dlq-edit": Action(Role.OPERATOR, _plan_edited, _edited),
+    "dlq-drop": Action(Role.OPERATOR, _plan_drop, _drop),
+    "dlq-stop": Action(Role.OPERATOR, _plan_stop, _stop),
+}

@@ -1,0 +1,129 @@
+"""Pipelines: how far each Spark query is, read from the checkpoint it keeps anyway.
+
+A checkpoint has ``offsets/N`` (where batch N ends, written before it runs) and ``commits/N`` (written after it). So
+the newest of each says what runs, what is done and when; the offsets against the ends of the queues say the lag.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from starlette.responses import Response
+
+from orbitmq.admin.census import gather_bounded
+from orbitmq.admin.topics import topic_status
+from orbitmq.console.view import View
+
+__all__ = ["Pipeline", "pipelines", "read_checkpoints"]
+
+_DEPTH_MAX = 4
+_FOUND_MAX = 200
+_RECENT_MS = 120_000
+
+
+@dataclass(slots=True)
+class Pipeline:
+    """One query."""
+
+    name: str
+    path: Path
+    batch: int | None = None
+    """The last batch that is done."""
+    begun: int | None = None
+    """The last batch that was planned."""
+    done_ms: int | None = None
+    offsets: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Topic, then broker:queue, to the next offset."""
+    lag: int | None = None
+    error: str = ""
+
+    def state(self, now_ms: int) -> str:
+        if self.error:
+            return "unreadable"
+        if self.begun is not None and self.begun != self.batch:
+            return "in a batch"
+        if self.done_ms is not None and now_ms - self.done_ms < _RECENT_MS:
+            return "running"
+        return "idle or stopped"
+
+
+def read_checkpoints(roots: tuple[Path, ...]) -> list[Pipeline]:
+    """Every checkpoint below the directories."""
+    found: list[Pipeline] = []
+    for root in roots:
+        waiting = [(root, 0)]
+        while waiting and len(found) < _FOUND_MAX:
+            directory, depth = waiting.pop(0)
+            try:
+                if (directory / "offsets").is_dir() and (directory / "commits").is_dir():
+                    relative = directory.relative_to(root)
+                    name = root.name if relative == Path() else str(relative)
+                    found.append(_read(Pipeline(name, directory)))
+                elif depth < _DEPTH_MAX:
+                    waiting += ((child, depth + 1) for child in sorted(directory.iterdir()) if child.is_dir())
+            except OSError:
+                continue  # gone meanwhile, or not ours to read
+    return found
+
+
+def _newest(directory: Path) -> int | None:
+    numbers = [int(entry.name) for entry in directory.iterdir() if entry.name.isdigit()]
+    return max(numbers, default=None)
+
+
+def _read(pipeline: Pipeline) -> Pipeline:
+    try:
+        pipeline.begun = _newest(pipeline.path / "offsets")
+        pipeline.batch = _newest(pipeline.path / "commits")
+        if pipeline.batch is not None:
+            pipeline.done_ms = int((pipeline.path / "commits" / str(pipeline.batch)).stat().st_mtime * 1000)
+            lines = (pipeline.path / "offsets" / str(pipeline.batch)).read_text("utf-8").splitlines()
+            for line in lines[2:]:
+                pipeline.offsets.update(_offsets(line))
+    except (OSError, ValueError) as error:
+        pipeline.error = str(error)
+    return pipeline
+
+
+def _offsets(line: str) -> dict[str, dict[str, int]]:
+    """Queues and next offsets in the form the source writes; of other sources nothing."""
+    try:
+        body = json.loads(line)
+    except ValueError:
+        return {}
+    table = body.get("queues", body.get("offsets")) if isinstance(body, dict) else None
+    found: dict[str, dict[str, int]] = {}
+    if isinstance(table, dict):
+        for topic, queues in table.items():
+            if isinstance(queues, dict):
+                found[topic] = {
+                    f"{broker}:{queue}": int(offset)
+                    for broker, numbers in queues.items()
+                    if isinstance(numbers, dict)
+                    for queue, offset in numbers.items()
+                }
+    return found
+
+
+async def pipelines(view: View) -> Response:
+    """All pipelines of the directories the console was given."""
+    roots = view.console.settings.pipelines
+    found = await asyncio.to_thread(read_checkpoints, roots)
+    topics = sorted({topic for one in found for topic in one.offsets})
+    answers = await gather_bounded(lambda topic: topic_status(view.admin, topic), topics)
+    ends = {
+        topic: {f"{queue.broker_name}:{queue.queue_id}": queue.max_offset for queue in answer.queues}
+        for topic, answer in zip(topics, answers, strict=True)
+        if not isinstance(answer, Exception)
+    }
+    for one in found:
+        if one.offsets and all(topic in ends for topic in one.offsets):
+            one.lag = sum(
+                max(0, end - one.offsets[topic].get(queue, 0))
+                for topic in one.offsets
+                for queue, end in ends[topic].items()
+            )
+    return view.page("pipelines.html", pipelines=found, roots=roots, now_ms=view.now_ms)

@@ -1,0 +1,228 @@
+"""One request as the pages see it, what a page may return, and the table state that lives in the URL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from urllib.parse import quote, urlencode
+
+from starlette.datastructures import FormData
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from orbitmq.admin import Admin, AdminError
+from orbitmq.admin.messages import MessageView
+from orbitmq.console.security import Session
+from orbitmq.console.settings import Role
+
+if TYPE_CHECKING:
+    from orbitmq.console.app import Console
+
+__all__ = ["Action", "Done", "Form", "Listing", "Plan", "View", "link", "listing"]
+
+T = TypeVar("T")
+PAGE_ROWS: Final = 50
+_PAGE_ROWS_MAX: Final = 500
+
+
+def link(*parts: str, **query: object) -> str:
+    """A path of this console; names are quoted, empty parts of the query left out."""
+    path = "/" + "/".join(quote(part, safe="") for part in parts)
+    chosen = {name.rstrip("_"): str(value) for name, value in query.items() if value not in (None, "")}
+    return f"{path}?{urlencode(chosen)}" if chosen else path
+
+
+class Form:
+    """What a browser sent."""
+
+    def __init__(self, data: FormData) -> None:
+        self._data = data
+
+    def text(self, name: str, default: str = "") -> str:
+        value = self._data.get(name, default)
+        return value.strip() if isinstance(value, str) else default
+
+    def raw(self, name: str) -> str:
+        value = self._data.get(name, "")
+        return value if isinstance(value, str) else ""
+
+    def required(self, name: str, what: str) -> str:
+        """Raises ``AdminError`` when it is empty."""
+        value = self.text(name)
+        if not value:
+            raise AdminError(f"{what} is missing")
+        return value
+
+    def number(self, name: str, what: str, default: int | None = None) -> int:
+        """Raises ``AdminError`` when it is not a whole number."""
+        text = self.text(name)
+        if not text and default is not None:
+            return default
+        try:
+            return int(text.replace("_", "").replace(",", ""))
+        except ValueError:
+            raise AdminError(f"{what} has to be a whole number, not {text!r}") from None
+
+    def flag(self, name: str) -> bool:
+        return self.text(name) in ("on", "true", "1", "yes")
+
+    def many(self, name: str) -> list[str]:
+        return [value for value in self._data.getlist(name) if isinstance(value, str)]
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Everything but what the confirmation adds itself."""
+        return [
+            (name, value)
+            for name, value in self._data.multi_items()
+            if isinstance(value, str) and name not in ("token", "confirmed", "typed")
+        ]
+
+
+@dataclass(slots=True, kw_only=True)
+class Plan:
+    """What an action would do; shown before it is done."""
+
+    title: str
+    lines: list[str]
+    button: str
+    back: str
+    danger: bool = False
+    typed: str = ""
+    """Has to be typed in to go on."""
+    heads: Sequence[str] = ()
+    rows: Sequence[Sequence[object]] = ()
+    command: str = ""
+    """The command line that does the same."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Done:
+    """What an action did."""
+
+    text: str
+    back: str
+    kind: str = "good"
+
+
+class Action(NamedTuple):
+    """Something that changes the cluster."""
+
+    role: Role
+    plan: Callable[[View, Form], Awaitable[Plan]]
+    run: Callable[[View, Form], Awaitable[Done]]
+
+
+@dataclass(slots=True)
+class View:
+    """One request."""
+
+    console: Console
+    request: Request
+    session: Session
+
+    @property
+    def admin(self) -> Admin:
+        """With the user's own credentials if they logged in with a user of the broker."""
+        return self.session.admin or self.console.admin
+
+    @property
+    def now_ms(self) -> int:
+        return self.console.admin.clock.now_ms()
+
+    def may(self, role: Role) -> bool:
+        return self.session.role >= role and not self.console.settings.read_only
+
+    def name(self, parameter: str) -> str:
+        """A part of the path."""
+        return str(self.request.path_params[parameter])
+
+    def query(self, name: str, default: str = "") -> str:
+        return self.request.query_params.get(name, default).strip()
+
+    def number(self, name: str, default: int) -> int:
+        try:
+            return int(self.query(name) or default)
+        except ValueError:
+            return default
+
+    def page(self, template: str, status: int = 200, /, **data: Any) -> Response:
+        """A page from a template."""
+        html = self.console.templates.get_template(template).render(
+            view=self,
+            settings=self.console.settings,
+            session=self.session,
+            path=self.request.url.path,
+            theme=self.request.cookies.get("theme", ""),
+            flashes=self._flashes(),
+            Role=Role,
+            **data,
+        )
+        return HTMLResponse(html, status, headers={"cache-control": "no-store"})
+
+    def _flashes(self) -> list[tuple[str, str]]:
+        found, self.session.flashes = self.session.flashes, []
+        return found
+
+    def redirect(self, path: str, text: str = "", kind: str = "good") -> Response:
+        if text:
+            self.session.flashes = [*self.session.flashes[-4:], (kind, text)]
+        return RedirectResponse(path, 303)
+
+    def body_start(self, message: MessageView) -> str:
+        return self.console.masking.start(message)
+
+
+@dataclass(slots=True)
+class Listing:
+    """A page of rows, and the links to the others."""
+
+    rows: list[Any]
+    total: int
+    page: int
+    pages: int
+    sort: str
+    search: str
+    _query: dict[str, str] = field(default_factory=dict)
+
+    def at(self, **changes: object) -> str:
+        """This view with some of its state changed."""
+        merged = self._query | {name: str(value) for name, value in changes.items()}
+        return "?" + urlencode({name: value for name, value in merged.items() if value})
+
+    def by(self, column: str) -> str:
+        """Sorted by a column; again: the other way round."""
+        return self.at(sort=f"-{column}" if self.sort == column else column, page="")
+
+    def mark(self, column: str) -> str:
+        return "ascending" if self.sort == column else "descending" if self.sort == f"-{column}" else "none"
+
+
+def listing(
+    view: View, rows: Iterable[T], columns: Mapping[str, Callable[[T], Any]], default: str, search_in: str
+) -> Listing:
+    """Search, sort and cut rows as the URL says. ``search_in`` names the column that is searched."""
+    search = view.query("q")
+    wanted = search.casefold()
+    key = columns[search_in]
+    found = [row for row in rows if wanted in str(key(row)).casefold()] if wanted else list(rows)
+    sort = view.query("sort") or default
+    column = columns.get(sort.lstrip("-"))
+    if column is None:
+        sort, column = default, columns[default.lstrip("-")]
+    chosen = column
+    known = [row for row in found if chosen(row) is not None]
+    # Unknown is neither large nor small: it stands last either way.
+    unknown = [row for row in found if chosen(row) is None]
+    known.sort(key=chosen, reverse=sort.startswith("-"))
+    size = min(max(view.number("rows", PAGE_ROWS), 1), _PAGE_ROWS_MAX)
+    pages = max(1, -(-len(found) // size))
+    page = min(max(view.number("page", 1), 1), pages)
+    ordered = (known + unknown)[(page - 1) * size : page * size]
+    query = {name: value for name, value in view.request.query_params.items() if value}
+    return Listing(ordered, len(found), page, pages, sort, search, query)
+
+
+def as_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
