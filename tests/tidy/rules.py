@@ -214,7 +214,7 @@ def check_calls(source: Source) -> Iterator[str]:
     path = source.path
     in_package = path.startswith("src/orbitmq/")
     owns_tasks = owns_clock = not in_package or source.package in ("runtime", "cli")
-    may_skip = not path.startswith("tests/") or path.startswith("tests/apache/")
+    may_skip = not path.startswith("tests/") or path.startswith(("tests/apache/", "tests/console/"))
     for node in ast.walk(source.tree):
         if isinstance(node, ast.ImportFrom) and node.module == "time" and not owns_clock:
             yield f"clock: {path}:{node.lineno}: take a Clock as a parameter instead of importing from time"
@@ -230,7 +230,7 @@ def check_calls(source: Source) -> Iterator[str]:
             isinstance(node.value, ast.Attribute) and node.value.attr == "mark"
         )
         if not may_skip and node.attr in _SKIPS and of_pytest:
-            yield f"test-skip: {where}: only the harness in tests/apache may skip"
+            yield f"test-skip: {where}: only the harnesses in tests/apache and tests/console may skip"
 
 
 def check_package_file(source: Source) -> Iterator[str]:

@@ -1,0 +1,58 @@
+"""The console in a real browser, over our cluster and over Apache's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page
+from tests.apache.fixtures import apache_tools
+from tests.console.kit import DELAY_LEVELS, Site, chromium, site_of, watched_page
+
+from orbitmq.testing import run_broker
+
+__all__ = ["apache_tools"]
+
+
+# Per module: while Playwright runs, asyncio.run cannot be used on this thread, and other tests do.
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module", params=["ours", pytest.param("apache", marks=pytest.mark.apache)])
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    """A cluster with something of everything, and its console."""
+    if request.param == "ours":
+        with (
+            run_broker(
+                enablePropertyFilter=True, recallMessageEnable=True, messageDelayLevel=DELAY_LEVELS
+            ) as broker,
+            site_of("ours", broker.name_server) as found,
+        ):
+            yield found
+        return
+    request.getfixturevalue("apache_tools")
+    from tests.apache.artifacts import LATEST
+    from tests.apache.servers import ApacheBroker, ApacheNamesrv
+
+    with (
+        ApacheNamesrv(LATEST) as namesrv,
+        ApacheBroker(
+            LATEST,
+            namesrv,
+            enablePropertyFilter=True,
+            recallMessageEnable=True,
+            messageDelayLevel=DELAY_LEVELS,
+            autoCreateTopicEnable=True,
+        ),
+        site_of("apache", namesrv.address) as found,
+    ):
+        yield found
+
+
+@pytest.fixture
+def page(browser: Browser, site: Site) -> Iterator[Page]:
+    with watched_page(browser, site.url) as found:
+        yield found
