@@ -129,6 +129,19 @@ check_cargo() {
     fi
 }
 
+check_chromium() {
+    if ! command -v chromium >/dev/null && may_install; then
+        say "installing Chromium for the tests of the console"
+        apt_install chromium || say "apt-get could not install chromium"
+    fi
+    if command -v chromium >/dev/null; then
+        say "$(chromium --version 2>/dev/null | head -n 1) found"
+    else
+        say "Chromium was not found: the tests of the console in a browser will be skipped."
+        say "  to have them: apt-get install chromium"
+    fi
+}
+
 if ! new_enough "$VENV/bin/python" || ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then
     build_venv
 fi
@@ -139,5 +152,6 @@ say "installing the pinned packages"
 check_cargo
 check_java
 check_etcd
+check_chromium
 check_go
 say "done: $VENV/bin/orbitmq, $VENV/bin/pytest, $VENV/bin/mypy, $VENV/bin/ruff"
