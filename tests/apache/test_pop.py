@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -59,7 +60,7 @@ def test_java_consumer_pops_and_acknowledges(
     wait_until(lambda: polling_count(cluster, topic, group) > 0, timeout_s=20.0, what="a waiting pop")
     producer.send(Message(topic=topic, body=b"late"))
     consumer.wait_bodies({b"late"})
-    assert consumer.count == 101  # each once: all were acknowledged
+    assert consumer.count() == 101  # each once: all were acknowledged
 
 
 def test_java_consumer_switched_from_pull_to_pop_and_back_loses_nothing(
@@ -134,6 +135,10 @@ def test_our_simple_consumer_receives_hides_and_acknowledges(cluster: Cluster, u
     asyncio.run(scenario())
 
 
+def _is_there(consumer: PushConsumer, handled: list[str], mode: str, count: int) -> bool:
+    return len(set(handled)) >= count and bool(consumer._pops.held) == (mode == "POP")
+
+
 def test_our_push_consumer_pops_when_told_to(cluster: Cluster, unique: Unique) -> None:
     topic, group = cluster.create_topic(unique("topic"), queue_count=2), unique("readers")
     handled: list[str] = []
@@ -156,9 +161,7 @@ def test_our_push_consumer_pops_when_told_to(cluster: Cluster, unique: Unique) -
                 set_mode(cluster, topic, group, mode)
                 await _send(cluster, topic, [f"{part}-{number}" for number in range(50)])
                 await until(
-                    lambda part=part, mode=mode: (
-                        len(set(handled)) >= 50 * (part + 1) and bool(consumer._pops.held) == (mode == "POP")
-                    ),
+                    partial(_is_there, consumer, handled, mode, 50 * (part + 1)),
                     "all messages",
                     20.0,
                 )

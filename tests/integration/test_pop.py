@@ -25,6 +25,7 @@ from tests.unit.transport.loops import run
 
 from orbitmq.broker.config import BrokerRole
 from orbitmq.codes import RequestCode
+from orbitmq.record.codec import decode_records
 from orbitmq.transport.client import RpcClient
 
 pytestmark = pytest.mark.slow
@@ -200,6 +201,32 @@ def test_slave_that_becomes_master_redelivers_and_repeats_nothing_acknowledged(t
         finally:
             await rpc.close()
             await slave.stop()
+
+    run("uvloop", scenario)
+
+
+def test_group_switched_to_pull_finds_what_it_popped_in_its_pull_retry_topic(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path, queues=1) as client:
+            for body in "abc":
+                await client.send(body)
+            first, second, third = await client.messages(invisibleTime=1200)
+            await client.ack(third)
+            await client.hide(first, 0)
+            broker = client.broker
+            await until(lambda: broker.store.max_offset(RETRIES, 0) == 1, "the first redelivery")
+            mode = {"topic": TOPIC, "consumerGroup": GROUP, "mode": "PULL", "popShareQueueNum": 0}
+            answer = await client.call(RequestCode.SET_MESSAGE_REQUEST_MODE, {}, json.dumps(mode).encode())
+            assert answer.code == 0
+            pulled = f"%RETRY%{GROUP}"
+            # One was waiting in the pop retry topic, the other comes when its time is over.
+            await until(lambda: broker.store.max_offset(pulled, 0) == 2, "both in the pull retry topic")
+            found = decode_records(b"".join(broker.store.read(pulled, 0, 0, 32).slices))
+            assert sorted(one.body for one in found) == [b"a", b"b"]
+            assert {one.property_map()["RETRY_TOPIC"] for one in found} == {TOPIC}
+            assert [one.reconsume_times for one in found] == [1, 1]
+            assert not await client.messages()
+            assert second.body == "b"
 
     run("uvloop", scenario)
 

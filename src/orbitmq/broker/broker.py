@@ -307,6 +307,7 @@ class Broker:
             transactions=self.transactions,
             timers=self.timers,
             schedule=self.schedule,
+            pop=self.pop,
             roles=self.roles,
             gate=self.gate,
             requests=requests,
@@ -344,6 +345,7 @@ class Broker:
         self._modes = RequestModes(self.config, self._metadata_file("messageRequestMode.json"))
         self._timer_counts = KeptTable(self._metadata_file("timermetrics"), bodies.TimerMetrics)
         self._modes.load()
+        self.pop.redelivery.is_pulled = self._modes.is_pulled
         self._timer_counts.load()
         sync = MetadataSync(
             config=self.config,
@@ -453,16 +455,7 @@ class Broker:
             clock=self._clock,
             sql_filters=self.filters,
         )
-        self._pop = PopHandlers(
-            config=config,
-            service=self.pop,
-            store=self.store,
-            topics=self.topics,
-            groups=self.groups,
-            consumers=self.consumers,
-            clock=self._clock,
-            sql_filters=self.filters,
-        )
+        self._pop = PopHandlers(service=self.pop, consumers=self.consumers, sql_filters=self.filters)
         self.store.on_arrival = self._arrived if self.failover is None else self._arrived_in_group
 
     def _build_handlers(self, store_host: bytes) -> list[Route | RawRoute]:
@@ -541,6 +534,7 @@ class Broker:
             consumers=self.consumers,
             modes=self._modes,
             queues_of=RouteQueues(self.config, self.topics, self._clock, self._rpc).of,
+            on_pull=self.pop.move_retries,
         )
 
     def _sync_handlers(self) -> SyncHandlers:

@@ -24,6 +24,7 @@ from orbitmq.broker.delivery.schedule import Schedule
 from orbitmq.broker.delivery.timers import Timers
 from orbitmq.broker.delivery.transactions import Transactions
 from orbitmq.broker.figures.stats import FINISH_BOUNDS_S, BrokerStats, Traffic
+from orbitmq.broker.pop.service import PopService
 from orbitmq.broker.roles import RoleSwitch
 from orbitmq.broker.tables.clients import ClientChannel, ConsumerTable, ProducerTable
 from orbitmq.broker.tables.groups import GroupTable
@@ -179,6 +180,15 @@ ACKS_WAITING: Final = _gauge(
 PUT_FAILURES: Final = _counter("orbitmq_put_failures_total", "Sends the store refused.")
 SLAVE_BEHIND: Final = _gauge("orbitmq_slave_behind_bytes", "How far a connected slave is behind.", "slave")
 DELAY_BEHIND: Final = _gauge("orbitmq_delay_level_messages", "Messages waiting on a delay level.", "level")
+POP_CHECKPOINTS: Final = _gauge(
+    "rocketmq_pop_checkpoint_buffer_size", "Pops with messages neither acknowledged nor redelivered."
+)
+POP_RETRIES: Final = _counter(
+    "rocketmq_pop_revive_retry_messages_total", "Popped messages that were redelivered."
+)
+POP_IN_FLIGHT: Final = _gauge(
+    "orbitmq_pop_in_flight_messages", "Popped messages not acknowledged yet.", "topic", "consumer_group"
+)
 
 BROKER_FAMILIES: Final = (
     MESSAGES_IN,
@@ -218,6 +228,9 @@ BROKER_FAMILIES: Final = (
     PUT_FAILURES,
     SLAVE_BEHIND,
     DELAY_BEHIND,
+    POP_CHECKPOINTS,
+    POP_RETRIES,
+    POP_IN_FLIGHT,
 )
 """For the reference."""
 
@@ -295,6 +308,7 @@ class BrokerMetrics:
     transactions: Transactions
     timers: Timers
     schedule: Schedule
+    pop: PopService
     roles: RoleSwitch
     gate: AckGate
     requests: RequestTimes
@@ -522,6 +536,11 @@ class BrokerMetrics:
         slaves = families.start(SLAVE_BEHIND)
         for link in self.roles.status().ha_connection_info or ():
             slaves.add(link.diff, link.addr or "")
+        families.gauge(POP_CHECKPOINTS, len(self.pop.log.table))
+        families.gauge(POP_RETRIES, self.pop.redelivery.count)
+        hidden = families.start(POP_IN_FLIGHT)
+        for (topic, group), count in self.pop.log.table.in_flight_of_groups().items():
+            hidden.add(count, topic, group)
         levels = families.start(DELAY_BEHIND)
         for level, (offset, end) in self.schedule.progress().items():
             levels.add(max(0, end - offset), str(level))

@@ -18,6 +18,7 @@ from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import RequestCode, ResponseCode
 from orbitmq.errors import (
     BodyError,
+    BrokerError,
     NoPermission,
     OrbitError,
     ServerError,
@@ -28,6 +29,7 @@ from orbitmq.model.names import RETRY_PREFIX
 from orbitmq.model.rebalance import STRATEGIES, Strategy, sorted_clients
 from orbitmq.model.route import MessageQueue, utf16_key
 from orbitmq.runtime.clock import Clock
+from orbitmq.store.errors import StoreError
 from orbitmq.transport.client import RpcClient
 from orbitmq.transport.router import Call, Reply, Route
 from orbitmq.wire import bodies
@@ -137,13 +139,16 @@ class AssignmentHandlers:
         consumers: ConsumerTable,
         modes: RequestModes,
         queues_of: Callable[[str], Awaitable[list[MessageQueue] | None]],
+        on_pull: Callable[[str, str], object] = lambda _topic, _group: None,
     ) -> None:
+        """``on_pull`` is told topic and group when a group is switched to pulling; may raise ``StoreError``."""
         self._config = config
         self._topics = topics
         self._groups = groups
         self._consumers = consumers
         self._modes = modes
         self._queues_of = queues_of
+        self._on_pull = on_pull
 
     def routes(self) -> list[Route]:
         return [
@@ -204,4 +209,9 @@ class AssignmentHandlers:
             self._modes.put(mode)
         except OSError as error:
             raise ServerError(f"the mode is in force but could not be saved: {error}") from None
+        if mode.mode == PULL_MODE:
+            try:
+                self._on_pull(topic, group)
+            except StoreError as error:
+                raise BrokerError(error.remark, code=error.code) from None
         return Reply()

@@ -14,7 +14,6 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.pop.receipts import (
     ORDERED_QUEUE_ID,
     RETRY_TOPIC_V1,
@@ -25,8 +24,6 @@ from orbitmq.broker.pop.receipts import (
 from orbitmq.broker.pop.service import Handout, PopQuestion, PopService
 from orbitmq.broker.pop.waiters import ANY_QUEUE, PopWaiters, Waiting
 from orbitmq.broker.tables.clients import ConsumerTable
-from orbitmq.broker.tables.groups import GroupTable
-from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import Perm, RequestCode, ResponseCode, Version
 from orbitmq.errors import (
     BodyError,
@@ -45,8 +42,6 @@ from orbitmq.kernel import Filter
 from orbitmq.model.names import pop_retry_topic, retry_topic
 from orbitmq.model.subscription import ALL_TAGS, SubscriptionData, parse_subscription
 from orbitmq.model.topic import TopicConfig
-from orbitmq.runtime.clock import Clock
-from orbitmq.store.message_store import MessageStore
 from orbitmq.transport.connection import Connection
 from orbitmq.transport.router import Call, RawRoute, Reply, Route
 from orbitmq.wire import javajson
@@ -122,16 +117,16 @@ def _parsed(topic: str, expression: str, kind: str) -> tuple[SubscriptionData, F
 class PopHandlers:
     """Serves POP and keeps the waiting requests."""
 
-    config: BrokerConfig
     service: PopService
-    store: MessageStore
-    topics: TopicTable
-    groups: GroupTable
     consumers: ConsumerTable
-    clock: Clock
     sql_filters: SqlFilters
 
     def __post_init__(self) -> None:
+        self.config = self.service.config
+        self.store = self.service.store
+        self.topics = self.service.topics
+        self.groups = self.service.groups
+        self.clock = self.service.clock
         self.waiters = PopWaiters(
             self._retry_pop,
             limit=self.config.pop_polling_max,

@@ -33,22 +33,22 @@ from orbitmq.broker.pop.receipts import (
     start_entry,
     topic_kind,
 )
+from orbitmq.broker.pop.redelivery import Redelivery
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import Property
 from orbitmq.errors import BrokerError, CorruptionError, MessageIllegal, RecordError
 from orbitmq.kernel import Filter
-from orbitmq.model.names import RETRY_PREFIX, pop_retry_topic
-from orbitmq.model.topic import PERM_READ_WRITE
+from orbitmq.model.names import RETRY_PREFIX
 from orbitmq.record.codec import decode_record, encode_record
-from orbitmq.record.properties import find_property, set_property
+from orbitmq.record.properties import set_property
 from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.safe_file import SafeFile
 from orbitmq.runtime.tasks import TaskOwner, every
-from orbitmq.store.errors import StoreError, StoreUnavailable
+from orbitmq.store.errors import StoreError
 from orbitmq.store.message_store import MessageStore
-from orbitmq.store.types import NewMessage, ReadResult, ReadStatus
+from orbitmq.store.types import ReadResult, ReadStatus
 
 __all__ = ["Handout", "PopQuestion", "PopService"]
 
@@ -77,6 +77,7 @@ _RECORD_QUEUE_OFFSET: Final = struct.Struct(">20xq")
 _FIRST_POP_TIME: Final = Property.FIRST_POP_TIME.encode()
 _ORIGIN_GROUP: Final = Property.ORIGIN_GROUP.encode()
 _POP_CK: Final = Property.POP_CK.encode()
+_RETRY_TOPIC: Final = Property.RETRY_TOPIC.encode()
 
 
 @dataclass(slots=True, frozen=True)
@@ -147,7 +148,17 @@ class PopService:
         self.locks = OrderLocks()
         self.changed: Callable[[str, str, int], None] = lambda _topic, _group, _queue_id: None
         """Told (topic, group, queue) when messages of a queue may have become visible without a new one."""
-        self.redelivered_count = 0
+        self.redelivery = Redelivery(
+            config=self.config,
+            store=self.store,
+            store_host=self.store_host,
+            puts=self.puts,
+            topics=self.topics,
+            groups=self.groups,
+            offsets=self.offsets,
+            log=self.log,
+            clock=self.clock,
+        )
 
     # -- life ------------------------------------------------------------------------------------------
 
@@ -168,6 +179,7 @@ class PopService:
         for (topic, group, queue_id), (end, pop_time_ms) in self.log.start().items():
             if pop_time_ms > offsets_saved_ms and end > self.offsets.query(group, topic, queue_id):
                 self.offsets.commit("pop", group, topic, queue_id, end)
+        self.offsets.before_save = self._log_flushed
         self._tasks = TaskOwner("pop")
         self._tasks.start(every(0.0, self._wait_and_redeliver, first_s=0.0), "redeliver")
         self._tasks.start(every(1.0, self.log.tick), "checkpoint-windows")
@@ -179,6 +191,7 @@ class PopService:
             return
         tasks, self._tasks = self._tasks, None
         await tasks.close()
+        self.offsets.before_save = None
         if self._flush_timer is not None:
             self._flush_timer.cancel()
             self._flush_timer = None
@@ -187,6 +200,18 @@ class PopService:
         self._free_timers.clear()
         self.log.stop()
         self.save_locks()
+
+    async def _log_flushed(self) -> bool:
+        """Offsets moved by pops may be saved only when their checkpoints are on the disk: after a power failure a
+        message would be neither before the offset nor in a checkpoint."""
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def settle(flushed: bool) -> None:
+            if not done.done():
+                done.set_result(flushed)
+
+        self.store.when_flushed(self.store.max_log_offset, settle)
+        return await done
 
     @property
     def running(self) -> bool:
@@ -601,113 +626,17 @@ class PopService:
         self._wake.clear()
         self._sleeps_until_ms = 0
         # One portion a round: requests are let in before the next one.
-        self.redeliver_due()
-
-    def redeliver_due(self) -> bool:
-        """Redeliver some of what is due; True when there may be more."""
-        table = self.log.table
-        due = table.take_due(self.clock.now_ms(), _DUE_PORTION)
-        for place, checkpoint in enumerate(due):
-            try:
-                self._redeliver(checkpoint)
-            except StoreUnavailable as error:
-                logger.warning("redelivery waits for the store reason=%s", error.remark)
-                late_ms = self.clock.now_ms() + self.config.pop_revive_interval_ms
-                for one in due[place:]:
-                    table.postpone(one, late_ms - one.due_ms)
-                return False
-        return len(due) == _DUE_PORTION
-
-    def _redeliver(self, checkpoint: Checkpoint) -> None:
-        messages: list[NewMessage] = []
-        if checkpoint.topic in self.topics.configs and checkpoint.group in self.groups.configs:
-            for queue_offset in checkpoint.open_offsets():
-                message = self._retry_of(checkpoint, queue_offset)
-                if message is not None:
-                    messages.append(message)
-        try:
-            self.log.put_and_finish(messages, checkpoint)
-        except StoreUnavailable:
-            raise
-        except StoreError:
-            self._redeliver_one_by_one(messages, checkpoint)
-        self.redelivered_count += len(messages)
-
-    def _redeliver_one_by_one(self, messages: list[NewMessage], checkpoint: Checkpoint) -> None:
-        """One of them is refused for what it is (a limit was lowered): waiting will not help it."""
-        for message in list(messages):
-            try:
-                self.puts.deliver((message,))
-            except StoreUnavailable:
-                raise
-            except StoreError as error:
-                messages.remove(message)
-                logger.error(
-                    "message cannot be redelivered topic=%s group=%s reason=%s",
-                    checkpoint.topic,
-                    checkpoint.group,
-                    error.remark,
-                )
-        self.log.put_and_finish((), checkpoint)
-
-    def _retry_of(self, checkpoint: Checkpoint, queue_offset: int) -> NewMessage | None:
-        """The message as it is stored once more; None when it is gone."""
-        topic, group = checkpoint.topic, checkpoint.group
-        log_offset = self.store.log_offset_at(topic, checkpoint.queue_id, queue_offset)
-        raw = None if log_offset < 0 else self.store.record_at(log_offset)
-        if raw is None:
-            logger.warning(
-                "message cannot be redelivered, it is gone topic=%s queue_id=%d offset=%d",
-                topic,
-                checkpoint.queue_id,
-                queue_offset,
-            )
-            return None
-        try:
-            record = decode_record(raw)
-        except RecordError as error:
-            logger.error(
-                "message cannot be redelivered topic=%s offset=%d reason=%s", topic, queue_offset, error
-            )
-            return None
-        properties = record.properties
-        if find_property(properties, _FIRST_POP_TIME) is None:
-            properties = set_property(properties, _FIRST_POP_TIME, b"%d" % checkpoint.pop_time_ms)
-        properties = set_property(properties, _ORIGIN_GROUP, group.encode())
-        name, queue_id = self._retry_place(topic, group, checkpoint.queue_id)
-        return NewMessage(
-            name,
-            queue_id,
-            record.body,
-            properties,
-            record.born_timestamp_ms,
-            self.store_host,
-            record.flag,
-            record.sys_flag,
-            record.reconsume_times + (0 if checkpoint.suspended else 1),
-        )
-
-    def _retry_place(self, topic: str, group: str, queue_id: int) -> tuple[str, int]:
-        if topic.startswith(RETRY_PREFIX):
-            return topic, queue_id
-        name = pop_retry_topic(topic, group, version_2=self.config.retry_topic_v2)
-        count = 1
-        if self.config.pop_separate_retry_queues:
-            count = max(1, self.topics.configs[topic].read_queue_nums)
-        config = self.topics.create_in_send_back(name, count, PERM_READ_WRITE)
-        return name, queue_id if queue_id < config.read_queue_nums and count > 1 else 0
+        self.redelivery.redeliver_due()
 
     # -- views -----------------------------------------------------------------------------------------
 
+    def move_retries(self, topic: str, group: str) -> int:
+        """See ``Redelivery.move_retries``; nothing while this broker is not the master."""
+        return self.redelivery.move_retries(topic, group) if self.running else 0
+
     def retry_topics(self, topic: str, group: str) -> list[str]:
         """The pop retry topics of a group and topic that exist, the one in use first."""
-        if topic.startswith(RETRY_PREFIX):
-            return []
-        version_2 = self.config.retry_topic_v2
-        names = [pop_retry_topic(topic, group, version_2=version_2)]
-        if not version_2 or self.config.pop_retry_topic_v1_read:
-            names.append(pop_retry_topic(topic, group, version_2=not version_2))
-        return names
+        return self.redelivery.retry_topics(topic, group)
 
     def has_messages(
         self,

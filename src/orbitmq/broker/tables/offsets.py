@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -46,6 +46,8 @@ class ConsumerOffsets:
         self.pulled: OffsetTable = {}
         """``topic@group`` -> queue id -> next offset to pull, as the last pull said."""
         self.data_version = DataVersion(timestamp_ms=clock.now_ms())
+        self.before_save: Callable[[], Awaitable[bool]] | None = None
+        """Waits for what offsets stand on; False: do not save them now."""
 
     # -- the hot path ----------------------------------------------------------------------------------
 
@@ -229,7 +231,11 @@ class ConsumerOffsets:
         """As ``persist``, but the disk is waited for on another thread: this runs every few seconds."""
         if self._dirty:
             self._dirty = False
-            await asyncio.to_thread(self._save, self.content())
+            content = self.content()
+            if self.before_save is not None and not await self.before_save():
+                self._dirty = True  # the next round tries again
+                return
+            await asyncio.to_thread(self._save, content)
 
     def _save(self, content: bytes) -> None:
         try:

@@ -41,6 +41,11 @@ class RequestModes:
             pop_share_queue_num=self._config.default_share_count,
         )
 
+    def is_pulled(self, topic: str, group: str) -> bool:
+        """Whether the group was told to pull the topic, not only left to do so."""
+        found = self._modes.get(topic, {}).get(group)
+        return found is not None and found.mode == PULL_MODE
+
     def put(self, mode: bodies.MessageRequestMode) -> None:
         """Set the mode of a topic and group. Raises ``OSError``; it is in force all the same."""
         assert mode.topic is not None
