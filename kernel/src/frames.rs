@@ -24,8 +24,8 @@ const PYTHON: u8 = 3;
 const BINARY_MIN: usize = 21;
 const PROPERTIES_BYTES_MAX: usize = 32_767;
 const LANGUAGES: [&str; 14] = [
-    "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS", "RUST",
-    "NODE_JS",
+    "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP",
+    "OMS", "RUST", "NODE_JS",
 ];
 const OTHER: i64 = 7;
 const LONG_NAMES: [&[u8]; 13] = [
@@ -123,7 +123,15 @@ fn read_binary(header: &[u8]) -> Option<Header<'_>> {
 
 fn read_json(header: &[u8]) -> Option<Header<'_>> {
     let text = std::str::from_utf8(header).ok()?;
-    let mut found = Header { code: 0, opaque: 0, flag: 0, version: 0, language: 0, remark: None, ext: b"" };
+    let mut found = Header {
+        code: 0,
+        opaque: 0,
+        flag: 0,
+        version: 0,
+        language: 0,
+        remark: None,
+        ext: b"",
+    };
     Scan::object(text, |key, value| {
         match (key.as_ref(), value) {
             ("code", Value::Int(number)) => found.code = i32::try_from(number).ok()?,
@@ -135,7 +143,10 @@ fn read_json(header: &[u8]) -> Option<Header<'_>> {
                 found.language = if name.is_empty() {
                     0
                 } else {
-                    LANGUAGES.iter().position(|known| *known == name).map_or(OTHER, |at| at as i64)
+                    LANGUAGES
+                        .iter()
+                        .position(|known| *known == name)
+                        .map_or(OTHER, |at| at as i64)
                 }
             }
             ("language", Value::Null) => found.language = 0,
@@ -143,7 +154,9 @@ fn read_json(header: &[u8]) -> Option<Header<'_>> {
             ("remark", Value::Null) => found.remark = None,
             ("extFields", Value::Object(raw)) => found.ext = raw.as_bytes(),
             ("extFields", Value::Null) => found.ext = b"null",
-            ("code" | "flag" | "opaque" | "version" | "language" | "remark" | "extFields", _) => return None,
+            ("code" | "flag" | "opaque" | "version" | "language" | "remark" | "extFields", _) => {
+                return None
+            }
             (_, Value::Object(_)) => return None,
             _ => {}
         }
@@ -179,7 +192,12 @@ fn each_field<'a>(
         if value_start > ext.len() {
             return None;
         }
-        let length = u32::from_be_bytes([ext[key_end], ext[key_end + 1], ext[key_end + 2], ext[key_end + 3]]);
+        let length = u32::from_be_bytes([
+            ext[key_end],
+            ext[key_end + 1],
+            ext[key_end + 2],
+            ext[key_end + 3],
+        ]);
         let value_end = value_start.checked_add(usize::try_from(length).ok()?)?;
         if value_end > ext.len() {
             return None;
@@ -196,7 +214,9 @@ fn each_field<'a>(
 
 /// `[+-]?[0-9]{1,40}` in the range of an i64.
 fn number(text: &str) -> Option<i64> {
-    let digits = text.strip_prefix(|sign| sign == '+' || sign == '-').unwrap_or(text);
+    let digits = text
+        .strip_prefix(|sign| sign == '+' || sign == '-')
+        .unwrap_or(text);
     if digits.is_empty() || digits.len() > 40 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
@@ -234,7 +254,12 @@ fn send_values<'a>(code: i32, form: u8, ext: &'a [u8]) -> Option<[Option<Cow<'a,
         };
         match place {
             Some(place) => found[place] = Some(value),
-            None if matches!(key, b"nsd" | b"oway" | b"lo") && value != "true" && value != "false" => return None,
+            None if matches!(key, b"nsd" | b"oway" | b"lo")
+                && value != "true"
+                && value != "false" =>
+            {
+                return None
+            }
             None => {}
         }
         Some(())
@@ -242,7 +267,12 @@ fn send_values<'a>(code: i32, form: u8, ext: &'a [u8]) -> Option<[Option<Cow<'a,
     Some(found)
 }
 
-fn send_fields<'py>(py: Python<'py>, code: i32, form: u8, ext: &[u8]) -> Option<PyResult<Bound<'py, PyAny>>> {
+fn send_fields<'py>(
+    py: Python<'py>,
+    code: i32,
+    form: u8,
+    ext: &[u8],
+) -> Option<PyResult<Bound<'py, PyAny>>> {
     let values = send_values(code, form, ext)?;
     let [a, b, c, d, e, f, g, h, i, j, k, l, m] = &values;
     boolean(k)?;
@@ -269,14 +299,27 @@ fn send_fields<'py>(py: Python<'py>, code: i32, form: u8, ext: &[u8]) -> Option<
 
 /// See `plain.read_send`.
 #[pyfunction]
-fn read_send<'py>(py: Python<'py>, code: i32, form: u8, ext_raw: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+fn read_send<'py>(
+    py: Python<'py>,
+    code: i32,
+    form: u8,
+    ext_raw: &[u8],
+) -> PyResult<Bound<'py, PyAny>> {
     match send_fields(py, code, form, ext_raw) {
         Some(found) => found,
-        None => plain(py)?.read_send.bind(py).call1((code, form, PyBytes::new(py, ext_raw))),
+        None => plain(py)?
+            .read_send
+            .bind(py)
+            .call1((code, form, PyBytes::new(py, ext_raw))),
     }
 }
 
-fn frame<'py>(py: Python<'py>, form: u8, header: &[u8], body: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+fn frame<'py>(
+    py: Python<'py>,
+    form: u8,
+    header: &[u8],
+    body: &[u8],
+) -> PyResult<Bound<'py, PyAny>> {
     let plain = plain(py)?;
     let found = match form {
         ROCKETMQ => read_binary(header),
@@ -286,10 +329,19 @@ fn frame<'py>(py: Python<'py>, form: u8, header: &[u8], body: &[u8]) -> PyResult
     let body = PyBytes::new(py, body);
     let found = match found {
         Some(found) => found,
-        None => return plain.parse_header.bind(py).call1((form, PyBytes::new(py, header), body)),
+        None => {
+            return plain
+                .parse_header
+                .bind(py)
+                .call1((form, PyBytes::new(py, header), body))
+        }
     };
     let is_send = matches!(found.code, SEND | SEND_V2 | SEND_BATCH) && found.flag & RESPONSE == 0;
-    let send = if is_send { Some(read_send(py, found.code, form, found.ext)?) } else { None };
+    let send = if is_send {
+        Some(read_send(py, found.code, form, found.ext)?)
+    } else {
+        None
+    };
     plain.frame.bind(py).call1((
         found.code,
         found.opaque,
@@ -317,7 +369,12 @@ fn split_frames<'py>(
     while data.len() - at >= 4 {
         let size = i64::from(be_i32(data, at));
         if size < 4 || size > limit {
-            return Ok((frames, at, 0, format!("frame length {} is outside 4..{}", size, limit)));
+            return Ok((
+                frames,
+                at,
+                0,
+                format!("frame length {} is outside 4..{}", size, limit),
+            ));
         }
         if data.len() - at < 8 {
             return Ok((frames, at, 8, String::new()));
@@ -326,7 +383,10 @@ fn split_frames<'py>(
         let word = u32::from_be_bytes([data[at + 4], data[at + 5], data[at + 6], data[at + 7]]);
         let header_length = (word & 0xff_ffff) as usize;
         if header_length > size - 4 {
-            let text = format!("header length {} is longer than its frame of {} bytes", header_length, size);
+            let text = format!(
+                "header length {} is longer than its frame of {} bytes",
+                header_length, size
+            );
             return Ok((frames, at, 0, text));
         }
         if data.len() - at < size + 4 {
@@ -334,7 +394,12 @@ fn split_frames<'py>(
         }
         let body_start = at + 8 + header_length;
         let end = at + 4 + size;
-        match frame(py, (word >> 24) as u8, &data[at + 8..body_start], &data[body_start..end]) {
+        match frame(
+            py,
+            (word >> 24) as u8,
+            &data[at + 8..body_start],
+            &data[body_start..end],
+        ) {
             Ok(frame) => frames.append(frame)?,
             Err(error) => {
                 let class = py.import("orbitmq.errors")?.getattr("FrameError")?;
@@ -362,7 +427,11 @@ fn as_they_are(raw: &[u8]) -> Option<(&[u8], bool, bool)> {
         rest = &rest[end + 1..];
         let middle = pair.iter().position(|byte| *byte == 1)?;
         let (name, value) = (&pair[..middle], &pair[middle + 1..]);
-        if name.is_empty() || value.is_empty() || count == names.len() || names[..count].contains(&name) {
+        if name.is_empty()
+            || value.is_empty()
+            || count == names.len()
+            || names[..count].contains(&name)
+        {
             return None;
         }
         names[count] = name;
@@ -370,7 +439,8 @@ fn as_they_are(raw: &[u8]) -> Option<(&[u8], bool, bool)> {
         match name {
             b"UNIQ_KEY" => unique_key = value,
             b"WAIT" => waits = value != b"false",
-            b"DELAY" | b"TRAN_MSG" | b"TIMER_DELAY_SEC" | b"TIMER_DELAY_MS" | b"TIMER_DELIVER_MS" => asks = true,
+            b"DELAY" | b"TRAN_MSG" | b"TIMER_DELAY_SEC" | b"TIMER_DELAY_MS"
+            | b"TIMER_DELIVER_MS" => asks = true,
             b"POP_CK" => return None,
             _ => {}
         }
@@ -380,26 +450,43 @@ fn as_they_are(raw: &[u8]) -> Option<(&[u8], bool, bool)> {
 
 /// See `plain.stored_properties`.
 #[pyfunction]
-fn stored_properties<'py>(py: Python<'py>, raw: &[u8], added: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+fn stored_properties<'py>(
+    py: Python<'py>,
+    raw: &[u8],
+    added: &[u8],
+) -> PyResult<Bound<'py, PyAny>> {
     if let Some((unique_key, waits, asks)) = as_they_are(raw) {
         let size = raw.len() + added.len();
         // A name of ours among the sender's keeps its place there and gets our value: not as they are.
-        let ours = added.split(|byte| *byte == 2).filter_map(|pair| pair.split(|byte| *byte == 1).next());
-        let clash = ours.filter(|name| !name.is_empty()).any(|name| has_name(raw, name));
-        if size <= PROPERTIES_BYTES_MAX && !clash && (added.is_empty() || as_they_are(added).is_some()) {
+        let ours = added
+            .split(|byte| *byte == 2)
+            .filter_map(|pair| pair.split(|byte| *byte == 1).next());
+        let clash = ours
+            .filter(|name| !name.is_empty())
+            .any(|name| has_name(raw, name));
+        if size <= PROPERTIES_BYTES_MAX
+            && !clash
+            && (added.is_empty() || as_they_are(added).is_some())
+        {
             let properties = PyBytes::new_with(py, size, |out| {
                 out[..raw.len()].copy_from_slice(raw);
                 out[raw.len()..].copy_from_slice(added);
                 Ok(())
             })?;
-            return Ok((properties, PyBytes::new(py, unique_key), waits, asks).into_pyobject(py)?.into_any());
+            return Ok((properties, PyBytes::new(py, unique_key), waits, asks)
+                .into_pyobject(py)?
+                .into_any());
         }
     }
-    plain(py)?.stored_properties.bind(py).call1((PyBytes::new(py, raw), PyBytes::new(py, added)))
+    plain(py)?
+        .stored_properties
+        .bind(py)
+        .call1((PyBytes::new(py, raw), PyBytes::new(py, added)))
 }
 
 fn has_name(raw: &[u8], name: &[u8]) -> bool {
-    raw.split(|byte| *byte == 2).any(|pair| pair.len() > name.len() && pair.starts_with(name) && pair[name.len()] == 1)
+    raw.split(|byte| *byte == 2)
+        .any(|pair| pair.len() > name.len() && pair.starts_with(name) && pair[name.len()] == 1)
 }
 
 fn write_entry(out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
@@ -438,7 +525,9 @@ fn encode_send_answers<'py>(
         let answer = answer?;
         let answer = answer.downcast::<PyTuple>()?;
         if answer.len() != 8 {
-            return Err(PyValueError::new_err("an answer to a send has eight fields"));
+            return Err(PyValueError::new_err(
+                "an answer to a send has eight fields",
+            ));
         }
         let form: u8 = answer.get_item(0)?.extract()?;
         let code: i32 = answer.get_item(1)?.extract()?;
@@ -462,7 +551,8 @@ fn encode_send_answers<'py>(
         let queue_id = queue_id.to_string();
         let queue_offset = queue_offset.to_string();
         if form == ROCKETMQ {
-            let code = i16::try_from(code).map_err(|_| PyValueError::new_err("the code does not fit 16 bits"))?;
+            let code = i16::try_from(code)
+                .map_err(|_| PyValueError::new_err("the code does not fit 16 bits"))?;
             out.extend_from_slice(&code.to_be_bytes());
             out.push(PYTHON);
             out.extend_from_slice(&(version as i16).to_be_bytes());
@@ -528,8 +618,14 @@ fn encode_send_fields<'py>(
     write_entry(&mut out, b"a", origin.0.to_cow()?.as_bytes());
     write_entry(&mut out, b"b", target.0.to_cow()?.as_bytes());
     write_entry(&mut out, b"c", origin.1.to_cow()?.as_bytes());
-    for (key, value) in
-        [(b"d", origin.2), (b"e", target.2), (b"f", sys_flag), (b"g", born_ms), (b"h", flag)].iter()
+    for (key, value) in [
+        (b"d", origin.2),
+        (b"e", target.2),
+        (b"f", sys_flag),
+        (b"g", born_ms),
+        (b"h", flag),
+    ]
+    .iter()
     {
         write_entry(&mut out, *key, value.to_string().as_bytes());
     }
@@ -541,7 +637,11 @@ fn encode_send_fields<'py>(
     Ok(PyBytes::new(py, &out))
 }
 
-fn answer_fields<'py>(py: Python<'py>, form: u8, ext: &[u8]) -> Option<PyResult<Bound<'py, PyAny>>> {
+fn answer_fields<'py>(
+    py: Python<'py>,
+    form: u8,
+    ext: &[u8],
+) -> Option<PyResult<Bound<'py, PyAny>>> {
     let mut found: [Option<Cow<'_, str>>; 7] = Default::default();
     each_field(form, ext, |key, value| {
         let place = match key {
@@ -582,7 +682,10 @@ fn answer_fields<'py>(py: Python<'py>, form: u8, ext: &[u8]) -> Option<PyResult<
 fn read_send_answer<'py>(py: Python<'py>, form: u8, ext_raw: &[u8]) -> PyResult<Bound<'py, PyAny>> {
     match answer_fields(py, form, ext_raw) {
         Some(found) => found,
-        None => plain(py)?.read_send_answer.bind(py).call1((form, PyBytes::new(py, ext_raw))),
+        None => plain(py)?
+            .read_send_answer
+            .bind(py)
+            .call1((form, PyBytes::new(py, ext_raw))),
     }
 }
 

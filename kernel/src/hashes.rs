@@ -12,7 +12,9 @@ pub fn java_hash(data: &[u8]) -> i32 {
     }
     String::from_utf8_lossy(data)
         .encode_utf16()
-        .fold(0i32, |hash, unit| hash.wrapping_mul(31).wrapping_add(i32::from(unit)))
+        .fold(0i32, |hash, unit| {
+            hash.wrapping_mul(31).wrapping_add(i32::from(unit))
+        })
 }
 
 /// The hash of a text from the hash of what stands before `data`, which must be ASCII.

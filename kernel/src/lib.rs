@@ -10,13 +10,14 @@ mod frames;
 mod hashes;
 mod java_numbers;
 mod layout;
+mod properties;
 mod pulls;
 mod records;
 mod select;
 mod sql;
 
 /// Raised by one whenever a function is added or its signature changes: `orbitmq.kernel.chosen` refuses any other.
-const API: u32 = 3;
+const API: u32 = 4;
 
 #[pymodule]
 fn orbitmq_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {

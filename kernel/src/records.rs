@@ -1,7 +1,860 @@
 //! The twin of `plain/records.py`.
 
+use pyo3::import_exception;
 use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PySequence, PyString, PyTuple};
 
-pub fn register(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+use crate::hashes::{body_crc, extend, java_hash};
+use crate::layout::*;
+use crate::properties::{find, find_names, tag_code, Names};
+
+import_exception!(orbitmq.errors, RecordError);
+
+/// Above this many bytes a call lets other Python threads run.
+const LONG_BYTES: usize = 256 << 10;
+
+fn refused(text: impl std::fmt::Display) -> PyErr {
+    RecordError::new_err(format!("the message cannot be stored: {text}"))
+}
+
+/// What one record is made of; the rest is shared by a call.
+struct Message<'a> {
+    queue_id: i32,
+    body: &'a [u8],
+    properties: &'a [u8],
+    born_ms: i64,
+    born_host: &'a [u8],
+    flag: i32,
+    sys_flag: i32,
+    times: i32,
+    prepared: i64,
+}
+
+/// Where records go, and what is common to all of a call.
+struct Writer<'a> {
+    records: Vec<u8>,
+    log_offset: i64,
+    store_ms: i64,
+    store_host: &'a [u8],
+    with_keys: u8,
+    hashes: Vec<i64>,
+    key_offsets: Vec<i64>,
+}
+
+fn host_bit(host: &[u8], bit: i32) -> PyResult<i32> {
+    match host.len() {
+        HOST_V4_BYTES => Ok(0),
+        HOST_V6_BYTES => Ok(bit),
+        other => Err(RecordError::new_err(format!(
+            "a host takes {HOST_V4_BYTES} or {HOST_V6_BYTES} bytes, not {other}"
+        ))),
+    }
+}
+
+fn check_topic(topic: &[u8]) -> PyResult<()> {
+    if topic.is_empty() {
+        return Err(RecordError::new_err("the topic is empty"));
+    }
+    if topic.contains(&0) {
+        return Err(RecordError::new_err("the topic contains a zero byte"));
+    }
+    if topic.len() > TOPIC_BYTES_MAX {
+        return Err(RecordError::new_err(format!(
+            "the topic has {} bytes, at most {TOPIC_BYTES_MAX} are allowed",
+            topic.len()
+        )));
+    }
     Ok(())
+}
+
+fn has_hole(properties: &[u8]) -> bool {
+    if properties.len() < HOLE_BYTES {
+        return false;
+    }
+    let mut run = 0;
+    for &byte in properties {
+        run = if byte == 0 { run + 1 } else { 0 };
+        if run == HOLE_BYTES {
+            return true;
+        }
+    }
+    false
+}
+
+impl Writer<'_> {
+    /// Appends one record; gives its log offset, size and tag code.
+    fn write(
+        &mut self,
+        topic: &[u8],
+        message: &Message<'_>,
+        queue_offset: i64,
+    ) -> PyResult<(i64, i32, i64)> {
+        let host_bits =
+            host_bit(message.born_host, BORN_V6)? | host_bit(self.store_host, STORE_V6)?;
+        // Text that ends with a zero would look like a torn write: it gets the terminator it may have.
+        let ended = message.properties.last() == Some(&0);
+        let properties_size = message.properties.len() + usize::from(ended);
+        if properties_size > PROPERTIES_BYTES_MAX {
+            return Err(RecordError::new_err(format!(
+                "properties have {properties_size} bytes, at most {PROPERTIES_BYTES_MAX} are allowed"
+            )));
+        }
+        if has_hole(message.properties) {
+            return Err(RecordError::new_err(format!(
+                "properties contain {HOLE_BYTES} zero bytes in a row"
+            )));
+        }
+        let is_long = topic.len() > TOPIC_BYTES_MAX_V1;
+        let size = FIXED_BYTES + message.born_host.len() + self.store_host.len()
+            - 2 * HOST_V4_BYTES
+            + message.body.len()
+            + 1
+            + usize::from(is_long)
+            + topic.len()
+            + 2
+            + properties_size;
+        let size = i32::try_from(size).map_err(|_| refused("it is too large"))?;
+        let log_offset = self.log_offset;
+        let out = &mut self.records;
+        out.extend_from_slice(&size.to_be_bytes());
+        out.extend_from_slice(&(if is_long { MAGIC_V2 } else { MAGIC_V1 }).to_be_bytes());
+        out.extend_from_slice(&body_crc(message.body).to_be_bytes());
+        out.extend_from_slice(&message.queue_id.to_be_bytes());
+        out.extend_from_slice(&message.flag.to_be_bytes());
+        out.extend_from_slice(&queue_offset.to_be_bytes());
+        out.extend_from_slice(&log_offset.to_be_bytes());
+        out.extend_from_slice(
+            &(message.sys_flag & !(BORN_V6 | STORE_V6) | host_bits).to_be_bytes(),
+        );
+        out.extend_from_slice(&message.born_ms.to_be_bytes());
+        out.extend_from_slice(message.born_host);
+        out.extend_from_slice(&self.store_ms.to_be_bytes());
+        out.extend_from_slice(self.store_host);
+        out.extend_from_slice(&message.times.to_be_bytes());
+        out.extend_from_slice(&message.prepared.to_be_bytes());
+        out.extend_from_slice(&(message.body.len() as i32).to_be_bytes());
+        out.extend_from_slice(message.body);
+        if is_long {
+            out.extend_from_slice(&(topic.len() as u16).to_be_bytes());
+        } else {
+            out.push(topic.len() as u8);
+        }
+        out.extend_from_slice(topic);
+        out.extend_from_slice(&(properties_size as u16).to_be_bytes());
+        out.extend_from_slice(message.properties);
+        if ended {
+            out.push(2);
+        }
+        self.log_offset = log_offset
+            .checked_add(i64::from(size))
+            .ok_or_else(|| refused("log offset out of range"))?;
+        let names = find_names(message.properties);
+        let (hashes, offsets) = (&mut self.hashes, &mut self.key_offsets);
+        key_hashes(
+            topic,
+            message.properties,
+            &names,
+            message.sys_flag,
+            self.with_keys,
+            |hash| {
+                hashes.push(hash);
+                offsets.push(log_offset);
+            },
+        );
+        Ok((log_offset, size, tag_code(message.properties, &names)))
+    }
+}
+
+/// Hashes of `topic#UNIQ_KEY`, `topic#key` for every word of KEYS, and `topic#T#tag`, in this order.
+fn key_hashes(
+    topic: &[u8],
+    properties: &[u8],
+    names: &Names,
+    sys_flag: i32,
+    with_keys: u8,
+    mut add: impl FnMut(i64),
+) {
+    if with_keys == 0 || sys_flag & ROLLED_BACK == ROLLED_BACK {
+        return;
+    }
+    let unique = names.unique_key.map(|(start, end)| &properties[start..end]);
+    let words = names.keys.map(|(start, end)| &properties[start..end]);
+    let tag = names
+        .tags
+        .filter(|_| with_keys == 2)
+        .map(|(start, end)| &properties[start..end]);
+    if unique.is_none() && words.is_none() && tag.is_none() {
+        return;
+    }
+    let prefix = extend(java_hash(topic), b"#");
+    // The absolute value, and 0 where that overflows in Java.
+    let stored = |hash: i32| {
+        if hash == i32::MIN {
+            0
+        } else {
+            i64::from(hash.abs())
+        }
+    };
+    if let Some(key) = unique {
+        add(stored(continued(prefix, key)));
+    }
+    if let Some(words) = words {
+        for word in words
+            .split(|&byte| byte == b' ')
+            .filter(|word| !word.is_empty())
+        {
+            add(stored(continued(prefix, word)));
+        }
+    }
+    if let Some(tag) = tag {
+        add(stored(continued(extend(prefix, b"T#"), tag)));
+    }
+}
+
+/// The hash of a text that goes on with these UTF-8 bytes.
+fn continued(prefix: i32, data: &[u8]) -> i32 {
+    if data.is_ascii() {
+        return extend(prefix, data);
+    }
+    String::from_utf8_lossy(data)
+        .encode_utf16()
+        .fold(prefix, |hash, unit| {
+            hash.wrapping_mul(31).wrapping_add(i32::from(unit))
+        })
+}
+
+fn push_unit(units: &mut Vec<u8>, log_offset: i64, size: i32, code: i64) {
+    units.extend_from_slice(&log_offset.to_be_bytes());
+    units.extend_from_slice(&size.to_be_bytes());
+    units.extend_from_slice(&code.to_be_bytes());
+}
+
+/// The fields of a message tuple; the borrowed parts live as long as the tuple.
+struct Fields<'py> {
+    topic: Bound<'py, PyString>,
+    body: Bound<'py, PyBytes>,
+    properties: Bound<'py, PyBytes>,
+    born_host: Bound<'py, PyBytes>,
+    numbers: (i32, i64, i32, i32, i32, i64),
+}
+
+fn bytes_item<'py>(
+    tuple: &Bound<'py, PyTuple>,
+    at: usize,
+    what: &str,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let item = tuple.get_item(at)?;
+    match item.downcast_into::<PyBytes>() {
+        Ok(bytes) => Ok(bytes),
+        Err(error) => {
+            let item = error.into_inner();
+            if item.is_none() {
+                return Err(RecordError::new_err(format!("the message has no {what}")));
+            }
+            // bytearray and memoryview are copied; anything else has no bytes.
+            let buffer = pyo3::buffer::PyBuffer::<u8>::get(&item).map_err(refused)?;
+            Ok(PyBytes::new(
+                tuple.py(),
+                &buffer.to_vec(tuple.py()).map_err(refused)?,
+            ))
+        }
+    }
+}
+
+impl<'py> Fields<'py> {
+    fn of(item: &Bound<'py, PyAny>) -> PyResult<Fields<'py>> {
+        let tuple = item.downcast::<PyTuple>().map_err(refused)?;
+        if tuple.len() != 10 {
+            return Err(refused(format!("{} fields, not 10", tuple.len())));
+        }
+        let int32 =
+            |at: usize| -> PyResult<i32> { tuple.get_item(at)?.extract::<i32>().map_err(refused) };
+        let int64 =
+            |at: usize| -> PyResult<i64> { tuple.get_item(at)?.extract::<i64>().map_err(refused) };
+        Ok(Fields {
+            topic: tuple
+                .get_item(0)?
+                .downcast_into::<PyString>()
+                .map_err(refused)?,
+            body: bytes_item(tuple, 2, "body")?,
+            properties: bytes_item(tuple, 3, "properties")?,
+            born_host: bytes_item(tuple, 5, "born host")?,
+            numbers: (
+                int32(1)?,
+                int64(4)?,
+                int32(6)?,
+                int32(7)?,
+                int32(8)?,
+                int64(9)?,
+            ),
+        })
+    }
+
+    fn topic(&self) -> PyResult<&str> {
+        let topic = self.topic.to_str().map_err(refused)?;
+        check_topic(topic.as_bytes())?;
+        Ok(topic)
+    }
+
+    fn message(&self) -> Message<'_> {
+        let (queue_id, born_ms, flag, sys_flag, times, prepared) = self.numbers;
+        Message {
+            queue_id,
+            body: self.body.as_bytes(),
+            properties: self.properties.as_bytes(),
+            born_ms,
+            born_host: self.born_host.as_bytes(),
+            flag,
+            sys_flag,
+            times,
+            prepared,
+        }
+    }
+}
+
+type Encoded<'py> = (
+    Bound<'py, PyBytes>,
+    Vec<i64>,
+    Vec<i64>,
+    Bound<'py, PyList>,
+    Vec<i64>,
+    Vec<i64>,
+);
+
+fn encoded<'py>(
+    py: Python<'py>,
+    writer: Writer<'_>,
+    log_offsets: Vec<i64>,
+    queue_offsets: Vec<i64>,
+    units: &[Vec<u8>],
+) -> PyResult<Encoded<'py>> {
+    let units = PyList::new(py, units.iter().map(|each| PyBytes::new(py, each)))?;
+    Ok((
+        PyBytes::new(py, &writer.records),
+        log_offsets,
+        queue_offsets,
+        units,
+        writer.hashes,
+        writer.key_offsets,
+    ))
+}
+
+#[pyfunction]
+#[allow(clippy::too_many_arguments)] // the signature of the plain twin
+fn encode_records<'py>(
+    py: Python<'py>,
+    messages: &Bound<'py, PySequence>,
+    slots: &Bound<'py, PySequence>,
+    next_offsets: Vec<i64>,
+    log_offset: i64,
+    store_ms: i64,
+    store_host: &Bound<'py, PyBytes>,
+    with_keys: u8,
+) -> PyResult<Encoded<'py>> {
+    let count = messages.len()?;
+    if slots.len()? != count {
+        return Err(refused("as many slots as messages are needed"));
+    }
+    let mut next_offsets = next_offsets;
+    let mut units: Vec<Vec<u8>> = vec![Vec::new(); next_offsets.len()];
+    let mut writer = Writer {
+        records: Vec::with_capacity(256 * count),
+        log_offset,
+        store_ms,
+        store_host: store_host.as_bytes(),
+        with_keys,
+        hashes: Vec::with_capacity(2 * count),
+        key_offsets: Vec::with_capacity(2 * count),
+    };
+    let (mut log_offsets, mut queue_offsets) =
+        (Vec::with_capacity(count), Vec::with_capacity(count));
+    for at in 0..count {
+        let fields = Fields::of(&messages.get_item(at)?)?;
+        let slot: usize = slots.get_item(at)?.extract().map_err(refused)?;
+        let next = next_offsets
+            .get_mut(slot)
+            .ok_or_else(|| refused("no such slot"))?;
+        let message = fields.message();
+        let in_queue = message.sys_flag & PREPARED == 0;
+        let queue_offset = if in_queue { *next } else { 0 };
+        let (offset, size, code) =
+            writer.write(fields.topic()?.as_bytes(), &message, queue_offset)?;
+        log_offsets.push(offset);
+        queue_offsets.push(queue_offset);
+        if in_queue {
+            push_unit(&mut units[slot], offset, size, code);
+            *next = next
+                .checked_add(1)
+                .ok_or_else(|| refused("queue offset out of range"))?;
+        }
+    }
+    encoded(py, writer, log_offsets, queue_offsets, &units)
+}
+
+#[pyfunction]
+fn encode_record<'py>(
+    py: Python<'py>,
+    message: &Bound<'py, PyAny>,
+    queue_offset: i64,
+    log_offset: i64,
+    store_ms: i64,
+    store_host: &Bound<'py, PyBytes>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let fields = Fields::of(message)?;
+    let mut writer = Writer {
+        records: Vec::new(),
+        log_offset,
+        store_ms,
+        store_host: store_host.as_bytes(),
+        with_keys: 0,
+        hashes: Vec::new(),
+        key_offsets: Vec::new(),
+    };
+    writer.write(fields.topic()?.as_bytes(), &fields.message(), queue_offset)?;
+    Ok(PyBytes::new(py, &writer.records))
+}
+
+#[pyfunction]
+fn encode_entries<'py>(
+    py: Python<'py>,
+    template: &Bound<'py, PyAny>,
+    next_offset: i64,
+    log_offset: i64,
+    store_ms: i64,
+    store_host: &Bound<'py, PyBytes>,
+    with_keys: u8,
+) -> PyResult<Encoded<'py>> {
+    let fields = Fields::of(template)?;
+    let topic = fields.topic()?;
+    let shared = fields.message();
+    let data = shared.body;
+    if data.is_empty() {
+        return Err(RecordError::new_err("the batch is empty"));
+    }
+    let mut writer = Writer {
+        records: Vec::with_capacity(2 * data.len() + 512),
+        log_offset,
+        store_ms,
+        store_host: store_host.as_bytes(),
+        with_keys,
+        hashes: Vec::new(),
+        key_offsets: Vec::new(),
+    };
+    let in_queue = shared.sys_flag & PREPARED == 0;
+    let (mut log_offsets, mut queue_offsets, mut units) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut next, mut position) = (next_offset, 0);
+    while position < data.len() {
+        let entry = split_entry(data, position).map_err(|reason| {
+            RecordError::new_err(format!("batch entry {}: {reason}", log_offsets.len()))
+        })?;
+        let message = Message {
+            body: entry.body,
+            properties: entry.properties,
+            flag: entry.flag,
+            ..shared
+        };
+        let queue_offset = if in_queue { next } else { 0 };
+        let (offset, size, code) = writer.write(topic.as_bytes(), &message, queue_offset)?;
+        log_offsets.push(offset);
+        queue_offsets.push(queue_offset);
+        if in_queue {
+            push_unit(&mut units, offset, size, code);
+            next = next
+                .checked_add(1)
+                .ok_or_else(|| refused("queue offset out of range"))?;
+        }
+        position = entry.end;
+    }
+    encoded(py, writer, log_offsets, queue_offsets, &[units])
+}
+
+struct Entry<'a> {
+    flag: i32,
+    body: &'a [u8],
+    properties: &'a [u8],
+    end: usize,
+}
+
+fn split_entry(data: &[u8], position: usize) -> Result<Entry<'_>, String> {
+    let start = position + BATCH_ENTRY_BYTES;
+    let (size, flag, body_size) = match (
+        i32_at(data, position),
+        i32_at(data, position + 12),
+        i32_at(data, position + 16),
+    ) {
+        (Some(size), Some(flag), Some(body_size)) => (size, flag, body_size),
+        _ => return Err(format!("{} bytes are too few", data.len() - position)),
+    };
+    let wrong = || format!("a size of {size} with a body of {body_size} is wrong");
+    let end = position + usize::try_from(size).map_err(|_| wrong())?;
+    let body_end = start + usize::try_from(body_size).map_err(|_| wrong())?;
+    if body_end + 2 > end || end > data.len() {
+        return Err(wrong());
+    }
+    if u16_at(data, body_end) != Some(end - body_end - 2) {
+        return Err("its properties do not end with it".into());
+    }
+    Ok(Entry {
+        flag,
+        body: &data[start..body_end],
+        properties: &data[body_end + 2..end],
+        end,
+    })
+}
+
+/// One whole record in a buffer.
+struct Found {
+    position: usize,
+    size: usize,
+    magic: u32,
+    crc: u32,
+    queue_id: i32,
+    queue_offset: i64,
+    log_offset: i64,
+    sys_flag: i32,
+    store_ms: i64,
+    body: (usize, usize),
+    topic: (usize, usize),
+    properties: (usize, usize),
+}
+
+fn record_at(
+    data: &[u8],
+    position: usize,
+    end: usize,
+    check_crc: bool,
+    log_base: Option<i64>,
+) -> Option<Found> {
+    if position + RECORD_BYTES_MIN > end {
+        return None;
+    }
+    let sys_flag = i32_at(data, position + 36)?;
+    let born_v6 = if sys_flag & BORN_V6 != 0 { 12 } else { 0 };
+    let store_v6 = if sys_flag & STORE_V6 != 0 { 12 } else { 0 };
+    let body_start = position + FIXED_BYTES + born_v6 + store_v6;
+    if body_start > end {
+        return None;
+    }
+    let size = usize::try_from(i32_at(data, position)?).ok()?;
+    let magic = u32_at(data, position + 4)?;
+    let record_end = position + size;
+    let body_end = body_start + usize::try_from(i32_at(data, body_start - 4)?).ok()?;
+    if body_end + 3 > record_end || record_end > end {
+        return None;
+    }
+    let (topic_start, topic_size) = match magic {
+        MAGIC_V1 => (body_end + 1, usize::from(data[body_end])),
+        MAGIC_V2 => (body_end + 2, u16_at(data, body_end)?),
+        _ => return None,
+    };
+    let topic_end = topic_start + topic_size;
+    let properties_start = topic_end + 2;
+    if properties_start > record_end || u16_at(data, topic_end)? != record_end - properties_start {
+        return None;
+    }
+    let log_offset = i64_at(data, position + 28)?;
+    if let Some(base) = log_base {
+        if base.checked_add(position as i64) != Some(log_offset) {
+            return None;
+        }
+    }
+    let crc = u32_at(data, position + 8)?;
+    if check_crc && body_crc(&data[body_start..body_end]) != crc {
+        return None;
+    }
+    let (topic, properties) = (
+        &data[topic_start..topic_end],
+        &data[properties_start..record_end],
+    );
+    if is_torn(data, topic, properties, record_end, end) || has_hole(properties) {
+        return None;
+    }
+    Some(Found {
+        position,
+        size,
+        magic,
+        crc,
+        queue_id: i32_at(data, position + 12)?,
+        queue_offset: i64_at(data, position + 20)?,
+        log_offset,
+        sys_flag,
+        store_ms: i64_at(data, position + 48 + HOST_V4_BYTES + born_v6)?,
+        body: (body_start, body_end),
+        topic: (topic_start, topic_end),
+        properties: (properties_start, record_end),
+    })
+}
+
+fn is_torn(data: &[u8], topic: &[u8], properties: &[u8], record_end: usize, end: usize) -> bool {
+    let text = if properties.is_empty() {
+        topic
+    } else {
+        properties
+    };
+    if text.last() != Some(&0) || record_end == end {
+        return false;
+    }
+    if record_end % HOLE_BYTES == 0 || record_end + BLANK_BYTES > end {
+        return true;
+    }
+    !matches!(
+        u32_at(data, record_end + 4),
+        Some(MAGIC_V1 | MAGIC_V2 | MAGIC_BLANK)
+    )
+}
+
+fn walk(
+    data: &[u8],
+    start: usize,
+    end: usize,
+    check_crc: bool,
+    log_base: Option<i64>,
+) -> (Vec<Found>, usize) {
+    let end = end.min(data.len());
+    let (mut found, mut position) = (Vec::new(), start);
+    if start > end {
+        return (found, start);
+    }
+    while let Some(record) = record_at(data, position, end, check_crc, log_base) {
+        position += record.size;
+        found.push(record);
+    }
+    (found, position)
+}
+
+fn walk_long(
+    py: Python<'_>,
+    data: &[u8],
+    start: usize,
+    end: usize,
+    check_crc: bool,
+    log_base: Option<i64>,
+) -> (Vec<Found>, usize) {
+    if end.min(data.len()).saturating_sub(start) > LONG_BYTES {
+        py.allow_threads(|| walk(data, start, end, check_crc, log_base))
+    } else {
+        walk(data, start, end, check_crc, log_base)
+    }
+}
+
+#[pyfunction]
+#[pyo3(signature = (data, start, end, check_crc, log_base))]
+fn walk_records<'py>(
+    py: Python<'py>,
+    data: &Bound<'py, PyBytes>,
+    start: usize,
+    end: usize,
+    check_crc: bool,
+    log_base: Option<i64>,
+) -> PyResult<(Bound<'py, PyList>, usize)> {
+    let bytes = data.as_bytes();
+    let (found, position) = walk_long(py, bytes, start, end, check_crc, log_base);
+    let part = |range: (usize, usize)| PyBytes::new(py, &bytes[range.0..range.1]);
+    let list = PyList::empty(py);
+    for record in found {
+        // More fields than a Rust tuple converts: two halves, joined by a list of objects.
+        let numbers = (
+            record.position,
+            record.size,
+            record.magic,
+            record.crc,
+            record.queue_id,
+            record.queue_offset,
+            record.log_offset,
+            record.sys_flag,
+            record.store_ms,
+            record.body.0,
+            record.body.1 - record.body.0,
+        )
+            .into_pyobject(py)?;
+        let mut fields: Vec<Bound<'py, PyAny>> = Vec::with_capacity(13);
+        for number in numbers.iter() {
+            fields.push(number);
+        }
+        fields.push(part(record.topic).into_any());
+        fields.push(part(record.properties).into_any());
+        list.append(PyTuple::new(py, fields)?)?;
+    }
+    Ok((list, position))
+}
+
+/// The messages of one queue in a piece of the log.
+struct Group {
+    topic: (usize, usize),
+    queue_id: i32,
+    first: i64,
+    next: i64,
+    units: Vec<u8>,
+}
+
+#[derive(Default)]
+struct Pieces {
+    groups: Vec<Group>,
+    count: usize,
+    newest_ms: i64,
+    position: usize,
+    hashes: Vec<i64>,
+    offsets: Vec<i64>,
+    times: Vec<i64>,
+}
+
+/// None when the messages of a queue do not follow each other in number.
+fn dispatch(data: &[u8], found: &[Found], with_keys: u8) -> Option<Pieces> {
+    let mut out = Pieces {
+        count: found.len(),
+        ..Pieces::default()
+    };
+    let mut by_queue: std::collections::HashMap<(&[u8], i32), usize> =
+        std::collections::HashMap::new();
+    for record in found {
+        let topic = &data[record.topic.0..record.topic.1];
+        let properties = &data[record.properties.0..record.properties.1];
+        out.newest_ms = out.newest_ms.max(record.store_ms);
+        let names = find_names(properties);
+        let (hashes, offsets, times) = (&mut out.hashes, &mut out.offsets, &mut out.times);
+        key_hashes(
+            topic,
+            properties,
+            &names,
+            record.sys_flag,
+            with_keys,
+            |hash| {
+                hashes.push(hash);
+                offsets.push(record.log_offset);
+                times.push(record.store_ms);
+            },
+        );
+        if record.sys_flag & PREPARED != 0 {
+            continue;
+        }
+        let groups = &mut out.groups;
+        let at = *by_queue.entry((topic, record.queue_id)).or_insert_with(|| {
+            groups.push(Group {
+                topic: record.topic,
+                queue_id: record.queue_id,
+                first: record.queue_offset,
+                next: record.queue_offset,
+                units: Vec::new(),
+            });
+            groups.len() - 1
+        });
+        let group = &mut groups[at];
+        if record.queue_offset != group.next {
+            return None;
+        }
+        group.next = group.next.checked_add(1)?;
+        push_unit(
+            &mut group.units,
+            record.log_offset,
+            i32::try_from(record.size).ok()?,
+            tag_code(properties, &names),
+        );
+    }
+    Some(out)
+}
+
+type Dispatched<'py> = (
+    Bound<'py, PyList>,
+    usize,
+    i64,
+    usize,
+    (Vec<i64>, Vec<i64>, Vec<i64>),
+);
+
+#[pyfunction]
+fn dispatch_records<'py>(
+    py: Python<'py>,
+    data: &Bound<'py, PyBytes>,
+    start: usize,
+    end: usize,
+    check_crc: bool,
+    log_base: i64,
+    with_keys: u8,
+) -> PyResult<Option<Dispatched<'py>>> {
+    let bytes = data.as_bytes();
+    let both = || {
+        let (found, position) = walk(bytes, start, end, check_crc, Some(log_base));
+        dispatch(bytes, &found, with_keys).map(|pieces| Pieces { position, ..pieces })
+    };
+    let pieces = if end.min(bytes.len()).saturating_sub(start) > LONG_BYTES {
+        py.allow_threads(both)
+    } else {
+        both()
+    };
+    let pieces = match pieces {
+        None => return Ok(None),
+        Some(pieces) => pieces,
+    };
+    let groups = PyList::empty(py);
+    for group in &pieces.groups {
+        let topic = PyBytes::new(py, &bytes[group.topic.0..group.topic.1]);
+        groups.append((
+            topic,
+            group.queue_id,
+            group.first,
+            PyBytes::new(py, &group.units),
+        ))?;
+    }
+    Ok(Some((
+        groups,
+        pieces.count,
+        pieces.newest_ms,
+        pieces.position,
+        (pieces.hashes, pieces.offsets, pieces.times),
+    )))
+}
+
+#[pyfunction]
+fn hash_keys(
+    records: &Bound<'_, PySequence>,
+    with_keys: u8,
+) -> PyResult<(Vec<i64>, Vec<i64>, Vec<i64>)> {
+    let (mut hashes, mut offsets, mut times) = (Vec::new(), Vec::new(), Vec::new());
+    for at in 0..records.len()? {
+        let item = records.get_item(at)?;
+        let (topic, properties, sys_flag, log_offset, store_ms) =
+            item.extract::<(Bound<'_, PyString>, Bound<'_, PyBytes>, i64, i64, i64)>()?;
+        let topic = topic.to_string_lossy();
+        let properties = properties.as_bytes();
+        let names = find_names(properties);
+        key_hashes(
+            topic.as_bytes(),
+            properties,
+            &names,
+            (sys_flag & 0xFF) as i32,
+            with_keys,
+            |hash| {
+                hashes.push(hash);
+                offsets.push(log_offset);
+                times.push(store_ms);
+            },
+        );
+    }
+    Ok((hashes, offsets, times))
+}
+
+#[pyfunction]
+fn find_property<'py>(
+    py: Python<'py>,
+    properties: &Bound<'py, PyBytes>,
+    name: &Bound<'py, PyBytes>,
+) -> Option<Bound<'py, PyBytes>> {
+    find(properties.as_bytes(), name.as_bytes()).map(|value| PyBytes::new(py, value))
+}
+
+#[pyfunction(name = "tag_code")]
+fn py_tag_code(properties: &Bound<'_, PyBytes>) -> i64 {
+    let properties = properties.as_bytes();
+    tag_code(properties, &find_names(properties))
+}
+
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(encode_records, module)?)?;
+    module.add_function(wrap_pyfunction!(encode_entries, module)?)?;
+    module.add_function(wrap_pyfunction!(encode_record, module)?)?;
+    module.add_function(wrap_pyfunction!(walk_records, module)?)?;
+    module.add_function(wrap_pyfunction!(dispatch_records, module)?)?;
+    module.add_function(wrap_pyfunction!(hash_keys, module)?)?;
+    module.add_function(wrap_pyfunction!(find_property, module)?)?;
+    module.add_function(wrap_pyfunction!(py_tag_code, module)?)
 }

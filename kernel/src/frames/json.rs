@@ -19,7 +19,11 @@ pub struct Scan<'a> {
 
 impl<'a> Scan<'a> {
     pub fn new(text: &'a str) -> Self {
-        Scan { text, bytes: text.as_bytes(), at: 0 }
+        Scan {
+            text,
+            bytes: text.as_bytes(),
+            at: 0,
+        }
     }
 
     fn peek(&self) -> Option<u8> {
@@ -27,7 +31,10 @@ impl<'a> Scan<'a> {
     }
 
     fn space(&mut self) {
-        while matches!(self.peek(), Some(b' ') | Some(b'\n') | Some(b'\r') | Some(b'\t')) {
+        while matches!(
+            self.peek(),
+            Some(b' ') | Some(b'\n') | Some(b'\r') | Some(b'\t')
+        ) {
             self.at += 1;
         }
     }
@@ -41,7 +48,10 @@ impl<'a> Scan<'a> {
     }
 
     /// Calls `each` for every pair of the object that is the whole text. None: something here is not flat JSON.
-    pub fn object(text: &'a str, mut each: impl FnMut(Cow<'a, str>, Value<'a>) -> Option<()>) -> Option<()> {
+    pub fn object(
+        text: &'a str,
+        mut each: impl FnMut(Cow<'a, str>, Value<'a>) -> Option<()>,
+    ) -> Option<()> {
         let mut scan = Scan::new(text);
         scan.space();
         scan.pairs(true, &mut each)?;
@@ -152,7 +162,8 @@ impl<'a> Scan<'a> {
                 0..=0x1f => return None,
                 _ => {
                     let run = self.at;
-                    while matches!(self.peek(), Some(byte) if byte != b'"' && byte != b'\\' && byte > 0x1f) {
+                    while matches!(self.peek(), Some(byte) if byte != b'"' && byte != b'\\' && byte > 0x1f)
+                    {
                         self.at += 1;
                     }
                     text.push_str(&self.text[run..self.at]);

@@ -16,8 +16,14 @@ __all__ = [
     "NAME",
     "Filter",
     "body_crc",
+    "dispatch_records",
+    "encode_entries",
+    "encode_record",
+    "encode_records",
     "encode_send_answers",
     "encode_send_fields",
+    "find_property",
+    "hash_keys",
     "java_hash_bytes",
     "pull_answer",
     "pull_fields",
@@ -26,9 +32,11 @@ __all__ = [
     "select",
     "split_frames",
     "stored_properties",
+    "tag_code",
+    "walk_records",
 ]
 
-API: Final = 3
+API: Final = 4
 """Of the functions below and their signatures; ``kernel/src/lib.rs`` has the same number."""
 
 
@@ -72,6 +80,16 @@ if TYPE_CHECKING or _fast is None:
     )
     from orbitmq.kernel.plain.hashes import body_crc, java_hash_bytes
     from orbitmq.kernel.plain.pulls import pull_answer, pull_fields
+    from orbitmq.kernel.plain.records import (
+        dispatch_records,
+        encode_entries,
+        encode_record,
+        encode_records,
+        find_property,
+        hash_keys,
+        tag_code,
+        walk_records,
+    )
     from orbitmq.kernel.plain.select import Filter, select
 else:
     Filter = _fast.Filter
@@ -86,3 +104,11 @@ else:
     read_send_answer = _fast.read_send_answer
     split_frames = _fast.split_frames
     stored_properties = _fast.stored_properties
+    dispatch_records = _fast.dispatch_records
+    encode_entries = _fast.encode_entries
+    encode_record = _fast.encode_record
+    encode_records = _fast.encode_records
+    find_property = _fast.find_property
+    hash_keys = _fast.hash_keys
+    tag_code = _fast.tag_code
+    walk_records = _fast.walk_records

@@ -15,6 +15,7 @@ from zlib import crc32
 
 import msgspec
 
+from orbitmq import kernel
 from orbitmq.codes import COMPRESSION_MASK, SysFlag
 from orbitmq.errors import RecordError
 from orbitmq.record.compression import decompress_body
@@ -26,17 +27,11 @@ from orbitmq.record.layout import (
     FIXED_V6,
     FIXED_V6_BORN,
     FIXED_V6_STORE,
-    HOLE_BYTES,
-    HOST_V4_BYTES,
-    HOST_V6_BYTES,
     LENGTH_16,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
-    PROPERTIES_BYTES_MAX,
     RECORD_BYTES_MIN,
-    TOPIC_BYTES_MAX,
-    TOPIC_BYTES_MAX_V1,
 )
 from orbitmq.record.properties import decode_properties, find_property
 
@@ -67,19 +62,32 @@ _FIXED_AND_LENGTH: Final = FIXED_V4.size + LENGTH_16.size
 class Encodable(Protocol):
     """What a message to be stored must have. ``Record`` has it, and so has the store's own new message."""
 
-    topic: str
-    queue_id: int
-    body: bytes
-    properties: bytes
-    """The raw property text."""
-    born_timestamp_ms: int
-    born_host: bytes
-    """8 or 20 bytes: address and port (``hosts.py``)."""
-    flag: int
-    sys_flag: int
-    """The two host bits are set by the encoder from the lengths of the hosts."""
-    reconsume_times: int
-    prepared_offset: int
+    @property
+    def topic(self) -> str: ...
+    @property
+    def queue_id(self) -> int: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def properties(self) -> bytes:
+        """The raw property text."""
+
+    @property
+    def born_timestamp_ms(self) -> int: ...
+    @property
+    def born_host(self) -> bytes:
+        """8 or 20 bytes: address and port (``hosts.py``)."""
+
+    @property
+    def flag(self) -> int: ...
+    @property
+    def sys_flag(self) -> int:
+        """The two host bits are set by the encoder from the lengths of the hosts."""
+
+    @property
+    def reconsume_times(self) -> int: ...
+    @property
+    def prepared_offset(self) -> int: ...
 
 
 class Record(msgspec.Struct, gc=False):
@@ -125,22 +133,6 @@ class Record(msgspec.Struct, gc=False):
 
 
 @lru_cache(maxsize=8192)
-def _topic_field(topic: str) -> bytes:
-    """Size and text of a topic. Memoised because a broker sees the same few topics for every message."""
-    try:
-        data = topic.encode()
-    except UnicodeEncodeError:
-        raise RecordError(f"topic {topic!r} is not valid text") from None
-    if not data or 0 in data:
-        raise RecordError("the topic is empty" if not data else "the topic contains a zero byte")
-    if len(data) <= TOPIC_BYTES_MAX_V1:
-        return bytes((len(data),)) + data
-    if len(data) <= TOPIC_BYTES_MAX:
-        return _pack_length(len(data)) + data
-    raise RecordError(f"the topic has {len(data)} bytes, at most {TOPIC_BYTES_MAX} are allowed")
-
-
-@lru_cache(maxsize=8192)
 def _topic_text(data: bytes) -> str:
     """The text of a topic field; memoised to share one ``str`` among all records of a topic."""
     try:
@@ -157,50 +149,22 @@ def encode_record(
     Raises ``RecordError`` for a missing body, an empty or too long topic, properties beyond 32,767 bytes, a host
     that is not 8 or 20 bytes long, and numbers that do not fit their field.
     """
-    # Hot path: one call per message sent. Everything is inlined on purpose; a helper call costs 0.1 us.
-    try:
-        body = message.body
-        properties = message.properties
-        born_host = message.born_host
-        topic = _topic_field(message.topic)
-        topic_size = len(topic)
-        body_size = len(body)
-        properties_size = len(properties)
-        if (
-            len(born_host) != 8
-            or len(store_host) != 8
-            or topic_size > 128
-            or properties_size >= HOLE_BYTES
-            or (properties_size and not properties[-1])
-        ):
-            return _encode_uncommon(message, queue_offset, log_offset, store_timestamp_ms, store_host)
-        return b"".join(
-            (
-                _pack_v4(
-                    _FIXED_AND_LENGTH + body_size + topic_size + properties_size,
-                    MAGIC_V1,
-                    crc32(body) & CRC_MASK,
-                    message.queue_id,
-                    message.flag,
-                    queue_offset,
-                    log_offset,
-                    message.sys_flag & _NO_HOSTS_V6,
-                    message.born_timestamp_ms,
-                    born_host,
-                    store_timestamp_ms,
-                    store_host,
-                    message.reconsume_times,
-                    message.prepared_offset,
-                    body_size,
-                ),
-                body,
-                topic,
-                _pack_length(properties_size),
-                properties,
-            )
-        )
-    except (TypeError, struct_error, OverflowError) as error:
-        raise _refusal(message.body, error) from error
+    return kernel.encode_record(_fields(message), queue_offset, log_offset, store_timestamp_ms, store_host)
+
+
+def _fields(message: Encodable) -> tuple[str, int, bytes, bytes, int, bytes, int, int, int, int]:
+    return (
+        message.topic,
+        message.queue_id,
+        message.body,
+        message.properties,
+        message.born_timestamp_ms,
+        message.born_host,
+        message.flag,
+        message.sys_flag,
+        message.reconsume_times,
+        message.prepared_offset,
+    )
 
 
 def encode_records(
@@ -221,70 +185,8 @@ def encode_records(
 
 
 def record_size(message: Encodable, store_host: bytes) -> int:
-    """How long ``encode_record`` will make it. Raises as that does for topic and properties."""
-    return (
-        _FIXED_AND_LENGTH
-        + (len(message.born_host) + len(store_host) - 2 * HOST_V4_BYTES)
-        + len(message.body)
-        + len(_topic_field(message.topic))
-        + len(_storable(message.properties))
-    )
-
-
-def _encode_uncommon(
-    message: Encodable, queue_offset: int, log_offset: int, store_timestamp_ms: int, store_host: bytes
-) -> bytes:
-    """A record with an IPv6 host or a long topic, or one that is refused."""
-    sys_flag = message.sys_flag & _NO_HOSTS_V6
-    for host, bit in ((message.born_host, _BORN_V6), (store_host, _STORE_V6)):
-        if len(host) == HOST_V6_BYTES:
-            sys_flag |= bit
-        elif len(host) != HOST_V4_BYTES:
-            raise RecordError(f"a host takes {HOST_V4_BYTES} or {HOST_V6_BYTES} bytes, not {len(host)}")
-    properties = _storable(message.properties)
-    topic = _topic_field(message.topic)
-    fixed = _LAYOUTS[sys_flag & _HOSTS_V6].pack(
-        record_size(message, store_host),
-        MAGIC_V2 if len(topic) > TOPIC_BYTES_MAX_V1 + 1 else MAGIC_V1,
-        crc32(message.body) & CRC_MASK,
-        message.queue_id,
-        message.flag,
-        queue_offset,
-        log_offset,
-        sys_flag,
-        message.born_timestamp_ms,
-        message.born_host,
-        store_timestamp_ms,
-        store_host,
-        message.reconsume_times,
-        message.prepared_offset,
-        len(message.body),
-    )
-    return b"".join((fixed, message.body, topic, _pack_length(len(properties)), properties))
-
-
-def _storable(properties: bytes) -> bytes:
-    """The property text as it may be stored.
-
-    A scan takes zeroes at the end of a record, or a sector of them inside, for a write that never reached the
-    disk (``scan.py``). So text that ends with a zero gets the terminator 4.9 senders leave out, which changes no
-    property, and a sector of zeroes in a value is refused.
-    """
-    if properties and not properties[-1]:
-        properties += b"\x02"
-    if len(properties) > PROPERTIES_BYTES_MAX:
-        raise RecordError(
-            f"properties have {len(properties)} bytes, at most {PROPERTIES_BYTES_MAX} are allowed"
-        )
-    if len(properties) >= HOLE_BYTES and bytes(HOLE_BYTES) in properties:
-        raise RecordError(f"properties contain {HOLE_BYTES} zero bytes in a row")
-    return properties
-
-
-def _refusal(body: object, error: Exception) -> RecordError:
-    if body is None:
-        return RecordError("the message has no body")
-    return RecordError(f"the message cannot be stored: {error}")
+    """How long ``encode_record`` will make it. Raises as that does."""
+    return len(encode_record(message, 0, 0, 0, store_host))
 
 
 def decode_record(

@@ -102,12 +102,11 @@ class MessageStore:
         """Store one message; visible to readers at once. Raises ``StoreError``; then nothing was stored."""
         self.append_batch: Callable[[Sequence[NewMessage]], list[Appended]] = self._appender.append_batch
         """Store all or none, in order, with one write. Raises as ``append`` does."""
-        self.append_entries: Callable[[NewMessage], AppendedBatch | None] = self._appender.append_entries
+        self.append_entries: Callable[[NewMessage], AppendedBatch] = self._appender.append_entries
         """Store the messages of one batch, all or none: the body is the row of entries a producer sends (see
         ``record.batch``), everything but their flags, bodies and properties is taken from the message given.
 
-        None, and nothing stored, when they need ``append_batch``: the end of a segment, an IPv6 host, a topic whose
-        queue units are not hashes of tags. Raises ``RecordError`` for what is no batch, and as ``append`` does.
+        Raises ``RecordError`` for what is no batch, and as ``append`` does.
         """
 
     @property

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from orbitmq.kernel import Message as NewMessage
+
 __all__ = [
     "Appended",
     "AppendedBatch",
@@ -24,24 +26,6 @@ class FlushMode(enum.Enum):
 
     ASYNC = "ASYNC_FLUSH"
     SYNC = "SYNC_FLUSH"
-
-
-class NewMessage(msgspec.Struct, gc=False):
-    """A message to be stored. The store adds offsets, times, CRC and its own address."""
-
-    topic: str
-    queue_id: int
-    body: bytes
-    properties: bytes
-    """Property text, ready to store."""
-    born_timestamp_ms: int
-    born_host: bytes
-    """Address and port: 8 bytes (IPv4) or 20 (IPv6)."""
-    flag: int = 0
-    sys_flag: int = 0
-    """The host bits (0x10, 0x20) are set by the store from the length of the addresses."""
-    reconsume_times: int = 0
-    prepared_offset: int = 0
 
 
 class Appended(msgspec.Struct, gc=False):

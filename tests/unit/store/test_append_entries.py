@@ -12,7 +12,7 @@ from tests.unit.store.support import HOST, HOST_V6, START_MS, bodies, message, o
 
 from orbitmq.errors import RecordError
 from orbitmq.record.batch import encode_batch, split_batch
-from orbitmq.store.errors import StoreUnavailable
+from orbitmq.store.errors import BadMessage, MessageTooLarge, StoreUnavailable
 from orbitmq.store.message_store import MessageStore
 from orbitmq.store.types import NewMessage
 from orbitmq.testing.faulty_fs import FaultyFileSystem
@@ -120,9 +120,7 @@ def test_any_row_leaves_what_its_messages_leave(row: list[Entry]) -> None:
     wanted = template(encode_batch(row))
     fast, slow = FaultyFileSystem(), FaultyFileSystem()
     fast_store, slow_store = begun(fast), begun(slow)
-    if fast_store.append_entries(wanted) is None:
-        assert any(properties.endswith(b"\0") for _, _, properties in row)
-        one_by_one(fast_store, wanted)
+    fast_store.append_entries(wanted)
     one_by_one(slow_store, wanted)
     assert content(fast, fast_store) == content(slow, slow_store)
 
@@ -208,10 +206,11 @@ def test_even_rows_are_found_after_cut_and_after_a_crash() -> None:
 
 def test_properties_with_lost_sectors_in_them_are_not_stored_from_a_row() -> None:
     store = begun(FaultyFileSystem())
+    before = store.max_log_offset
     hole = b"a\x01b" + bytes(512) + b"\x02"
-    for _ in range(3):
-        assert store.append_entries(template(encode_batch(even(3, behind=hole)))) is None
-        assert store.append_entries(template(encode_batch(even(3, behind=b"a\x01b\0")))) is None
+    with pytest.raises(BadMessage):
+        store.append_entries(template(encode_batch(even(3, behind=hole))))
+    assert store.max_log_offset == before
     store.close()
 
 
@@ -228,11 +227,9 @@ def test_row_cut_or_damaged_anywhere_is_refused_whole_or_stored_whole() -> None:
                 readable = False
             if readable:
                 store.append_entries(template(row))
-            elif row:
+            else:
                 with pytest.raises(RecordError):
                     store.append_entries(template(row))
-            else:
-                assert store.append_entries(template(row)) is None
             if not readable:
                 assert (store.max_log_offset, store.max_offset(TOPIC, 1)) == (before, 0)
             store.close()
@@ -246,27 +243,36 @@ def test_row_cut_or_damaged_anywhere_is_refused_whole_or_stored_whole() -> None:
         {"topic": "SCHEDULE_TOPIC_XXXX"},
         {"sys_flag": 4},
         {"sys_flag": 12},
-        {"row": encode_batch([(0, b"x" * 2001, b"")])},
     ],
-    ids=["IPv6", "long topic", "units that are times", "prepared", "rolled back", "a body over the limit"],
+    ids=["IPv6", "long topic", "units that are times", "prepared", "rolled back"],
 )
-def test_what_needs_the_general_way_is_left_alone(changes: dict[str, Any]) -> None:
+def test_unusual_row_leaves_what_its_messages_leave(changes: dict[str, Any]) -> None:
+    wanted = template(**{"row": encode_batch(entries(3, properties=b"DELAY\x012\x02")), **changes})
+    fast, slow = FaultyFileSystem(), FaultyFileSystem()
+    fast_store, slow_store = begun(fast), begun(slow)
+    assert len(fast_store.append_entries(wanted).log_offsets) == 3
+    one_by_one(slow_store, wanted)
+    assert content(fast, fast_store) == content(slow, slow_store)
+
+
+def test_row_with_a_body_over_the_limit_is_refused_whole() -> None:
     store = begun(FaultyFileSystem())
     before = store.max_log_offset
-    assert store.append_entries(template(**{"row": encode_batch(entries(2)), **changes})) is None
+    with pytest.raises(MessageTooLarge):
+        store.append_entries(template(encode_batch([(0, b"x", b""), (0, b"x" * 2001, b"")])))
     assert store.max_log_offset == before
     store.close()
 
 
-def test_row_at_the_end_of_a_segment_is_left_to_the_general_way() -> None:
+def test_rows_cross_the_ends_of_segments_whole() -> None:
     store = begun(FaultyFileSystem())
     wanted = template(encode_batch(entries(5)))
-    while (done := store.append_entries(wanted)) is not None:
-        end = done.end
-    assert store.max_log_offset == end
-    one_by_one(store, wanted)
-    assert store.append_entries(wanted) is not None
-    assert bodies(store, TOPIC, 1) == [body for _, body, _ in entries(5)] * (store.max_offset(TOPIC, 1) // 5)
+    for _ in range(60):
+        done = store.append_entries(wanted)
+        segments = {offset // store.config.segment_bytes for offset in done.log_offsets}
+        assert len(segments) == 1
+    assert store.max_log_offset > 2 * store.config.segment_bytes
+    assert bodies(store, TOPIC, 1) == [body for _, body, _ in entries(5)] * 60
     store.close()
 
 

@@ -38,11 +38,11 @@ _TAGS: Final = Property.TAGS.encode()
 
 def as_committed(half: Record) -> NewMessage:
     """The message consumers get. Raises ``RecordError`` when the half message does not say where it belongs."""
-    message = unparked(half)
-    message.properties = remove_property(remove_property(half.properties, _REAL_TOPIC), _REAL_QUEUE_ID)
-    message.sys_flag = half.sys_flag & ~_TYPE_BITS | _COMMIT
-    message.prepared_offset = half.log_offset
-    return message
+    return unparked(half)._replace(
+        properties=remove_property(remove_property(half.properties, _REAL_TOPIC), _REAL_QUEUE_ID),
+        sys_flag=half.sys_flag & ~_TYPE_BITS | _COMMIT,
+        prepared_offset=half.log_offset,
+    )
 
 
 def again(half: Record, *changes: tuple[Property, int]) -> NewMessage:

@@ -91,12 +91,13 @@ class Parking:
 
     def _delayed(self, message: NewMessage, level: int) -> NewMessage:
         # A level outranks the times of timers, which go: the message is not to be delayed twice.
+        properties = message.properties
         for name in TIMER_PROPERTIES:
-            message.properties = remove_property(message.properties, name)
+            properties = remove_property(properties, name)
         clamped = self._levels.clamp(level)
         if clamped != level:
-            message.properties = set_property(message.properties, _DELAY, b"%d" % clamped)
-        return _parked(message, SCHEDULE_TOPIC, clamped - 1)
+            properties = set_property(properties, _DELAY, b"%d" % clamped)
+        return _parked(message._replace(properties=properties), SCHEDULE_TOPIC, clamped - 1)
 
     def _timed(self, message: NewMessage) -> NewMessage | None:
         raw = message.properties
@@ -117,8 +118,8 @@ class Parking:
             return None
         if due_ms - now_ms > self._config.timer_delay_max_s * 1000:
             raise self._illegal_time()
-        message.properties = set_property(raw, _OUT, b"%d" % out_ms(due_ms))
-        return _parked(message, TIMER_TOPIC, TIMER_QUEUE)
+        properties = set_property(raw, _OUT, b"%d" % out_ms(due_ms))
+        return _parked(message._replace(properties=properties), TIMER_TOPIC, TIMER_QUEUE)
 
     def _illegal_time(self) -> MessageIllegal:
         return MessageIllegal(
@@ -165,11 +166,10 @@ def _opens_transaction(message: NewMessage) -> bool:
 def _half(message: NewMessage) -> NewMessage:
     unique_key = find_property(message.properties, _UNIQUE_KEY)
     if unique_key is not None:
-        message.properties = set_property(message.properties, _TRANSACTION_ID, unique_key)
-    half = _parked(message, HALF_TOPIC, HALF_QUEUE)
+        properties = set_property(message.properties, _TRANSACTION_ID, unique_key)
+        message = message._replace(properties=properties)
     # Without the type bits it gets a place in the half queue, which is how it is found again.
-    half.sys_flag &= ~_TYPE_BITS
-    return half
+    return _parked(message._replace(sys_flag=message.sys_flag & ~_TYPE_BITS), HALF_TOPIC, HALF_QUEUE)
 
 
 def _parked(message: NewMessage, topic: str, queue_id: int) -> NewMessage:

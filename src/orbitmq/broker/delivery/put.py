@@ -82,7 +82,7 @@ class PutDoor:
         """Store sends that were checked and parked already, all or none, uncounted. Raises ``StoreError``."""
         return self._store.append_batch(messages)
 
-    def append_entries(self, template: NewMessage) -> AppendedBatch | None:
+    def append_entries(self, template: NewMessage) -> AppendedBatch:
         """Store a batch as it came; see ``MessageStore.append_entries``."""
         return self._store.append_entries(template)
 

@@ -537,9 +537,8 @@ class Timers:
             logger.error("timer message skipped log_offset=%d reason=%s", record.log_offset, error)
             return None
         if unit.kind & ROLL:
-            message.topic, message.queue_id = TIMER_TOPIC, TIMER_QUEUE
-        message.properties = set_properties(message.properties, pairs)
-        return message
+            message = message._replace(topic=TIMER_TOPIC, queue_id=TIMER_QUEUE)
+        return message._replace(properties=set_properties(message.properties, pairs))
 
     def _is_deleted(self, record: Record) -> bool:
         """Whether another message took this one back; Apache has a setting for the longer form of the key."""

@@ -196,14 +196,15 @@ class SendHandlers:
             self._pending.append(self._single(frame, fields, message, answers))
 
     def _single(self, frame: Frame, fields: SendFields, message: NewMessage, answers: _Answers) -> _Pending:
-        message.properties, unique_key, waits, asks = stored_properties(fields.properties, self._added)
+        properties, unique_key, waits, asks = stored_properties(fields.properties, self._added)
         if not unique_key:
             unique_key = self.unique_keys.next().encode()
             raw = b"%bUNIQ_KEY\x01%b\x02" % (terminated(fields.properties), unique_key)
-            message.properties = stored_properties(raw, self._added)[0]
+            properties = stored_properties(raw, self._added)[0]
+        message = message._replace(properties=properties)
         queue_id = message.queue_id
         if message.topic.startswith(RETRY_PREFIX):
-            self._retry_or_dead_letter(message, fields, frame)
+            message = self._retry_or_dead_letter(message, fields, frame)
         if asks:
             message = self.puts.parking.of_producer(message)
         self._check_size(len(message.body))
@@ -224,7 +225,7 @@ class SendHandlers:
             raise MessageIllegal("batch request does not support transaction")
         if len(topic.encode()) > 127:
             raise MessageIllegal(f"topic length {len(topic)} is over 127")
-        message.flag = 0
+        message = message._replace(flag=0)
         if len(message.body) > self.store.config.message_bytes_max:
             self._check_size(sum(len(one.body) for one in _split(message)))
         unique_key = find_property(properties, _UNIQUE_KEY) or b""
@@ -236,7 +237,7 @@ class SendHandlers:
         if body_bytes > limit:
             raise MessageIllegal(f"the message is illegal, maybe msg body length over limit {limit} bytes")
 
-    def _retry_or_dead_letter(self, message: NewMessage, fields: SendFields, frame: Frame) -> None:
+    def _retry_or_dead_letter(self, message: NewMessage, fields: SendFields, frame: Frame) -> NewMessage:
         """A consumer sends a message back as a plain send to its retry topic.
 
         An orderly consumer (its group holds locks) does so only when its retries are used up: with clients of 4.x
@@ -251,9 +252,9 @@ class SendHandlers:
             limit = fields.max_reconsume_times
         if fields.reconsume_times > limit or self.locks.any_held(group):
             dead = self.topics.create_in_send_back(dlq_topic(group), 1, PERM_READ_WRITE)
-            message.topic = dead.topic_name
-            message.queue_id = 0
-            message.properties = remove_property(message.properties, b"DELAY")
+            properties = remove_property(message.properties, b"DELAY")
+            return message._replace(topic=dead.topic_name, queue_id=0, properties=properties)
+        return message
 
     # -- end of a read ---------------------------------------------------------------------------------
 
@@ -304,27 +305,21 @@ class SendHandlers:
         )
 
     def _append_batch(self, one: _Pending) -> None:
-        """The messages of a batch, straight from the body they came in where the store can do that."""
+        """The messages of a batch, straight from the body they came in."""
         template = one.message
         started = self.clock.monotonic()
         try:
             batch = self.puts.append_entries(template)
-            if batch is not None:
-                log_offsets, end, queue_offset = batch.log_offsets, batch.end, batch.queue_offset
-            else:
-                appended = self.puts.append(_split(template))
-                log_offsets = [where.log_offset for where in appended]
-                end, queue_offset = log_offsets[-1] + appended[-1].size, appended[0].queue_offset
         except (RecordError, ServerError) as error:
             self._send_refusal(one, ResponseCode.SYSTEM_ERROR, getattr(error, "remark", str(error)))
             return
         except StoreError as error:
             self._send_refusal(one, error.code, error.remark)
             return
-        count = len(log_offsets)
+        count, end = len(batch.log_offsets), batch.end
         self._took(started, count)
-        self.stats.put(template.topic, template.queue_id, count, end - log_offsets[0])
-        self._acknowledge([_Landed(one, queue_offset, log_offsets)], end)
+        self.stats.put(template.topic, template.queue_id, count, end - batch.log_offsets[0])
+        self._acknowledge([_Landed(one, batch.queue_offset, batch.log_offsets)], end)
 
     def _took(self, started: float, count: int) -> None:
         elapsed_ms = (self.clock.monotonic() - started) * 1000
@@ -388,6 +383,5 @@ def _split(template: NewMessage) -> list[NewMessage]:
     if not entries:
         raise ServerError("the batch has no messages")
     return [
-        msgspec.structs.replace(template, body=body, properties=properties, flag=flag)
-        for flag, body, properties in entries
+        template._replace(body=body, properties=properties, flag=flag) for flag, body, properties in entries
     ]

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from array import array
+from operator import mul
+from sys import byteorder
+from typing import Final
 from zlib import crc32
 
 __all__ = ["body_crc", "java_hash_bytes"]
+
+_POWERS: Final = tuple(pow(31, n, 1 << 32) for n in range(256))
+"""Java's hash is the sum of ``unit[i] * 31 ** (n - 1 - i)``, cut to 32 bits."""
 
 
 def body_crc(data: bytes) -> int:
@@ -17,8 +24,12 @@ def java_hash_bytes(data: bytes) -> int:
 
     Computed over UTF-16 code units; what is not UTF-8 counts as U+FFFD, as in Java.
     """
-    units = data.decode("utf-8", "replace").encode("utf-16-be")
+    units = array("H", data.decode("utf-8", "replace").encode("utf-16-le"))
+    if byteorder == "big":
+        units.byteswap()
     value = 0
-    for at in range(0, len(units), 2):
-        value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    for start in range(0, len(units), len(_POWERS)):
+        piece = units[start : start + len(_POWERS)]
+        value = value * pow(31, len(piece), 1 << 32) + sum(map(mul, reversed(piece), _POWERS))
+    value &= 0xFFFFFFFF
     return value - (1 << 32) if value >= 1 << 31 else value

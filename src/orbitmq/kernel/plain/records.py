@@ -1,1 +1,409 @@
-"""Plain kernel: records."""
+"""Messages to records, queue units and index keys, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import error as struct_error
+from typing import Final, NamedTuple, TypeAlias
+
+from orbitmq.errors import RecordError
+from orbitmq.kernel.plain.hashes import body_crc, java_hash_bytes
+from orbitmq.kernel.plain.layout import (
+    BATCH_ENTRY,
+    BLANK,
+    BLANK_BYTES,
+    BORN_V6,
+    FIXED,
+    HOLE_BYTES,
+    HOST_V4_BYTES,
+    HOST_V6_BYTES,
+    LENGTH_16,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    PROPERTIES_BYTES_MAX,
+    RECORD_BYTES_MIN,
+    STORE_V6,
+    TOPIC_BYTES_MAX,
+    TOPIC_BYTES_MAX_V1,
+    UNIT,
+)
+
+__all__ = [
+    "dispatch_records",
+    "encode_entries",
+    "encode_record",
+    "encode_records",
+    "find_property",
+    "hash_keys",
+    "tag_code",
+    "walk_records",
+]
+
+NO_KEYS, KEYS, KEYS_AND_TAG = 0, 1, 2
+"""Which index keys are wanted; tags are indexed since Apache 5.5."""
+PREPARED: Final = 0x4
+"""Set in prepared and rolled back messages of transactions: they are in no queue."""
+ROLLED_BACK: Final = 0xC
+"""Both transaction bits; such a message has no index entry either."""
+
+
+class Message(NamedTuple):
+    """A message to be stored. The kernel takes any tuple of these fields in this order."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: bytes
+    """Property text, ready to store."""
+    born_timestamp_ms: int
+    born_host: bytes
+    """Address and port: 8 bytes (IPv4) or 20 (IPv6)."""
+    flag: int = 0
+    sys_flag: int = 0
+    """The host bits (0x10, 0x20) are set from the lengths of the addresses."""
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+
+
+Encoded: TypeAlias = tuple[bytes, list[int], list[int], list[bytes], list[int], list[int]]
+"""The records, one after another; log offset and queue offset of each message; the queue units by slot; hashes of
+index keys, and the log offset each of them belongs to."""
+
+Walked: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int, bytes, bytes]
+"""One whole record: position, size, magic, body CRC, queue id, queue offset, log offset, sys flag, store time, body
+position, body size, topic, properties. Positions are in the walked data."""
+
+Dispatched: TypeAlias = tuple[
+    list[tuple[bytes, int, int, bytes]], int, int, int, tuple[list[int], list[int], list[int]]
+]
+"""Per queue: topic, queue id, queue offset of its first message, units. Then how many records, the newest store time,
+the position after the last record; hashes, log offsets and store times of the index keys."""
+
+
+def encode_records(
+    messages: Sequence[tuple[str, int, bytes, bytes, int, bytes, int, int, int, int]],
+    slots: Sequence[int],
+    next_offsets: Sequence[int],
+    log_offset: int,
+    store_ms: int,
+    store_host: bytes,
+    with_keys: int,
+) -> Encoded:
+    """What storing messages from ``log_offset`` on takes.
+
+    ``slots`` says for each message which of the queues it goes to, ``next_offsets`` the next queue offset of each of
+    those. Raises ``RecordError`` for a message that cannot be stored: no body, an empty or too long topic, properties
+    beyond 32,767 bytes, a host that is not 8 or 20 bytes long, numbers that do not fit their field.
+    """
+    next_offsets = list(next_offsets)
+    records: list[bytes] = []
+    log_offsets: list[int] = []
+    queue_offsets: list[int] = []
+    units: list[list[bytes]] = [[] for _ in next_offsets]
+    hashes: list[int] = []
+    key_offsets: list[int] = []
+    try:
+        for message, slot in zip(messages, slots, strict=True):
+            topic, _, _, properties, _, _, _, sys_flag, _, _ = message
+            in_queue = not sys_flag & PREPARED
+            queue_offset = next_offsets[slot] if in_queue else 0
+            record = _encode(message, queue_offset, log_offset, store_ms, store_host)
+            records.append(record)
+            log_offsets.append(log_offset)
+            queue_offsets.append(queue_offset)
+            if in_queue:
+                units[slot].append(UNIT.pack(log_offset, len(record), tag_code(properties)))
+                next_offsets[slot] += 1
+            for hashed in _key_hashes(topic.encode(), properties, sys_flag, with_keys):
+                hashes.append(hashed)
+                key_offsets.append(log_offset)
+            log_offset += len(record)
+    except (struct_error, TypeError, ValueError, IndexError, OverflowError, AttributeError) as error:
+        raise RecordError(f"the message cannot be stored: {error}") from error
+    return (
+        b"".join(records),
+        log_offsets,
+        queue_offsets,
+        [b"".join(each) for each in units],
+        hashes,
+        key_offsets,
+    )
+
+
+def encode_entries(
+    template: tuple[str, int, bytes, bytes, int, bytes, int, int, int, int],
+    next_offset: int,
+    log_offset: int,
+    store_ms: int,
+    store_host: bytes,
+    with_keys: int,
+) -> Encoded:
+    """``encode_records`` for the messages of a SEND_BATCH_MESSAGE body, all of one queue.
+
+    ``template`` has that body and what the messages share. Raises ``RecordError`` for a body that is not a batch.
+    """
+    topic, queue_id, body, _, born_ms, born_host, _, sys_flag, times, prepared = template
+    messages = [
+        (topic, queue_id, entry, properties, born_ms, born_host, flag, sys_flag, times, prepared)
+        for flag, entry, properties in _split(body)
+    ]
+    return encode_records(
+        messages, [0] * len(messages), [next_offset], log_offset, store_ms, store_host, with_keys
+    )
+
+
+def encode_record(
+    message: tuple[str, int, bytes, bytes, int, bytes, int, int, int, int],
+    queue_offset: int,
+    log_offset: int,
+    store_ms: int,
+    store_host: bytes,
+) -> bytes:
+    """One record, with the queue offset given whatever its flags say. Raises ``RecordError``."""
+    try:
+        return _encode(message, queue_offset, log_offset, store_ms, store_host)
+    except (struct_error, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise RecordError(f"the message cannot be stored: {error}") from error
+
+
+def _encode(
+    message: tuple[str, int, bytes, bytes, int, bytes, int, int, int, int],
+    queue_offset: int,
+    log_offset: int,
+    store_ms: int,
+    store_host: bytes,
+) -> bytes:
+    topic, queue_id, body, properties, born_ms, born_host, flag, sys_flag, times, prepared = message
+    if body is None:
+        raise RecordError("the message has no body")
+    host_bits = 0
+    for host, bit in ((born_host, BORN_V6), (store_host, STORE_V6)):
+        if len(host) == HOST_V6_BYTES:
+            host_bits |= bit
+        elif len(host) != HOST_V4_BYTES:
+            raise RecordError(f"a host takes {HOST_V4_BYTES} or {HOST_V6_BYTES} bytes, not {len(host)}")
+    layout = FIXED[host_bits]
+    name = topic.encode()
+    if not name or 0 in name:
+        raise RecordError("the topic is empty" if not name else "the topic contains a zero byte")
+    if len(name) > TOPIC_BYTES_MAX:
+        raise RecordError(f"the topic has {len(name)} bytes, at most {TOPIC_BYTES_MAX} are allowed")
+    is_long = len(name) > TOPIC_BYTES_MAX_V1
+    topic_field = (LENGTH_16.pack(len(name)) if is_long else bytes((len(name),))) + name
+    properties = _storable(properties)
+    fixed = layout.pack(
+        layout.size + len(body) + len(topic_field) + LENGTH_16.size + len(properties),
+        MAGIC_V2 if is_long else MAGIC_V1,
+        body_crc(body),
+        queue_id,
+        flag,
+        queue_offset,
+        log_offset,
+        sys_flag & ~(BORN_V6 | STORE_V6) | host_bits,
+        born_ms,
+        born_host,
+        store_ms,
+        store_host,
+        times,
+        prepared,
+        len(body),
+    )
+    return b"".join((fixed, body, topic_field, LENGTH_16.pack(len(properties)), properties))
+
+
+def _storable(properties: bytes) -> bytes:
+    """The property text as it may be stored.
+
+    A walk takes zeroes at the end of a record, or a sector of them inside, for a write that never reached the disk.
+    So text that ends with a zero gets the terminator 4.9 senders leave out, which changes no property, and a sector
+    of zeroes in a value is refused.
+    """
+    if properties and not properties[-1]:
+        properties += b"\x02"
+    if len(properties) > PROPERTIES_BYTES_MAX:
+        raise RecordError(
+            f"properties have {len(properties)} bytes, at most {PROPERTIES_BYTES_MAX} are allowed"
+        )
+    if bytes(HOLE_BYTES) in properties:
+        raise RecordError(f"properties contain {HOLE_BYTES} zero bytes in a row")
+    return properties
+
+
+def _split(data: bytes) -> list[tuple[int, bytes, bytes]]:
+    """Flag, body and properties of each entry of a batch body, which ends exactly with its last one."""
+    if not data:
+        raise RecordError("the batch is empty")
+    entries: list[tuple[int, bytes, bytes]] = []
+    position = 0
+    while position < len(data):
+        if len(data) - position < BATCH_ENTRY.size:
+            raise RecordError(f"batch entry {len(entries)}: {len(data) - position} bytes are too few")
+        size, _, _, flag, body_size = BATCH_ENTRY.unpack_from(data, position)
+        start = position + BATCH_ENTRY.size
+        body_end, position = start + body_size, position + size
+        if body_size < 0 or body_end + 2 > position or position > len(data):
+            raise RecordError(
+                f"batch entry {len(entries)}: a size of {size} with a body of {body_size} is wrong"
+            )
+        if int.from_bytes(data[body_end : body_end + 2], "big") != position - body_end - 2:
+            raise RecordError(f"batch entry {len(entries)}: its properties do not end with it")
+        entries.append((flag, data[start:body_end], data[body_end + 2 : position]))
+    return entries
+
+
+def find_property(properties: bytes, name: bytes) -> bytes | None:
+    """The value of the last pair of that name that is not empty; None without one."""
+    found = None
+    for pair in properties.split(b"\x02"):
+        if pair.startswith(name + b"\x01") and len(pair) > len(name) + 1:
+            found = pair[len(name) + 1 :]
+    return found
+
+
+def tag_code(properties: bytes) -> int:
+    """What a queue unit holds for a message: the hash of its tag, 0 without one."""
+    return java_hash_bytes(find_property(properties, b"TAGS") or b"")
+
+
+def _key_hashes(topic: bytes, properties: bytes, sys_flag: int, with_keys: int) -> list[int]:
+    """Of ``topic#UNIQ_KEY``, ``topic#key`` for every word of KEYS, and ``topic#T#tag``, in this order."""
+    keys: list[bytes] = []
+    if with_keys == NO_KEYS or sys_flag & ROLLED_BACK == ROLLED_BACK:
+        return []
+    unique = find_property(properties, b"UNIQ_KEY")
+    if unique is not None:
+        keys.append(unique)
+    keys += [word for word in (find_property(properties, b"KEYS") or b"").split(b" ") if word]
+    tag = find_property(properties, b"TAGS") if with_keys == KEYS_AND_TAG else None
+    if tag is not None:
+        keys.append(b"T#" + tag)
+    hashes = [java_hash_bytes(topic + b"#" + key) for key in keys]
+    # The absolute value, and 0 where that overflows in Java.
+    return [0 if hashed == -0x80000000 else abs(hashed) for hashed in hashes]
+
+
+def hash_keys(
+    records: Sequence[tuple[str, bytes, int, int, int]], with_keys: int
+) -> tuple[list[int], list[int], list[int]]:
+    """Hashes, log offsets and store times of the index keys of stored records.
+
+    A record is given as topic, properties, system flag, log offset and store time.
+    """
+    keys = [
+        (hashed, log_offset, store_ms)
+        for topic, properties, sys_flag, log_offset, store_ms in records
+        for hashed in _key_hashes(topic.encode("utf-8", "replace"), properties, sys_flag, with_keys)
+    ]
+    return [key[0] for key in keys], [key[1] for key in keys], [key[2] for key in keys]
+
+
+def walk_records(
+    data: bytes, start: int, end: int, check_crc: bool, log_base: int | None
+) -> tuple[list[Walked], int]:
+    """The whole records from ``start`` on, and the position after the last of them.
+
+    A record must lie in ``data[start:end]`` to its last byte, and with ``log_base`` (the log offset of position 0)
+    say the log offset it lies at. With ``check_crc`` its body must have the checksum it says.
+    """
+    walked: list[Walked] = []
+    position = start
+    while (record := _record_at(data, position, min(end, len(data)), check_crc, log_base)) is not None:
+        walked.append(record)
+        position += record[1]
+    return walked, position
+
+
+def _record_at(data: bytes, position: int, end: int, check_crc: bool, log_base: int | None) -> Walked | None:
+    if position < 0 or position > end - RECORD_BYTES_MIN:
+        return None
+    host_bits = int.from_bytes(data[position + 36 : position + 40], "big") & (BORN_V6 | STORE_V6)
+    layout = FIXED[host_bits]
+    if position + layout.size > end:
+        return None
+    fields = layout.unpack_from(data, position)
+    size, magic, crc, queue_id, _, queue_offset, log_offset, sys_flag, _, _, stored_ms = fields[:11]
+    body_start, record_end = position + layout.size, position + size
+    body_end = body_start + fields[14]
+    if fields[14] < 0 or body_end + 3 > record_end or record_end > end:
+        return None
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        return None
+    topic_start = body_end + (1 if magic == MAGIC_V1 else 2)
+    topic_end = topic_start + int.from_bytes(data[body_end:topic_start], "big")
+    properties_start = topic_end + 2
+    if properties_start > record_end:
+        return None
+    if int.from_bytes(data[topic_end:properties_start], "big") != record_end - properties_start:
+        return None
+    if log_base is not None and log_offset != log_base + position:
+        return None
+    if check_crc and body_crc(data[body_start:body_end]) != crc:
+        return None
+    topic, properties = data[topic_start:topic_end], data[properties_start:record_end]
+    if _is_torn(data, topic, properties, record_end, end) or bytes(HOLE_BYTES) in properties:
+        return None
+    return (
+        *(position, size, magic, crc, queue_id, queue_offset, log_offset, sys_flag, stored_ms),
+        *(body_start, fields[14], topic, properties),
+    )
+
+
+def _is_torn(data: bytes, topic: bytes, properties: bytes, record_end: int, end: int) -> bool:
+    """Whether a record that adds up was not written whole.
+
+    The checksum covers the body alone, so a power cut after the body leaves zeroes where topic and properties should
+    be. We never store text that ends with a zero, but Apache does if a client sends it. So such a record passes if
+    another follows at once, unless it ends where a sector does: then the zeroes may be a lost sector.
+    """
+    if not (properties or topic).endswith(b"\0"):
+        return False
+    if record_end == end:
+        return False
+    if record_end % HOLE_BYTES == 0 or record_end + BLANK_BYTES > end:
+        return True
+    return BLANK.unpack_from(data, record_end)[1] not in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK)
+
+
+def dispatch_records(
+    data: bytes, start: int, end: int, check_crc: bool, log_base: int, with_keys: int
+) -> Dispatched | None:
+    """Queue units and index keys of the whole records from ``start`` on, in bulk.
+
+    None when it is not that simple: the messages of a queue do not follow each other in number. Then only a walk
+    record by record can tell what happened.
+    """
+    walked, position = walk_records(data, start, end, check_crc, log_base)
+    queues: dict[tuple[bytes, int], tuple[int, list[bytes]]] = {}
+    keys: list[tuple[int, int, int]] = []
+    newest_ms = 0
+    for (
+        _,
+        size,
+        _,
+        _,
+        queue_id,
+        queue_offset,
+        log_offset,
+        sys_flag,
+        stored_ms,
+        *_,
+        topic,
+        properties,
+    ) in walked:
+        newest_ms = max(newest_ms, stored_ms)
+        for hashed in _key_hashes(topic, properties, sys_flag, with_keys):
+            keys.append((hashed, log_offset, stored_ms))
+        if sys_flag & PREPARED:
+            continue
+        first, units = queues.setdefault((topic, queue_id), (queue_offset, []))
+        if queue_offset != first + len(units):
+            return None
+        units.append(UNIT.pack(log_offset, size, tag_code(properties)))
+    return (
+        [(topic, queue_id, first, b"".join(units)) for (topic, queue_id), (first, units) in queues.items()],
+        len(walked),
+        newest_ms,
+        position,
+        ([key[0] for key in keys], [key[1] for key in keys], [key[2] for key in keys]),
+    )

@@ -18,14 +18,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from orbitmq.errors import CorruptionError
+from orbitmq.kernel import KEYS, KEYS_AND_TAG, hash_keys
 from orbitmq.record.hashing import index_hash, java_hash
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.runtime.filesystem import FileSystem
 from orbitmq.store.config import StoreConfig
 from orbitmq.store.index.index_file import IndexColumns, IndexFile, IndexMark, IndexProgress, IndexPut
-from orbitmq.store.index.index_keys import KeyHasher, Pending
+from orbitmq.store.index.index_keys import Pending
 from orbitmq.store.types import IndexUpdate
-from orbitmq.store.write.equal_sized_batch import EvenRow
 
 __all__ = ["BUILD_COUNT", "IndexService"]
 
@@ -51,12 +51,13 @@ class IndexService:
         self._slot_count = config.index_slots
         self._entry_count_max = config.index_entries
         self._clock = clock
-        self._hasher = KeyHasher(tags=config.index_tags_enabled)
+        self.with_keys = KEYS_AND_TAG if config.index_tags_enabled else KEYS
+        """Which keys of a record are indexed."""
         self._files: list[IndexFile] = []
         self._unsynced: list[IndexFile] = []
         self._sync_failed: deque[IndexFile] = deque()
         self.pending: list[Pending] = []
-        """What waits. The append path may extend it directly and call ``build`` at ``BUILD_COUNT``."""
+        """Records that wait for their keys to be hashed."""
         self._waiting = IndexColumns([], [], [])
         """Entries that wait as well, of records before those in ``pending``."""
         self.paused = False
@@ -133,23 +134,16 @@ class IndexService:
         if len(self.pending) >= BUILD_COUNT:
             self.build()
 
-    def put_row(self, topic: str, row: EvenRow, sys_flag: int, store_ms: int) -> None:
-        """Note the records of a batch, in their place in the log's order."""
-        if self.paused or row.log_offsets[0] <= self.rebuild_from:
-            heads = zip(row.key_heads, row.key_tails, row.log_offsets, strict=True)
-            key = b"".join((row.key_heads[0], row.key_tails[0]))
-            for head, tail, log_offset in heads:
-                self.put_pending(
-                    topic, row.properties.replace(key, head + tail, 1), sys_flag, log_offset, store_ms
-                )
+    def put_keys(self, hashes: list[int], log_offsets: list[int], times: list[int]) -> None:
+        """Note keys of records, after those noted before in the log's order. Never raises for a full disk."""
+        if self.paused:
             return
         if self.pending:
             self._hash_pending()
         waiting = self._waiting
-        hashes, log_offsets = self._hasher.row(topic, row)
         waiting.hashes.extend(hashes)
         waiting.log_offsets.extend(log_offsets)
-        waiting.times.extend([store_ms] * len(hashes))
+        waiting.times.extend(times)
         if len(waiting.hashes) >= BUILD_COUNT:
             self.build()
 
@@ -178,7 +172,7 @@ class IndexService:
     def _columns(self, batch: Sequence[Pending]) -> IndexColumns:
         if batch[0][3] <= self.rebuild_from and not self._waiting.hashes:
             return IndexColumns.of(self._entries_not_yet_there(batch))
-        return IndexColumns.of(self._hasher.entries(batch))
+        return IndexColumns(*hash_keys(batch, self.with_keys))
 
     def _store(self, columns: IndexColumns) -> bool:
         try:
@@ -342,8 +336,9 @@ class IndexService:
             there += count
             if count < file.count - 1:
                 break
-        last = self._hasher.entries([item for item in batch if item[3] == end])
-        return last[there:] + self._hasher.entries([item for item in batch if item[3] > end])
+        entries = list(zip(*hash_keys(batch, self.with_keys), strict=True))
+        last = [entry for entry in entries if entry[1] == end]
+        return last[there:] + [entry for entry in entries if entry[1] > end]
 
     def _sync(self, work: list[tuple[IndexFile, IndexProgress]]) -> None:
         # The names first: a mark must not vouch for a file that a power cut takes out of the directory.

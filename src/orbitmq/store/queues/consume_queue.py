@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import posixpath
 from collections import OrderedDict
+from collections.abc import Sequence
 
-from orbitmq.record.layout import TOPIC_BYTES_MAX_V1
 from orbitmq.runtime.filesystem import FileSystem
 from orbitmq.store.layout import (
     BLANK_UNIT_SIZE,
@@ -94,7 +94,6 @@ class ConsumeQueue:
         "tail",
         "tail_start",
         "topic",
-        "topic_field",
         "unsynced",
     )
 
@@ -111,9 +110,6 @@ class ConsumeQueue:
         self.queue_id = queue_id
         self.has_own_codes = topic == SCHEDULE_TOPIC
         """Units hold something else than the tag code, or may: due times, addresses of extensions."""
-        name = topic.encode()
-        self.topic_field = bytes((len(name),)) + name if len(name) <= TOPIC_BYTES_MAX_V1 else b""
-        """Size and name as every record of the queue holds them; empty where the long form is needed."""
         self.unsynced: set[int] = set()
         self._empty_at(0)
 
@@ -213,9 +209,21 @@ class ConsumeQueue:
         self.max_offset += 1
         self.log_end = log_offset + size
 
-    def drop_last(self) -> None:
-        """Take back the unit appended last, before anything of it was written."""
-        self._end_at(self.max_offset - 1)
+    def extend(self, units: bytes) -> None:
+        """Add the units of the next messages; the caller writes a tail that has got long."""
+        if units:
+            self.tail += units
+            self.max_offset += len(units) // UNIT_BYTES
+            log_offset, size, _ = UNIT.unpack_from(units, len(units) - UNIT_BYTES)
+            self.log_end = log_offset + size
+
+    @staticmethod
+    def recoded(units: bytes, codes: Sequence[int]) -> bytes:
+        """The same units with other codes in their third field."""
+        return b"".join(
+            UNIT.pack(log_offset, size, code)
+            for (log_offset, size, _), code in zip(UNIT.iter_unpack(units), codes, strict=True)
+        )
 
     def write_tail(self) -> None:
         """Put the tail into the files. Raises ``OSError``; then the tail stays and the call may be repeated."""

@@ -75,7 +75,7 @@ def test_a_put_is_parked_and_counted_and_a_delivery_is_not_parked_again(tmp_path
     store = open_store(tmp_path, clock)
     puts = door(store, clock, stats=stats)
     sent = message("T", 3)
-    sent.properties = encode_properties({"DELAY": "2"})
+    sent = sent._replace(properties=encode_properties({"DELAY": "2"}))
     stored = puts.put(sent)
     assert (stored.message.topic, stored.message.queue_id) == (SCHEDULE_TOPIC, 1)
     puts.deliver((sent,))
@@ -124,7 +124,7 @@ def test_cursors_of_delay_levels_are_saved_when_what_they_passed_is_safe(tmp_pat
 
     async def run() -> None:
         sent = message("T")
-        sent.properties = encode_properties({"DELAY": "1"})
+        sent = sent._replace(properties=encode_properties({"DELAY": "1"}))
         puts.put(sent)
         clock.advance(1_000)
         await schedule.deliver_due()

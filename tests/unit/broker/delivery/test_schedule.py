@@ -50,8 +50,8 @@ class Bench:
 
     def send(self, level: int | str, body: bytes = b"x", queue_id: int = 3) -> NewMessage:
         sent = message("T", queue_id, body)
-        sent.properties = encode_properties({"DELAY": str(level), "own": "1"})
-        sent.reconsume_times = 2
+        sent = sent._replace(properties=encode_properties({"DELAY": str(level), "own": "1"}))
+        sent = sent._replace(reconsume_times=2)
         placed = self.puts.parking.of_producer(sent)
         self.store.append(placed)
         return placed
@@ -208,7 +208,7 @@ def test_one_message_the_store_never_takes_does_not_block_its_level(
 )
 def test_a_record_that_cannot_be_delivered_is_passed_over(bench: Bench, properties: dict[str, str]) -> None:
     bad = message(SCHEDULE_TOPIC, 0, b"bad")
-    bad.properties = encode_properties({"DELAY": "1", **properties})
+    bad = bad._replace(properties=encode_properties({"DELAY": "1", **properties}))
     bench.store.append(bad)
     bench.send(1, b"good")
     bench.clock.advance(1_000)
@@ -259,7 +259,7 @@ def test_running_it_sleeps_until_a_head_is_due_or_a_message_comes(tmp_path: Path
         await asyncio.sleep(0.05)
         store._appender._now_ms = SYSTEM_CLOCK.now_ms
         sent = message("T")
-        sent.properties = encode_properties({"DELAY": "1"})
+        sent = sent._replace(properties=encode_properties({"DELAY": "1"}))
         started = SYSTEM_CLOCK.monotonic()
         store.append(puts.parking.of_producer(sent))
         await asyncio.wait_for(arrived.wait(), 5)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from orbitmq.kernel import KEYS, KEYS_AND_TAG, hash_keys
 from orbitmq.record.hashing import index_hash, java_hash
-from orbitmq.store.index.index_keys import MEMO_MAX, KeyHasher, index_keys
+from orbitmq.store.index.index_keys import index_keys
 
 CLIENT = "7F0000010000764C12A3"
 names = st.sampled_from(["UNIQ_KEY", "KEYS", "TAGS", "xKEYS", "KEYSx", "AUNIQ_KEY", "TAGS2", "p"])
@@ -37,7 +38,7 @@ def text_of(properties: list[tuple[str, str]], *, terminated: bool = True) -> by
 @example([("T", [("p", "1"), ("UNIQ_KEY", CLIENT + "4D8F3A00000")], True)] * 2, True)
 @example([("T", [("p", "1"), ("UNIQ_KEY", CLIENT + "4D8F3A000001"), ("UNIQ_KEY", "x")], True)] * 2, True)
 @example([("T", [("p", "1"), ("UNIQ_KEY", CLIENT + "4D8F3A00000z")], True)] * 2, True)
-def test_hasher_gives_the_hashes_of_the_key_texts(
+def test_hash_keys_gives_the_hashes_of_the_key_texts(
     records: list[tuple[str, list[tuple[str, str]], bool]], tags: bool
 ) -> None:
     batch = [
@@ -49,9 +50,8 @@ def test_hasher_gives_the_hashes_of_the_key_texts(
         for topic, raw, sys_flag, log_offset, store_ms in batch
         for key in index_keys(topic, raw, sys_flag, tags=tags)
     ]
-    hasher = KeyHasher(tags=tags)
-    assert hasher.entries(batch) == expected
-    assert hasher.entries(batch) == expected, "remembered beginnings change nothing"
+    found = hash_keys(batch, KEYS_AND_TAG if tags else KEYS)
+    assert list(zip(*found, strict=True)) == expected
 
 
 def test_keys_come_in_apaches_order() -> None:
@@ -62,18 +62,6 @@ def test_keys_come_in_apaches_order() -> None:
 
 def test_rolled_back_message_has_no_keys_but_prepared_and_committed_ones_do() -> None:
     raw = text_of([("UNIQ_KEY", "u")])
-    hasher = KeyHasher(tags=True)
     for sys_flag, count in [(0, 1), (0x4, 1), (0x8, 1), (0xC, 0), (0xC | 1, 0)]:
         assert len(index_keys("T", raw, sys_flag)) == count
-        assert len(hasher.entries([("T", raw, sys_flag, 0, 0)])) == count
-
-
-def test_outsiders_cannot_make_the_hasher_remember_without_bound() -> None:
-    hasher = KeyHasher(tags=True)
-    batch = [
-        (f"T{n}", text_of([("p", "1"), ("UNIQ_KEY", f"{n:032d}"), ("TAGS", f"t{n}")]), 0, n, n)
-        for n in range(2 * MEMO_MAX // 3)
-    ]
-    hasher.entries(batch[:1000] * 3 + batch[-2000:])
-    remembered = sum(1 + len(known.clients) + len(known.tags) for known in hasher._topics.values())
-    assert remembered <= MEMO_MAX
+        assert len(hash_keys([("T", raw, sys_flag, 0, 0)], KEYS)[0]) == count

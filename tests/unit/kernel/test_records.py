@@ -1,0 +1,158 @@
+"""The record functions on both kernels: known cases on each, any input with equal results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.apache.kernels import Kernel, load
+
+from orbitmq.errors import RecordError
+from orbitmq.record.batch import encode_batch
+
+V4 = bytes((127, 0, 0, 1, 0, 0, 0x1F, 0x90))
+V6 = bytes(15) + b"\x01" + b"\0\0\x1f\x90"
+PROPERTIES = b"UNIQ_KEY\x01AC110001\x02TAGS\x01TagA\x02KEYS\x01k1 k2\x02"
+
+
+def message(**changes: Any) -> tuple[Any, ...]:
+    fields = {
+        "topic": "orders",
+        "queue_id": 3,
+        "body": b"hello",
+        "properties": PROPERTIES,
+        "born_ms": 1_700_000_000_000,
+        "born_host": V4,
+        "flag": 0,
+        "sys_flag": 0,
+        "times": 0,
+        "prepared": 0,
+    }
+    return tuple({**fields, **changes}.values())
+
+
+def outcome(function: Any, *arguments: Any) -> Any:
+    """What a call returns, or the class of what it raises."""
+    try:
+        return function(*arguments)
+    except RecordError as error:
+        return type(error)
+
+
+def test_messages_of_two_queues_get_dense_numbers_and_units_of_their_own(kernel: Kernel) -> None:
+    messages = [message(queue_id=n % 2) for n in range(5)]
+    records, log_offsets, queue_offsets, units, hashes, key_offsets = kernel.encode_records(
+        messages, [0, 1, 0, 1, 0], [7, 100], 1000, 5, V4, 2
+    )
+    assert queue_offsets == [7, 100, 8, 101, 9]
+    assert [len(each) for each in units] == [60, 40]
+    walked, end = kernel.walk_records(records, 0, len(records), True, 1000)
+    assert end == len(records)
+    assert [each[6] for each in walked] == log_offsets
+    assert [each[5] for each in walked] == queue_offsets
+    assert len(hashes) == len(key_offsets) == 5 * 4
+    assert int.from_bytes(units[0][12:20], "big") == 2598919
+
+
+def test_prepared_and_rolled_back_messages_have_no_unit(kernel: Kernel) -> None:
+    messages = [message(sys_flag=0x4), message(sys_flag=0xC), message(sys_flag=0x8)]
+    _, _, queue_offsets, units, hashes, _ = kernel.encode_records(messages, [0] * 3, [9], 0, 5, V4, 2)
+    assert queue_offsets == [0, 0, 9]
+    assert len(units[0]) == 20
+    assert len(hashes) == 2 * 4
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"body": None},
+        {"topic": ""},
+        {"topic": "a\0b"},
+        {"topic": "t" * 256},
+        {"topic": "\ud800"},
+        {"properties": b"x" * 32768},
+        {"properties": b"a\x01" + bytes(512) + b"b\x02"},
+        {"born_host": b"1234567"},
+        {"queue_id": 1 << 31},
+        {"born_ms": 1 << 63},
+        {"sys_flag": "0"},
+        {"body": 7},
+    ],
+    ids=repr,
+)
+def test_message_that_cannot_be_stored_is_refused(kernel: Kernel, changes: dict[str, Any]) -> None:
+    with pytest.raises(RecordError):
+        kernel.encode_records([message(**changes)], [0], [0], 0, 5, V4, 2)
+
+
+def test_text_that_ends_with_a_zero_gets_a_terminator(kernel: Kernel) -> None:
+    records = kernel.encode_records([message(properties=b"a\x01b\0")], [0], [0], 0, 5, V4, 0)[0]
+    assert kernel.walk_records(records, 0, len(records), True, 0)[0][0][12] == b"a\x01b\0\x02"
+
+
+@pytest.mark.parametrize("cut", [1, 19, 25, 60])
+def test_batch_body_that_is_cut_is_refused(kernel: Kernel, cut: int) -> None:
+    body = encode_batch([(0, b"one", PROPERTIES), (0, b"two", b"")])
+    with pytest.raises(RecordError):
+        kernel.encode_entries(message(body=body[:cut]), 0, 0, 5, V4, 2)
+
+
+def test_batch_is_stored_as_its_messages_would_be(kernel: Kernel) -> None:
+    entries = [(n, b"x" * n, PROPERTIES[: 20 * (n % 3)]) for n in range(40)]
+    messages = [message(body=body, properties=text, flag=flag) for flag, body, text in entries]
+    one_by_one = kernel.encode_records(messages, [0] * 40, [12], 4096, 5, V6, 2)
+    assert kernel.encode_entries(message(body=encode_batch(entries)), 12, 4096, 5, V6, 2) == one_by_one
+
+
+def test_dispatch_groups_units_by_queue_and_refuses_numbers_that_jump(kernel: Kernel) -> None:
+    messages = [message(queue_id=n % 3) for n in range(9)]
+    records, _, _, units, hashes, _ = kernel.encode_records(
+        messages, [n % 3 for n in range(9)], [5, 6, 7], 512, 5, V4, 2
+    )
+    groups, count, newest_ms, end, keys = kernel.dispatch_records(records, 0, len(records), True, 512, 2)
+    assert groups == [(b"orders", n, 5 + n, units[n]) for n in range(3)]
+    assert (count, newest_ms, end) == (9, 5, len(records))
+    assert keys[0] == hashes
+    jumping = kernel.encode_records(messages[:2], [0, 1], [5, 9], 512, 5, V4, 2)[0]
+    again = kernel.encode_records([message(queue_id=0)], [0], [8], 512 + len(jumping), 5, V4, 2)[0]
+    assert kernel.dispatch_records(jumping + again, 0, 1 << 20, True, 512, 2) is None
+
+
+_texts = st.one_of(
+    st.binary(max_size=40),
+    st.sampled_from([PROPERTIES, PROPERTIES[:-1], b"TAGS\x01\x02TAGS\x01a", "KEYS\x01é x\x02".encode()]),
+)
+_messages = st.builds(
+    message,
+    topic=st.one_of(st.text(max_size=10), st.just("t" * 200)),
+    queue_id=st.integers(-1, 1 << 32),
+    body=st.one_of(st.none(), st.binary(max_size=50)),
+    properties=_texts,
+    born_ms=st.integers(-1, 1 << 62),
+    born_host=st.sampled_from([V4, V6, b""]),
+    flag=st.integers(-5, 1 << 31),
+    sys_flag=st.integers(0, 0x3F),
+    times=st.integers(0, 16),
+    prepared=st.integers(0, 1 << 40),
+)
+
+
+@given(messages=st.lists(_messages, max_size=4), host=st.sampled_from([V4, V6]), with_keys=st.integers(0, 2))
+def test_encode_records_is_the_same_in_both(
+    messages: list[tuple[Any, ...]], host: bytes, with_keys: int
+) -> None:
+    arguments = (messages, [n % 2 for n in range(len(messages))], [3, 4], 700, 5, host, with_keys)
+    assert outcome(load("fast").encode_records, *arguments) == outcome(
+        load("plain").encode_records, *arguments
+    )
+
+
+@given(data=st.binary(max_size=300), properties=_texts)
+def test_property_functions_are_the_same_in_both(data: bytes, properties: bytes) -> None:
+    plain, fast = load("plain"), load("fast")
+    for text in (data, properties):
+        assert fast.tag_code(text) == plain.tag_code(text)
+        assert fast.find_property(text, b"TAGS") == plain.find_property(text, b"TAGS")
+        assert fast.hash_keys([("top", text, 0, 1, 2)], 2) == plain.hash_keys([("top", text, 0, 1, 2)], 2)
