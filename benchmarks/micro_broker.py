@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import cProfile
 import pstats
+import random
 import tempfile
 import time
 from collections.abc import Callable
@@ -85,6 +86,28 @@ def send_chunks(form: SerializeType) -> list[bytes]:
     ]
 
 
+def differing_chunks(form: SerializeType, *, keyed: bool) -> list[bytes]:
+    """The same with unique keys of 56 characters (a host with IPv6). ``keyed``: KEYS, TAGS, a property and sizes
+    differ."""
+    rng = random.Random(1)
+    chunks = []
+    for c in range(16):
+        frames = []
+        for i in range(PIPELINE):
+            number = c * PIPELINE + i
+            properties = f"UNIQ_KEY\x01{number:056X}\x02WAIT\x01true\x02"
+            body = BODY
+            if keyed:
+                own = f"TAGS\x01t{number % 7}\x02p\x01v{rng.randrange(10**6)}\x02"
+                properties = f"KEYS\x01k{number}\x02{properties}{own}"
+                body = b"x" * rng.randrange(50, 500)
+            frames.append(
+                encode_request(310, i, _send_fields(number, batch=False) | {"i": properties}, body, form)
+            )
+        chunks.append(b"".join(frames))
+    return chunks
+
+
 def batch_chunks(form: SerializeType) -> list[bytes]:
     """Socket reads of one batch of 32."""
     chunks = []
@@ -145,6 +168,9 @@ async def measure() -> dict[str, float]:
             feed = connection.data_received
             for form in SerializeType:
                 results[f"send {form.name}"] = _measure("send", feed, send_chunks(form), PIPELINE, 40)
+                for name, keyed in (("56", False), ("mixed", True)):
+                    chunks = differing_chunks(form, keyed=keyed)
+                    results[f"send {name} {form.name}"] = _measure("send", feed, chunks, PIPELINE, 40)
                 results[f"batch {form.name}"] = _measure("batch", feed, batch_chunks(form), BATCH, 20)
             limit = min(broker.store.max_offset(TOPIC, queue) for queue in range(8)) - 32
             for form in SerializeType:

@@ -12,6 +12,8 @@ from orbitmq.broker.handlers.send import SendHandlers
 from orbitmq.broker.handlers.send_checks import SendChecks
 from orbitmq.broker.tables.queue_locks import QueueLocks
 from orbitmq.codes import ResponseCode, SerializeType
+from orbitmq.model.group import SubscriptionGroupConfig
+from orbitmq.model.route import MessageQueue
 from orbitmq.record.batch import encode_batch
 from orbitmq.record.codec import Record, decode_record
 from orbitmq.record.ids import UniqueKeys
@@ -260,3 +262,18 @@ def test_bug_while_storing_is_answered_and_does_not_reach_the_next_read(
     assert "sends not finished" in caplog.text
     assert [answer.code for answer in sender.feed(send(3, body=body, batch=batch))] == [0]
     assert len(sender.records()) == 1
+
+
+def test_a_message_of_an_orderly_group_goes_to_its_dead_letters_at_once(sender: Sender) -> None:
+    """Clients of 4.x send it back with a count that is at the limit, not beyond it. Seen with Apache: a group that
+    holds locks consumes in order, and sends back only what it gave up."""
+    sender.world.groups.update(SubscriptionGroupConfig(group_name="G"))
+    retry = {"topic": "%RETRY%G", "queue_id": 0, "properties": "DELAY\x013\x02UNIQ_KEY\x01k\x02"}
+    counts = {"j": "2", "l": "2"}
+    sender.feed(send(**retry, **counts))  # type: ignore[arg-type]  # several types by name
+    queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
+    sender.handlers.locks.lock("G", "client", [queue])
+    sender.feed(send(**retry, **counts))  # type: ignore[arg-type]  # several types by name
+    again, dead = sender.records()
+    assert (again.topic, dead.topic, dead.queue_id) == ("SCHEDULE_TOPIC_XXXX", "%DLQ%G", 0)
+    assert "DELAY" not in dead.property_map()

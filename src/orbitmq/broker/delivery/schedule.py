@@ -217,6 +217,9 @@ class Schedule:
         waits_until: int | None = None
         end = cursor
         for log_offset, size, due_ms in units:
+            if due_ms < 0:
+                # The address of an extension that is gone: the due time follows from when it was stored.
+                due_ms = self._due_ms(level, log_offset, size)
             # Due later than the level allows means that the clock was set back: then it is due now.
             if now_ms < due_ms <= latest_ms:
                 waits_until = due_ms
@@ -235,6 +238,13 @@ class Schedule:
             return 0
         self._heads.add(level - 1)
         return waits_until
+
+    def _due_ms(self, level: int, log_offset: int, size: int) -> int:
+        raw = self._store.record_at(log_offset, size)
+        try:
+            return 0 if raw is None else decode_record(raw).store_timestamp_ms + self._levels.delay_ms(level)
+        except RecordError:
+            return 0  # it is skipped, with a line in the log
 
     def _put(self, level: int, messages: list[NewMessage]) -> int:
         """Store messages in their order; gives how many are done with. The rest has to be tried again."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from orbitmq.model.names import HALF_TOPIC, SCHEDULE_TOPIC
 from orbitmq.record.codec import Record, decode_record
 from orbitmq.record.properties import encode_properties, find_property
 from orbitmq.runtime.clock import SYSTEM_CLOCK
+from orbitmq.store.config import StoreConfig
 from orbitmq.store.errors import MessageTooLarge, StoreUnavailable
 from orbitmq.store.message_store import MessageStore
 from orbitmq.store.types import Appended, NewMessage
@@ -270,3 +272,40 @@ def test_running_it_sleeps_until_a_head_is_due_or_a_message_comes(tmp_path: Path
     took = asyncio.run(main())
     store.close()
     assert 0.999 <= took < 1.3
+
+
+@pytest.mark.parametrize("extensions_lost", [False, True])
+def test_a_delay_is_kept_with_filter_extensions(tmp_path: Path, extensions_lost: bool) -> None:
+    """Units hold the address of an extension then, and the due time stands there (or follows from the record)."""
+    clock = ManualClock(START_MS)
+
+    def opened() -> MessageStore:
+        config = StoreConfig(root=str(tmp_path / "store"), segment_bytes=1 << 20, queue_ext_enabled=True)
+        store = MessageStore(config, clock=clock)
+        store.open()
+        return store
+
+    store = opened()
+    sent = message("T")
+    sent.properties = encode_properties({"DELAY": "2"})
+    door(store, clock).put(sent)
+    if extensions_lost:
+        store.close()
+        shutil.rmtree(tmp_path / "store" / "consumequeue_ext")
+        store = opened()
+    schedule = Schedule(
+        config=CONFIG,
+        store=store,
+        levels=DelayLevels(),
+        puts=door(store, clock),
+        stats=BrokerStats(),
+        file=safe_file(tmp_path, "delayOffset.json"),
+        clock=clock,
+    )
+    clock.advance(4_990)
+    assert asyncio.run(schedule.deliver_due()) == START_MS + 5_000
+    assert store.max_offset("T", 0) <= 0
+    clock.advance(10)
+    asyncio.run(schedule.deliver_due())
+    assert store.max_offset("T", 0) == 1
+    store.close()
