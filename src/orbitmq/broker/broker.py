@@ -411,11 +411,14 @@ class Broker:
             self._more.auth, config, self.store_config, fs=self._fs, clock=self._clock
         )
         self.security.load()
-        self.consumers = ConsumerTable(config, self._clock)
         self.filters = ConsumerFilters(config, self._clock, file("consumerFilter.json"))
         self.filters.load()
-        self.consumers.on_subscribe = self.filters.subscribed
-        self.consumers.on_group_gone = self.filters.group_gone
+        self.consumers = ConsumerTable(
+            config,
+            self._clock,
+            on_subscribe=self.filters.subscribed,
+            on_group_gone=self.filters.group_gone,
+        )
         self.producers = ProducerTable(config, self._clock)
         self.locks = QueueLocks(config, self._clock)
         self.filter_servers = FilterServers(config, self._clock)
@@ -649,13 +652,9 @@ class Broker:
             self.registration.refresh()
 
     def _arrived(self, topic: str, queue_id: int) -> None:
-        self._pull.waiters.arrived(topic, queue_id)
-        self._pop.arrived(topic, queue_id)
+        self._readable(topic, queue_id)
         if self._replicas.links:
             self._replicas.wake()
-        listener = self._on_arrival.get(topic)
-        if listener is not None:
-            listener(queue_id)
 
     def _arrived_in_group(self, topic: str, queue_id: int) -> None:
         """The same with failover: what is not safe yet is sent to slaves, and not read."""

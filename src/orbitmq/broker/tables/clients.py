@@ -116,16 +116,23 @@ class ConsumerGroup:
 class ConsumerTable:
     """Online consumer groups."""
 
-    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        *,
+        on_subscribe: Callable[[str, Collection[SubscriptionData]], None] | None = None,
+        on_group_gone: Callable[[str], None] | None = None,
+    ) -> None:
         self._config = config
         self._clock = clock
         self._groups_of: dict[Connection, set[str]] = {}
         self._learnt: dict[str, ConsumerGroup] = {}
         self._collected: set[str] = set()
         self.groups: dict[str, ConsumerGroup] = {}
-        self.on_subscribe: Callable[[str, Collection[SubscriptionData]], None] | None = None
+        self.on_subscribe = on_subscribe
         """Told about the subscriptions of every full heartbeat of a group."""
-        self.on_group_gone: Callable[[str], None] | None = None
+        self.on_group_gone = on_group_gone
         """Told when the last member of a group left."""
 
     # -- views -----------------------------------------------------------------------------------------
