@@ -122,8 +122,9 @@ class Recovery:
             queue.rewind(EVERYTHING)
         self._claimed_end = checkpoint.confirm_offset
         self._by_time = checkpoint.confirm_offset == 0 and not self._clean
-        if self._clean:
-            self._claimed_end = max(self._claimed_end, parts.queues.log_end())
+        if self._clean and not self._claimed_end:
+            # Apache's checkpoint has no offset; its queues tell, as far as there are segments.
+            self._claimed_end = min(parts.queues.log_end(), self._segments.end)
         # Numbers are known to be dense only where nothing was lost and every deletion was noted.
         self._damage_aware = self._config.recover_past_corruption or bool(parts.damage.ranges)
         self._strict = checkpoint.confirm_offset > 0 and not self._damage_aware
@@ -592,6 +593,12 @@ class Recovery:
         parts = self._parts
         for queue in parts.queues:
             if queue.log_end > end:
+                logger.warning(
+                    "queue units beyond the end of the log dropped topic=%s queue_id=%d log_end=%d",
+                    queue.topic,
+                    queue.queue_id,
+                    end,
+                )
                 parts.queues.truncate(queue, end)
         for queue in parts.queues:
             self._write_tail(queue)
