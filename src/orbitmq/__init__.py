@@ -4,7 +4,71 @@ The names of the client (``orbitmq.Producer``, ``orbitmq.PushConsumer``, ``orbit
 ``orbitmq.sync`` are loaded when they are first used.
 """
 
-__all__ = ["__version__"]
+__all__ = [
+    "BodyMismatch",
+    "BrokerError",
+    "ClassFilter",
+    "ClientClosedError",
+    "ClientError",
+    "ClientOptions",
+    "ClientStateError",
+    "Compression",
+    "ConfigError",
+    "ConnectFailedError",
+    "ConnectionLostError",
+    "ConsumeContext",
+    "ConsumeFromWhere",
+    "ConsumeHook",
+    "ConsumeResult",
+    "ConsumerOptions",
+    "Credentials",
+    "Cursor",
+    "ForkedError",
+    "HandlerContext",
+    "LitePullConsumer",
+    "LitePullOptions",
+    "Message",
+    "MessageModel",
+    "MessageQueue",
+    "NameServerError",
+    "NoRouteError",
+    "OffsetOutOfRangeError",
+    "OrbitError",
+    "PoppedMessage",
+    "Producer",
+    "ProducerOptions",
+    "PullConsumer",
+    "PullResult",
+    "PullStatus",
+    "PushConsumer",
+    "PushOptions",
+    "ReceivedMessage",
+    "ReplyTimeoutError",
+    "RequestTimeoutError",
+    "RetryLater",
+    "SendConnectionError",
+    "SendContext",
+    "SendFailed",
+    "SendHook",
+    "SendResult",
+    "SendStatus",
+    "SendTimeoutError",
+    "SimpleConsumer",
+    "SimpleOptions",
+    "TooManyInFlightError",
+    "TransactionBlock",
+    "TransactionState",
+    "__version__",
+    "allocate_averagely",
+    "allocate_averagely_by_circle",
+    "allocate_by_config",
+    "allocate_by_consistent_hash",
+    "allocate_by_machine_room",
+    "allocate_nearby",
+    "client_context",
+    "select_by_hash",
+    "sync",
+]
 
 __version__ = "0.1.0"
 
@@ -13,7 +77,7 @@ def __getattr__(name: str) -> object:
     import importlib
 
     if name == "sync":
-        return importlib.import_module("orbitmq.client.sync")
+        return importlib.import_module("orbitmq.sync")
     client = importlib.import_module("orbitmq.client")
     if name in client.__all__:
         return getattr(client, name)

@@ -1,137 +1,67 @@
 """For type checkers: the names ``__init__.py`` loads on first use."""
 
-from orbitmq.client import (
-    ClientClosedError as ClientClosedError,
-)
-from orbitmq.client import (
-    ClientError as ClientError,
-)
-from orbitmq.client import (
-    ClientOptions as ClientOptions,
-)
-from orbitmq.client import (
-    ClientStateError as ClientStateError,
-)
-from orbitmq.client import (
-    Compression as Compression,
-)
-from orbitmq.client import (
-    ConsumeContext as ConsumeContext,
-)
-from orbitmq.client import (
-    ConsumeFromWhere as ConsumeFromWhere,
-)
-from orbitmq.client import (
-    ConsumeHook as ConsumeHook,
-)
-from orbitmq.client import (
-    ConsumeResult as ConsumeResult,
-)
-from orbitmq.client import (
-    ConsumerOptions as ConsumerOptions,
-)
-from orbitmq.client import (
-    Credentials as Credentials,
-)
-from orbitmq.client import (
-    ForkedError as ForkedError,
-)
-from orbitmq.client import (
-    LitePullConsumer as LitePullConsumer,
-)
-from orbitmq.client import (
-    LitePullOptions as LitePullOptions,
-)
-from orbitmq.client import (
-    Message as Message,
-)
-from orbitmq.client import (
-    MessageModel as MessageModel,
-)
-from orbitmq.client import (
-    MessageQueue as MessageQueue,
-)
-from orbitmq.client import (
-    NameServerError as NameServerError,
-)
-from orbitmq.client import (
-    NoRouteError as NoRouteError,
-)
-from orbitmq.client import (
-    OffsetOutOfRangeError as OffsetOutOfRangeError,
-)
-from orbitmq.client import (
-    Producer as Producer,
-)
-from orbitmq.client import (
-    ProducerOptions as ProducerOptions,
-)
-from orbitmq.client import (
-    PullConsumer as PullConsumer,
-)
-from orbitmq.client import (
-    PullResult as PullResult,
-)
-from orbitmq.client import (
-    PullStatus as PullStatus,
-)
-from orbitmq.client import (
-    PushConsumer as PushConsumer,
-)
-from orbitmq.client import (
-    PushOptions as PushOptions,
-)
-from orbitmq.client import (
-    ReceivedMessage as ReceivedMessage,
-)
-from orbitmq.client import (
-    ReplyTimeoutError as ReplyTimeoutError,
-)
-from orbitmq.client import (
-    RetryLater as RetryLater,
-)
-from orbitmq.client import (
-    SendContext as SendContext,
-)
-from orbitmq.client import (
-    SendFailed as SendFailed,
-)
-from orbitmq.client import (
-    SendHook as SendHook,
-)
-from orbitmq.client import (
-    SendResult as SendResult,
-)
-from orbitmq.client import (
-    SendStatus as SendStatus,
-)
-from orbitmq.client import (
-    TooManyInFlightError as TooManyInFlightError,
-)
-from orbitmq.client import (
-    TransactionState as TransactionState,
-)
-from orbitmq.client import (
-    allocate_averagely as allocate_averagely,
-)
-from orbitmq.client import (
-    allocate_averagely_by_circle as allocate_averagely_by_circle,
-)
-from orbitmq.client import (
-    allocate_by_config as allocate_by_config,
-)
-from orbitmq.client import (
-    allocate_by_consistent_hash as allocate_by_consistent_hash,
-)
-from orbitmq.client import (
-    allocate_by_machine_room as allocate_by_machine_room,
-)
-from orbitmq.client import (
-    allocate_nearby as allocate_nearby,
-)
-from orbitmq.client import (
-    select_by_hash as select_by_hash,
-)
-from orbitmq.client import sync as sync
+from orbitmq import sync as sync
+from orbitmq.client import BodyMismatch as BodyMismatch
+from orbitmq.client import BrokerError as BrokerError
+from orbitmq.client import ClassFilter as ClassFilter
+from orbitmq.client import ClientClosedError as ClientClosedError
+from orbitmq.client import ClientError as ClientError
+from orbitmq.client import ClientOptions as ClientOptions
+from orbitmq.client import ClientStateError as ClientStateError
+from orbitmq.client import Compression as Compression
+from orbitmq.client import ConfigError as ConfigError
+from orbitmq.client import ConnectFailedError as ConnectFailedError
+from orbitmq.client import ConnectionLostError as ConnectionLostError
+from orbitmq.client import ConsumeContext as ConsumeContext
+from orbitmq.client import ConsumeFromWhere as ConsumeFromWhere
+from orbitmq.client import ConsumeHook as ConsumeHook
+from orbitmq.client import ConsumeResult as ConsumeResult
+from orbitmq.client import ConsumerOptions as ConsumerOptions
+from orbitmq.client import Credentials as Credentials
+from orbitmq.client import Cursor as Cursor
+from orbitmq.client import ForkedError as ForkedError
+from orbitmq.client import HandlerContext as HandlerContext
+from orbitmq.client import LitePullConsumer as LitePullConsumer
+from orbitmq.client import LitePullOptions as LitePullOptions
+from orbitmq.client import Message as Message
+from orbitmq.client import MessageModel as MessageModel
+from orbitmq.client import MessageQueue as MessageQueue
+from orbitmq.client import NameServerError as NameServerError
+from orbitmq.client import NoRouteError as NoRouteError
+from orbitmq.client import OffsetOutOfRangeError as OffsetOutOfRangeError
+from orbitmq.client import OrbitError as OrbitError
+from orbitmq.client import PoppedMessage as PoppedMessage
+from orbitmq.client import Producer as Producer
+from orbitmq.client import ProducerOptions as ProducerOptions
+from orbitmq.client import PullConsumer as PullConsumer
+from orbitmq.client import PullResult as PullResult
+from orbitmq.client import PullStatus as PullStatus
+from orbitmq.client import PushConsumer as PushConsumer
+from orbitmq.client import PushOptions as PushOptions
+from orbitmq.client import ReceivedMessage as ReceivedMessage
+from orbitmq.client import ReplyTimeoutError as ReplyTimeoutError
+from orbitmq.client import RequestTimeoutError as RequestTimeoutError
+from orbitmq.client import RetryLater as RetryLater
+from orbitmq.client import SendConnectionError as SendConnectionError
+from orbitmq.client import SendContext as SendContext
+from orbitmq.client import SendFailed as SendFailed
+from orbitmq.client import SendHook as SendHook
+from orbitmq.client import SendResult as SendResult
+from orbitmq.client import SendStatus as SendStatus
+from orbitmq.client import SendTimeoutError as SendTimeoutError
+from orbitmq.client import SimpleConsumer as SimpleConsumer
+from orbitmq.client import SimpleOptions as SimpleOptions
+from orbitmq.client import TooManyInFlightError as TooManyInFlightError
+from orbitmq.client import TransactionBlock as TransactionBlock
+from orbitmq.client import TransactionState as TransactionState
+from orbitmq.client import allocate_averagely as allocate_averagely
+from orbitmq.client import allocate_averagely_by_circle as allocate_averagely_by_circle
+from orbitmq.client import allocate_by_config as allocate_by_config
+from orbitmq.client import allocate_by_consistent_hash as allocate_by_consistent_hash
+from orbitmq.client import allocate_by_machine_room as allocate_by_machine_room
+from orbitmq.client import allocate_nearby as allocate_nearby
+from orbitmq.client import client_context as client_context
+from orbitmq.client import select_by_hash as select_by_hash
 
 __version__: str
+__all__: list[str]

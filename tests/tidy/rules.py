@@ -39,6 +39,9 @@ IMPORTS: Final[Mapping[str, frozenset[str]]] = {
     "broker": frozenset({"auth", "filter", "metrics", "store", "transport"}),
     "filtersrv": frozenset({"transport"}),
     "client": frozenset({"transport"}),
+    # Doors: ``import orbitmq.sync``, ``python -m orbitmq``.
+    "sync": frozenset({"client"}),
+    "__main__": frozenset({"cli"}),
     "admin": frozenset({"client"}),
     # Reads store directories by itself, without a broker.
     "spark": frozenset({"client", "store"}),

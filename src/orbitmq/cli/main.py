@@ -25,6 +25,9 @@ _COMMANDS: Final = {
     "pipeline": ("orbitmq.cli.pipeline", "pipeline_commands", "Data pipelines on Spark."),
     "console": ("orbitmq.cli.console", "console_command", "Serve the web console."),
     "dlq": ("orbitmq.cli.dlq", "dlq_commands", "Dead letters: list, show, resend, drop, export."),
+    "produce": ("orbitmq.cli.messages", "produce_command", "Send lines to a topic."),
+    "consume": ("orbitmq.cli.messages", "consume_command", "Print the messages of a topic."),
+    "run": ("orbitmq.cli.messages", "run_command", "Run a worker: module:consumer."),
     "bench": (
         "orbitmq.cli.bench",
         "bench_command",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from orbitmq.testing.chaos_proxy import ChaosProxy
+from orbitmq.testing.messages import message
 from orbitmq.testing.run_broker import RunningBroker, run_broker
 
-__all__ = ["RunningBroker", "run_broker"]
+__all__ = ["ChaosProxy", "RunningBroker", "message", "run_broker"]

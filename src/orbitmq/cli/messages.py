@@ -1,0 +1,221 @@
+"""``orbitmq produce``, ``orbitmq consume`` and ``orbitmq run``: messages from and to the terminal, and workers."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import signal
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from orbitmq.client import (
+    ClientError,
+    LitePullConsumer,
+    Message,
+    OrbitError,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+)
+
+__all__ = ["consume_command", "moment", "produce_command", "run_command"]
+
+NAME_SERVER: Final = "127.0.0.1:9876"
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_name_server = click.option(
+    "-n", "--namesrv", default=NAME_SERVER, envvar="NAMESRV_ADDR", show_default=True, help="Name servers."
+)
+
+
+def moment(text: str, now: datetime) -> Any:
+    """``earliest``, ``latest``, an ISO time, or a time ago such as ``-15m``, as a consumer's ``start``."""
+    if text in ("earliest", "first"):
+        return "first"
+    if text in ("latest", "last"):
+        return "last"
+    if text.startswith("-") and text[-1:] in _UNITS and text[1:-1].isdigit():
+        return now - timedelta(**{_UNITS[text[-1]]: int(text[1:-1])})
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is not earliest, latest, an ISO time or a time ago (-15m)"
+        ) from None
+    return found if found.tzinfo is not None else found.astimezone()
+
+
+@click.command("produce")
+@click.argument("topic")
+@click.argument("bodies", nargs=-1)
+@_name_server
+@click.option("--tags", default="", help="Tag of every message.")
+@click.option("--key", "keys", multiple=True, help="Key of every message; may be repeated.")
+@click.option("--property", "-p", "properties", multiple=True, help="NAME=VALUE; may be repeated.")
+@click.option("--group", default="orbitmq-produce", show_default=True)
+def produce_command(
+    topic: str,
+    bodies: tuple[str, ...],
+    namesrv: str,
+    tags: str,
+    keys: tuple[str, ...],
+    properties: tuple[str, ...],
+    group: str,
+) -> None:
+    """Send BODIES, or each line of the standard input, to TOPIC."""
+    pairs = dict(text.split("=", 1) for text in properties if "=" in text)
+    if len(pairs) != len(properties):
+        raise click.BadParameter("a property is NAME=VALUE, each name once")
+
+    async def send() -> int:
+        count = 0
+        async with Producer(group, namesrv) as producer:
+            lines = iter(bodies) if bodies else iter(sys.stdin.readline, "")
+            while (line := await asyncio.to_thread(next, lines, None)) is not None:
+                body = line.removesuffix("\n")
+                if body:
+                    await producer.send(Message(topic, body, tags=tags, keys=keys, properties=pairs))
+                    count += 1
+        return count
+
+    count = _run(send())
+    click.echo(f"{count} messages sent to {topic}", err=True)
+
+
+@click.command("consume")
+@click.argument("topic")
+@_name_server
+@click.option("--follow", "-f", is_flag=True, help="Wait for more instead of ending when all is read.")
+@click.option(
+    "--from", "start", default="earliest", show_default=True, help="earliest, latest, ISO time, -15m."
+)
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--count", "-c", type=click.IntRange(1), help="End after that many.")
+@click.option("--expression", "-e", default="*", show_default=True, help="Tags: A || B.")
+def consume_command(
+    topic: str, namesrv: str, follow: bool, start: str, form: str, count: int | None, expression: str
+) -> None:
+    """Print the messages of TOPIC. No group is used: what is read here is read by nobody else's group."""
+    begin = moment(start, datetime.now(UTC))
+    _run(_print_all(topic, namesrv, begin, form, (follow, count, expression)))
+
+
+async def _print_all(
+    topic: str, namesrv: str, begin: Any, form: str, wanted: tuple[bool, int | None, str]
+) -> int:
+    follow, count, expression = wanted
+    printed = 0
+    async with LitePullConsumer("orbitmq-consume", namesrv, auto_commit=False) as consumer:
+        queues = await consumer.fetch_queues(topic)
+        await consumer.assign(queues, expression)
+        ends = {queue: await consumer.max_offset(queue) for queue in queues}
+        position: dict[Any, int] = {}
+        for queue in queues:
+            if begin == "first":
+                position[queue] = await consumer.min_offset(queue)
+            elif begin == "last":
+                position[queue] = ends[queue]
+            else:
+                position[queue] = await consumer.offset_at(queue, round(begin.timestamp() * 1000))
+            await consumer.seek(queue, position[queue])
+        while follow or any(position[queue] < ends[queue] for queue in queues):
+            batch = await consumer.poll(1.0)
+            for message in batch:
+                position[message.queue] = message.queue_offset + 1
+                click.echo(message.text() if form == "text" else json.dumps(_shown(message)))
+                printed += 1
+                if printed == count:
+                    return printed
+            if not batch and not follow:
+                break  # what is left is filtered out
+    return printed
+
+
+def _shown(message: ReceivedMessage) -> dict[str, Any]:
+    return {
+        "topic": message.topic,
+        "queue": message.queue_id,
+        "offset": message.queue_offset,
+        "id": message.message_id,
+        "born_at": message.born_at.isoformat(),
+        "tags": message.tags,
+        "keys": message.keys,
+        "properties": message.user_properties,
+        "body": message.body.decode("utf-8", "replace"),
+    }
+
+
+@click.command("run")
+@click.argument("target")
+@click.option(
+    "--health-port", type=click.IntRange(0, 65_535), help="Serve /live and /ready over HTTP on loopback."
+)
+def run_command(target: str, health_port: int | None) -> None:
+    """Run a worker: TARGET is module:consumer, a PushConsumer with handlers. SIGTERM and SIGINT let handlers end."""
+    _run(_work(target, health_port))
+
+
+async def _work(target: str, health_port: int | None) -> None:
+    consumer = _load(target)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    health = None
+    if health_port is not None:
+        health = await asyncio.start_server(lambda r, w: _health(consumer, r, w), "127.0.0.1", health_port)
+        click.echo(f"health port {health.sockets[0].getsockname()[1]}", err=True)
+    try:
+        async with consumer:
+            click.echo(f"running {target} group={consumer.group}", err=True)
+            await stop.wait()
+            click.echo("stopping: handlers may end", err=True)
+    finally:
+        if health is not None:
+            health.close()
+    click.echo("stopped", err=True)
+
+
+def _load(target: str) -> PushConsumer:
+    """Import the consumer on the loop: asyncio's own objects belong to the loop they are made on."""
+    module_name, _, name = target.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = getattr(importlib.import_module(module_name), name or "consumer")
+    except (ImportError, AttributeError) as error:
+        raise click.ClickException(f"{target}: {error}") from error
+    if not isinstance(found, PushConsumer):
+        raise click.ClickException(f"{target} is a {type(found).__name__}; a PushConsumer is needed")
+    return found
+
+
+async def _health(consumer: PushConsumer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        async with asyncio.timeout(5):
+            line = await reader.readline()
+        path = line.split(b" ")[1:2]
+        status = "200 OK"
+        if path == [b"/ready"]:
+            try:
+                await consumer.wait_ready(0.5)
+            except OrbitError:
+                status = "503 Service Unavailable"
+        elif path != [b"/live"]:
+            status = "404 Not Found"
+        writer.write(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
+        await writer.drain()
+    except (OSError, TimeoutError):
+        pass
+    finally:
+        writer.close()
+
+
+def _run(work: Any) -> Any:
+    try:
+        return asyncio.run(work)
+    except (ClientError, OrbitError) as error:
+        raise click.ClickException(str(error)) from error

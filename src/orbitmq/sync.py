@@ -1,0 +1,7 @@
+"""The client for code without asyncio: ``from orbitmq.sync import Producer``."""
+
+from __future__ import annotations
+
+from orbitmq.client.sync import LitePullConsumer, LoopThread, Producer, PullConsumer, PushConsumer
+
+__all__ = ["LitePullConsumer", "LoopThread", "Producer", "PullConsumer", "PushConsumer"]

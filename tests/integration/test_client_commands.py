@@ -1,0 +1,143 @@
+"""``orbitmq produce``, ``consume`` and ``run``, the package's surface, and messages for tests of handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import click
+import pytest
+
+import orbitmq
+import orbitmq.client
+import orbitmq.sync
+from orbitmq.cli.messages import moment
+from orbitmq.client import BodyMismatch, Message, sync
+from orbitmq.testing import ChaosProxy, RunningBroker, message, run_broker
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[RunningBroker]:
+    with run_broker() as running:
+        yield running
+
+
+def orbit(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "orbitmq", *arguments]
+    return subprocess.run(command, input=given, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_lines_go_in_and_come_out(broker: RunningBroker) -> None:
+    broker.create_topic("lines", queue_count=1)
+    arguments = ["-n", broker.name_server]
+    made = orbit("produce", "lines", *arguments, "--tags", "t", "-p", "a=1", given="one\ntwo\n")
+    assert made.returncode == 0, made.stderr
+    read = orbit("consume", "lines", *arguments, "--format", "json")
+    found = [json.loads(line) for line in read.stdout.splitlines()]
+    assert [(m["body"], m["tags"], m["properties"]["a"]) for m in found] == [
+        ("one", "t", "1"),
+        ("two", "t", "1"),
+    ]
+    assert orbit("consume", "lines", *arguments, "--count", "1").stdout == "one\n"
+    assert orbit("consume", "lines", *arguments, "--from", "latest").stdout == ""
+    wrong = orbit("consume", "nowhere", *arguments)
+    assert wrong.returncode == 1
+    assert "Traceback" not in wrong.stderr
+
+
+def test_times_as_people_write_them() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    assert moment("earliest", now) == "first"
+    assert moment("-15m", now) == now - timedelta(minutes=15)
+    assert moment("2026-01-01T10:00:00+00:00", now) == datetime(2026, 1, 1, 10, tzinfo=UTC)
+    with pytest.raises(click.BadParameter, match="-15m"):
+        moment("yesterday", now)
+
+
+def test_worker_runs_until_it_is_told_to_stop_and_lets_handlers_end(
+    broker: RunningBroker, tmp_path: Path
+) -> None:
+    broker.create_topic("work", queue_count=1)
+    (tmp_path / "worker.py").write_text(
+        "import asyncio\n"
+        "from orbitmq import PushConsumer\n"
+        f"consumer = PushConsumer('workers', {broker.name_server!r}, start='first')\n"
+        "@consumer.listen('work')\n"
+        "async def handle(message):\n"
+        "    print('began', flush=True)\n"
+        "    await asyncio.sleep(0.5)\n"
+        "    print('done', flush=True)\n"
+    )
+    command = [sys.executable, "-m", "orbitmq", "run", "worker:consumer", "--health-port", "0"]
+    worker = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+    )
+    assert worker.stdout is not None
+    assert worker.stderr is not None
+    try:
+        port = worker.stderr.readline().split()[-1]
+        assert worker.stderr.readline().startswith("running")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=10) as answer:
+            assert answer.status == 200
+        with sync.Producer("work", broker.name_server) as producer:
+            producer.send(Message("work", "x"))
+        assert worker.stdout.readline() == "began\n"
+        worker.send_signal(signal.SIGTERM)
+        out, err = worker.communicate(timeout=30)
+        assert out == "done\n"
+        assert err.endswith("stopped\n")
+        assert worker.returncode == 0
+    finally:
+        worker.kill()
+
+
+def test_worker_that_cannot_be_found_is_said_plainly() -> None:
+    wrong = orbit("run", "no_such_module:consumer")
+    assert wrong.returncode == 1
+    assert "no_such_module" in wrong.stderr
+    assert "Traceback" not in wrong.stderr
+
+
+def test_surface_is_listed_and_importable() -> None:
+    assert set(orbitmq.__all__) == {*orbitmq.client.__all__, "sync", "__version__"}
+    for name in orbitmq.__all__:
+        assert getattr(orbitmq, name) is not None
+    assert orbitmq.sync.Producer is sync.Producer
+
+
+@dataclass
+class Order:
+    id: int
+
+
+def test_handler_is_tested_without_a_broker() -> None:
+    made = message({"id": 7}, topic="Orders", tags="paid", keys=["k"], properties={"a": "1"}, attempt=3)
+    assert made.json(Order) == Order(7)
+    assert (made.topic, made.tags, made.keys, made.attempt) == ("Orders", "paid", ["k"], 3)
+    assert made.user_properties == {"a": "1"}
+    with pytest.raises(BodyMismatch, match="Order"):
+        message("{}").json(Order)
+    assert Message.json("Orders", Order(7)).body == b'{"id":7}'
+
+
+def test_proxy_of_the_kit_stands_between(broker: RunningBroker) -> None:
+    async def run() -> None:
+        host, _, port = broker.name_server.partition(":")
+        async with (
+            ChaosProxy(host, int(port)) as proxy,
+            orbitmq.Producer("proxied", proxy.address) as producer,
+        ):
+            await producer.wait_ready()
+
+    asyncio.run(run())
