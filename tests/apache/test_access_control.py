@@ -10,7 +10,7 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import pytest
 from tests.apache.harness import (
@@ -27,11 +27,11 @@ from tests.apache.harness import (
 from tests.apache.ours import OrbitBroker, OrbitNamesrv
 
 Unique = Callable[[str], str]
-ROOT: Final = {"accessKey": "root", "secretKey": "root-secret-1"}
+ROOT: Final[dict[str, Any]] = {"accessKey": "root", "secretKey": "root-secret-1"}
 AUTH: Final = "org.apache.rocketmq.auth"
-PATIENT: Final = {"sendMsgTimeout": 30_000}
+PATIENT: Final[dict[str, Any]] = {"sendMsgTimeout": 30_000}
 """No test of speed: a loaded machine must not look like a refusal."""
-SECURED: Final[dict[str, str | int | bool]] = {
+SECURED: Final[dict[str, Any]] = {
     "authenticationEnabled": True,
     "authenticationProvider": f"{AUTH}.authentication.provider.DefaultAuthenticationProvider",
     "authenticationMetadataProvider": f"{AUTH}.authentication.provider.LocalAuthenticationMetadataProvider",
@@ -130,10 +130,10 @@ def test_users_are_copied_from_apache_to_ours_and_never_given_away_by_ours(
 
 @pytest.mark.parametrize(("version", "serialize"), [(LATEST, "ROCKETMQ"), (LEGACY, "JSON")])
 def test_java_clients_are_allowed_and_refused_alike(
-    sides: list[Side], shell: AdminShell, unique: Unique, version: str, serialize: str
+    sides: list[Side], shell: AdminShell, unique: Unique, version: str, serialize: Literal["JSON", "ROCKETMQ"]
 ) -> None:
     topic, closed, group = unique("topic"), unique("closed"), unique("group")
-    refusals: list[list[tuple[int, str]]] = []
+    refusals: list[list[tuple[int | None, str]]] = []
     with JavaClients(version, serialize=serialize) as java:
         for side in sides:
             address, namesrv = side.broker.address, side.namesrv
@@ -157,7 +157,7 @@ def test_java_clients_are_allowed_and_refused_alike(
                     "Allow",
                 ]
                 shell.run(*words, namesrv=namesrv)
-            keys = {"accessKey": user, "secretKey": "the-secret"}
+            keys: dict[str, Any] = {"accessKey": user, "secretKey": "the-secret"}
             good = java.producer(unique("p"), namesrv, retryTimesWhenSendFailed=0, **keys, **PATIENT)
             good.send(Message(topic=topic, body=b"one", keys="k"))
             good.send_batch([Message(topic=topic, body=b"two"), Message(topic=topic, body=b"three")])
@@ -209,7 +209,7 @@ def test_slave_follows_a_secured_master_of_the_other_make(
     unique: Unique, apache_tools: object, apache_is_master: bool
 ) -> None:
     topic = unique("topic")
-    slave_options: dict[str, str | int | bool] = {
+    slave_options: dict[str, Any] = {
         **SECURED, "brokerRole": "SLAVE", "brokerId": 1, "slaveReadEnable": True
     }  # fmt: skip
     with contextlib.ExitStack() as stack:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import ssl
 import stat
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -431,3 +433,48 @@ def test_modes_of_tls(tmp_path: Path, mode: str, tls_works: bool, plain_works: b
             assert await works(broker.address, None) is plain_works
 
     asyncio.run(run())
+
+
+# -- the page -------------------------------------------------------------------------------------------------
+
+
+def commands_of_the_page() -> tuple[list[str], dict[str, str], list[list[str]]]:
+    """Options, environment and commands of docs/how-to/secure.md, in its order."""
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "secure.md").read_text("utf-8")
+    lines = [line.strip() for line in page.splitlines() if line.startswith("        ")]
+    options = [line for line in lines if line.split("=")[0].startswith(("auth", "init", "inner"))]
+    exported = next(line for line in lines if line.startswith("export ")).split()[1:]
+    environment = dict(pair.split("=", 1) for pair in exported)
+    return options, environment, [line.split()[1:] for line in lines if line.startswith("orbitmq ")]
+
+
+def test_commands_of_the_page_about_security_work_as_written(tmp_path: Path) -> None:
+    options, environment, commands = commands_of_the_page()
+    assert len(options) == 4
+    assert len(commands) >= 4
+
+    async def run() -> str:
+        async with running(tmp_path, *options) as broker:
+            output = ""
+            for words in commands:
+                given = [broker.address if word == "127.0.0.1:10911" else word for word in words]
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-m",
+                    "orbitmq.cli.main",
+                    *given,
+                    env=os.environ | environment,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.STDOUT,
+                )
+                text, _ = await process.communicate()
+                assert process.returncode == 0, (words, text.decode())
+                output = text.decode()
+            async with Asker(broker.address, ("orders", "orders-secret")) as app:
+                assert (await app.send("orders")).code == 0
+                assert (await app.send("other")).code == DENIED
+            return output
+
+    listed = asyncio.run(run())
+    assert "Topic:orders" in listed
+    assert "Group:order-readers" in listed

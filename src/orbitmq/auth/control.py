@@ -12,9 +12,12 @@ right, address), and every change of a user or policy forgets all of it.
 from __future__ import annotations
 
 import hmac
+import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from orbitmq.auth.model import Decision, Need, User, UserStatus
 from orbitmq.auth.needs import APACHE_ROWS, ROWS, Asked
@@ -33,6 +36,7 @@ audit = logging.getLogger("orbitmq.audit")
 _ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
 _VERDICTS_MAX: Final = 20_000
 _ALLOWED: Final = ""
+_encode_json: Final = msgspec.json.Encoder().encode
 
 
 class AccessControl:
@@ -170,11 +174,14 @@ def checked_fields(frame: Frame) -> Mapping[str, str]:
         fields = frame.ext_fields
     except HeaderFieldError as error:
         raise NoPermission(str(error)) from None
-    if frame.serialize_type == _ROCKETMQ and fields:
-        # In the usual case the lengths alone show that every entry is there once.
+    raw = frame.ext_raw
+    # In the usual case the lengths alone show that every entry is there once.
+    if frame.serialize_type == _ROCKETMQ:
         size = sum(map(len, fields)) + sum(map(len, fields.values())) + 6 * len(fields)
-        if size != len(frame.ext_raw) and _repeats(frame.ext_raw):
+        if size != len(raw) and _repeats(raw):
             raise NoPermission("the header names a field twice.")
+    elif fields and len(_encode_json(fields)) != len(raw) and _repeats_in_json(raw):
+        raise NoPermission("the header names a field twice.")
     return fields
 
 
@@ -189,3 +196,16 @@ def _repeats(raw: bytes) -> bool:
         seen.add(key)
         position = key_end + 4 + int.from_bytes(raw[key_end : key_end + 4], "big")
     return False
+
+
+def _repeats_in_json(raw: bytes) -> bool:
+    repeats: list[bool] = []
+
+    def check(pairs: list[tuple[str, object]]) -> None:
+        repeats.append(len({name for name, _ in pairs}) != len(pairs))
+
+    try:
+        json.loads(raw, object_pairs_hook=check)
+    except (ValueError, RecursionError):
+        return True
+    return any(repeats)

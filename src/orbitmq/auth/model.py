@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import ipaddress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 __all__ = [
     "Action",
@@ -204,9 +205,9 @@ class Policies:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
-    """A right that a request asks for: one of the actions on the resource."""
+class Need(NamedTuple):
+    """A right that a request asks for: one of the actions on the resource. A tuple, because every checked request
+    makes and hashes some."""
 
     type: ResourceType
     name: str

@@ -27,8 +27,10 @@ def _content(fields: Mapping[str, str], body: bytes, *, unique_query_signed: boo
     # Java sorts by UTF-16 units, Python by code points: they differ only beyond ASCII.
     if not "".join(names).isascii():
         names.sort(key=utf16_key)
-    left_out = (SIGNATURE,) if unique_query_signed else (SIGNATURE, _UNIQUE_KEY_QUERY)
-    text = "".join([fields[name] for name in names if name not in left_out])
+    for name in (SIGNATURE,) if unique_query_signed else (SIGNATURE, _UNIQUE_KEY_QUERY):
+        if name in fields:
+            names.remove(name)
+    text = "".join(map(fields.__getitem__, names))
     return text.encode("utf-8", "surrogatepass") + body
 
 

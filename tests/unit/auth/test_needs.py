@@ -120,6 +120,18 @@ def test_field_named_twice_is_refused(control: AccessControl) -> None:
         control.check(twice, "127.0.0.1")
 
 
+@pytest.mark.parametrize("first", ['"b":"theirs",', '"\\u0062":"theirs",', '"b":null,'])
+def test_field_named_twice_in_json_is_refused(control: AccessControl, first: str) -> None:
+    signed = json.dumps(sign_fields({"b": "mine"}, b"", "root", "root-secret"))
+    once = Frame(310, 1, ext_raw=signed.encode())
+    assert control.check(once, "127.0.0.1")
+    spaced = Frame(310, 1, ext_raw=signed.replace(", ", " ,  ").encode())
+    assert control.check(spaced, "127.0.0.1")
+    twice = Frame(310, 1, ext_raw=("{" + first + signed[1:]).encode())
+    with pytest.raises(NoPermission, match="twice"):
+        control.check(twice, "127.0.0.1")
+
+
 class Recorder(dict[str, str]):
     """Remembers which fields were asked for."""
 
