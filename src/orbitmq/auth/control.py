@@ -168,7 +168,7 @@ class AccessControl:
 
 
 def checked_fields(frame: Frame) -> Mapping[str, str]:
-    """The fields of a frame. One that names a field twice is refused: what is checked must be what is served,
+    """The fields of a frame. One that gives a field two values is refused: what is checked must be what is served,
     whichever of the two a handler reads."""
     try:
         fields = frame.ext_fields
@@ -178,34 +178,37 @@ def checked_fields(frame: Frame) -> Mapping[str, str]:
     # In the usual case the lengths alone show that every entry is there once.
     if frame.serialize_type == _ROCKETMQ:
         size = sum(map(len, fields)) + sum(map(len, fields.values())) + 6 * len(fields)
-        if size != len(raw) and _repeats(raw):
-            raise NoPermission("the header names a field twice.")
-    elif fields and len(_encode_json(fields)) != len(raw) and _repeats_in_json(raw):
-        raise NoPermission("the header names a field twice.")
+        if size != len(raw) and _contradicts(raw):
+            raise NoPermission("the header gives a field two values.")
+    elif fields and len(_encode_json(fields)) != len(raw) and _contradicts_in_json(raw):
+        raise NoPermission("the header gives a field two values.")
     return fields
 
 
-def _repeats(raw: bytes) -> bool:
-    seen: set[bytes] = set()
+def _contradicts(raw: bytes) -> bool:
+    """Whether a name has two values. The same one twice is fine: Java's 5.x client writes the fields of a signed
+    request once from the header and once from the map that was signed."""
+    seen: dict[bytes, bytes] = {}
     position, end = 0, len(raw)
     while position + 2 <= end:
         key_end = position + 2 + int.from_bytes(raw[position : position + 2], "big")
-        key = raw[position + 2 : key_end]
-        if key in seen:
+        value_end = key_end + 4 + int.from_bytes(raw[key_end : key_end + 4], "big")
+        value = raw[key_end + 4 : value_end]
+        if seen.setdefault(raw[position + 2 : key_end], value) != value:
             return True
-        seen.add(key)
-        position = key_end + 4 + int.from_bytes(raw[key_end : key_end + 4], "big")
+        position = value_end
     return False
 
 
-def _repeats_in_json(raw: bytes) -> bool:
-    repeats: list[bool] = []
+def _contradicts_in_json(raw: bytes) -> bool:
+    found: list[bool] = []
 
     def check(pairs: list[tuple[str, object]]) -> None:
-        repeats.append(len({name for name, _ in pairs}) != len(pairs))
+        seen: dict[str, object] = {}
+        found.append(any(seen.setdefault(name, value) != value for name, value in pairs))
 
     try:
         json.loads(raw, object_pairs_hook=check)
     except (ValueError, RecursionError):
         return True
-    return any(repeats)
+    return any(found)
