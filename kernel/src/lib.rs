@@ -17,7 +17,7 @@ mod select;
 mod sql;
 
 /// Raised by one whenever a function is added or its signature changes: `orbitmq.kernel.chosen` refuses any other.
-const API: u32 = 4;
+const API: u32 = 5;
 
 #[pymodule]
 fn orbitmq_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {

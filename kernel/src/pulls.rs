@@ -2,10 +2,12 @@
 
 use std::io::Write;
 
-use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::{PyBufferError, PyOverflowError};
+use pyo3::buffer::{PyBuffer, ReadOnlyCell};
+use pyo3::exceptions::{PyBufferError, PyOverflowError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyInt, PyString, PyTuple};
+
+use crate::hashes::body_crc;
 
 const RESPONSE: i32 = 1;
 const PYTHON: u8 = 3;
@@ -32,6 +34,19 @@ const NAMES: [&str; 16] = [
     "nsd",
     "oway",
 ];
+
+const ANSWER_NAMES: [&str; 8] = [
+    "suggestWhichBrokerId",
+    "nextBeginOffset",
+    "minOffset",
+    "maxOffset",
+    "offsetDelta",
+    "topicSysFlag",
+    "groupSysFlag",
+    "forbiddenType",
+];
+const MAGIC_V1: u32 = 0xDAA3_20A7;
+const MAGIC_V2: u32 = 0xDAA3_20AB;
 
 type FieldValues<'a> = (
     &'a str,
@@ -65,14 +80,21 @@ fn int(text: &str) -> Option<i64> {
 }
 
 /// Texts by the number of their name; of two with one name the later counts, and the earlier may be anything.
-#[derive(Default)]
-struct Fields<'a> {
-    texts: [Option<&'a str>; NAMES.len()],
+struct Fields<'a, const N: usize> {
+    names: &'static [&'static str; N],
+    texts: [Option<&'a str>; N],
 }
 
-impl<'a> Fields<'a> {
+impl<'a, const N: usize> Fields<'a, N> {
+    fn new(names: &'static [&'static str; N]) -> Self {
+        Fields {
+            names,
+            texts: [None; N],
+        }
+    }
+
     fn note(&mut self, name: &str, text: &'a str) {
-        if let Some(index) = NAMES.iter().position(|known| *known == name) {
+        if let Some(index) = self.names.iter().position(|known| *known == name) {
             self.texts[index] = Some(text);
         }
     }
@@ -84,31 +106,6 @@ impl<'a> Fields<'a> {
             Some(text) => read(text).map(Some),
         }
     }
-
-    fn values(&self) -> Option<FieldValues<'a>> {
-        self.number(12, int)?;
-        if self.texts[13..]
-            .iter()
-            .flatten()
-            .any(|text| !matches!(*text, "true" | "false"))
-        {
-            return None;
-        }
-        Some((
-            self.texts[0]?,
-            self.texts[1]?,
-            self.number(2, int)??,
-            self.number(3, long)??,
-            self.number(4, int)??,
-            self.number(5, int)??,
-            self.number(6, long)?.unwrap_or(0),
-            self.number(7, long)?.unwrap_or(0),
-            self.number(8, long)?.unwrap_or(0),
-            self.texts[9],
-            self.texts[10],
-            self.number(11, int)?,
-        ))
-    }
 }
 
 fn size(bytes: &[u8]) -> usize {
@@ -117,8 +114,7 @@ fn size(bytes: &[u8]) -> usize {
         .fold(0, |size, byte| size << 8 | usize::from(*byte))
 }
 
-fn binary_fields(raw: &[u8]) -> Option<Fields<'_>> {
-    let mut fields = Fields::default();
+fn note_binary<'a, const N: usize>(raw: &'a [u8], fields: &mut Fields<'a, N>) -> Option<()> {
     let mut rest = raw;
     while !rest.is_empty() {
         let (name, behind) = cut(rest, 2)?;
@@ -131,7 +127,7 @@ fn binary_fields(raw: &[u8]) -> Option<Fields<'_>> {
         }
         rest = behind;
     }
-    Some(fields)
+    Some(())
 }
 
 /// A size of so many bytes and what it says, then the rest.
@@ -174,9 +170,8 @@ impl<'a> Json<'a> {
     }
 }
 
-fn json_fields(raw: &[u8]) -> Option<Fields<'_>> {
+fn note_json<'a, const N: usize>(raw: &'a [u8], fields: &mut Fields<'a, N>) -> Option<()> {
     let mut json = Json { rest: raw };
-    let mut fields = Fields::default();
     json.blanks();
     json.mark(b'{')?;
     loop {
@@ -185,20 +180,206 @@ fn json_fields(raw: &[u8]) -> Option<Fields<'_>> {
         fields.note(name, json.text()?);
         if json.mark(b',').is_none() {
             json.mark(b'}')?;
-            return json.rest.is_empty().then_some(fields);
+            return json.rest.is_empty().then_some(());
         }
     }
+}
+
+fn read<'a, const N: usize>(
+    raw: &'a [u8],
+    is_binary: bool,
+    names: &'static [&'static str; N],
+) -> Option<Fields<'a, N>> {
+    let mut fields = Fields::new(names);
+    if is_binary {
+        note_binary(raw, &mut fields)?;
+    } else {
+        note_json(raw, &mut fields)?;
+    }
+    Some(fields)
 }
 
 /// Read the extension fields of a pull; see `plain/pulls.py`.
 #[pyfunction]
 fn pull_fields(raw: &[u8], is_binary: bool) -> Option<FieldValues<'_>> {
-    if is_binary {
-        binary_fields(raw)
-    } else {
-        json_fields(raw)
-    }?
-    .values()
+    let fields = read(raw, is_binary, &NAMES)?;
+    fields.number(12, int)?;
+    let mut flags = fields.texts[13..].iter().flatten();
+    if flags.any(|text| !matches!(*text, "true" | "false")) {
+        return None;
+    }
+    Some((
+        fields.texts[0]?,
+        fields.texts[1]?,
+        fields.number(2, int)??,
+        fields.number(3, long)??,
+        fields.number(4, int)??,
+        fields.number(5, int)??,
+        fields.number(6, long)?.unwrap_or(0),
+        fields.number(7, long)?.unwrap_or(0),
+        fields.number(8, long)?.unwrap_or(0),
+        fields.texts[9],
+        fields.texts[10],
+        fields.number(11, int)?,
+    ))
+}
+
+type AnswerValues = (
+    i64,
+    i64,
+    i64,
+    i64,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+    Option<i64>,
+);
+
+/// Read the extension fields of the answer to a pull.
+#[pyfunction]
+fn answer_fields(raw: &[u8], is_binary: bool) -> Option<AnswerValues> {
+    let fields = read(raw, is_binary, &ANSWER_NAMES)?;
+    Some((
+        fields.number(0, long)??,
+        fields.number(1, long)??,
+        fields.number(2, long)??,
+        fields.number(3, long)??,
+        fields.number(4, long)?,
+        fields.number(5, int)?,
+        fields.number(6, int)?,
+        fields.number(7, int)?,
+    ))
+}
+
+/// Where the parts of a record lie in it.
+struct Parts {
+    end: usize,
+    store_host: usize,
+    after_hosts: usize,
+    body: usize,
+    body_end: usize,
+    topic: usize,
+    topic_end: usize,
+}
+
+fn number_at<const N: usize>(data: &[u8], at: usize) -> Option<[u8; N]> {
+    data.get(at..at + N)?.try_into().ok()
+}
+
+fn int_at(data: &[u8], at: usize) -> Option<i32> {
+    number_at(data, at).map(i32::from_be_bytes)
+}
+
+fn long_at(data: &[u8], at: usize) -> Option<i64> {
+    number_at(data, at).map(i64::from_be_bytes)
+}
+
+/// The record at the start of `data`; None when there is none.
+fn parts(data: &[u8], check_crc: bool) -> Option<Parts> {
+    let sys_flag = int_at(data, 36)?;
+    let host_bytes = |bit: i32| if sys_flag & bit == 0 { 8 } else { 20 };
+    let store_host = 48 + host_bytes(0x10) + 8;
+    let after_hosts = store_host + host_bytes(0x20);
+    let body = after_hosts + 16;
+    let end = usize::try_from(int_at(data, 0)?).ok()?;
+    let body_end = body + usize::try_from(int_at(data, body - 4)?).ok()?;
+    if body_end + 3 > end || end > data.len() {
+        return None;
+    }
+    let topic = body_end
+        + match int_at(data, 4)? as u32 {
+            MAGIC_V1 => 1,
+            MAGIC_V2 => 2,
+            _ => return None,
+        };
+    let topic_end = topic + size(&data[body_end..topic]);
+    if topic_end + 2 > end || size(&data[topic_end..topic_end + 2]) != end - topic_end - 2 {
+        return None;
+    }
+    if check_crc && body_crc(&data[body..body_end]) != int_at(data, 8)? as u32 {
+        return None;
+    }
+    Some(Parts {
+        end,
+        store_host,
+        after_hosts,
+        body,
+        body_end,
+        topic,
+        topic_end,
+    })
+}
+
+/// The records that `data` holds, one after another; None when something else is in it.
+#[pyfunction]
+fn record_values<'py>(
+    py: Python<'py>,
+    data: &[u8],
+    check_crc: bool,
+) -> PyResult<Option<Vec<Bound<'py, PyTuple>>>> {
+    let mut records = Vec::new();
+    let mut rest = data;
+    let mut topic: (&[u8], Bound<'py, PyString>) = (b"", PyString::new(py, ""));
+    while !rest.is_empty() {
+        let values = match parts(rest, check_crc) {
+            Some(parts) => values(py, rest, &parts, &mut topic)?,
+            None => None,
+        };
+        match values {
+            Some((tuple, size)) => {
+                records.push(tuple);
+                rest = &rest[size..];
+            }
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(records))
+}
+
+type Values<'py> = Option<(Bound<'py, PyTuple>, usize)>;
+
+fn values<'py, 'a>(
+    py: Python<'py>,
+    data: &'a [u8],
+    parts: &Parts,
+    topic: &mut (&'a [u8], Bound<'py, PyString>),
+) -> PyResult<Values<'py>> {
+    let topic_bytes = &data[parts.topic..parts.topic_end];
+    if topic.0 != topic_bytes {
+        // Mostly all of one topic: they share one text.
+        match std::str::from_utf8(topic_bytes) {
+            Ok(text) => *topic = (topic_bytes, PyString::new(py, text)),
+            Err(_) => return Ok(None),
+        }
+    }
+    let int = |at| PyInt::new(py, int_at(data, at).unwrap_or_default()).into_any();
+    let unsigned = |at| PyInt::new(py, int_at(data, at).unwrap_or_default() as u32).into_any();
+    let long = |at| PyInt::new(py, long_at(data, at).unwrap_or_default()).into_any();
+    let bytes = |start: usize, end: usize| PyBytes::new(py, &data[start..end]).into_any();
+    let fields = [
+        topic.1.clone().into_any(),
+        int(12),
+        bytes(parts.body, parts.body_end),
+        bytes(parts.topic_end + 2, parts.end),
+        long(40),
+        bytes(48, parts.store_host - 8),
+        int(16),
+        int(36),
+        int(parts.after_hosts),
+        long(parts.after_hosts + 4),
+        long(20),
+        long(28),
+        long(parts.store_host - 8),
+        bytes(parts.store_host, parts.after_hosts),
+        unsigned(8),
+        unsigned(4),
+        int(0),
+    ];
+    Ok(Some((PyTuple::new(py, fields)?, parts.end)))
+}
+
+fn place(bound: i64) -> Option<usize> {
+    usize::try_from(bound).ok()
 }
 
 fn too_large<E>(_: E) -> PyErr {
@@ -214,7 +395,7 @@ fn pull_answer<'py>(
     code: i16,
     remark: &[u8],
     numbers: (i64, i64, i64, i64, i64, i64),
-    slices: Vec<PyBuffer<u8>>,
+    pieces: Vec<(PyBuffer<u8>, Vec<i64>)>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let (suggested, following, low, high, topic_flag, group_flag) = numbers;
     let mut head: Vec<u8> = Vec::with_capacity(320);
@@ -269,7 +450,25 @@ fn pull_answer<'py>(
     if header_bytes > HEADER_BYTES_MAX {
         return Err(too_large(()));
     }
-    let body_bytes: usize = slices.iter().map(|slice| slice.item_count()).sum();
+    let mut slices: Vec<&[ReadOnlyCell<u8>]> = Vec::with_capacity(32);
+    let mut body_bytes = 0;
+    for (piece, bounds) in &pieces {
+        let cells = piece
+            .as_slice(py)
+            .ok_or_else(|| PyBufferError::new_err("a piece is not contiguous"))?;
+        for bound in bounds.chunks(2) {
+            let slice = match *bound {
+                [start, end] => place(start)
+                    .zip(place(end))
+                    .and_then(|(start, end)| cells.get(start..end)),
+                _ => None,
+            };
+            let slice =
+                slice.ok_or_else(|| PyValueError::new_err("a slice does not lie in its piece"))?;
+            body_bytes += slice.len();
+            slices.push(slice);
+        }
+    }
     let size = u32::try_from(4 + header_bytes + body_bytes).map_err(too_large)?;
     let word = if is_binary { BINARY << 24 } else { 0 } | header_bytes as u32;
     head[..4].copy_from_slice(&size.to_be_bytes());
@@ -278,11 +477,8 @@ fn pull_answer<'py>(
         let (start, mut rest) = frame.split_at_mut(head.len());
         start.copy_from_slice(&head);
         for slice in &slices {
-            let cells = slice
-                .as_slice(py)
-                .ok_or_else(|| PyBufferError::new_err("a slice is not contiguous"))?;
-            let (part, behind) = rest.split_at_mut(cells.len());
-            for (to, from) in part.iter_mut().zip(cells) {
+            let (part, behind) = rest.split_at_mut(slice.len());
+            for (to, from) in part.iter_mut().zip(*slice) {
                 *to = from.get();
             }
             rest = behind;
@@ -293,5 +489,7 @@ fn pull_answer<'py>(
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pull_fields, module)?)?;
+    module.add_function(wrap_pyfunction!(answer_fields, module)?)?;
+    module.add_function(wrap_pyfunction!(record_values, module)?)?;
     module.add_function(wrap_pyfunction!(pull_answer, module)?)
 }

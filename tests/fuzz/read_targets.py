@@ -15,7 +15,9 @@ from tests.golden import data
 from tests.unit.wire.recorded import recorded_frames
 
 from orbitmq.codes import RequestCode, SerializeType
+from orbitmq.errors import RecordError
 from orbitmq.filter import encode_program, parse
+from orbitmq.record.codec import Record, decode_record
 from orbitmq.wire.frame import encode_binary_fields
 
 UNIT = Struct(">qiq")
@@ -166,13 +168,65 @@ def fuzz_pull_answer(rng: random.Random, note: Callable[[bytes], None]) -> None:
     note(remark)
     numbers = tuple(rng.choice((0, 1, -1, 2**31, 2**63 - 1, -(2**63), rng.getrandbits(40))) for _ in range(6))
     opaque, code = rng.choice((0, -1, 2**31 - 1, -(2**31))), rng.choice((0, 19, 21, 32767))
-    slices = [
-        memoryview(rng.randbytes(rng.randrange(40)))[rng.randrange(5) :] for _ in range(rng.randrange(4))
-    ]
+    pieces = []
+    for _ in range(rng.randrange(4)):
+        piece = rng.randbytes(rng.randrange(40))
+        bounds = sorted(
+            rng.randrange(-1 if rng.random() < 0.01 else 0, 41) for _ in range(2 * rng.randrange(3))
+        )
+        pieces.append((memoryview(piece), [min(bound, len(piece)) for bound in bounds]))
     for is_binary in (True, False):
         same(
-            lambda kernel, form=is_binary: kernel.pull_answer(form, opaque, code, remark, numbers, slices)  # type: ignore[misc]  # a default in a lambda
+            lambda kernel, form=is_binary: kernel.pull_answer(form, opaque, code, remark, numbers, pieces)  # type: ignore[misc]  # a default in a lambda
         )
+
+
+@cache
+def _answers() -> list[tuple[bytes, bool]]:
+    found = [
+        (recorded.frame.ext_raw, recorded.frame.serialize_type == SerializeType.ROCKETMQ)
+        for recorded in recorded_frames()
+        if recorded.code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE) and recorded.is_response
+    ]
+    fields = {"suggestWhichBrokerId": "0", "nextBeginOffset": "1", "minOffset": "0", "maxOffset": "9"}
+    fields |= {"offsetDelta": "5", "topicSysFlag": "0", "groupSysFlag": "0", "forbiddenType": "1"}
+    return [*found, (encode_binary_fields(fields), True), (json.dumps(fields).encode(), False)]
+
+
+def fuzz_answer_fields(rng: random.Random, note: Callable[[bytes], None]) -> None:
+    raw, is_binary = rng.choice(_answers())
+    raw = mutate(rng, raw, [other for other, form in _answers() if form is is_binary])
+    note(raw)
+    same(lambda kernel: kernel.answer_fields(raw, is_binary))
+
+
+def fuzz_record_values(rng: random.Random, note: Callable[[bytes], None]) -> None:
+    raw = b"".join(rng.choices(_records(), k=rng.choice((1, 1, 3))))
+    if rng.random() < 0.8:
+        raw = mutate(rng, raw, _records())
+    elif rng.random() < 0.9:
+        # Host bits: the fixed part is longer.
+        raw = raw[:39] + bytes([raw[39] | rng.choice((0x10, 0x20, 0x30))]) + raw[40:]
+    note(raw)
+    for check_crc in (True, False):
+        found = same(lambda kernel, crc=check_crc: kernel.record_values(raw, crc))  # type: ignore[misc]  # a default in a lambda
+        try:
+            decoded = [
+                tuple(getattr(record, name) for name in record.__struct_fields__)
+                for record in decoded_one_by_one(raw, check_crc)
+            ]
+        except RecordError:
+            decoded = None
+        assert found == decoded
+
+
+def decoded_one_by_one(raw: bytes, check_crc: bool) -> list[Record]:
+    records: list[Record] = []
+    at = 0
+    while at < len(raw):
+        records.append(decode_record(raw, at, check_crc=check_crc))
+        at += records[-1].size
+    return records
 
 
 READ_TARGETS = {
@@ -180,4 +234,6 @@ READ_TARGETS = {
     "kernel-select": fuzz_select,
     "kernel-pull-fields": fuzz_pull_fields,
     "kernel-pull-answer": fuzz_pull_answer,
+    "kernel-answer-fields": fuzz_answer_fields,
+    "kernel-record-values": fuzz_record_values,
 }

@@ -15,6 +15,7 @@ __all__ = [
     "API",
     "NAME",
     "Filter",
+    "answer_fields",
     "body_crc",
     "dispatch_records",
     "encode_entries",
@@ -29,6 +30,7 @@ __all__ = [
     "pull_fields",
     "read_send",
     "read_send_answer",
+    "record_values",
     "select",
     "split_frames",
     "stored_properties",
@@ -36,7 +38,7 @@ __all__ = [
     "walk_records",
 ]
 
-API: Final = 4
+API: Final = 5
 """Of the functions below and their signatures; ``kernel/src/lib.rs`` has the same number."""
 
 
@@ -79,7 +81,7 @@ if TYPE_CHECKING or _fast is None:
         stored_properties,
     )
     from orbitmq.kernel.plain.hashes import body_crc, java_hash_bytes
-    from orbitmq.kernel.plain.pulls import pull_answer, pull_fields
+    from orbitmq.kernel.plain.pulls import answer_fields, pull_answer, pull_fields, record_values
     from orbitmq.kernel.plain.records import (
         dispatch_records,
         encode_entries,
@@ -93,10 +95,12 @@ if TYPE_CHECKING or _fast is None:
     from orbitmq.kernel.plain.select import Filter, select
 else:
     Filter = _fast.Filter
+    answer_fields = _fast.answer_fields
     body_crc = _fast.body_crc
     java_hash_bytes = _fast.java_hash_bytes
     pull_answer = _fast.pull_answer
     pull_fields = _fast.pull_fields
+    record_values = _fast.record_values
     select = _fast.select
     encode_send_answers = _fast.encode_send_answers
     encode_send_fields = _fast.encode_send_fields

@@ -18,6 +18,7 @@ import msgspec
 from orbitmq import kernel
 from orbitmq.codes import COMPRESSION_MASK, SysFlag
 from orbitmq.errors import RecordError
+from orbitmq.kernel import record_values
 from orbitmq.record.compression import decompress_body
 from orbitmq.record.ids import offset_message_id
 from orbitmq.record.layout import (
@@ -270,14 +271,27 @@ def decode_records(
 ) -> list[Record]:
     """The records of a pull, pop or query response, which lie one behind the other."""
     data = buffer if type(buffer) is bytes else bytes(buffer)
-    records: list[Record] = []
-    offset = 0
-    end = len(data)
-    while offset < end:
-        record = decode_record(data, offset, check_crc=check_crc, decompress=decompress)
-        records.append(record)
-        offset += record.size
+    values = record_values(data, check_crc)
+    if values is None:
+        raise _first_fault(data, check_crc)
+    records = [Record(*fields) for fields in values]
+    if decompress:
+        for record in records:
+            if record.sys_flag & _COMPRESSED:
+                record.body = decompress_body(record.body, record.sys_flag)
+                record.sys_flag &= ~(_COMPRESSED | COMPRESSION_MASK)
     return records
+
+
+def _first_fault(data: bytes, check_crc: bool) -> RecordError:
+    """What is wrong with records that the kernel refused."""
+    offset = 0
+    try:
+        while offset < len(data):
+            offset += decode_record(data, offset, check_crc=check_crc).size
+    except RecordError as error:
+        return error
+    raise AssertionError("the kernel refused records that can be decoded")
 
 
 def _too_short(available: int) -> RecordError:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import re
-from struct import Struct
 from typing import Final, NamedTuple
 
 import msgspec
 
-from orbitmq.codes import PullFlag, RequestCode, ResponseCode, SerializeType
+from orbitmq.codes import PullFlag, RequestCode, ResponseCode
 from orbitmq.errors import FrameError, error_for_code
 from orbitmq.model.subscription import SQL92, TAG
 from orbitmq.spark.options import SourceOptions
 from orbitmq.spark.planning import QueueKey
 from orbitmq.spark.pool import Link
-from orbitmq.wire.frame import FRAME_BYTES_MAX, FrameDecoder, encode_binary_fields, encode_binary_request
-from orbitmq.wire.header import decode_header, encode_ext
-from orbitmq.wire.headers import PullMessageRequest, PullMessageResponse
+from orbitmq.wire.frame import FRAME_BYTES_MAX, encode_binary_fields, encode_binary_request
+from orbitmq.wire.header import encode_ext
+from orbitmq.wire.headers import PullMessageRequest
+from orbitmq.wire.pulls import answer_head, read_pull_answer
 
-__all__ = ["DEFAULT_GROUP", "Answer", "Ask", "Pace", "PullWriter", "frame_size", "parse_answer"]
+__all__ = ["DEFAULT_GROUP", "Answer", "Ask", "Pace", "PullWriter", "frame_size", "read_answer"]
 
 DEFAULT_GROUP: Final = "TOOLS_CONSUMER"
 """Every broker has it, so reading needs no group to be created."""
@@ -32,13 +31,6 @@ _PROBE_EVERY_MAX: Final = 4096
 
 _PULL: Final = int(RequestCode.PULL_MESSAGE)
 _NUMBERS: Final = b"%b\x00\x0bqueueOffset\x00\x00\x00%c%b\x00\x0amaxMsgNums\x00\x00\x00%c%b%b"
-_PREFIX: Final = Struct(">iI")
-_FIXED: Final = Struct(">hBhiii")
-"""Of a binary header: code, language, version, opaque, flag, remark length."""
-_ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
-_HEADER_MASK: Final = 0xFFFFFF
-_NEXT_OFFSET: Final = re.compile(rb"nextBeginOffset\x00\x00\x00[\x01-\x13](\d{1,19})")
-_SUCCESS: Final = int(ResponseCode.SUCCESS)
 _PULL_CODES: Final = frozenset(
     int(code)
     for code in (
@@ -69,7 +61,7 @@ class Answer(NamedTuple):
     code: int
     next_offset: int
     low: int
-    """First offset of the queue; not read from a plain success, like ``high``."""
+    """First offset of the queue."""
     high: int
     start: int
     end: int
@@ -155,35 +147,17 @@ def frame_size(buffer: bytearray, at: int, filled: int) -> int:
     return 4 + length
 
 
-def parse_answer(buffer: bytearray, at: int, size: int) -> tuple[int, Answer | None]:
+def read_answer(buffer: bytearray, at: int, size: int) -> tuple[int, Answer | None]:
     """Opaque and answer of the whole frame at that place; None for a request of the broker, which needs no answer.
 
-    Raises the ``BrokerError`` of a refusal, and ``FrameError``.
+    The body is not copied. Raises the ``BrokerError`` of a refusal, and ``FrameError``.
     """
-    if size < _PREFIX.size:
-        raise FrameError("a frame without a header word")
-    _, word = _PREFIX.unpack_from(buffer, at)
-    header_size = word & _HEADER_MASK
-    start = at + _PREFIX.size
-    body, end = start + header_size, at + size
-    if body > end:
-        raise FrameError("a header is longer than its frame")
-    header = bytes(buffer[start:body])
-    if word >> 24 == _ROCKETMQ and header_size >= _FIXED.size:
-        code, _, _, opaque, flag, _ = _FIXED.unpack_from(header)
-        found = _NEXT_OFFSET.search(header)
-        if code == _SUCCESS and flag & 1 and found is not None:
-            return opaque, Answer(code, int(found.group(1)), 0, 0, body, end)
-    decoder = FrameDecoder()
-    frames = decoder.feed(_PREFIX.pack(4 + header_size, word) + header)
-    if decoder.error is not None or len(frames) != 1:
-        raise FrameError(f"an answer cannot be read: {decoder.error}")
-    [frame] = frames
-    if not frame.flag & 1:
+    frame, body = answer_head(buffer, at, size)
+    if not frame.is_response:
         return frame.opaque, None
     if frame.code not in _PULL_CODES:
         raise error_for_code(frame.code, frame.remark)
-    fields = decode_header(PullMessageResponse, frame)
+    fields = read_pull_answer(frame)
     return frame.opaque, Answer(
-        frame.code, fields.next_begin_offset, fields.min_offset, fields.max_offset, body, end
+        frame.code, fields.next_begin_offset, fields.min_offset, fields.max_offset, body, at + size
     )

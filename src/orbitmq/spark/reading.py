@@ -42,7 +42,7 @@ from orbitmq.spark.cluster import fetch_route
 from orbitmq.spark.options import SourceOptions
 from orbitmq.spark.planning import DataLossError, LostRange, QueueRange, loss_text, missing_ranges
 from orbitmq.spark.pool import Link, borrow, give_back, is_passing, pause
-from orbitmq.spark.pulls import Answer, Ask, Pace, PullWriter, frame_size, parse_answer
+from orbitmq.spark.pulls import Answer, Ask, Pace, PullWriter, frame_size, read_answer
 
 __all__ = ["read_range"]
 
@@ -149,7 +149,7 @@ class _RangeReader:
                 if not self._receive(link, size):
                     return  # decode first, to have room
                 continue
-            opaque, answer = parse_answer(self._buffer, self._parsed, size)
+            opaque, answer = read_answer(self._buffer, self._parsed, size)
             self._parsed += size
             if answer is None:
                 continue

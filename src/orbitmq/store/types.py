@@ -70,12 +70,21 @@ class ReadResult(msgspec.Struct, gc=False):
     """Where the next read of this queue should start."""
     min_offset: int
     max_offset: int
-    slices: list[memoryview] = msgspec.field(default_factory=list)
-    """Whole records in queue order, ready to send; neighbours in the log may share one slice."""
+    pieces: list[tuple[memoryview, list[int]]] = []
+    """Parts of the log, and where slices of whole records begin and end in each; neighbours share a slice."""
     count: int = 0
     size_bytes: int = 0
     from_disk: bool = False
     """The consumer lags so far that another replica should serve it (Apache: suggest pulling from slave)."""
+
+    @property
+    def slices(self) -> list[memoryview]:
+        """Whole records in queue order, ready to send."""
+        return [
+            window[bounds[index] : bounds[index + 1]]
+            for window, bounds in self.pieces
+            for index in range(0, len(bounds), 2)
+        ]
 
 
 class IndexUpdate(NamedTuple):

@@ -1,16 +1,17 @@
-"""The fields of a pull request, as the broker reads them (PULL_MESSAGE 11, LITE_PULL_MESSAGE 361)."""
+"""The fields of a pull and of its answer, as both ends read them (PULL_MESSAGE 11, LITE_PULL_MESSAGE 361)."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
 from orbitmq.codes import SerializeType
-from orbitmq.kernel import pull_fields
-from orbitmq.wire.frame import Frame
+from orbitmq.errors import FrameError
+from orbitmq.kernel import answer_fields, pull_fields
+from orbitmq.wire.frame import Frame, FrameDecoder
 from orbitmq.wire.header import decode_header
-from orbitmq.wire.headers.consume import PullMessageRequest
+from orbitmq.wire.headers.consume import PullMessageRequest, PullMessageResponse
 
-__all__ = ["PullFields", "read_pull"]
+__all__ = ["AnswerFields", "PullFields", "answer_head", "read_pull", "read_pull_answer"]
 
 _ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
 
@@ -40,3 +41,40 @@ def read_pull(frame: Frame) -> PullFields:
     # The typed reader knows everything JSON may look like, and what to say about a missing or malformed field.
     request = decode_header(PullMessageRequest, frame)
     return PullFields._make(getattr(request, name) for name in PullFields._fields)
+
+
+class AnswerFields(NamedTuple):
+    """A ``PullMessageResponse``, in the order of ``kernel.answer_fields``."""
+
+    suggest_which_broker_id: int
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    offset_delta: int | None = None
+    topic_sys_flag: int | None = None
+    group_sys_flag: int | None = None
+    forbidden_type: int | None = None
+
+
+def answer_head(buffer: bytearray, at: int, size: int) -> tuple[Frame, int]:
+    """The frame of ``size`` bytes at that place without its body, and where its body begins: a reader that decodes
+    records in its buffer need not copy them. Raises ``FrameError``."""
+    word = bytes(buffer[at + 4 : at + 8])
+    start = at + 8
+    body = start + int.from_bytes(word[1:], "big")
+    if len(word) < 4 or body > at + size:
+        raise FrameError("a header is longer than its frame")
+    decoder = FrameDecoder()
+    frames = decoder.feed(b"".join(((body - at - 4).to_bytes(4, "big"), word, buffer[start:body])))
+    if decoder.error is not None or len(frames) != 1:
+        raise FrameError(f"an answer cannot be read: {decoder.error}")
+    return frames[0], body
+
+
+def read_pull_answer(frame: Frame) -> AnswerFields:
+    """Raises ``HeaderFieldError`` naming what is wrong."""
+    values = answer_fields(frame.ext_raw, frame.serialize_type == _ROCKETMQ)
+    if values is not None:
+        return AnswerFields._make(values)
+    header = decode_header(PullMessageResponse, frame)
+    return AnswerFields._make(getattr(header, name) for name in AnswerFields._fields)

@@ -10,9 +10,11 @@ from tests.unit.wire.recorded import recorded_frames
 
 from orbitmq.codes import RequestCode, SerializeType
 from orbitmq.errors import HeaderFieldError
+from orbitmq.record.codec import Record, decode_record, encode_record
+from orbitmq.store.types import NewMessage
 from orbitmq.wire.frame import Frame, FrameDecoder, encode_binary_fields, encode_response
 from orbitmq.wire.header import decode_header
-from orbitmq.wire.headers.consume import PullMessageRequest
+from orbitmq.wire.headers.consume import PullMessageRequest, PullMessageResponse
 from orbitmq.wire.pulls import PullFields, read_pull
 
 FIELDS = {
@@ -29,6 +31,8 @@ FIELDS = {
     "maxMsgBytes": "262144",
     "bname": "broker-a",
 }
+HOST = b"\x7f\0\0\x01\0\0\x2a\x9f"
+HOST_V6 = bytes(range(16)) + b"\0\0\x2a\x9f"
 ROCKETMQ, JSON = SerializeType.ROCKETMQ, SerializeType.JSON
 
 
@@ -166,10 +170,21 @@ def test_region_cut_or_damaged_anywhere_is_read_alike(kernel: Kernel) -> None:
     "numbers", [(0, 32, 0, 40, 0, 0), (1, 0, -1, 0, 2**31 - 1, 5), (0, 2**63 - 1, 9, 10, 1, 2)]
 )
 @pytest.mark.parametrize(
-    "slices", [[], [b"messages" * 100], [b"a", memoryview(b"-bc-")[1:3], bytearray(b"d")]]
+    "pieces",
+    [
+        [],
+        [(b"messages" * 100, [0, 800])],
+        [
+            (b"-a--bc", [1, 2, 4, 6]),
+            (memoryview(b"-de-")[1:3], [0, 2]),
+            (bytearray(b"f"), [0, 0, 0, 1]),
+            (b"g", []),
+        ],
+    ],
+    ids=["none", "one", "several"],
 )
 def test_answer_is_what_the_general_writer_writes(
-    kernel: Kernel, numbers: tuple[int, int, int, int, int, int], slices: list[bytes]
+    kernel: Kernel, numbers: tuple[int, int, int, int, int, int], pieces: list[tuple[bytes, list[int]]]
 ) -> None:
     names = (
         "suggestWhichBrokerId",
@@ -180,13 +195,61 @@ def test_answer_is_what_the_general_writer_writes(
         "groupSysFlag",
     )
     ext = {name: str(number) for name, number in zip(names, numbers, strict=True)}
-    body = b"".join(slices)
+    body = b"".join(
+        piece[start:end] for piece, at in pieces for start, end in zip(at[::2], at[1::2], strict=True)
+    )
     general = encode_response(20, 77, ext, body, "NO_MATCHED_MESSAGE", ROCKETMQ)
-    assert kernel.pull_answer(True, 77, 20, b"NO_MATCHED_MESSAGE", numbers, slices) == general
-    written = kernel.pull_answer(False, -77, 20, b"NO_MATCHED_MESSAGE", numbers, slices)
+    assert kernel.pull_answer(True, 77, 20, b"NO_MATCHED_MESSAGE", numbers, pieces) == general
+    written = kernel.pull_answer(False, -77, 20, b"NO_MATCHED_MESSAGE", numbers, pieces)
     [found] = FrameDecoder().feed(written)
     [expected] = FrameDecoder().feed(encode_response(20, -77, ext, body, "NO_MATCHED_MESSAGE", JSON))
     assert found.ext_fields == expected.ext_fields
     found.ext_raw = expected.ext_raw = b""
     found._ext = expected._ext = None
     assert found == expected
+
+
+@pytest.mark.parametrize("bounds", [[0, 5], [3, 2], [-1, 2], [5, 6]])
+def test_slice_outside_of_its_piece_is_refused(kernel: Kernel, bounds: list[int]) -> None:
+    with pytest.raises(ValueError):
+        kernel.pull_answer(True, 1, 0, b"FOUND", (0, 0, 0, 0, 0, 0), [(b"four", bounds)])
+
+
+def test_recorded_answers_are_read(kernel: Kernel) -> None:
+    found = 0
+    for recorded in recorded_frames():
+        if (
+            recorded.code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+            and recorded.is_response
+        ):
+            frame = recorded.frame
+            if frame.code not in (0, 19, 20, 21):
+                continue
+            values = kernel.answer_fields(frame.ext_raw, frame.serialize_type == ROCKETMQ)
+            header = decode_header(PullMessageResponse, frame)
+            assert values == tuple(getattr(header, name) for name in header.__struct_fields__)
+            found += 1
+    assert found > 10
+
+
+@pytest.mark.parametrize("host", [HOST, HOST_V6], ids=["v4", "v6"])
+@pytest.mark.parametrize("store_host", [HOST, HOST_V6], ids=["stored on v4", "stored on v6"])
+@pytest.mark.parametrize("topic", ["T", "T" * 200, "\u4e2d"])
+def test_records_of_every_form_are_decoded(
+    kernel: Kernel, host: bytes, store_host: bytes, topic: str
+) -> None:
+    messages = [
+        NewMessage(topic, n, b"body" * n, b"a\x01%d\x02" % n, 1700000000000 + n, host, n, 0, n, n)
+        for n in range(3)
+    ]
+    raw = [encode_record(message, 7 + n, 1 << 40, 1, store_host) for n, message in enumerate(messages)]
+    for check_crc in (True, False):
+        values = kernel.record_values(b"".join(raw), check_crc)
+        assert [Record(*fields) for fields in values] == [decode_record(one) for one in raw]
+    whole = b"".join(raw)
+    assert kernel.record_values(b"", True) == []
+    for cut in range(1, len(raw[0])):
+        assert kernel.record_values(whole[:cut], False) is None, cut
+    rotten = whole.replace(b"body", b"bodY", 1)
+    assert kernel.record_values(rotten, True) is None
+    assert kernel.record_values(rotten, False) is not None

@@ -345,4 +345,4 @@ class PullHandlers:
             group.group_sys_flag,
         )
         is_binary = frame.serialize_type == _ROCKETMQ
-        return pull_answer(is_binary, frame.opaque, code, remark.encode(), numbers, result.slices)
+        return pull_answer(is_binary, frame.opaque, code, remark.encode(), numbers, result.pieces)

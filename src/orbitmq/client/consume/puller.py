@@ -20,8 +20,8 @@ from orbitmq.model.subscription import SubscriptionData
 from orbitmq.record.batch import is_inner_batch, unwrap
 from orbitmq.record.codec import Record, decode_records
 from orbitmq.wire.frame import Frame
-from orbitmq.wire.header import decode_header
-from orbitmq.wire.headers import PullMessageRequest, PullMessageResponse
+from orbitmq.wire.headers import PullMessageRequest
+from orbitmq.wire.pulls import AnswerFields, read_pull_answer
 
 __all__ = ["PullResult", "PullStatus", "Puller"]
 
@@ -145,7 +145,7 @@ class Puller:
         status = _STATUSES.get(frame.code)
         if status is None:
             raise add_hint(error_for_code(frame.code, frame.remark))
-        header = decode_header(PullMessageResponse, frame)
+        header = read_pull_answer(frame)
         self._suggested[queue] = header.suggest_which_broker_id
         messages: list[ReceivedMessage] = []
         if status is PullStatus.FOUND and frame.body:
@@ -158,7 +158,7 @@ class Puller:
         queue: MessageQueue,
         subscription: SubscriptionData,
         records: list[Record],
-        header: PullMessageResponse,
+        header: AnswerFields,
     ) -> list[ReceivedMessage]:
         if any(record.sys_flag & _INNER for record in records):
             records = [

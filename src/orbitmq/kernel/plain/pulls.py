@@ -6,14 +6,32 @@ import re
 from collections.abc import Sequence
 from struct import Struct
 from typing import Final
+from zlib import crc32
 
 from orbitmq.codes import FrameFlag, LanguageCode, SerializeType, Version
 
-__all__ = ["PullFieldValues", "pull_answer", "pull_fields"]
+__all__ = [
+    "AnswerValues",
+    "PullFieldValues",
+    "RecordValues",
+    "answer_fields",
+    "pull_answer",
+    "pull_fields",
+    "record_values",
+]
 
 PullFieldValues = tuple[str, str, int, int, int, int, int, int, int, str | None, str | None, int | None]
 """In the order of ``orbitmq.wire.headers.PullMessageRequest``: consumer group, topic, queue id, queue offset, most
 messages, sys flag, commit offset, suspend time, subscription version, subscription, expression type, most bytes."""
+
+AnswerValues = tuple[int, int, int, int, int | None, int | None, int | None, int | None]
+"""In the order of ``orbitmq.wire.headers.PullMessageResponse``: suggested broker, next, least and greatest offset,
+offset delta, flags of the topic and of the group, kind of refusal."""
+
+RecordValues = tuple[
+    str, int, bytes, bytes, int, bytes, int, int, int, int, int, int, int, bytes, int, int, int
+]
+"""In the order of ``orbitmq.record.codec.Record``."""
 
 _TEXT: Final = rb'"([^"\\\x00-\x1f]*)"[ \t\r\n]*'
 _PAIR: Final = re.compile(_TEXT + rb":[ \t\r\n]*" + _TEXT)
@@ -23,9 +41,19 @@ _CLOSE: Final = re.compile(rb"\}[ \t\r\n]*\Z")
 _NUMBER: Final = re.compile("[+-]?[0-9]{1,18}")
 _INT_NAMES: Final = ("queueId", "maxMsgNums", "sysFlag", "maxMsgBytes", "requestSource")
 _LONG_NAMES: Final = ("queueOffset", "commitOffset", "suspendTimeoutMillis", "subVersion")
+_ANSWER_LONGS: Final = (
+    "suggestWhichBrokerId",
+    "nextBeginOffset",
+    "minOffset",
+    "maxOffset",
+    "offsetDelta",
+)
+_ANSWER_INTS: Final = ("topicSysFlag", "groupSysFlag", "forbiddenType")
 _BOOL_NAMES: Final = ("lo", "nsd", "oway")
 _REQUIRED: Final = ("consumerGroup", "topic", "queueId", "queueOffset", "maxMsgNums", "sysFlag")
 
+_MAGIC_V1: Final = 0xDAA320A7
+_MAGIC_V2: Final = 0xDAA320AB
 _FIXED: Final = Struct(">hBhiii")
 """Of a binary header: code, language, version, opaque, flag, remark length."""
 
@@ -36,25 +64,11 @@ def pull_fields(raw: bytes, is_binary: bool) -> PullFieldValues | None:
     None when something is missing or malformed, or written in a way that only a complete JSON reader understands (an
     escape, a value that is not a text): the typed header reader then reads it or says what is wrong.
     """
-    pairs = _binary_pairs(raw) if is_binary else _json_pairs(raw)
-    if pairs is None:
+    fields = _fields(raw, is_binary)
+    if fields is None or any(name not in fields for name in _REQUIRED):
         return None
-    try:
-        fields = {name.decode(): value.decode() for name, value in pairs}
-    except UnicodeDecodeError:
-        return None
-    if any(name not in fields for name in _REQUIRED):
-        return None
-    numbers: dict[str, int] = {}
-    for name in (*_INT_NAMES, *_LONG_NAMES):
-        text = fields.get(name)
-        if text is not None:
-            if not _NUMBER.fullmatch(text):
-                return None
-            numbers[name] = int(text)
-            if name in _INT_NAMES and not -(2**31) <= numbers[name] < 2**31:
-                return None
-    if any(fields.get(name, "true") not in ("true", "false") for name in _BOOL_NAMES):
+    numbers = _numbers(fields, _INT_NAMES, _LONG_NAMES)
+    if numbers is None or any(fields.get(name, "true") not in ("true", "false") for name in _BOOL_NAMES):
         return None
     return (
         fields["consumerGroup"],
@@ -70,6 +84,48 @@ def pull_fields(raw: bytes, is_binary: bool) -> PullFieldValues | None:
         fields.get("expressionType"),
         numbers.get("maxMsgBytes"),
     )
+
+
+def answer_fields(raw: bytes, is_binary: bool) -> AnswerValues | None:
+    """Read the extension fields of the answer to a pull; None as for ``pull_fields``."""
+    fields = _fields(raw, is_binary)
+    numbers = None if fields is None else _numbers(fields, _ANSWER_INTS, _ANSWER_LONGS)
+    if numbers is None or any(name not in numbers for name in _ANSWER_LONGS[:4]):
+        return None
+    return (
+        numbers["suggestWhichBrokerId"],
+        numbers["nextBeginOffset"],
+        numbers["minOffset"],
+        numbers["maxOffset"],
+        numbers.get("offsetDelta"),
+        numbers.get("topicSysFlag"),
+        numbers.get("groupSysFlag"),
+        numbers.get("forbiddenType"),
+    )
+
+
+def _fields(raw: bytes, is_binary: bool) -> dict[str, str] | None:
+    pairs = _binary_pairs(raw) if is_binary else _json_pairs(raw)
+    try:
+        return None if pairs is None else {name.decode(): value.decode() for name, value in pairs}
+    except UnicodeDecodeError:
+        return None
+
+
+def _numbers(
+    fields: dict[str, str], int_names: Sequence[str], long_names: Sequence[str]
+) -> dict[str, int] | None:
+    """Those that are there; None if one is malformed or out of range."""
+    numbers: dict[str, int] = {}
+    for name in (*int_names, *long_names):
+        text = fields.get(name)
+        if text is not None:
+            if not _NUMBER.fullmatch(text):
+                return None
+            numbers[name] = int(text)
+            if name in int_names and not -(2**31) <= numbers[name] < 2**31:
+                return None
+    return numbers
 
 
 def _binary_pairs(raw: bytes) -> list[tuple[bytes, bytes]] | None:
@@ -111,9 +167,10 @@ def pull_answer(
     code: int,
     remark: bytes,
     numbers: tuple[int, int, int, int, int, int],
-    slices: Sequence[memoryview | bytes],
+    pieces: Sequence[tuple[memoryview | bytes, Sequence[int]]],
 ) -> bytes:
-    """A whole answer frame, with the slices as its body.
+    """A whole answer frame. Its body: of each piece the slices that begin and end at these positions, as ``select``
+    returns them.
 
     ``numbers``: suggested broker, next, least and greatest offset, flags of the topic and of the group. ``remark`` is
     written into JSON as it is, so it must be a status name.
@@ -141,5 +198,64 @@ def pull_answer(
             b'"remark":"%b","serializeTypeCurrentRPC":"JSON","version":%d}'
         ) % (code, suggested, group_flag, following, high, low, topic_flag, opaque, remark, Version.OURS)
         word = len(header)
-    size = 4 + len(header) + sum(len(piece) for piece in slices)
+    slices: list[memoryview | bytes] = []
+    for piece, bounds in pieces:
+        for start, end in zip(bounds[::2], bounds[1::2], strict=True):
+            if not 0 <= start <= end <= len(piece):
+                raise ValueError("a slice does not lie in its piece")
+            slices.append(piece[start:end])
+    size = 4 + len(header) + sum(map(len, slices))
     return b"".join((size.to_bytes(4, "big"), word.to_bytes(4, "big"), header, *slices))
+
+
+_RECORD: Final = {
+    0x00: Struct(">iIIiiqqiq8sq8siqi"),
+    0x10: Struct(">iIIiiqqiq20sq8siqi"),
+    0x20: Struct(">iIIiiqqiq8sq20siqi"),
+    0x30: Struct(">iIIiiqqiq20sq20siqi"),
+}
+"""The fixed part of a record by the host bits of its sys flag."""
+
+
+def record_values(data: bytes, check_crc: bool) -> list[RecordValues] | None:
+    """The records that ``data`` holds, one after another; None when something else is in it.
+
+    Compressed bodies stay so.
+    """
+    records: list[RecordValues] = []
+    at = 0
+    while at < len(data):
+        if len(data) - at < _RECORD[0].size:
+            return None
+        layout = _RECORD[int.from_bytes(data[at + 36 : at + 40], "big") & 0x30]
+        if len(data) - at < layout.size:
+            return None
+        # fmt: off
+        (size, magic, crc, queue_id, flag, queue_offset, log_offset, sys_flag, born_ms, born_host, store_ms,
+         store_host, reconsume_times, prepared_offset, body_size) = layout.unpack_from(data, at)
+        # fmt: on
+        body, end = at + layout.size, at + size
+        body_end = body + body_size
+        if body_size < 0 or body_end + 3 > end or end > len(data) or magic not in (_MAGIC_V1, _MAGIC_V2):
+            return None
+        topic = body_end + (1 if magic == _MAGIC_V1 else 2)
+        topic_end = topic + int.from_bytes(data[body_end:topic], "big")
+        if (
+            topic_end + 2 > end
+            or int.from_bytes(data[topic_end : topic_end + 2], "big") != end - topic_end - 2
+        ):
+            return None
+        if check_crc and crc32(data[body:body_end]) & 0x7FFFFFFF != crc:
+            return None
+        try:
+            topic_text = data[topic:topic_end].decode()
+        except UnicodeDecodeError:
+            return None
+        # fmt: off
+        records.append((
+            topic_text, queue_id, data[body:body_end], data[topic_end + 2 : end], born_ms, born_host, flag, sys_flag,
+            reconsume_times, prepared_offset, queue_offset, log_offset, store_ms, store_host, crc, magic, size,
+        ))
+        # fmt: on
+        at = end
+    return records

@@ -118,8 +118,8 @@ class QueueReader:
             at, count, total, bounds, is_outside = select(
                 units, at, view, view_offset, limits, (count, total), wanted
             )
-            for index in range(0, len(bounds), 2):
-                result.slices.append(view[bounds[index] : bounds[index + 1]])
+            if bounds:
+                result.pieces.append((view, bounds))
             if count:
                 result.status = ReadStatus.FOUND
             elif at > before:
