@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from orbitmq.kernel import Filter
+from orbitmq.runtime.clock import Clock
 from orbitmq.transport.connection import Connection
 from orbitmq.wire.frame import Frame
 from orbitmq.wire.pulls import PullFields
@@ -37,7 +38,7 @@ class WaitingPull(msgspec.Struct):
     request: PullFields
     wanted: Filter | None
     deadline_s: float
-    """Loop time at which it is answered whatever happened."""
+    """When it is answered whatever happened, by the steady clock."""
     looked_until: int
     """Queue offset up to which no message matched."""
     done: bool = False
@@ -50,8 +51,9 @@ Retry = Callable[[WaitingPull, bool], bool]
 class PullWaiters:
     """The pulls on hold, by queue."""
 
-    def __init__(self, retry: Retry, *, limit: int = 100_000) -> None:
+    def __init__(self, retry: Retry, clock: Clock, *, limit: int = 100_000) -> None:
         self._retry = retry
+        self._clock = clock
         self._limit = limit
         self._by_queue: dict[tuple[str, int], list[WaitingPull]] = {}
         self._deadlines: list[tuple[float, int, WaitingPull]] = []
@@ -98,7 +100,7 @@ class PullWaiters:
 
     def tick(self) -> None:
         """Answer the pulls whose time is over; every ``TICK_S``."""
-        now = asyncio.get_running_loop().time()
+        now = self._clock.monotonic()
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= now:
             waiting = heapq.heappop(deadlines)[2]

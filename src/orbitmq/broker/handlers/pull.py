@@ -6,7 +6,6 @@ that finds nothing and may wait is handed to ``PullWaiters``; the append that br
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Protocol
@@ -96,7 +95,7 @@ class PullHandlers:
     sql_filters: SqlFilters | None = None
 
     def __post_init__(self) -> None:
-        self.waiters = PullWaiters(self._retry, limit=self.config.pull_queue_capacity)
+        self.waiters = PullWaiters(self._retry, self.clock, limit=self.config.pull_queue_capacity)
 
     def routes(self) -> list[RawRoute]:
         return [
@@ -245,7 +244,7 @@ class PullHandlers:
             wait_ms = self.config.short_polling_ms
         if wait_ms <= 0:
             return False
-        deadline_s = asyncio.get_running_loop().time() + wait_ms / 1000
+        deadline_s = self.clock.monotonic() + wait_ms / 1000
         return self.waiters.park(
             WaitingPull(frame, connection, request, wanted, deadline_s, result.next_offset)
         )
