@@ -737,6 +737,10 @@ class Broker:
         self.consumers.connection_closed(connection)
         self.filter_servers.connection_closed(connection)
 
+    def local_connection(self) -> Connection:
+        """The broker's end of a connection inside this process."""
+        return self._server.local_connection()
+
     # -- the end ---------------------------------------------------------------------------------------
 
     def _job_died(self, error: BaseException) -> None:

@@ -7,6 +7,7 @@ import logging
 
 import click
 
+from orbitmq.cli.local_proxy import broker_and_proxy, local_proxy_config, proxy_text
 from orbitmq.cli.servers import (
     fail,
     logging_options,
@@ -39,6 +40,12 @@ logger = logging.getLogger(__name__)
     show_default=True,
     help="Run so many broker groups, each with its own process, name, store and port.",
 )
+@click.option(
+    "--proxy",
+    "proxy_file",
+    type=click.Path(dir_okay=False),
+    help="Serve 5.x clients over gRPC as well, with this rmq-proxy.json.",
+)
 @logging_options
 def broker_command(
     config_file: str | None,
@@ -46,6 +53,7 @@ def broker_command(
     namesrv_addr: str | None,
     print_config: bool,
     processes: int,
+    proxy_file: str | None,
     log_level: str,
     log_file: str | None,
 ) -> None:
@@ -64,6 +72,9 @@ def broker_command(
         if not settings.config.name_servers and (known := environment("NAMESRV_ADDR")):
             overrides = (*overrides, f"namesrvAddr={known}")
             settings = read_broker_settings(config_file, overrides)
+        proxy_config = None if proxy_file is None else local_proxy_config(proxy_file)
+        if proxy_config is not None and processes > 1:
+            raise ConfigError("--proxy is for one broker; in front of several run orbitmq proxy")
     except (ConfigError, OSError) as error:
         fail(str(error))
     if print_config:
@@ -85,13 +96,19 @@ def broker_command(
     # the young generation a thousand times a second under load.
     gc.set_threshold(50_000, 20, 50)
     run_server(
-        lambda: Broker(settings.config, settings.store_config, config_file=config_file, more=settings.more),
-        lambda broker: (
-            f"orbitmq broker ready, name {broker.config.broker_name}, address {broker.address}"
-            + metrics_text(broker.metrics)
+        lambda: broker_and_proxy(
+            lambda: Broker(
+                settings.config, settings.store_config, config_file=config_file, more=settings.more
+            ),
+            proxy_config,
+        ),
+        lambda both: (
+            f"orbitmq broker ready, name {both.broker.config.broker_name}, address {both.broker.address}"
+            + metrics_text(both.broker.metrics)
+            + proxy_text(both.proxy)
             + f" ({KERNEL} kernel)"
         ),
-        lambda broker: broker.failure(),
+        lambda both: both.broker.failure(),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib.util
 import shlex
 import socket
@@ -11,26 +12,33 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from orbitmq.cli.local_proxy import broker_and_proxy
 from orbitmq.cli.servers import fail, logging_options, read_broker_settings, read_config, run_server
 from orbitmq.errors import ConfigError
 from orbitmq.kernel import NAME as KERNEL
 from orbitmq.runtime.logs import configure_logging
+
+if TYPE_CHECKING:
+    from orbitmq.proxy.config import ProxyConfig
 
 __all__ = ["up_command"]
 
 _LOOPBACK: Final = "127.0.0.1"
 _METRICS_PORT: Final = 5557
 _CONSOLE_PORT: Final = 8080
+_PROXY_PORT: Final = 8081
 
 
 @dataclass(frozen=True, slots=True)
 class _Running:
     name_server: str
     broker: str
+    proxy: str
+    """Address of gRPC; empty without the extra it needs."""
     metrics: tuple[str, ...]
     data: Path
     log: Path
@@ -73,6 +81,11 @@ class _Running:
     help=f"Port of the web console; 0 lets the system choose, as does nothing given while {_CONSOLE_PORT} is taken.",
 )
 @click.option("--no-console", is_flag=True, help="Without the web console.")
+@click.option(
+    "--proxy-port",
+    type=click.IntRange(0, 65_535),
+    help=f"Port of gRPC for 5.x clients; 0 is any free one, as is nothing given while {_PROXY_PORT} is taken.",
+)
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Set one broker option.")
 @logging_options
 def up_command(
@@ -122,6 +135,7 @@ def up_command(
         )
         read = read_broker_settings(None, settings)
         config, store_config = read.config, read.store_config
+        proxy_config = _proxy_config(given["proxy_port"])
     except (ConfigError, OSError) as error:
         fail(str(error))
 
@@ -130,11 +144,16 @@ def up_command(
         async with NameServer(name_server_config) as name_server:
             known = config.name_servers or name_server.address
             used = dataclasses.replace(config, name_servers=known)
-            async with Broker(used, store_config, more=read.more) as broker:
+            make = functools.partial(Broker, used, store_config, more=read.more)
+            async with broker_and_proxy(make, proxy_config) as both:
+                broker = both.broker
+                proxy = "" if both.proxy is None else both.proxy.address
                 metrics = tuple(part.metrics.address for part in (broker, name_server) if part.metrics)
                 stored = _stored_count(broker)
                 async with _console(name_server.address, data, console_port, given["no_console"]) as console:
-                    yield _Running(name_server.address, broker.address, metrics, data, log, stored, console)
+                    yield _Running(
+                        name_server.address, broker.address, proxy, metrics, data, log, stored, console
+                    )
         click.echo("orbitmq stopped; the data stays")
 
     run_server(servers, _ready)
@@ -161,6 +180,16 @@ async def _console(name_server: str, data: Path, port: int | None, unwanted: boo
     wanted = port if port is not None else _CONSOLE_PORT if _is_free(_CONSOLE_PORT) else 0
     async with serve_console(Admin(name_server), settings, port=wanted) as running:
         yield running.url
+
+
+def _proxy_config(asked: int | None) -> ProxyConfig | None:
+    """Settings of gRPC on loopback; None where the extra for it is not installed."""
+    if importlib.util.find_spec("google.protobuf") is None:
+        return None
+    from orbitmq.proxy.config import ProxyConfig
+
+    port = asked if asked is not None else _PROXY_PORT if _is_free(_PROXY_PORT) else 0
+    return ProxyConfig(port=port, bind_address=_LOOPBACK)
 
 
 def _metrics_ports(asked: int | None) -> tuple[int, int]:
@@ -207,13 +236,14 @@ def _ready(running: _Running) -> str:
     orbitmq = shlex.quote(str(python.parent / "orbitmq"))
     admin = f"  {orbitmq} admin clusterList -n {running.name_server}\n" if _has_admin() else ""
     watch = f"  curl http://{running.metrics[0]}/metrics" if running.metrics else ""
+    proxy = f"  gRPC         {running.proxy} (clients of 5.x)\n" if running.proxy else ""
     metrics = "".join(f"  metrics      http://{address}/metrics\n" for address in running.metrics)
     return f"""\
 orbitmq is ready, {KERNEL} kernel (Ctrl-C stops it)
   console      {running.console}
   name server  {running.name_server}
   broker       {running.broker}
-{metrics}  data         {running.data} ({kept}; log in {running.log})
+{proxy}{metrics}  data         {running.data} ({kept}; log in {running.log})
 Give any RocketMQ client namesrvAddr={running.name_server}; topics are created by the first send.
 Try next, in another terminal:
   {shlex.quote(str(python))} examples/quickstart.py {running.name_server}
