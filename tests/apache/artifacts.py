@@ -22,6 +22,7 @@ __all__ = [
     "LEGACY",
     "VERSIONS",
     "ApacheUnavailable",
+    "build_product",
     "cache_dir",
     "classpath",
     "driver_classes",
@@ -30,6 +31,8 @@ __all__ = [
     "missing_tools",
     "prepare",
     "require",
+    "run_tool",
+    "source_digest",
 ]
 
 LATEST: Final = "5.5.0"
@@ -123,6 +126,33 @@ def go_driver() -> Path:
         _run(command, cwd=HERE / "go", timeout_s=FETCH_TIMEOUT_S, attempts=2)
 
     return _make(*_go_product(), build_into) / "driver"
+
+
+def build_product(
+    name: str, made_from: str, build: Callable[[Path], None], *, in_place: bool = False
+) -> Path:
+    """A folder of the cache filled by ``build``, once per text it is made from. ``in_place``: it cannot be moved."""
+    digest = hashlib.sha256(made_from.encode()).hexdigest()
+    product = cache_dir() / f"{name}-{digest[:12]}"
+    if not in_place:
+        return _make(product, digest, build)
+    product.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(product.with_name(product.name + ".lock")):
+        if not _current(product, digest):
+            shutil.rmtree(product, ignore_errors=True)
+            product.mkdir()
+            build(product)
+            (product / MARKER).write_text(digest)
+    return product
+
+
+def source_digest(sources: Iterable[Path]) -> str:
+    return _digest(sources)
+
+
+def run_tool(command: list[str], cwd: Path) -> None:
+    """A build step. Raises ``ApacheUnavailable`` with the tool's output."""
+    _run(command, cwd=cwd, timeout_s=FETCH_TIMEOUT_S, attempts=2)
 
 
 def prepare(*, go: bool = False) -> None:

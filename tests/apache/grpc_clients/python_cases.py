@@ -10,6 +10,7 @@ one JSON object per case: its name, whether it went well, and what was seen.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -87,9 +88,11 @@ def receive(
         found: list[Message] = []
         end = time.monotonic() + timeout_s
         while len(found) < count and time.monotonic() < end:
-            for received in consumer.receive(16, 15):
+            for received in consumer.receive(16, 30):
                 consumer.ack(received)
-                found.append(received)
+                # A broker may deliver twice, above all on a busy machine.
+                if received.message_id not in {one.message_id for one in found}:
+                    found.append(received)
         assert len(found) == count, [one.body for one in found]
         return found
     finally:
@@ -108,7 +111,7 @@ def normal() -> Any:
     sent = sender.send(
         message("Normal", "n1", tag="TagA", keys="k1", properties={"color": "blue", "size": "5"})
     )
-    (received,) = receive("Normal", "Plain", 1)
+    (received,) = receive("Normal", "Plain", 1, FilterExpression("TagA"))
     sender.shutdown()
     assert received.message_id == sent.message_id
     assert (received.body, received.tag, list(received.keys)) == (b"n1", "TagA", ["k1"])
@@ -267,24 +270,32 @@ def refusals() -> Any:
     return seen
 
 
+def run(function: Callable[[], Any]) -> None:
+    outcome: dict[str, Any] = {"case": function.__name__}
+    started = time.monotonic()
+    try:
+        outcome |= {"ok": True, "seen": function()}
+    except BaseException:  # noqa: BLE001 - the test shows it
+        outcome |= {"ok": False, "seen": traceback.format_exc()[-1500:]}
+    outcome["seconds"] = round(time.monotonic() - started, 1)
+    print(json.dumps(outcome, default=str), flush=True)
+
+
 def main() -> None:
+    """All cases at once: most of their time is waiting."""
     wanted = sys.argv[3:]
-    for function in CASES:
-        if wanted and function.__name__ not in wanted:
-            continue
-        outcome: dict[str, Any] = {"case": function.__name__}
-        started = time.monotonic()
-        try:
-            outcome |= {"ok": True, "seen": function()}
-        except BaseException:  # noqa: BLE001 - the test shows it
-            outcome |= {"ok": False, "seen": traceback.format_exc()[-1500:]}
-        outcome["seconds"] = round(time.monotonic() - started, 1)
-        print(json.dumps(outcome, default=str), flush=True)
+    threads = [
+        threading.Thread(target=run, args=(function,))
+        for function in CASES
+        if not wanted or function.__name__ in wanted
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 if __name__ == "__main__":
     main()
     sys.stdout.flush()
-    import os
-
     os._exit(0)  # the client's own threads would hold the process

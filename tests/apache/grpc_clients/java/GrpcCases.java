@@ -1,0 +1,341 @@
+import java.io.PrintWriter;
+import java.io.StringWriter;
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Set;
+import java.util.TreeMap;
+import java.util.Map;
+import java.util.concurrent.CopyOnWriteArrayList;
+import org.apache.rocketmq.client.apis.ClientConfiguration;
+import org.apache.rocketmq.client.apis.ClientException;
+import org.apache.rocketmq.client.apis.ClientServiceProvider;
+import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
+import org.apache.rocketmq.client.apis.consumer.FilterExpression;
+import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
+import org.apache.rocketmq.client.apis.consumer.PushConsumer;
+import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
+import org.apache.rocketmq.client.apis.message.Message;
+import org.apache.rocketmq.client.apis.message.MessageBuilder;
+import org.apache.rocketmq.client.apis.message.MessageView;
+import org.apache.rocketmq.client.apis.producer.Producer;
+import org.apache.rocketmq.client.apis.producer.SendReceipt;
+import org.apache.rocketmq.client.apis.producer.Transaction;
+import org.apache.rocketmq.client.apis.producer.TransactionResolution;
+
+/**
+ * Cases of the official Java client 5.x: ENDPOINT PREFIX TLS [case ...]. The same as python_cases.py, with the same names,
+ * all at once; prints one JSON object per case.
+ */
+public final class GrpcCases {
+    interface Case {
+        Object run() throws Exception;
+    }
+
+    static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
+    static ClientConfiguration configuration;
+    static String prefix;
+
+    public static void main(String[] args) {
+        prefix = args[1];
+        configuration = ClientConfiguration.newBuilder()
+            .setEndpoints(args[0])
+            .enableSsl(Boolean.parseBoolean(args[2]))
+            .setRequestTimeout(Duration.ofSeconds(5))
+            .build();
+        Map<String, Case> cases = new java.util.LinkedHashMap<>();
+        cases.put("normal", GrpcCases::normal);
+        cases.put("filters", GrpcCases::filters);
+        cases.put("fifo", GrpcCases::fifo);
+        cases.put("delay", GrpcCases::delay);
+        cases.put("recall", GrpcCases::recall);
+        cases.put("transaction", GrpcCases::transaction);
+        cases.put("change_invisible_duration", GrpcCases::changeInvisibleDuration);
+        cases.put("push_with_retry", GrpcCases::pushWithRetry);
+        cases.put("dead_letters", GrpcCases::deadLetters);
+        cases.put("refusals", GrpcCases::refusals);
+        Set<String> wanted = new HashSet<>(Arrays.asList(args).subList(3, args.length));
+        List<Thread> running = new ArrayList<>();
+        for (Map.Entry<String, Case> entry : cases.entrySet()) {
+            if (wanted.isEmpty() || wanted.contains(entry.getKey())) {
+                Thread thread = new Thread(() -> run(entry.getKey(), entry.getValue()));
+                thread.start();
+                running.add(thread);
+            }
+        }
+        for (Thread thread : running) {
+            try {
+                thread.join();
+            } catch (InterruptedException error) {
+                throw new IllegalStateException(error);
+            }
+        }
+        Runtime.getRuntime().halt(0);
+    }
+
+    static void run(String name, Case work) {
+        long started = System.nanoTime();
+        boolean ok = true;
+        Object seen;
+        try {
+            seen = work.run();
+        } catch (Throwable error) {
+            ok = false;
+            StringWriter text = new StringWriter();
+            error.printStackTrace(new PrintWriter(text));
+            seen = text.toString();
+        }
+        System.out.printf("{\"case\": \"%s\", \"ok\": %s, \"seen\": \"%s\", \"seconds\": %.1f}%n",
+            name, ok, escaped(String.valueOf(seen)), (System.nanoTime() - started) / 1e9);
+        System.out.flush();
+    }
+
+    static String escaped(String text) {
+        return text.replace("\\", "\\\\").replace("\"", "'").replace("\n", "\\n").replace("\t", " ").replace("\r", "");
+    }
+
+    static void check(boolean holds, Object seen) {
+        if (!holds) {
+            throw new AssertionError(String.valueOf(seen));
+        }
+    }
+
+    static MessageBuilder message(String topic, String body) {
+        return PROVIDER.newMessageBuilder().setTopic(prefix + topic).setBody(body.getBytes(StandardCharsets.UTF_8));
+    }
+
+    static String body(MessageView view) {
+        ByteBuffer buffer = view.getBody();
+        byte[] bytes = new byte[buffer.remaining()];
+        buffer.get(bytes);
+        return new String(bytes, StandardCharsets.UTF_8);
+    }
+
+    static Producer producer(String... topics) throws ClientException {
+        String[] names = Arrays.stream(topics).map(topic -> prefix + topic).toArray(String[]::new);
+        return PROVIDER.newProducerBuilder().setClientConfiguration(configuration).setTopics(names).build();
+    }
+
+    static SimpleConsumer simple(String topic, String group, FilterExpression expression) throws ClientException {
+        return PROVIDER.newSimpleConsumerBuilder()
+            .setClientConfiguration(configuration)
+            .setConsumerGroup(prefix + group)
+            .setAwaitDuration(Duration.ofSeconds(5))
+            .setSubscriptionExpressions(Collections.singletonMap(prefix + topic, expression))
+            .build();
+    }
+
+    static List<MessageView> receive(String topic, String group, int count, FilterExpression expression)
+        throws Exception {
+        try (SimpleConsumer consumer = simple(topic, group, expression)) {
+            List<MessageView> found = new ArrayList<>();
+            long end = System.nanoTime() + 60_000_000_000L;
+            while (found.size() < count && System.nanoTime() < end) {
+                for (MessageView view : consumer.receive(16, Duration.ofSeconds(30))) {
+                    consumer.ack(view);
+                    // A broker may deliver twice, above all on a busy machine.
+                    if (found.stream().noneMatch(one -> one.getMessageId().equals(view.getMessageId()))) {
+                        found.add(view);
+                    }
+                }
+            }
+            check(found.size() == count, found);
+            return found;
+        }
+    }
+
+    static List<String> bodies(List<MessageView> views) {
+        List<String> bodies = new ArrayList<>();
+        for (MessageView view : views) {
+            bodies.add(body(view));
+        }
+        Collections.sort(bodies);
+        return bodies;
+    }
+
+    /** What a push consumer got; fails the first deliveries of each message. */
+    static final class Collector {
+        final List<String> got = new CopyOnWriteArrayList<>();
+        final PushConsumer consumer;
+
+        Collector(String topic, String group, String tag, int fail) throws ClientException {
+            consumer = PROVIDER.newPushConsumerBuilder()
+                .setClientConfiguration(configuration)
+                .setConsumerGroup(prefix + group)
+                .setSubscriptionExpressions(Collections.singletonMap(
+                    prefix + topic, new FilterExpression(tag, FilterExpressionType.TAG)))
+                .setMessageListener(view -> {
+                    got.add(body(view) + "#" + view.getDeliveryAttempt());
+                    return view.getDeliveryAttempt() <= fail ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
+                })
+                .build();
+        }
+
+        void await(int count) throws InterruptedException {
+            long end = System.nanoTime() + 60_000_000_000L;
+            while (got.size() < count && System.nanoTime() < end) {
+                Thread.sleep(20);
+            }
+            check(got.size() >= count, got);
+        }
+    }
+
+    static Object normal() throws Exception {
+        try (Producer producer = producer("Normal")) {
+            SendReceipt sent = producer.send(message("Normal", "n1").setTag("TagA").setKeys("k1", "k2")
+                .addProperty("color", "blue").build());
+            MessageView view = receive("Normal", "Plain", 1,
+                new FilterExpression("TagA", FilterExpressionType.TAG)).get(0);
+            check(view.getMessageId().equals(sent.getMessageId()), view);
+            check(body(view).equals("n1") && view.getTag().get().equals("TagA"), view);
+            check(view.getKeys().size() == 2 && view.getProperties().get("color").equals("blue"), view);
+            check(view.getDeliveryAttempt() == 1, view);
+            return sent.getMessageId();
+        }
+    }
+
+    static Object filters() throws Exception {
+        try (Producer producer = producer("Normal")) {
+            for (int number = 0; number < 6; number++) {
+                producer.send(message("Normal", "f" + number).setTag(number % 2 == 0 ? "Even" : "Odd")
+                    .addProperty("number", String.valueOf(number)).build());
+            }
+            List<String> byTag = bodies(receive("Normal", "ByTag", 3,
+                new FilterExpression("Even", FilterExpressionType.TAG)));
+            check(byTag.equals(Arrays.asList("f0", "f2", "f4")), byTag);
+            List<String> bySql = bodies(receive("Normal", "BySql", 3,
+                new FilterExpression("number BETWEEN 2 AND 4", FilterExpressionType.SQL92)));
+            check(bySql.equals(Arrays.asList("f2", "f3", "f4")), bySql);
+            return bySql;
+        }
+    }
+
+    static Object fifo() throws Exception {
+        Collector collector = new Collector("Fifo", "Orderly", "*", 0);
+        List<String> expected = new ArrayList<>();
+        try (Producer producer = producer("Fifo")) {
+            for (int number = 0; number < 8; number++) {
+                producer.send(message("Fifo", "o" + number).setMessageGroup("one").build());
+                expected.add("o" + number + "#1");
+            }
+            collector.await(8);
+        }
+        collector.consumer.close();
+        check(collector.got.equals(expected), collector.got);
+        return collector.got;
+    }
+
+    static Object delay() throws Exception {
+        try (Producer producer = producer("Delay")) {
+            long due = System.currentTimeMillis() + 4000;
+            producer.send(message("Delay", "later").setDeliveryTimestamp(due).build());
+            receive("Delay", "Waiting", 1, FilterExpression.SUB_ALL);
+            long late = System.currentTimeMillis() - due;
+            check(late >= -1100 && late < 15_000, late);
+            return late;
+        }
+    }
+
+    static Object recall() throws Exception {
+        try (Producer producer = producer("Delay")) {
+            SendReceipt sent = producer.send(message("Delay", "never")
+                .setDeliveryTimestamp(System.currentTimeMillis() + 60_000).build());
+            return producer.recallMessage(prefix + "Delay", sent.getRecallHandle()).getMessageId();
+        }
+    }
+
+    static Object transaction() throws Exception {
+        List<String> asked = new CopyOnWriteArrayList<>();
+        try (Producer producer = PROVIDER.newProducerBuilder().setClientConfiguration(configuration)
+            .setTopics(prefix + "Trans")
+            .setTransactionChecker(view -> {
+                asked.add(body(view));
+                return body(view).equals("gone") ? TransactionResolution.ROLLBACK : TransactionResolution.COMMIT;
+            }).build()) {
+            for (String name : Arrays.asList("committed", "gone", "checked")) {
+                Transaction transaction = producer.beginTransaction();
+                producer.send(message("Trans", name).build(), transaction);
+                if (name.equals("committed")) {
+                    transaction.commit();
+                } else if (name.equals("gone")) {
+                    transaction.rollback();
+                }
+            }
+            List<String> found = bodies(receive("Trans", "Transacted", 2, FilterExpression.SUB_ALL));
+            check(found.equals(Arrays.asList("checked", "committed")), found);
+            check(asked.contains("checked"), asked);
+            return asked;
+        }
+    }
+
+    static Object changeInvisibleDuration() throws Exception {
+        try (Producer producer = producer("Normal");
+             SimpleConsumer consumer = simple("Normal", "Changing",
+                 new FilterExpression("Change", FilterExpressionType.TAG))) {
+            consumer.receive(16, Duration.ofSeconds(15));
+            producer.send(message("Normal", "twice").setTag("Change").build());
+            List<Integer> attempts = new ArrayList<>();
+            long end = System.nanoTime() + 60_000_000_000L;
+            while (attempts.size() < 2 && System.nanoTime() < end) {
+                for (MessageView view : consumer.receive(16, Duration.ofSeconds(30))) {
+                    attempts.add(view.getDeliveryAttempt());
+                    if (attempts.size() == 1) {
+                        consumer.changeInvisibleDuration(view, Duration.ofSeconds(1));
+                    } else {
+                        consumer.ack(view);
+                    }
+                }
+            }
+            check(attempts.equals(Arrays.asList(1, 2)), attempts);
+            return attempts;
+        }
+    }
+
+    static Object pushWithRetry() throws Exception {
+        Collector collector = new Collector("Normal", "Retrying", "Retry", 1);
+        try (Producer producer = producer("Normal")) {
+            for (int number = 0; number < 3; number++) {
+                producer.send(message("Normal", "r" + number).setTag("Retry").build());
+            }
+            collector.await(6);
+        }
+        collector.consumer.close();
+        List<String> got = new ArrayList<>(collector.got);
+        Collections.sort(got);
+        check(got.equals(Arrays.asList("r0#1", "r0#2", "r1#1", "r1#2", "r2#1", "r2#2")), got);
+        return got;
+    }
+
+    static Object deadLetters() throws Exception {
+        Collector collector = new Collector("Normal", "Short", "Dead", 99);
+        try (Producer producer = producer("Normal")) {
+            producer.send(message("Normal", "hopeless").setTag("Dead").build());
+            collector.await(2);
+            Thread.sleep(6000);
+        }
+        collector.consumer.close();
+        check(collector.got.equals(Arrays.asList("hopeless#1", "hopeless#2")), collector.got);
+        return collector.got;
+    }
+
+    static Object refusals() throws Exception {
+        Map<String, String> seen = new TreeMap<>();
+        try (Producer producer = producer("Normal")) {
+            for (Message wrong : Arrays.asList(message("Unknown", "x").build(),
+                message("Normal", "x").setMessageGroup("g").build())) {
+                try {
+                    producer.send(wrong);
+                } catch (Exception error) {
+                    seen.put(wrong.getTopic() + wrong.getMessageGroup(), error.getClass().getSimpleName());
+                }
+            }
+        }
+        check(seen.size() == 2, seen);
+        return seen;
+    }
+}
