@@ -84,8 +84,7 @@ def run_cases(client: str, endpoint: str, prefix: str, workdir: Path) -> list[di
         command,
         cwd=workdir,
         timeout=CASES_TIMEOUT_S,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"case"')]

@@ -1,0 +1,148 @@
+"""Parts of the proxy that need neither a broker nor a connection."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orbitmq.errors import ConfigError
+from orbitmq.proxy.checks import RESERVED_PROPERTIES, check_group, check_message, check_topic
+from orbitmq.proxy.config import ProxyConfig, read_proxy_config
+from orbitmq.proxy.handles import parse_handle
+from orbitmq.proxy.http2.frames import H2Error
+from orbitmq.proxy.http2.proxy_protocol import ProxyHeader, read_proxy_header
+from orbitmq.proxy.messages import kind_of, stored_properties, sys_flag_of
+from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
+from orbitmq.proxy.sending import jump_hash
+from orbitmq.proxy.statuses import Refused, common_status, status
+
+
+@pytest.mark.parametrize(
+    ("group", "queue"),
+    [
+        ("g1", 6),
+        ("g2", 4),
+        ("a", 0),
+        ("b", 5),
+        ("order-1", 3),
+        ("order-2", 2),
+        ("user-77", 2),
+        ("zzzzzz", 3),
+        ("äö", 7),
+    ],
+)
+def test_message_group_goes_to_the_queue_apache_chose(group: str, queue: int) -> None:
+    assert jump_hash(group, 8) == queue
+
+
+def test_handle_is_read_and_written_alike() -> None:
+    text = "0 1794815086618 15000 3 0 broker-a 0 5 46315"
+    handle = parse_handle(text)
+    assert handle.text == text
+    assert handle.extra_info == text.rpartition(" ")[0]
+    assert handle.visible_ms == 1794815101618
+    assert handle.changed(1794815090000, 20000, 6).text == "5 1794815090000 20000 6 0 broker-a 0 5 46315"
+    assert parse_handle("0 1 2 3 1 b 0 0").real_topic("T", "G") == "%RETRY%G_T"
+    assert parse_handle("0 1 2 3 2 b 0 0").real_topic("T", "G") == "%RETRY%G+T"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "garbage", "a b c d e f g h", "1 2 3 4 0 b 0 " + "9" * 30, "1 2 3 4 0 b 0 0 x"]
+)
+def test_broken_handle_is_refused(text: str) -> None:
+    with pytest.raises(Refused) as refused:
+        parse_handle(text)
+    assert refused.value.code == pb.INTERNAL_SERVER_ERROR
+
+
+def test_names_of_topics_and_groups_are_checked() -> None:
+    assert check_topic("T" * 127)
+    for topic in ("", "   ", "T" * 128, "a b", "TBW102", "rmq_sys_x"):
+        with pytest.raises(Refused) as refused:
+            check_topic(topic)
+        assert refused.value.code == pb.ILLEGAL_TOPIC
+    assert check_group("g" * 255)
+    for group in ("", "g" * 256, "a b", "CID_RMQ_SYS_X"):
+        with pytest.raises(Refused) as refused:
+            check_group(group)
+        assert refused.value.code == pb.ILLEGAL_CONSUMER_GROUP
+
+
+def _message(**settings: object) -> pb.Message:
+    message = pb.Message(topic=pb.Resource(name="T"), body=b"x")
+    message.system_properties.message_id = "id"
+    for name, value in settings.items():
+        setattr(message.system_properties, name, value)
+    return message
+
+
+def test_all_reserved_properties_are_refused() -> None:
+    assert len(RESERVED_PROPERTIES) == 54
+    for name in RESERVED_PROPERTIES:
+        message = _message()
+        message.user_properties[name] = "v"
+        with pytest.raises(Refused) as refused:
+            check_message(ProxyConfig(), message, 0)
+        assert refused.value.code == pb.ILLEGAL_MESSAGE_PROPERTY_KEY
+
+
+def test_sizes_at_their_limits_pass_and_beyond_are_refused() -> None:
+    config = ProxyConfig()
+    check_message(config, _message(message_group="g" * 63), 0)
+    with pytest.raises(Refused):
+        check_message(config, _message(message_group="g" * 64), 0)
+    message = _message()
+    message.body = bytes(config.body_bytes_max)
+    check_message(config, message, 0)
+    message.body += b"x"
+    with pytest.raises(Refused) as refused:
+        check_message(config, message, 0)
+    assert refused.value.code == pb.MESSAGE_BODY_TOO_LARGE
+
+
+def test_type_of_a_message_follows_its_properties() -> None:
+    def kind(message: pb.Message) -> pb.MessageType:
+        return kind_of(stored_properties(message, "T", peer="1.2.3.4:5"))
+
+    assert kind(_message()) == pb.NORMAL
+    assert kind(_message(message_group="g")) == pb.FIFO
+    assert kind(_message(message_type=pb.TRANSACTION)) == pb.TRANSACTION
+    delayed = _message()
+    delayed.system_properties.delivery_timestamp.seconds = 5
+    assert kind(delayed) == pb.DELAY
+    assert stored_properties(delayed, "T", peer="1.2.3.4:5")["__BORNHOST"] == "1.2.3.4"
+    assert sys_flag_of(_message(body_encoding=pb.GZIP, message_type=pb.TRANSACTION)) == 5
+
+
+def test_common_status_says_when_entries_differ() -> None:
+    assert common_status([status(pb.OK), status(pb.OK)]).code == pb.OK
+    assert common_status([status(pb.OK), status(pb.FORBIDDEN)]).code == pb.MULTIPLE_RESULTS
+
+
+def test_config_of_apache_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "rmq-proxy.json"
+    file.write_text(
+        json.dumps({"grpcServerPort": 9, "enableBatchAck": True, "heartbeatSyncerTopicName": "x"})
+    )
+    config, unknown = read_proxy_config(str(file), {"grpcServerPort": "10"})
+    assert (config.port, config.batch_ack, unknown) == (10, True, ["heartbeatSyncerTopicName"])
+    file.write_text('{"grpcServerPort": 70000}')
+    with pytest.raises(ConfigError, match="grpcServerPort"):
+        read_proxy_config(str(file))
+    file.write_text("[]")
+    with pytest.raises(ConfigError):
+        read_proxy_config(str(file))
+
+
+def test_proxy_header_names_the_client() -> None:
+    line = b"PROXY TCP4 192.0.2.1 192.0.2.2 56324 443\r\n"
+    assert read_proxy_header(line + b"PRI") == (len(line), "192.0.2.1:56324")
+    for end in range(1, len(line)):
+        assert read_proxy_header(line[:end]) is ProxyHeader.INCOMPLETE
+    assert read_proxy_header(b"PRI * HTTP/2.0") is ProxyHeader.ABSENT
+    binary = b"\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c" + bytes([192, 0, 2, 1, 192, 0, 2, 2, 0xDC, 4, 1, 0xBB])
+    assert read_proxy_header(binary) == (28, "192.0.2.1:56324")
+    with pytest.raises(H2Error):
+        read_proxy_header(b"PROXY " + b"x" * 200)
