@@ -72,7 +72,7 @@ async def _servers(
         ]
         read = read_broker_settings(None, texts)
         config, _ = read_proxy_config(None, {"grpcServerPort": "0", "bindAddress": "127.0.0.1", **proxy})
-        make = functools.partial(Broker, read.config, read.store_config, kept_options=read.kept)
+        make = functools.partial(Broker, read.config, read.store_config, more=read.more)
         async with broker_and_proxy(make, config) as both:
             assert both.proxy is not None
             yield name_server.address, both.broker.address, both.proxy.address, both.proxy
