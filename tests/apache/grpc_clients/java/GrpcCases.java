@@ -316,7 +316,7 @@ public final class GrpcCases {
         try (Producer producer = producer("Normal")) {
             producer.send(message("Normal", "hopeless").setTag("Dead").build());
             collector.await(2);
-            Thread.sleep(6000);
+            Thread.sleep(12_000);
         }
         collector.consumer.close();
         check(collector.got.equals(Arrays.asList("hopeless#1", "hopeless#2")), collector.got);
