@@ -16,6 +16,8 @@ from tests.apache.proxy_stack import BROKER_OPTIONS, create_golden_names
 from tests.proxy.golden import GOLDEN, SERVICE, GoldenPlayer, TelemetryStream, differences, metadata
 from tests.proxy.local import LocalStack, local_stack
 
+from orbitmq.auth.model import User
+from orbitmq.model.topic import TopicConfig
 from orbitmq.proxy.http2.frames import PREFACE, frame, settings_frame
 from orbitmq.proxy.http2.hpack import literal
 from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
@@ -278,3 +280,31 @@ def test_many_calls_at_once_with_large_bodies_respect_both_windows(stack: LocalS
                 if one.body == body:
                     got.add(one.system_properties.message_id)
         stream.close()
+
+
+def test_signed_calls_are_judged_as_by_apache(tmp_path: Path) -> None:
+    settings = {
+        "authenticationEnabled": True,
+        "authorizationEnabled": True,
+        "initAuthenticationUser": '{"username":"admin","password":"secret12"}',
+        "innerClientAuthenticationCredentials": '{"accessKey":"admin","secretKey":"secret12"}',
+    }
+    with local_stack(tmp_path, **settings) as stack:
+
+        async def prepare() -> None:
+            stack.inside.security.table.store_user(User("bob", "secret34"))
+            stack.inside.topics.update(TopicConfig(topic_name="AuthT"))
+
+        stack.loop.run(prepare())
+        request = pb.QueryRouteRequest(topic=pb.Resource(name="AuthT"))
+        with grpc.insecure_channel(stack.endpoint) as channel:
+            call = channel.unary_unary(
+                SERVICE + "QueryRoute",
+                pb.QueryRouteRequest.SerializeToString,
+                pb.QueryRouteResponse.FromString,
+            )
+            for exchange in GOLDEN["signed"]:
+                given = [tuple(line.split(": ", 1)) for line in exchange["metadata"]]
+                answer = call(request, metadata=given, timeout=10)
+                seen = {"code": pb.Code.Name(answer.status.code), "message": answer.status.message}
+                assert seen == exchange["status"], exchange["label"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orbitmq.broker.broker import Broker
-from orbitmq.cli.local_proxy import broker_and_proxy
+from orbitmq.cli.local_proxy import BrokerAndProxy, broker_and_proxy
 from orbitmq.cli.servers import read_broker_settings, read_config
 from orbitmq.client.sync import LoopThread
 from orbitmq.namesrv.config import NameServerConfig
@@ -27,6 +27,7 @@ class LocalStack:
     broker: str
     endpoint: str
     proxy: Proxy
+    inside: Broker
     loop: LoopThread
 
 
@@ -38,9 +39,10 @@ def local_stack(
     loop = LoopThread()
     servers = _servers(directory, proxy or {}, settings)
     try:
-        name_server, broker, endpoint, running = loop.run(anext(servers))
+        name_server, broker, both = loop.run(anext(servers))
         try:
-            yield LocalStack(name_server, broker, endpoint, running, loop)
+            assert both.proxy is not None
+            yield LocalStack(name_server, broker, both.proxy.address, both.proxy, both.broker, loop)
         finally:
             loop.run(servers.aclose())
     finally:
@@ -49,7 +51,7 @@ def local_stack(
 
 async def _servers(
     directory: Path, proxy: dict[str, str], settings: dict[str, Any]
-) -> AsyncGenerator[tuple[str, str, str, Proxy], None]:
+) -> AsyncGenerator[tuple[str, str, BrokerAndProxy], None]:
     name_server_config, _, _ = read_config(
         NameServerConfig,
         None,
@@ -74,5 +76,4 @@ async def _servers(
         config, _ = read_proxy_config(None, {"grpcServerPort": "0", "bindAddress": "127.0.0.1", **proxy})
         make = functools.partial(Broker, read.config, read.store_config, more=read.more)
         async with broker_and_proxy(make, config) as both:
-            assert both.proxy is not None
-            yield name_server.address, both.broker.address, both.proxy.address, both.proxy
+            yield name_server.address, both.broker.address, both

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
@@ -44,17 +45,36 @@ async def broker_and_proxy(
         if config is None:
             yield BrokerAndProxy(running, None)
             return
+        from orbitmq.proxy.access import SignedCalls
         from orbitmq.proxy.brokers import LocalBroker
         from orbitmq.proxy.server import Proxy
 
         local = LocalBroker(running.config.broker_name, running.address, running.local_connection)
-        known = config.name_servers or running.config.name_servers
+        control = running.security.control
         proxy = Proxy(
-            dataclasses.replace(config, name_servers=known, cluster_name=running.config.cluster_name),
+            dataclasses.replace(
+                config,
+                name_servers=config.name_servers or running.config.name_servers,
+                cluster_name=running.config.cluster_name,
+                inner_credentials=_inner_credentials(running, config),
+            ),
             local=local,
+            access=None if control is None else SignedCalls(control),
         )
         async with proxy:
             yield BrokerAndProxy(running, proxy)
+
+
+def _inner_credentials(broker: Broker, config: ProxyConfig) -> str:
+    """What the proxy signs its own calls with, where the broker asks for signatures. Raises ``ConfigError``."""
+    if broker.security.guard is None or config.inner_credentials:
+        return config.inner_credentials
+    inner = broker.security.config.inner_user
+    if inner is None:
+        raise ConfigError(
+            "a proxy inside a broker with access control needs innerClientAuthenticationCredentials for its own calls"
+        )
+    return json.dumps({"accessKey": inner.name, "secretKey": inner.secret})
 
 
 def proxy_text(proxy: Proxy | None) -> str:
