@@ -283,7 +283,7 @@ def test_many_calls_at_once_with_large_bodies_respect_both_windows(stack: LocalS
 
 
 def test_signed_calls_are_judged_as_by_apache(tmp_path: Path) -> None:
-    settings = {
+    settings: dict[str, Any] = {
         "authenticationEnabled": True,
         "authorizationEnabled": True,
         "initAuthenticationUser": '{"username":"admin","password":"secret12"}',
