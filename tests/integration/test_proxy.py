@@ -255,6 +255,7 @@ def test_ten_thousand_mutated_calls_and_connections_are_answered_or_refused(stac
     _check_alive(stack)
 
 
+@pytest.mark.soak
 def test_many_calls_at_once_with_large_bodies_respect_both_windows(stack: LocalStack) -> None:
     with grpc.insecure_channel(stack.endpoint) as channel:
         stream = _consumer(channel, "large", "GNormalC", pb.SIMPLE_CONSUMER)

@@ -73,7 +73,6 @@ LONG_FILES: Final[Mapping[str, str]] = {}
 LONG_FUNCTIONS: Final[Mapping[str, str]] = {}
 MANY_PARAMETERS: Final[Mapping[str, str]] = {
     "src/orbitmq/cli/broker_server.py:broker_command": "click gives a command one parameter per option",
-    "src/orbitmq/cli/up.py:up_command": "click gives a command one parameter per option",
     "src/orbitmq/runtime/options.py:option": "a declaration: each parameter is one word about the option",
     "src/orbitmq/wire/frame.py:_encode": "the one writer of both header forms; an object per frame would cost more",
 }
