@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +15,6 @@ __all__ = ["CLIENTS", "failures", "run_cases"]
 
 HERE: Final = Path(__file__).parent
 PYTHON_CLIENT: Final = "rocketmq-python-client==5.1.2"
-NODE_CLIENT: Final = "rocketmq-client-nodejs@1.0.8"
 JAVA_CLIENT: Final = "grpc-5.2.0"
 CASES_TIMEOUT_S: Final = 240
 
@@ -43,37 +41,9 @@ def _java(endpoint: str, prefix: str) -> list[str]:
     return ["java", *options, "-cp", f"{classes}:{library}/*", "GrpcCases", endpoint, prefix, "true"]
 
 
-def _go(endpoint: str, prefix: str) -> list[str]:
-    sources = sorted((HERE / "go").iterdir())
-
-    def build_into(target: Path) -> None:
-        command = ["go", "build", "-mod=readonly", "-buildvcs=false", "-o", str(target / "cases"), "."]
-        run_tool(command, HERE / "go")
-
-    return [
-        str(build_product("grpc-go", source_digest(sources), build_into) / "cases"),
-        endpoint,
-        prefix,
-        "true",
-    ]
-
-
-def _node(endpoint: str, prefix: str) -> list[str]:
-    script = HERE / "node" / "cases.js"
-
-    def install(target: Path) -> None:
-        shutil.copy(script, target / "cases.js")
-        run_tool(["npm", "install", "--silent", "--no-fund", "--no-audit", NODE_CLIENT], target)
-
-    home = build_product("grpc-node", NODE_CLIENT + source_digest([script]), install)
-    return ["node", str(home / "cases.js"), endpoint, prefix]
-
-
 CLIENTS: Final[dict[str, Callable[[str, str], list[str]]]] = {
     "python": _python,
     "java": _java,
-    "go": _go,
-    "node": _node,
 }
 
 
