@@ -74,7 +74,9 @@ async def until(condition: Callable[[], Any], what: str) -> None:
 async def fill(name_server: str) -> tuple[Seeds, list[PushConsumer]]:
     """Messages of every kind; two members whose subscriptions differ stay online."""
     seeds = Seeds()
-    async with Producer("shop", name_server, check=lambda _: TransactionState.ROLLBACK) as producer:
+    async with Producer(
+        "shop", name_server, check=lambda _: TransactionState.ROLLBACK, send_timeout_s=30.0
+    ) as producer:
         for number in range(60):
             body = f'{{"order": {number}, "customer": "c-{number % 7}", "password": "s3cret"}}'
             tag = "paid" if number % 2 else "new"
