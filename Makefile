@@ -54,12 +54,15 @@ bench: setup  ## the benchmarks, beside Apache RocketMQ where Java is present
 docs: setup  ## the documents as a site
 	@$(BIN)/python scripts/build_docs.py
 
+# Every extra but `fast`: the kernel is built from kernel/, not fetched.
+LOCKED_EXTRAS := console decode dev failover lake otel proxy spark
+
 lock:  ## renew requirements/dev.txt (all hashes, no index address)
 	@$(PYTHON) -m venv --clear build/lock
 	@build/lock/bin/pip install --quiet --disable-pip-version-check uv
 	@UV_NATIVE_TLS=1 build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --upgrade \
 		--strip-extras --generate-hashes --custom-compile-command "make lock" \
-		--all-extras --output-file requirements/dev.txt pyproject.toml
+		$(addprefix --extra ,$(LOCKED_EXTRAS)) --output-file requirements/dev.txt pyproject.toml
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist
