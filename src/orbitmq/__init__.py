@@ -78,7 +78,6 @@ def __getattr__(name: str) -> object:
 
     if name == "sync":
         return importlib.import_module("orbitmq.sync")
-    client = importlib.import_module("orbitmq.client")
-    if name in client.__all__:
-        return getattr(client, name)
-    raise AttributeError(f"module 'orbitmq' has no attribute {name!r}")
+    if name not in __all__:  # also a submodule's name: the import system looks here before it loads one
+        raise AttributeError(f"module 'orbitmq' has no attribute {name!r}")
+    return getattr(importlib.import_module("orbitmq.client"), name)

@@ -323,9 +323,9 @@ def test_ready_line_of_a_server_says_where_its_metrics_are(command: str, metric:
         "metricsExporterType": "PROM",
         "metricsPromExporterPort": "0",
         "metricsLabel": "zone:north",
-        "kvConfigPath": str(tmp_path / "kv.json"),
-        "storePathRootDir": str(tmp_path / "store"),
     }
+    place = "kvConfigPath" if command == "namesrv" else "storePathRootDir"
+    settings[place] = str(tmp_path / "place")
     arguments = [part for key, text in settings.items() for part in ("--set", f"{key}={text}")]
     with subprocess.Popen(
         [sys.executable, "-m", "orbitmq.cli.main", command, *arguments, "--log-file", str(tmp_path / "log")],
@@ -335,7 +335,7 @@ def test_ready_line_of_a_server_says_where_its_metrics_are(command: str, metric:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            found = re.search(r"ready.*, metrics (http://\S+)$", line)
+            found = re.search(r"ready.*, metrics (http://\S+/metrics)", line)
             assert found, line
             assert re.search(rf'^{metric}{{zone="north",.*}} ', read(found.group(1)), re.MULTILINE)
             process.terminate()

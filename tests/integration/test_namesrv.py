@@ -517,7 +517,7 @@ async def test_several_name_servers_know_nothing_of_each_other() -> None:
 async def test_port_taken_is_an_os_error_and_leaves_nothing_open() -> None:
     async with NameServer(config()) as server:
         second = NameServer(config(listen_port=server.port))
-        with pytest.raises(OSError, match="ddress already in use"):
+        with pytest.raises(OSError, match="is in use"):
             await second.start()
         await second.stop()
 

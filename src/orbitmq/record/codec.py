@@ -15,9 +15,9 @@ from zlib import crc32
 
 import msgspec
 
-from orbitmq import kernel
 from orbitmq.codes import COMPRESSION_MASK, SysFlag
 from orbitmq.errors import RecordError
+from orbitmq.kernel import encode_record as kernel_encode_record
 from orbitmq.kernel import record_values
 from orbitmq.record.compression import decompress_body
 from orbitmq.record.ids import offset_message_id
@@ -150,7 +150,7 @@ def encode_record(
     Raises ``RecordError`` for a missing body, an empty or too long topic, properties beyond 32,767 bytes, a host
     that is not 8 or 20 bytes long, and numbers that do not fit their field.
     """
-    return kernel.encode_record(_fields(message), queue_offset, log_offset, store_timestamp_ms, store_host)
+    return kernel_encode_record(_fields(message), queue_offset, log_offset, store_timestamp_ms, store_host)
 
 
 def _fields(message: Encodable) -> tuple[str, int, bytes, bytes, int, bytes, int, int, int, int]:

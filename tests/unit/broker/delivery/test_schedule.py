@@ -286,8 +286,7 @@ def test_a_delay_is_kept_with_filter_extensions(tmp_path: Path, extensions_lost:
         return store
 
     store = opened()
-    sent = message("T")
-    sent.properties = encode_properties({"DELAY": "2"})
+    sent = message("T")._replace(properties=encode_properties({"DELAY": "2"}))
     door(store, clock).put(sent)
     if extensions_lost:
         store.close()
