@@ -478,15 +478,21 @@ class MessageStore:
         return -1 if unit is None else unit[0]
 
     def units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[tuple[int, int, int]]:
-        """(log offset, record size, tag code) of messages, for tools and the schedule service. With
-        ``enableConsumeQueueExt`` the code comes from the extension; its address where that is gone."""
+        """(log offset, record size, tag code) of messages as they stand in the queue: with ``enableConsumeQueueExt``
+        the last is the address of an extension."""
+        return list(UNIT.iter_unpack(self.unit_bytes(topic, queue_id, queue_offset, count)))
+
+    def units_with_codes(
+        self, topic: str, queue_id: int, queue_offset: int, count: int
+    ) -> list[tuple[int, int, int]]:
+        """The same with the code or due time that an extension holds; its address where the extension is gone."""
         data = self.unit_bytes(topic, queue_id, queue_offset, count)
         if data and self._queues.extensions is not None:
             data = self._queues.extensions.with_tag_codes(self._by_key[topic, queue_id], data)
         return list(UNIT.iter_unpack(data))
 
     def unit_bytes(self, topic: str, queue_id: int, queue_offset: int, count: int) -> bytes:
-        """The same as they stand in the queue's file, whole units only."""
+        """Units as bytes, whole ones only."""
         queue = self._by_key.get((topic, queue_id))
         if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
             return b""

@@ -205,7 +205,7 @@ class Schedule:
         """
         self._heads.discard(level - 1)
         cursor = self._corrected(level, self._cursors.get(level, 0))
-        units = self._store.units(SCHEDULE_TOPIC, level - 1, cursor, _PORTION)
+        units = self._store.units_with_codes(SCHEDULE_TOPIC, level - 1, cursor, _PORTION)
         if not units:
             if level in self._cursors or cursor:
                 self._cursors[level] = cursor
