@@ -117,3 +117,23 @@ def test_processes_with_one_that_cannot_start_all_stop(tmp_path: Path) -> None:
         assert parent.wait(DEADLINE_S) == 1
         assert parent.stderr is not None
         assert "shard-1 did not start" in parent.stderr.read()
+
+
+def test_up_with_two_brokers_prints_both_and_stops_both(tmp_path: Path) -> None:
+    command = [*COMMAND, "up", "--data", str(tmp_path / "data"), "--brokers", "2", "--no-console"]
+    command += ["--port", "0", "--broker-port", "0", "--metrics-port", "0", "--proxy-port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            lines = [process.stdout.readline() for _ in range(6)]
+            found = dict(re.findall(r"^  (name server|broker) +(\S+)$", "".join(lines), re.MULTILINE))
+            assert sum(line.startswith("  broker ") for line in lines) == 2
+            with sync.Producer("senders", found["name server"]) as producer:
+                used = {producer.send(Message("Spread", f"{n}")).queue.broker_name for n in range(16)}
+            assert len(used) == 2
+            [child] = children_of(process.pid)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(DEADLINE_S) == 0
+            assert not is_alive(child)
+        finally:
+            process.kill()

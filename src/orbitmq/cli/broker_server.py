@@ -90,7 +90,7 @@ def broker_command(
     if processes > 1:
         arguments = [part for override in overrides for part in ("--set", override)]
         arguments += ["--log-level", log_level]
-        _run_processes(broker_children(processes, settings, arguments, config_file, log_file))
+        _run_processes(broker_children(range(processes), settings, arguments, config_file, log_file))
         return
     # Requests make few reference cycles and many short-lived objects; the default threshold would walk
     # the young generation a thousand times a second under load.

@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +32,7 @@ PORT_STEP: Final = 10
 READY_WITHIN_S: Final = 120.0
 """A store that was not closed in order is recovered before the ready line."""
 STABLE_AFTER_S: Final = 60.0
+_ADDRESS: Final = re.compile(r"address ([^\s,]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,12 @@ class Supervisor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._stop()
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Those the children named in their ready lines."""
+        found = (_ADDRESS.search(line) for line in self.ready_lines)
+        return tuple(match[1] for match in found if match)
 
     @property
     def process_ids(self) -> dict[str, int]:
@@ -154,21 +162,21 @@ class Supervisor:
 
 
 def broker_children(
-    count: int,
+    numbers: Iterable[int],
     settings: BrokerSettings,
     arguments: Sequence[str],
     config_file: str | None = None,
     log_file: str | None = None,
 ) -> list[Child]:
-    """``count`` brokers that differ from the given configuration in name, store and ports.
+    """Brokers that differ from the given configuration in name, store and ports.
 
-    The n-th has the name ``<brokerName>-<n>``, the store ``<storePathRootDir>/<name>`` and ports ``PORT_STEP`` apart.
+    Number n has the name ``<brokerName>-<n>``, the store ``<storePathRootDir>/<name>`` and ports ``PORT_STEP`` apart.
     Options changed by request are kept in a copy of the configuration file for each; a newer file replaces the copy.
     """
     config, store_config = settings.config, settings.store_config
     root = Path(store_config.root)
     children = []
-    for number in range(count):
+    for number in numbers:
         name = f"{config.broker_name}-{number}"
         own = {"brokerName": name, "storePathRootDir": str(root / name)}
         if store_config.commit_log_path:

@@ -18,6 +18,7 @@ import click
 
 from orbitmq.cli.local_proxy import broker_and_proxy
 from orbitmq.cli.servers import fail, logging_options, read_broker_settings, read_config, run_server
+from orbitmq.cli.supervisor import Supervisor, broker_children
 from orbitmq.errors import ConfigError
 from orbitmq.kernel import NAME as KERNEL
 from orbitmq.runtime.logs import configure_logging
@@ -36,7 +37,7 @@ _PROXY_PORT: Final = 8081
 @dataclass(frozen=True, slots=True)
 class _Running:
     name_server: str
-    broker: str
+    brokers: tuple[str, ...]
     proxy: str
     """Address of gRPC; empty without the extra it needs."""
     metrics: tuple[str, ...]
@@ -85,6 +86,13 @@ class _Running:
     "--proxy-port",
     type=click.IntRange(0, 65_535),
     help=f"Port of gRPC for 5.x clients; 0 is any free one, as is nothing given while {_PROXY_PORT} is taken.",
+)
+@click.option(
+    "--brokers",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Broker groups; those after the first have a process each.",
 )
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Set one broker option.")
 @logging_options
@@ -150,10 +158,21 @@ def up_command(
                 proxy = "" if both.proxy is None else both.proxy.address
                 metrics = tuple(part.metrics.address for part in (broker, name_server) if part.metrics)
                 stored = _stored_count(broker)
-                async with _console(name_server.address, data, console_port, given["no_console"]) as console:
-                    yield _Running(
-                        name_server.address, broker.address, proxy, metrics, data, log, stored, console
-                    )
+                others = dataclasses.replace(
+                    read, store_config=dataclasses.replace(store_config, root=str(data / "brokers"))
+                )
+                children = broker_children(
+                    range(1, given["brokers"]),
+                    others,
+                    [*(part for one in settings for part in ("--set", one)), "-n", known],
+                    log_file=str(log),
+                )
+                async with (
+                    Supervisor(children) as more,
+                    _console(name_server.address, data, console_port, given["no_console"]) as console,
+                ):
+                    addresses = (broker.address, *more.addresses)
+                    yield _Running(name_server.address, addresses, proxy, metrics, data, log, stored, console)
         click.echo("orbitmq stopped; the data stays")
 
     run_server(servers, _ready)
@@ -237,13 +256,13 @@ def _ready(running: _Running) -> str:
     admin = f"  {orbitmq} admin clusterList -n {running.name_server}\n" if _has_admin() else ""
     watch = f"  curl http://{running.metrics[0]}/metrics" if running.metrics else ""
     proxy = f"  gRPC         {running.proxy} (clients of 5.x)\n" if running.proxy else ""
+    brokers = "".join(f"  broker       {address}\n" for address in running.brokers)
     metrics = "".join(f"  metrics      http://{address}/metrics\n" for address in running.metrics)
     return f"""\
 orbitmq is ready, {KERNEL} kernel (Ctrl-C stops it)
   console      {running.console}
   name server  {running.name_server}
-  broker       {running.broker}
-{proxy}{metrics}  data         {running.data} ({kept}; log in {running.log})
+{brokers}{proxy}{metrics}  data         {running.data} ({kept}; log in {running.log})
 Give any RocketMQ client namesrvAddr={running.name_server}; topics are created by the first send.
 Try next, in another terminal:
   {shlex.quote(str(python))} examples/quickstart.py {running.name_server}
