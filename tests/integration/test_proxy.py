@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import pytest
 from tests.apache.proxy_stack import BROKER_OPTIONS, create_golden_names
+from tests.apache.servers import create_topic
 from tests.proxy.golden import GOLDEN, SERVICE, GoldenPlayer, TelemetryStream, differences, metadata
 from tests.proxy.local import LocalStack, local_stack
 
@@ -253,6 +254,49 @@ def test_ten_thousand_mutated_calls_and_connections_are_answered_or_refused(stac
     _check_calls(stack, 6000, 3)
     _check_connections(stack, 4000, 4)
     _check_alive(stack)
+
+
+def test_transaction_asked_about_twice_and_answered_twice_is_delivered_once(stack: LocalStack) -> None:
+    topic = "TransOnce"
+    create_topic(
+        stack.name_server, stack.broker, topic, queue_count=1, attributes="+message.type=TRANSACTION"
+    )
+
+    async def state() -> tuple[int, int]:
+        broker = stack.inside
+        return broker.transactions.open_by_topic(10_000).get(topic, 0), broker.store.max_offset(topic, 0)
+
+    with grpc.insecure_channel(stack.endpoint) as channel:
+        settings = pb.Settings(client_type=pb.PRODUCER)
+        settings.publishing.topics.add().name = topic
+        stream = TelemetryStream(channel, "asked")
+        stream.send(pb.TelemetryCommand(settings=settings))
+        assert stream.receive().status.code == pb.OK
+        message = pb.Message(topic=pb.Resource(name=topic), body=b"asked twice")
+        message.system_properties.message_id = "01asked"
+        message.system_properties.message_type = pb.TRANSACTION
+        sent = _call(channel, "SendMessage", pb.SendMessageRequest(messages=[message]), "asked")
+        assert sent.status.code == pb.OK
+        transaction_id = sent.entries[0].transaction_id
+        questions = 0
+        while questions < 2:
+            command = stream.receive()
+            questions += command.recover_orphaned_transaction_command.transaction_id == transaction_id
+        end = pb.EndTransactionRequest(
+            topic=pb.Resource(name=topic),
+            message_id="01asked",
+            transaction_id=transaction_id,
+            resolution=pb.COMMIT,
+            source=pb.SOURCE_SERVER_CHECK,
+        )
+        answers = [_call(channel, "EndTransaction", end, "asked").status.code for _ in range(2)]
+        assert answers[0] == pb.OK
+        deadline = time.monotonic() + 30
+        while (found := stack.loop.run(state()))[0]:
+            assert time.monotonic() < deadline, "still open"
+            time.sleep(0.05)
+        assert found == (0, 1)
+        stream.close()
 
 
 @pytest.mark.soak

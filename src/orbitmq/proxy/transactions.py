@@ -1,7 +1,9 @@
 """Half messages: who may end them, and how producers are asked about them (Apache: ClusterTransactionService).
 
 The broker answers a half message with its place; a client ends it by transaction id alone. The proxy keeps the
-places of the last half minute, and learns the others when the broker asks for the outcome.
+places of the last half minute, and learns the others when the broker asks for the outcome. A broker that asks has
+stored the half message once more: ending it at an older place would leave the new one open, and a second answer
+would commit the message twice. So only the place asked about last is kept.
 """
 
 from __future__ import annotations
@@ -71,15 +73,24 @@ class Transactions:
         return [Route(RequestCode.CHECK_TRANSACTION_STATE, self._check, CheckTransactionStateRequest)]
 
     def note(self, topic: str, transaction_id: str, address: str, queue_offset: int, log_offset: int) -> None:
-        """A half message was stored, or asked about."""
+        """A half message was stored."""
         key = (topic, transaction_id)
         places = self._half.get(key)
         if places is None:
             while len(self._half) >= _IDS_MAX:
                 self._half.popitem(last=False)
             places = self._half[key] = deque(maxlen=_PLACES_PER_ID)
+        else:
+            self._half.move_to_end(key)
         expires_ms = self._clock.now_ms() + self._config.transaction_data_ms
         places.append(HalfMessage(address, queue_offset, log_offset, expires_ms))
+
+    def note_asked(
+        self, topic: str, transaction_id: str, address: str, queue_offset: int, log_offset: int
+    ) -> None:
+        """A broker asks about a half message: the places that were known of it count no more."""
+        self._half.pop((topic, transaction_id), None)
+        self.note(topic, transaction_id, address, queue_offset, log_offset)
 
     async def end(self, request: pb.EndTransactionRequest) -> None:
         """Pass an outcome on. Raises ``Refused`` or ``OrbitError``."""
@@ -93,7 +104,7 @@ class Transactions:
         if not places:
             self._half.pop(key, None)
             raise Refused(pb.INTERNAL_SERVER_ERROR, "cannot found transaction data")
-        half = places.popleft()
+        half = places.pop()
         if not places:
             del self._half[key]
         header = EndTransactionRequest(
@@ -159,7 +170,7 @@ class Transactions:
         if not producers:
             logger.info("no producer to ask topic=%s transaction=%s", topic, transaction_id)
             return PARKED
-        self.note(
+        self.note_asked(
             topic,
             transaction_id,
             call.peer.remote_text,

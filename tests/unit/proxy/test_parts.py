@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from orbitmq.codes import RequestCode
 from orbitmq.errors import ConfigError
 from orbitmq.proxy.checks import RESERVED_PROPERTIES, check_group, check_message, check_topic
+from orbitmq.proxy.clients import Clients
 from orbitmq.proxy.config import ProxyConfig, read_proxy_config
 from orbitmq.proxy.handles import parse_handle
 from orbitmq.proxy.http2.frames import H2Error
@@ -17,6 +21,10 @@ from orbitmq.proxy.messages import kind_of, stored_properties, sys_flag_of
 from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
 from orbitmq.proxy.sending import jump_hash
 from orbitmq.proxy.statuses import Refused, common_status, status
+from orbitmq.proxy.transactions import Transactions
+from orbitmq.runtime.tasks import TaskOwner
+from orbitmq.testing.manual_clock import ManualClock
+from orbitmq.wire.headers import EndTransactionRequest
 
 
 @pytest.mark.parametrize(
@@ -146,3 +154,48 @@ def test_proxy_header_names_the_client() -> None:
     assert read_proxy_header(binary) == (28, "192.0.2.1:56324")
     with pytest.raises(H2Error):
         read_proxy_header(b"PROXY " + b"x" * 200)
+
+
+class _Ends:
+    """Brokers that keep the ends of transactions they are told."""
+
+    def __init__(self) -> None:
+        self.places: list[int] = []
+
+    async def tell(self, address: str, code: int, header: EndTransactionRequest) -> None:
+        assert (address, code) == ("b:1", RequestCode.END_TRANSACTION)
+        self.places.append(header.tran_state_table_offset)
+
+
+def _end(transactions: Transactions, brokers: _Ends) -> list[int]:
+    transactions.brokers = cast(Any, brokers)
+    request = pb.EndTransactionRequest(topic=pb.Resource(name="T"), transaction_id="id", resolution=pb.COMMIT)
+    asyncio.run(transactions.end(request))
+    return brokers.places
+
+
+def test_transaction_is_ended_where_it_was_asked_about_last_and_once() -> None:
+    brokers, clock = _Ends(), ManualClock()
+    config = ProxyConfig()
+    transactions = Transactions(config, Clients(config, clock), clock=clock, tasks=TaskOwner("test"))
+    transactions.note("T", "id", "b:1", 5, 500)
+    transactions.note_asked("T", "id", "b:1", 9, 900)
+    transactions.note_asked("T", "id", "b:1", 12, 1200)
+    assert _end(transactions, brokers) == [12]
+    # The second answer, to the older question: Apache's brokers would commit the message again.
+    with pytest.raises(Refused, match="cannot found transaction data"):
+        _end(transactions, brokers)
+    assert brokers.places == [12]
+
+
+def test_half_messages_of_one_id_are_ended_newest_first_and_forgotten_when_old() -> None:
+    brokers, clock = _Ends(), ManualClock()
+    config = ProxyConfig()
+    transactions = Transactions(config, Clients(config, clock), clock=clock, tasks=TaskOwner("test"))
+    transactions.note("T", "id", "b:1", 5, 500)
+    clock.advance(20_000)
+    transactions.note("T", "id", "b:1", 6, 600)
+    assert _end(transactions, brokers) == [6]
+    clock.advance(20_000)
+    with pytest.raises(Refused):
+        _end(transactions, brokers)

@@ -11,6 +11,8 @@ Invariants
    stored again behind. So whatever is lost by a kill is asked about again.
 3. The op cursor passes a mark only when the half cursor is behind everything it marks.
 4. The message is stored before its mark: a kill in between repeats a commit, it never loses one.
+5. While the broker runs, a transaction is committed once, whichever of its places producers name and how often: the
+   first one, or any they were asked about.
 
 The cursors are the offsets of group CID_RMQ_SYS_TRANS, as in Apache, so each broker goes on where the other stopped.
 """
@@ -21,7 +23,7 @@ import asyncio
 import logging
 from collections import deque
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.delivery.half_messages import (
@@ -61,6 +63,7 @@ __all__ = ["Transactions"]
 
 logger = logging.getLogger(__name__)
 
+V = TypeVar("V")
 _PORTION: Final = 32
 _ROUND_S_MAX: Final = 60.0
 """A check round ends after this time and goes on in the next one."""
@@ -98,16 +101,20 @@ class Transactions:
         self._op_read = 0
         self._ended: set[int] = set()
         """Half messages at or behind the cursor that are over."""
+        self._passed_from = 0
+        """Where the cursor was when this broker began to move it."""
         self._recent: dict[int, None] = {}
         """The last that ended, wherever the cursor is: a producer may end one twice, unasked and asked."""
+        self._given_up: dict[int, list[int]] = {}
+        """The last that were given up, as ``_places``: a late answer may still end them."""
         self._marks: list[int] = []
         """Ends not yet stored as marks."""
         self._marks_bytes = 0
         self._ops: deque[tuple[int, int]] = deque()
         """Marks read: where the next one starts, and the last half message this one ends."""
-        self._newest: dict[int, int] = {}
-        self._first: dict[int, int] = {}
-        """Where open half messages went that were stored again, from their first place, and back."""
+        self._places: dict[int, list[int]] = {}
+        """Open half messages that were stored again, by each place producers know and the newest one: all these
+        places, the newest last."""
 
     # -- life ------------------------------------------------------------------------------------------
 
@@ -116,7 +123,7 @@ class Transactions:
         if self._tasks is not None:
             return
         self._forget()
-        self._cursor = self._stored_cursor(HALF_TOPIC)
+        self._cursor = self._passed_from = self._stored_cursor(HALF_TOPIC)
         self._op_cursor = self._op_read = self._stored_cursor(HALF_OP_TOPIC)
         self._tasks = TaskOwner("transactions")
         self._tasks.start(every(0.0, self._wait_and_check, first_s=0.0), "check")
@@ -212,25 +219,30 @@ class Transactions:
             raise SystemBusy(f"{len(self._marks)} ends of transactions wait for the store")
 
     def _over(self, half_offset: int) -> bool:
-        return half_offset in self._ended or half_offset in self._recent
+        if half_offset in self._ended or half_offset in self._recent:
+            return True
+        return (
+            self._passed_from <= half_offset < self._cursor
+            and half_offset not in self._places
+            and half_offset not in self._given_up
+        )
 
     def _end(self, half_offset: int) -> None:
-        """Note the end of a half message, and of its copy if it was stored again meanwhile.
+        """Note the end of a half message, and of its copies if it was stored again meanwhile.
 
         Apache marks only the place the producer names: a transaction that ends while it is being asked about is then
         asked about once more, and committed twice.
         """
-        first = self._first.pop(half_offset, half_offset)
-        newest = self._newest.pop(first, half_offset)
-        self._first.pop(newest, None)
-        for offset in {half_offset, newest}:
-            self._marks.append(offset)
-            self._marks_bytes += len(str(offset)) + 1
-            self._recent[offset] = None
+        places = self._places.get(half_offset) or self._given_up.get(half_offset) or [half_offset]
+        for offset in places:
+            self._places.pop(offset, None)
+            self._given_up.pop(offset, None)
+            _remember(self._recent, offset, None)
             if offset >= self._cursor:
                 self._ended.add(offset)
-        while len(self._recent) > _RECENT_MAX:
-            del self._recent[next(iter(self._recent))]
+        for offset in {half_offset, places[-1]}:
+            self._marks.append(offset)
+            self._marks_bytes += len(str(offset)) + 1
         if self._marks_bytes > self.config.transaction_op_bytes_max:
             self.flush_marks()
 
@@ -354,6 +366,11 @@ class Transactions:
         copy = again(half, (Property.TRANSACTION_PREPARED_QUEUE_OFFSET, place))
         return self._store_again(half, copy) is not None
 
+    @property
+    def asked_places(self) -> int:
+        """Places of open half messages that are remembered because they were stored again."""
+        return len(self._places)
+
     def _ask(self, half: Record, times: int) -> bool:
         copy = again(half, (Property.TRANSACTION_CHECK_TIMES, times))
         where = self._store_again(half, copy)
@@ -388,17 +405,21 @@ class Transactions:
     def _store_again(self, half: Record, copy: NewMessage) -> Appended | None:
         where = self._append(copy)
         if where is not None:
-            first = self._first.pop(half.queue_offset, half.queue_offset)
-            self._newest[first] = where.queue_offset
-            self._first[where.queue_offset] = first
+            places = self._places.setdefault(half.queue_offset, [half.queue_offset])
+            if len(places) > 1 and number(half, Property.TRANSACTION_CHECK_TIMES) is None:
+                del self._places[places.pop()]  # put aside, and nobody was told where
+            places.append(where.queue_offset)
+            self._places[where.queue_offset] = places
         return where
 
     def _give_up(self, half: Record, times: int) -> bool:
         topic = self.topics.create_in_send_back(TRANSACTION_CHECK_MAX_TIME_TOPIC, 1, PERM_READ_WRITE)
         if self._append(moved_to(half, topic.topic_name, 0, half.properties)) is None:
             return False
-        first = self._first.pop(half.queue_offset, half.queue_offset)
-        self._newest.pop(first, None)
+        places = self._places.get(half.queue_offset, [half.queue_offset])
+        for offset in places:
+            self._places.pop(offset, None)
+            _remember(self._given_up, offset, places)
         logger.warning(
             "transaction given up key=%s half_offset=%d checks=%d", half.unique_key, half.queue_offset, times
         )
@@ -410,6 +431,13 @@ class Transactions:
         except StoreError as error:
             logger.warning("check of transactions waits for the store reason=%s", error.remark)
             return None
+
+
+def _remember(known: dict[int, V], offset: int, value: V) -> None:
+    """Note one more, and forget the oldest beyond the bound."""
+    known[offset] = value
+    if len(known) > _RECENT_MAX:
+        del known[next(iter(known))]
 
 
 _UNREADABLE: Final = Record("", 0, b"", b"", 0, b"", 0, 0, 0, 0, 0, 0, 0, b"", 0, 0, 0)

@@ -12,6 +12,7 @@ import pytest
 from tests.unit.broker.kit import Asker, channel, door, open_store, peer, safe_file
 
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.delivery import transactions as transactions_module
 from orbitmq.broker.delivery.half_messages import as_committed, mark_offsets, op_message
 from orbitmq.broker.delivery.parking import Parking
 from orbitmq.broker.delivery.transactions import Transactions
@@ -304,6 +305,51 @@ def test_an_end_that_crosses_a_question_is_not_repeated(bench: Bench) -> None:
     assert bench.end(bench.last_asked(), COMMIT, asked=True) == ResponseCode.SUCCESS
     assert bench.check() == []
     assert bench.bodies() == [b"a"]
+
+
+def test_answers_to_several_questions_end_it_once(bench: Bench) -> None:
+    where = bench.send(b"a")
+    asked = []
+    for _ in range(3):
+        assert bench.check() == [b"a"]
+        asked.append(bench.last_asked())
+    # A slow producer answers all of them, in whatever order, and its own end comes last.
+    for place in (asked[1], asked[0], asked[2]):
+        assert bench.end(place, COMMIT, asked=True) == ResponseCode.SUCCESS
+    assert bench.end(where, COMMIT) == ResponseCode.SUCCESS
+    assert bench.bodies() == [b"a"]
+    assert bench.check() == []
+    assert bench.transactions.behind_count == 0
+    assert bench.transactions.asked_places == 0
+
+
+def test_an_answer_to_an_older_question_after_its_own_end_is_not_repeated(bench: Bench) -> None:
+    where = bench.send(b"a")
+    bench.check()
+    first = bench.last_asked()
+    bench.check()
+    assert bench.end(where, COMMIT) == ResponseCode.SUCCESS
+    assert bench.end(first, COMMIT, asked=True) == ResponseCode.SUCCESS
+    assert bench.bodies() == [b"a"]
+
+
+def test_an_end_that_comes_after_many_others_is_not_repeated(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions_module, "_RECENT_MAX", 4)
+    first = bench.send(b"given up")
+    places = [bench.send(b"%d" % number) for number in range(5)]
+    assert bench.check() == [b"given up", b"0", b"1", b"2", b"3", b"4"]
+    for place in places:
+        bench.end(place, COMMIT)
+    assert [bench.check() for _ in range(3)] == [[b"given up"], [b"given up"], []]
+    for place in places:
+        assert bench.end(place, COMMIT) == ResponseCode.SUCCESS
+    assert bench.bodies() == [b"0", b"1", b"2", b"3", b"4"]
+    # Who was given up may still be ended by a late answer, once.
+    for place in (bench.last_asked(), first):
+        assert bench.end(place, COMMIT, asked=True) == ResponseCode.SUCCESS
+    assert bench.bodies() == [b"0", b"1", b"2", b"3", b"4", b"given up"]
 
 
 def test_who_is_asked_too_often_is_given_up_and_can_be_taken_back(bench: Bench) -> None:
