@@ -17,8 +17,15 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from orbitmq.cli.local_proxy import broker_and_proxy
-from orbitmq.cli.servers import fail, logging_options, read_broker_settings, read_config, run_server
-from orbitmq.cli.supervisor import Supervisor, broker_children
+from orbitmq.cli.servers import (
+    BrokerSettings,
+    fail,
+    logging_options,
+    read_broker_settings,
+    read_config,
+    run_server,
+)
+from orbitmq.cli.supervisor import Child, Supervisor, broker_children
 from orbitmq.errors import ConfigError
 from orbitmq.kernel import NAME as KERNEL
 from orbitmq.runtime.logs import configure_logging
@@ -158,15 +165,7 @@ def up_command(
                 proxy = "" if both.proxy is None else both.proxy.address
                 metrics = tuple(part.metrics.address for part in (broker, name_server) if part.metrics)
                 stored = _stored_count(broker)
-                others = dataclasses.replace(
-                    read, store_config=dataclasses.replace(store_config, root=str(data / "brokers"))
-                )
-                children = broker_children(
-                    range(1, given["brokers"]),
-                    others,
-                    [*(part for one in settings for part in ("--set", one)), "-n", known],
-                    log_file=str(log),
-                )
+                children = _more_brokers(given["brokers"], read, settings, known, data, log)
                 async with (
                     Supervisor(children) as more,
                     _console(name_server.address, data, console_port, given["no_console"]) as console,
@@ -176,6 +175,20 @@ def up_command(
         click.echo("orbitmq stopped; the data stays")
 
     run_server(servers, _ready)
+
+
+def _more_brokers(
+    count: int, first: BrokerSettings, settings: tuple[str, ...], name_servers: str, data: Path, log: Path
+) -> list[Child]:
+    """The brokers after the first: same options, own names, stores and ports."""
+    elsewhere = dataclasses.replace(first.store_config, root=str(data / "brokers"))
+    arguments = [*(part for one in settings for part in ("--set", one)), "-n", name_servers]
+    return broker_children(
+        range(1, count),
+        dataclasses.replace(first, store_config=elsewhere),
+        arguments,
+        log_file=str(log),
+    )
 
 
 @contextlib.asynccontextmanager
