@@ -617,7 +617,6 @@ def test_what_a_broker_refuses_is_an_error_with_its_code(clusters: Sides) -> Non
     assert epochs.exit_code == 1
     assert "(code 1)" in epochs.stderr
     for command in (
-        "listUser -b {broker}",
         "getColdDataFlowCtrInfo -b {broker}",
         "getBrokerEpoch -b broker-a",
     ):

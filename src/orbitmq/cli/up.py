@@ -31,6 +31,7 @@ from orbitmq.kernel import NAME as KERNEL
 from orbitmq.runtime.logs import configure_logging
 
 if TYPE_CHECKING:
+    from orbitmq.namesrv.config import NameServerConfig
     from orbitmq.proxy.config import ProxyConfig
 
 __all__ = ["up_command"]
@@ -117,7 +118,6 @@ def up_command(
     Stop with Ctrl-C; the data stays for the next run.
     """
     from orbitmq.broker.broker import Broker
-    from orbitmq.namesrv.config import NameServerConfig
     from orbitmq.namesrv.server import NameServer
 
     log = Path(given["log_file"]) if given["log_file"] else data / "orbitmq.log"
@@ -126,18 +126,7 @@ def up_command(
         data.mkdir(parents=True, exist_ok=True)
         # On a terminal the ready text is what matters; the servers' own lines go to a file.
         configure_logging(given["log_level"].upper(), str(log))
-        name_server_config, _, _ = read_config(
-            NameServerConfig,
-            None,
-            (
-                f"listenPort={port}",
-                f"bindAddress={_LOOPBACK}",
-                f"kvConfigPath={data / 'kvConfig.json'}",
-                f"configStorePath={data / 'namesrv.properties'}",
-                "metricsExporterType=PROM",
-                f"metricsPromExporterPort={name_server_metrics}",
-            ),
-        )
+        name_server_config = _name_server_config(data, port, name_server_metrics)
         settings = (
             f"listenPort={broker_port}",
             f"bindAddress={_LOOPBACK}",
@@ -175,6 +164,24 @@ def up_command(
         click.echo("orbitmq stopped; the data stays")
 
     run_server(servers, _ready)
+
+
+def _name_server_config(data: Path, port: int, metrics_port: int) -> NameServerConfig:
+    from orbitmq.namesrv.config import NameServerConfig
+
+    config, _, _ = read_config(
+        NameServerConfig,
+        None,
+        (
+            f"listenPort={port}",
+            f"bindAddress={_LOOPBACK}",
+            f"kvConfigPath={data / 'kvConfig.json'}",
+            f"configStorePath={data / 'namesrv.properties'}",
+            "metricsExporterType=PROM",
+            f"metricsPromExporterPort={metrics_port}",
+        ),
+    )
+    return config
 
 
 def _more_brokers(
