@@ -16,8 +16,9 @@ mod records;
 mod select;
 mod sql;
 
-/// Raised by one whenever a function is added or its signature changes: `orbitmq.kernel.chosen` refuses any other.
-const API: u32 = 5;
+/// Raised by one whenever a function is added, or its signature or results change: `orbitmq.kernel.chosen` refuses any
+/// other number, and a module that lacks one of the functions.
+const API: u32 = 6;
 
 #[pymodule]
 fn orbitmq_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {

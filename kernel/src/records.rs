@@ -33,7 +33,8 @@ struct Message<'a> {
 /// Where records go, and what is common to all of a call.
 struct Writer<'a> {
     records: Vec<u8>,
-    log_offset: i64,
+    /// Of the next record; None once it does not fit its field.
+    log_offset: Option<i64>,
     store_ms: i64,
     store_host: &'a [u8],
     with_keys: u8,
@@ -81,6 +82,23 @@ fn has_hole(properties: &[u8]) -> bool {
     false
 }
 
+/// A queue offset that was counted up.
+fn in_range(queue_offset: Option<i64>) -> PyResult<i64> {
+    queue_offset.ok_or_else(|| refused("queue offset out of range"))
+}
+
+/// A number of a call, of 64 bits.
+fn long(value: &Bound<'_, PyAny>) -> PyResult<i64> {
+    value.extract().map_err(refused)
+}
+
+/// Address and port of the store, of a length that a record can hold.
+fn store_host_of<'a, 'py>(host: &'a Bound<'py, PyAny>) -> PyResult<&'a [u8]> {
+    let host = host.downcast::<PyBytes>().map_err(refused)?.as_bytes();
+    host_bit(host, STORE_V6)?;
+    Ok(host)
+}
+
 impl Writer<'_> {
     /// Appends one record; gives its log offset, size and tag code.
     fn write(
@@ -114,7 +132,9 @@ impl Writer<'_> {
             + 2
             + properties_size;
         let size = i32::try_from(size).map_err(|_| refused("it is too large"))?;
-        let log_offset = self.log_offset;
+        let log_offset = self
+            .log_offset
+            .ok_or_else(|| refused("log offset out of range"))?;
         let out = &mut self.records;
         out.extend_from_slice(&size.to_be_bytes());
         out.extend_from_slice(&(if is_long { MAGIC_V2 } else { MAGIC_V1 }).to_be_bytes());
@@ -145,9 +165,7 @@ impl Writer<'_> {
         if ended {
             out.push(2);
         }
-        self.log_offset = log_offset
-            .checked_add(i64::from(size))
-            .ok_or_else(|| refused("log offset out of range"))?;
+        self.log_offset = log_offset.checked_add(i64::from(size));
         let names = find_names(message.properties);
         let (hashes, offsets) = (&mut self.hashes, &mut self.key_offsets);
         key_hashes(
@@ -263,10 +281,29 @@ fn bytes_item<'py>(
 
 impl<'py> Fields<'py> {
     fn of(item: &Bound<'py, PyAny>) -> PyResult<Fields<'py>> {
+        let tuple = Self::tuple(item)?;
+        let flag = tuple.get_item(6)?.extract().map_err(refused)?;
+        Self::with(tuple, bytes_item(tuple, 3, "properties")?, flag)
+    }
+
+    /// What the messages of a batch share: each of them has properties and a flag of its own.
+    fn of_template(item: &Bound<'py, PyAny>) -> PyResult<Fields<'py>> {
+        Self::with(Self::tuple(item)?, PyBytes::new(item.py(), b""), 0)
+    }
+
+    fn tuple<'a>(item: &'a Bound<'py, PyAny>) -> PyResult<&'a Bound<'py, PyTuple>> {
         let tuple = item.downcast::<PyTuple>().map_err(refused)?;
         if tuple.len() != 10 {
             return Err(refused(format!("{} fields, not 10", tuple.len())));
         }
+        Ok(tuple)
+    }
+
+    fn with(
+        tuple: &Bound<'py, PyTuple>,
+        properties: Bound<'py, PyBytes>,
+        flag: i32,
+    ) -> PyResult<Fields<'py>> {
         let int32 =
             |at: usize| -> PyResult<i32> { tuple.get_item(at)?.extract::<i32>().map_err(refused) };
         let int64 =
@@ -277,16 +314,9 @@ impl<'py> Fields<'py> {
                 .downcast_into::<PyString>()
                 .map_err(refused)?,
             body: bytes_item(tuple, 2, "body")?,
-            properties: bytes_item(tuple, 3, "properties")?,
+            properties,
             born_host: bytes_item(tuple, 5, "born host")?,
-            numbers: (
-                int32(1)?,
-                int64(4)?,
-                int32(6)?,
-                int32(7)?,
-                int32(8)?,
-                int64(9)?,
-            ),
+            numbers: (int32(1)?, int64(4)?, flag, int32(7)?, int32(8)?, int64(9)?),
         })
     }
 
@@ -345,23 +375,24 @@ fn encode_records<'py>(
     py: Python<'py>,
     messages: &Bound<'py, PySequence>,
     slots: &Bound<'py, PySequence>,
-    next_offsets: Vec<i64>,
-    log_offset: i64,
-    store_ms: i64,
-    store_host: &Bound<'py, PyBytes>,
+    next_offsets: &Bound<'py, PyAny>,
+    log_offset: &Bound<'py, PyAny>,
+    store_ms: &Bound<'py, PyAny>,
+    store_host: &Bound<'py, PyAny>,
     with_keys: u8,
 ) -> PyResult<Encoded<'py>> {
     let count = messages.len()?;
     if slots.len()? != count {
         return Err(refused("as many slots as messages are needed"));
     }
-    let mut next_offsets = next_offsets;
+    let next_offsets: Vec<i64> = next_offsets.extract().map_err(refused)?;
+    let mut next_offsets: Vec<Option<i64>> = next_offsets.into_iter().map(Some).collect();
     let mut units: Vec<Vec<u8>> = vec![Vec::new(); next_offsets.len()];
     let mut writer = Writer {
         records: Vec::with_capacity(256 * count),
-        log_offset,
-        store_ms,
-        store_host: store_host.as_bytes(),
+        log_offset: Some(long(log_offset)?),
+        store_ms: long(store_ms)?,
+        store_host: store_host_of(store_host)?,
         with_keys,
         hashes: Vec::with_capacity(2 * count),
         key_offsets: Vec::with_capacity(2 * count),
@@ -376,16 +407,14 @@ fn encode_records<'py>(
             .ok_or_else(|| refused("no such slot"))?;
         let message = fields.message();
         let in_queue = message.sys_flag & PREPARED == 0;
-        let queue_offset = if in_queue { *next } else { 0 };
+        let queue_offset = if in_queue { in_range(*next)? } else { 0 };
         let (offset, size, code) =
             writer.write(fields.topic()?.as_bytes(), &message, queue_offset)?;
         log_offsets.push(offset);
         queue_offsets.push(queue_offset);
         if in_queue {
             push_unit(&mut units[slot], offset, size, code);
-            *next = next
-                .checked_add(1)
-                .ok_or_else(|| refused("queue offset out of range"))?;
+            *next = queue_offset.checked_add(1);
         }
     }
     encoded(py, writer, log_offsets, queue_offsets, &units)
@@ -395,22 +424,26 @@ fn encode_records<'py>(
 fn encode_record<'py>(
     py: Python<'py>,
     message: &Bound<'py, PyAny>,
-    queue_offset: i64,
-    log_offset: i64,
-    store_ms: i64,
-    store_host: &Bound<'py, PyBytes>,
+    queue_offset: &Bound<'py, PyAny>,
+    log_offset: &Bound<'py, PyAny>,
+    store_ms: &Bound<'py, PyAny>,
+    store_host: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let fields = Fields::of(message)?;
     let mut writer = Writer {
         records: Vec::new(),
-        log_offset,
-        store_ms,
-        store_host: store_host.as_bytes(),
+        log_offset: Some(long(log_offset)?),
+        store_ms: long(store_ms)?,
+        store_host: store_host_of(store_host)?,
         with_keys: 0,
         hashes: Vec::new(),
         key_offsets: Vec::new(),
     };
-    writer.write(fields.topic()?.as_bytes(), &fields.message(), queue_offset)?;
+    writer.write(
+        fields.topic()?.as_bytes(),
+        &fields.message(),
+        long(queue_offset)?,
+    )?;
     Ok(PyBytes::new(py, &writer.records))
 }
 
@@ -418,13 +451,13 @@ fn encode_record<'py>(
 fn encode_entries<'py>(
     py: Python<'py>,
     template: &Bound<'py, PyAny>,
-    next_offset: i64,
-    log_offset: i64,
-    store_ms: i64,
-    store_host: &Bound<'py, PyBytes>,
+    next_offset: &Bound<'py, PyAny>,
+    log_offset: &Bound<'py, PyAny>,
+    store_ms: &Bound<'py, PyAny>,
+    store_host: &Bound<'py, PyAny>,
     with_keys: u8,
 ) -> PyResult<Encoded<'py>> {
-    let fields = Fields::of(template)?;
+    let fields = Fields::of_template(template)?;
     let topic = fields.topic()?;
     let shared = fields.message();
     let data = shared.body;
@@ -433,16 +466,16 @@ fn encode_entries<'py>(
     }
     let mut writer = Writer {
         records: Vec::with_capacity(2 * data.len() + 512),
-        log_offset,
-        store_ms,
-        store_host: store_host.as_bytes(),
+        log_offset: Some(long(log_offset)?),
+        store_ms: long(store_ms)?,
+        store_host: store_host_of(store_host)?,
         with_keys,
         hashes: Vec::new(),
         key_offsets: Vec::new(),
     };
     let in_queue = shared.sys_flag & PREPARED == 0;
     let (mut log_offsets, mut queue_offsets, mut units) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut next, mut position) = (next_offset, 0);
+    let (mut next, mut position) = (Some(long(next_offset)?), 0);
     while position < data.len() {
         let entry = split_entry(data, position).map_err(|reason| {
             RecordError::new_err(format!("batch entry {}: {reason}", log_offsets.len()))
@@ -453,15 +486,13 @@ fn encode_entries<'py>(
             flag: entry.flag,
             ..shared
         };
-        let queue_offset = if in_queue { next } else { 0 };
+        let queue_offset = if in_queue { in_range(next)? } else { 0 };
         let (offset, size, code) = writer.write(topic.as_bytes(), &message, queue_offset)?;
         log_offsets.push(offset);
         queue_offsets.push(queue_offset);
         if in_queue {
             push_unit(&mut units, offset, size, code);
-            next = next
-                .checked_add(1)
-                .ok_or_else(|| refused("queue offset out of range"))?;
+            next = queue_offset.checked_add(1);
         }
         position = entry.end;
     }
@@ -603,34 +634,46 @@ fn is_torn(data: &[u8], topic: &[u8], properties: &[u8], record_end: usize, end:
     )
 }
 
+/// Where a walk begins and ends, inside of the data; None when nothing lies there.
+fn bounds(data: &[u8], start: i64, end: i64) -> Option<(usize, usize)> {
+    let end = usize::try_from(end).ok()?.min(data.len());
+    let start = usize::try_from(start).ok()?;
+    (start <= end).then_some((start, end))
+}
+
 fn walk(
     data: &[u8],
-    start: usize,
-    end: usize,
+    start: i64,
+    end: i64,
     check_crc: bool,
     log_base: Option<i64>,
-) -> (Vec<Found>, usize) {
-    let end = end.min(data.len());
-    let (mut found, mut position) = (Vec::new(), start);
-    if start > end {
-        return (found, start);
-    }
+) -> (Vec<Found>, i64) {
+    let mut found = Vec::new();
+    let (mut position, end) = match bounds(data, start, end) {
+        None => return (found, start),
+        Some(range) => range,
+    };
     while let Some(record) = record_at(data, position, end, check_crc, log_base) {
         position += record.size;
         found.push(record);
     }
-    (found, position)
+    (found, position as i64)
+}
+
+/// Whether a call walks so much that other Python threads should run.
+fn is_long(data: &[u8], start: i64, end: i64) -> bool {
+    bounds(data, start, end).map_or(false, |(start, end)| end - start > LONG_BYTES)
 }
 
 fn walk_long(
     py: Python<'_>,
     data: &[u8],
-    start: usize,
-    end: usize,
+    start: i64,
+    end: i64,
     check_crc: bool,
     log_base: Option<i64>,
-) -> (Vec<Found>, usize) {
-    if end.min(data.len()).saturating_sub(start) > LONG_BYTES {
+) -> (Vec<Found>, i64) {
+    if is_long(data, start, end) {
         py.allow_threads(|| walk(data, start, end, check_crc, log_base))
     } else {
         walk(data, start, end, check_crc, log_base)
@@ -642,11 +685,11 @@ fn walk_long(
 fn walk_records<'py>(
     py: Python<'py>,
     data: &Bound<'py, PyBytes>,
-    start: usize,
-    end: usize,
+    start: i64,
+    end: i64,
     check_crc: bool,
     log_base: Option<i64>,
-) -> PyResult<(Bound<'py, PyList>, usize)> {
+) -> PyResult<(Bound<'py, PyList>, i64)> {
     let bytes = data.as_bytes();
     let (found, position) = walk_long(py, bytes, start, end, check_crc, log_base);
     let part = |range: (usize, usize)| PyBytes::new(py, &bytes[range.0..range.1]);
@@ -683,7 +726,8 @@ struct Group {
     topic: (usize, usize),
     queue_id: i32,
     first: i64,
-    next: i64,
+    /// None after the last number there is.
+    next: Option<i64>,
     units: Vec<u8>,
 }
 
@@ -692,7 +736,7 @@ struct Pieces {
     groups: Vec<Group>,
     count: usize,
     newest_ms: i64,
-    position: usize,
+    position: i64,
     hashes: Vec<i64>,
     offsets: Vec<i64>,
     times: Vec<i64>,
@@ -733,16 +777,16 @@ fn dispatch(data: &[u8], found: &[Found], with_keys: u8) -> Option<Pieces> {
                 topic: record.topic,
                 queue_id: record.queue_id,
                 first: record.queue_offset,
-                next: record.queue_offset,
+                next: Some(record.queue_offset),
                 units: Vec::new(),
             });
             groups.len() - 1
         });
         let group = &mut groups[at];
-        if record.queue_offset != group.next {
+        if group.next != Some(record.queue_offset) {
             return None;
         }
-        group.next = group.next.checked_add(1)?;
+        group.next = record.queue_offset.checked_add(1);
         push_unit(
             &mut group.units,
             record.log_offset,
@@ -757,7 +801,7 @@ type Dispatched<'py> = (
     Bound<'py, PyList>,
     usize,
     i64,
-    usize,
+    i64,
     (Vec<i64>, Vec<i64>, Vec<i64>),
 );
 
@@ -765,8 +809,8 @@ type Dispatched<'py> = (
 fn dispatch_records<'py>(
     py: Python<'py>,
     data: &Bound<'py, PyBytes>,
-    start: usize,
-    end: usize,
+    start: i64,
+    end: i64,
     check_crc: bool,
     log_base: i64,
     with_keys: u8,
@@ -776,7 +820,7 @@ fn dispatch_records<'py>(
         let (found, position) = walk(bytes, start, end, check_crc, Some(log_base));
         dispatch(bytes, &found, with_keys).map(|pieces| Pieces { position, ..pieces })
     };
-    let pieces = if end.min(bytes.len()).saturating_sub(start) > LONG_BYTES {
+    let pieces = if is_long(bytes, start, end) {
         py.allow_threads(both)
     } else {
         both()
@@ -814,11 +858,17 @@ fn hash_keys(
         let item = records.get_item(at)?;
         let (topic, properties, sys_flag, log_offset, store_ms) =
             item.extract::<(Bound<'_, PyString>, Bound<'_, PyBytes>, i64, i64, i64)>()?;
-        let topic = topic.to_string_lossy();
+        // A lone surrogate counts as a question mark.
+        let topic = match topic.to_str() {
+            Ok(text) => text.as_bytes().to_vec(),
+            Err(_) => topic
+                .call_method1("encode", ("utf-8", "replace"))?
+                .extract()?,
+        };
         let properties = properties.as_bytes();
         let names = find_names(properties);
         key_hashes(
-            topic.as_bytes(),
+            &topic,
             properties,
             &names,
             (sys_flag & 0xFF) as i32,

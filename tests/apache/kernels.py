@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orbitmq.kernel.chosen import API
+from orbitmq.kernel.chosen import _mismatch
 
 PLAIN_MODULES = ("frames", "hashes", "pulls", "records", "select")
 
@@ -27,7 +27,8 @@ def load(name: str) -> Kernel:
         return SimpleNamespace(NAME="plain", **found)
     try:
         fast = importlib.import_module("orbitmq_kernel")
-        reason = "" if fast.API == API else f"the compiled kernel has interface {fast.API}, not {API}"
+        mismatch = _mismatch(fast)
+        reason = f"the compiled kernel {mismatch}" if mismatch else ""
     except ImportError as error:
         reason = f"the compiled kernel is not built ({error})"
     if reason:

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from tests.fuzz.mutate import mutate
 from tests.fuzz.read_targets import READ_TARGETS
+from tests.fuzz.record_pairs import FUNCTIONS, compare
 from tests.golden import data
 from tests.unit.wire.recorded import RecordedFrame, recorded_frames
 from tests.unit.wire.test_bodies import JAVA_CLASSES, REQUEST_BODIES, RESPONSE_BODIES
@@ -282,6 +283,12 @@ def fuzz_registration(rng: random.Random, note: Callable[[bytes], None]) -> None
         assert len(checkpoint) not in (32, 56)
 
 
+def fuzz_kernel_records(rng: random.Random, note: Callable[[bytes], None]) -> None:
+    name = rng.choice(sorted(FUNCTIONS))
+    note(name.encode())
+    compare(name, rng)
+
+
 TARGETS: dict[str, Target] = {
     "frame": fuzz_frame,
     "headers-json": fuzz_headers_json,
@@ -291,5 +298,6 @@ TARGETS: dict[str, Target] = {
     "bodies": fuzz_bodies,
     "body-text": fuzz_body_text,
     "registration": fuzz_registration,
+    "kernel-records": fuzz_kernel_records,
     **READ_TARGETS,
 }

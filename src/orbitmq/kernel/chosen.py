@@ -1,7 +1,7 @@
 """Chooses the kernel, once, when it is imported.
 
-The compiled one is taken where it is installed and speaks our version of the interface; ``ORBITMQ_KERNEL=plain`` or
-``fast`` forces one of them. Types are those of the plain functions.
+The compiled one is taken where it is installed, has our number of the interface and every function of it;
+``ORBITMQ_KERNEL=plain`` or ``fast`` forces one of them. Types are those of the plain functions.
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ __all__ = [
     "walk_records",
 ]
 
-API: Final = 5
-"""Of the functions below and their signatures; ``kernel/src/lib.rs`` has the same number."""
+API: Final = 6
+"""Of the functions below, their signatures and their results; ``kernel/src/lib.rs`` has the same number."""
+_OURS: Final = frozenset({"API", "NAME"})
+"""What every compiled kernel has, and what only this module has; the other names in ``__all__`` are functions."""
 
 
 def _load(wanted: str) -> ModuleType | None:
@@ -57,14 +59,24 @@ def _load(wanted: str) -> ModuleType | None:
                 "install orbitmq[fast], or run make setup where cargo is present"
             ) from error
         return None
-    found = getattr(fast, "API", None)
-    if found == API:
+    reason = _mismatch(fast)
+    if not reason:
         return fast
     if wanted == "fast":
-        raise ImportError(
-            f"ORBITMQ_KERNEL=fast, but the compiled kernel has interface {found}, {API} is needed; build it again"
-        )
+        raise ImportError(f"ORBITMQ_KERNEL=fast, but the compiled kernel {reason}; build it again")
     return None
+
+
+def _mismatch(fast: ModuleType) -> str:
+    """Why a compiled kernel cannot be used; empty if it can.
+
+    The number alone is not enough: two branches may both have raised it to the same one.
+    """
+    found = getattr(fast, "API", None)
+    if found != API:
+        return f"has interface {found}, {API} is needed"
+    missing = [name for name in __all__ if name not in _OURS and not hasattr(fast, name)]
+    return f"has no {', '.join(missing)}" if missing else ""
 
 
 _fast: Final = _load(os.environ.get("ORBITMQ_KERNEL", ""))

@@ -54,3 +54,21 @@ def test_compiled_kernel_of_another_interface_is_not_taken(monkeypatch: pytest.M
     assert chosen._load("") is None
     with pytest.raises(ImportError, match=f"interface {chosen.API + 1}, {chosen.API} is needed"):
         chosen._load("fast")
+
+
+@pytest.mark.parametrize("missing", sorted(set(chosen.__all__) - {"API", "NAME"}))
+def test_compiled_kernel_that_lacks_a_function_is_not_taken(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast = type(sys)("orbitmq_kernel")
+    fast.__dict__.update(dict.fromkeys(chosen.__all__, chosen._load), API=chosen.API)
+    monkeypatch.setitem(sys.modules, "orbitmq_kernel", fast)
+    assert chosen._load("fast") is fast
+    del fast.__dict__[missing]
+    assert chosen._load("") is None
+    with pytest.raises(ImportError, match=f"has no {missing}; build it again"):
+        chosen._load("fast")
+
+
+def test_compiled_kernel_has_every_function_we_name() -> None:
+    assert chosen._mismatch(load("fast")) == ""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.apache.kernels import Kernel, load
+from tests.fuzz.record_pairs import FUNCTIONS, compare
 
 from orbitmq.errors import RecordError
 from orbitmq.record.batch import encode_batch
@@ -87,6 +89,64 @@ def test_message_that_cannot_be_stored_is_refused(kernel: Kernel, changes: dict[
         kernel.encode_records([message(**changes)], [0], [0], 0, 5, V4, 2)
 
 
+@pytest.mark.parametrize("slot", [-1, 1])
+def test_slot_that_is_not_there_is_refused(kernel: Kernel, slot: int) -> None:
+    for flags in (0, 0x4):
+        with pytest.raises(RecordError):
+            kernel.encode_records([message(sys_flag=flags)], [slot], [0], 0, 5, V4, 2)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [([1 << 63], 0, 5, V4), ([0], 1 << 63, 5, V4), ([0], 0, "5", V4), ([0], 0, 5, V4[:7]), ([0], 0, 5, None)],
+    ids=repr,
+)
+def test_call_that_says_what_no_record_can_hold_is_refused(
+    kernel: Kernel, arguments: tuple[Any, ...]
+) -> None:
+    (next_offset,), *rest = arguments
+    batch = message(body=encode_batch([(0, b"one", PROPERTIES)]))
+    for call in (
+        lambda: kernel.encode_records([], [], [next_offset], *rest, 2),
+        lambda: kernel.encode_entries(batch, next_offset, *rest, 2),
+        lambda: kernel.encode_record(message(), next_offset, *rest),
+    ):
+        with pytest.raises(RecordError):
+            call()
+
+
+def test_last_numbers_there_are_can_be_stored_once(kernel: Kernel) -> None:
+    last = (1 << 63) - 1
+    found = kernel.encode_records([message()], [0], [last], last, 5, V4, 0)
+    assert (found[1], found[2]) == ([last], [last])
+    dispatched = kernel.dispatch_records(found[0], 0, len(found[0]), True, last, 0)
+    assert dispatched[0] == [(b"orders", 3, last, found[3][0])]
+    for offsets in ((last, 0), (0, last)):
+        with pytest.raises(RecordError):
+            kernel.encode_records([message()] * 2, [0, 0], [offsets[0]], offsets[1], 5, V4, 0)
+
+
+def test_batch_takes_properties_and_flag_from_its_entries_alone(kernel: Kernel) -> None:
+    body = encode_batch([(7, b"one", PROPERTIES)])
+    expected = kernel.encode_entries(message(body=body), 0, 0, 5, V4, 2)
+    assert (
+        kernel.encode_entries(message(body=body, properties=None, flag=1 << 40), 0, 0, 5, V4, 2) == expected
+    )
+
+
+@pytest.mark.parametrize(("start", "end"), [(-1, 500), (0, -1), (600, 500), (1 << 62, 1 << 62)])
+def test_walk_outside_of_the_data_finds_nothing(kernel: Kernel, start: int, end: int) -> None:
+    records = kernel.encode_records([message()] * 3, [0] * 3, [0], 0, 5, V4, 0)[0]
+    assert kernel.walk_records(records, start, end, True, None) == ([], start)
+    assert kernel.dispatch_records(records, start, end, True, 0, 2) == ([], 0, 0, start, ([], [], []))
+
+
+def test_lone_surrogate_in_a_topic_counts_as_a_question_mark(kernel: Kernel) -> None:
+    assert kernel.hash_keys([("a\ud800", PROPERTIES, 0, 1, 2)], 2) == kernel.hash_keys(
+        [("a?", PROPERTIES, 0, 1, 2)], 2
+    )
+
+
 def test_text_that_ends_with_a_zero_gets_a_terminator(kernel: Kernel) -> None:
     records = kernel.encode_records([message(properties=b"a\x01b\0")], [0], [0], 0, 5, V4, 0)[0]
     assert kernel.walk_records(records, 0, len(records), True, 0)[0][0][12] == b"a\x01b\0\x02"
@@ -156,3 +216,16 @@ def test_property_functions_are_the_same_in_both(data: bytes, properties: bytes)
         assert fast.tag_code(text) == plain.tag_code(text)
         assert fast.find_property(text, b"TAGS") == plain.find_property(text, b"TAGS")
         assert fast.hash_keys([("top", text, 0, 1, 2)], 2) == plain.hash_keys([("top", text, 0, 1, 2)], 2)
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_damaged_input_is_treated_alike_by_both_kernels(name: str) -> None:
+    results = [compare(name, random.Random(seed)) for seed in range(1_500)]
+    assert any(result and not isinstance(result, type) for result in results), "every input was refused"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_100_000_damaged_inputs_are_treated_alike_by_both_kernels(name: str) -> None:
+    for seed in range(1_000_000, 1_100_000):
+        compare(name, random.Random(seed))

@@ -26,6 +26,7 @@ __all__ = [
     "HOST_V4_BYTES",
     "HOST_V6_BYTES",
     "LENGTH_16",
+    "LONG",
     "MAGIC_BLANK",
     "MAGIC_V1",
     "MAGIC_V2",
@@ -64,6 +65,7 @@ BLANK_BYTES: Final = 8
 assert BLANK.size == BLANK_BYTES, "persisted: every full log segment ends with it"
 
 LENGTH_16: Final = Struct(">h")
+LONG: Final = Struct(">q")
 HOST_V4_BYTES: Final = 8
 HOST_V6_BYTES: Final = 20
 

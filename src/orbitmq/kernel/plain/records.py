@@ -18,6 +18,7 @@ from orbitmq.kernel.plain.layout import (
     HOST_V4_BYTES,
     HOST_V6_BYTES,
     LENGTH_16,
+    LONG,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
@@ -94,8 +95,26 @@ def encode_records(
 
     ``slots`` says for each message which of the queues it goes to, ``next_offsets`` the next queue offset of each of
     those. Raises ``RecordError`` for a message that cannot be stored: no body, an empty or too long topic, properties
-    beyond 32,767 bytes, a host that is not 8 or 20 bytes long, numbers that do not fit their field.
+    beyond 32,767 bytes, a host that is not 8 or 20 bytes long, numbers that do not fit their field, no such slot.
     """
+    try:
+        return _encode_all(messages, slots, next_offsets, log_offset, store_ms, store_host, with_keys)
+    except (struct_error, TypeError, ValueError, IndexError, OverflowError, AttributeError) as error:
+        raise RecordError(f"the message cannot be stored: {error}") from error
+
+
+def _encode_all(
+    messages: Sequence[tuple[str, int, bytes, bytes, int, bytes, int, int, int, int]],
+    slots: Sequence[int],
+    next_offsets: Sequence[int],
+    log_offset: int,
+    store_ms: int,
+    store_host: bytes,
+    with_keys: int,
+) -> Encoded:
+    for number in (*next_offsets, log_offset, store_ms):
+        LONG.pack(number)
+    _host_bit(store_host, STORE_V6)
     next_offsets = list(next_offsets)
     records: list[bytes] = []
     log_offsets: list[int] = []
@@ -103,24 +122,23 @@ def encode_records(
     units: list[list[bytes]] = [[] for _ in next_offsets]
     hashes: list[int] = []
     key_offsets: list[int] = []
-    try:
-        for message, slot in zip(messages, slots, strict=True):
-            topic, _, _, properties, _, _, _, sys_flag, _, _ = message
-            in_queue = not sys_flag & PREPARED
-            queue_offset = next_offsets[slot] if in_queue else 0
-            record = _encode(message, queue_offset, log_offset, store_ms, store_host)
-            records.append(record)
-            log_offsets.append(log_offset)
-            queue_offsets.append(queue_offset)
-            if in_queue:
-                units[slot].append(UNIT.pack(log_offset, len(record), tag_code(properties)))
-                next_offsets[slot] += 1
-            for hashed in _key_hashes(topic.encode(), properties, sys_flag, with_keys):
-                hashes.append(hashed)
-                key_offsets.append(log_offset)
-            log_offset += len(record)
-    except (struct_error, TypeError, ValueError, IndexError, OverflowError, AttributeError) as error:
-        raise RecordError(f"the message cannot be stored: {error}") from error
+    for message, slot in zip(messages, slots, strict=True):
+        topic, _, _, properties, _, _, _, sys_flag, _, _ = message
+        if not 0 <= slot < len(next_offsets):
+            raise RecordError(f"there is no slot {slot}")
+        in_queue = not sys_flag & PREPARED
+        queue_offset = next_offsets[slot] if in_queue else 0
+        record = _encode(message, queue_offset, log_offset, store_ms, store_host)
+        records.append(record)
+        log_offsets.append(log_offset)
+        queue_offsets.append(queue_offset)
+        if in_queue:
+            units[slot].append(UNIT.pack(log_offset, len(record), tag_code(properties)))
+            next_offsets[slot] += 1
+        for hashed in _key_hashes(topic.encode(), properties, sys_flag, with_keys):
+            hashes.append(hashed)
+            key_offsets.append(log_offset)
+        log_offset += len(record)
     return (
         b"".join(records),
         log_offsets,
@@ -143,10 +161,14 @@ def encode_entries(
 
     ``template`` has that body and what the messages share. Raises ``RecordError`` for a body that is not a batch.
     """
-    topic, queue_id, body, _, born_ms, born_host, _, sys_flag, times, prepared = template
+    try:
+        topic, queue_id, body, _, born_ms, born_host, _, sys_flag, times, prepared = template
+        entries = _split(body)
+    except (struct_error, TypeError, ValueError) as error:
+        raise RecordError(f"the batch cannot be stored: {error}") from error
     messages = [
         (topic, queue_id, entry, properties, born_ms, born_host, flag, sys_flag, times, prepared)
-        for flag, entry, properties in _split(body)
+        for flag, entry, properties in entries
     ]
     return encode_records(
         messages, [0] * len(messages), [next_offset], log_offset, store_ms, store_host, with_keys
@@ -177,12 +199,7 @@ def _encode(
     topic, queue_id, body, properties, born_ms, born_host, flag, sys_flag, times, prepared = message
     if body is None:
         raise RecordError("the message has no body")
-    host_bits = 0
-    for host, bit in ((born_host, BORN_V6), (store_host, STORE_V6)):
-        if len(host) == HOST_V6_BYTES:
-            host_bits |= bit
-        elif len(host) != HOST_V4_BYTES:
-            raise RecordError(f"a host takes {HOST_V4_BYTES} or {HOST_V6_BYTES} bytes, not {len(host)}")
+    host_bits = _host_bit(born_host, BORN_V6) | _host_bit(store_host, STORE_V6)
     layout = FIXED[host_bits]
     name = topic.encode()
     if not name or 0 in name:
@@ -210,6 +227,13 @@ def _encode(
         len(body),
     )
     return b"".join((fixed, body, topic_field, LENGTH_16.pack(len(properties)), properties))
+
+
+def _host_bit(host: bytes, bit: int) -> int:
+    """The bit of the system flag that says how long a host is."""
+    if len(host) not in (HOST_V4_BYTES, HOST_V6_BYTES):
+        raise RecordError(f"a host takes {HOST_V4_BYTES} or {HOST_V6_BYTES} bytes, not {len(host)}")
+    return bit if len(host) == HOST_V6_BYTES else 0
 
 
 def _storable(properties: bytes) -> bytes:
