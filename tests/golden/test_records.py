@@ -1,13 +1,20 @@
-"""Every record a real Apache 5.5.0 wrote: decoded to what is known of it, and encoded to the same bytes."""
+"""Every record a real Apache 5.5.0 wrote: decoded to what is known of it, and encoded to the same bytes.
+
+All of it on both kernels.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from struct import iter_unpack
 from typing import Any
 
 import pytest
+from tests.apache.kernels import Kernel
 from tests.golden.data import STORES, log_segments, messages
 
+from orbitmq.kernel import KEYS_AND_TAG
+from orbitmq.record import codec
 from orbitmq.record.codec import Record, decode_record, encode_record
 from orbitmq.record.hashing import index_hash, java_hash, tags_code
 from orbitmq.record.hosts import host_text
@@ -15,6 +22,8 @@ from orbitmq.record.ids import parse_offset_message_id, parse_unique_key
 from orbitmq.record.layout import BLANK, MAGIC_BLANK
 from orbitmq.record.properties import find_property
 from orbitmq.record.scan import EndKind, is_zero, scan
+
+pytestmark = pytest.mark.usefixtures("kernel")
 
 
 def stored_records(store: str) -> list[tuple[bytes, dict[str, Any]]]:
@@ -146,3 +155,85 @@ def test_key_hashes_are_those_of_the_index(store: str) -> None:
             keys = [properties.get("UNIQ_KEY", ""), *properties.get("KEYS", "").split(" ")]
             keys.append(f"T#{properties.get('TAGS')}")
             assert item["hash"] in {index_hash(java_hash(f"{record['topic']}#{key}")) for key in keys}
+
+
+def test_kernel_of_the_case_is_the_one_that_encodes(kernel: Kernel) -> None:
+    assert codec.kernel_encode_record is kernel.encode_record  # type: ignore[attr-defined]  # not exported
+
+
+def units_of(known: dict[str, Any]) -> dict[tuple[str, int], list[tuple[int, int, int]]]:
+    """The units of every queue that Apache wrote, but for those that hold a due time."""
+    return {
+        (topic, int(number)): [tuple(unit) for unit in content["units"]]
+        for queue, content in known["consumeQueues"].items()
+        for topic, _, number in [queue.rpartition("/")]
+        if topic != "SCHEDULE_TOPIC_XXXX"
+    }
+
+
+def index_of(known: dict[str, Any]) -> list[tuple[int, int]]:
+    """Log offset and hash of every key that Apache indexed."""
+    return sorted(
+        (item["phys"], item["hash"]) for content in known["index"].values() for item in content["items"]
+    )
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_kernel_walks_every_record(store: str, kernel: Kernel) -> None:
+    walked = []
+    for base, content in log_segments(store):
+        records, _ = kernel.walk_records(content, 0, len(content), True, base)
+        # fmt: off
+        for (position, size, magic, crc, queue_id, queue_offset, log_offset, sys_flag, store_ms, body, body_size,
+             topic, properties) in records:
+            walked.append({
+                "topic": topic.decode(), "queueId": queue_id, "queueOffset": queue_offset,
+                "commitLogOffset": log_offset, "size": size, "magic": f"{magic:08x}", "bodyCrc": crc,
+                "sysFlag": sys_flag, "storeTimestamp": store_ms, "propertiesHex": properties.hex(),
+                **body_facts(content[body : body + body_size]),
+            })
+            assert log_offset == base + position
+        # fmt: on
+    recorded = messages(store)["records"]
+    assert walked == [
+        {name: known[name] for name in found} for found, known in zip(walked, recorded, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_kernel_dispatches_the_units_and_keys_of_apache(store: str, kernel: Kernel) -> None:
+    units: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
+    keys = []
+    for base, content in log_segments(store):
+        dispatched = kernel.dispatch_records(content, 0, len(content), True, base, KEYS_AND_TAG)
+        assert dispatched is not None
+        groups, _, _, _, (hashes, offsets, _) = dispatched
+        for topic, queue_id, first, raw in groups:
+            queue = units.setdefault((topic.decode(), queue_id), [])
+            assert first == len(queue)
+            queue += iter_unpack(">qiq", raw)
+        keys += zip(offsets, hashes, strict=True)
+    known = messages(store)
+    expected = units_of(known)
+    assert {queue: found for queue, found in units.items() if queue in expected} == expected
+    assert {topic for topic, _ in units.keys() - expected.keys()} <= {"SCHEDULE_TOPIC_XXXX"}
+    assert sorted(keys) == index_of(known)
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_kernel_encodes_records_units_and_keys_of_apache(store: str, kernel: Kernel) -> None:
+    known = messages(store)
+    by_offset = {unit[0]: unit for units in units_of(known).values() for unit in units}
+    keys = []
+    for data, _ in stored_records(store):
+        (values,) = kernel.record_values(data, True)
+        message, (queue_offset, log_offset, store_ms, store_host, *_) = values[:10], values[10:]
+        records, log_offsets, queue_offsets, (unit,), hashes, key_offsets = kernel.encode_records(
+            [message], [0], [queue_offset], log_offset, store_ms, store_host, KEYS_AND_TAG
+        )
+        assert (records, log_offsets, queue_offsets) == (data, [log_offset], [queue_offset])
+        assert kernel.encode_record(message, queue_offset, log_offset, store_ms, store_host) == data
+        if log_offset in by_offset:
+            assert list(iter_unpack(">qiq", unit)) == [by_offset[log_offset]]
+        keys += zip(key_offsets, hashes, strict=True)
+    assert sorted(keys) == index_of(known)

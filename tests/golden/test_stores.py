@@ -14,6 +14,8 @@ from orbitmq.store.config import StoreConfig
 from orbitmq.store.message_store import MessageStore
 from orbitmq.store.types import NewMessage, ReadStatus
 
+pytestmark = pytest.mark.usefixtures("kernel")
+
 FOREVER = (0, 1 << 60)
 HOST = b"\x7f\x00\x00\x01\x00\x00\x30\x39"
 

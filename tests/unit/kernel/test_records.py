@@ -106,13 +106,14 @@ def test_call_that_says_what_no_record_can_hold_is_refused(
 ) -> None:
     (next_offset,), *rest = arguments
     batch = message(body=encode_batch([(0, b"one", PROPERTIES)]))
-    for call in (
-        lambda: kernel.encode_records([], [], [next_offset], *rest, 2),
-        lambda: kernel.encode_entries(batch, next_offset, *rest, 2),
-        lambda: kernel.encode_record(message(), next_offset, *rest),
-    ):
+    calls: list[tuple[Any, ...]] = [
+        (kernel.encode_records, [], [], [next_offset], *rest, 2),
+        (kernel.encode_entries, batch, next_offset, *rest, 2),
+        (kernel.encode_record, message(), next_offset, *rest),
+    ]
+    for function, *given_arguments in calls:
         with pytest.raises(RecordError):
-            call()
+            function(*given_arguments)
 
 
 def test_last_numbers_there_are_can_be_stored_once(kernel: Kernel) -> None:
