@@ -203,7 +203,7 @@ def test_kernel_walks_every_record(store: str, kernel: Kernel) -> None:
 @pytest.mark.parametrize("store", STORES)
 def test_kernel_dispatches_the_units_and_keys_of_apache(store: str, kernel: Kernel) -> None:
     units: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
-    keys = []
+    keys: list[tuple[int, int]] = []
     for base, content in log_segments(store):
         dispatched = kernel.dispatch_records(content, 0, len(content), True, base, KEYS_AND_TAG)
         assert dispatched is not None
@@ -224,7 +224,7 @@ def test_kernel_dispatches_the_units_and_keys_of_apache(store: str, kernel: Kern
 def test_kernel_encodes_records_units_and_keys_of_apache(store: str, kernel: Kernel) -> None:
     known = messages(store)
     by_offset = {unit[0]: unit for units in units_of(known).values() for unit in units}
-    keys = []
+    keys: list[tuple[int, int]] = []
     for data, _ in stored_records(store):
         (values,) = kernel.record_values(data, True)
         message, (queue_offset, log_offset, store_ms, store_host, *_) = values[:10], values[10:]
