@@ -514,3 +514,27 @@ async def test_nobody_to_share_with_changes_nothing() -> None:
             stub.members = []
             assert not await consumer._rebalance_once()
             assert set(consumer.queues) == held
+
+
+async def test_stop_says_goodbye_after_the_last_heartbeat_and_takes_no_queue_again() -> None:
+    """Apache's broker handles heartbeats and goodbyes on different threads: a heartbeat that is on the way at the
+    goodbye, or follows it, leaves a member behind that keeps queues for two minutes."""
+    async with stub_cluster() as stub:
+        consumer = PushConsumer("leaving", stub.name_server)
+        consumer.subscribe("T")
+        stub.members = [consumer.client_id]
+        await consumer.start()
+        await consumer.wait_ready()
+        offsets_asked = stub.count(RequestCode.QUERY_CONSUMER_OFFSET)
+        asked = len(stub.asked)
+        beat = asyncio.ensure_future(consumer._instance.heartbeat())
+        await asyncio.sleep(0)  # it is on the way
+        consumer.rebalance_soon()
+        await consumer.stop()
+        await beat
+        codes = [code for _, code, _ in stub.asked[asked:]]
+        assert RequestCode.UNREGISTER_CLIENT in codes
+        goodbye = codes.index(RequestCode.UNREGISTER_CLIENT)
+        assert RequestCode.HEART_BEAT not in codes[goodbye:]
+        assert codes.count(RequestCode.HEART_BEAT) <= 1, "a stopping consumer sends no further heartbeat"
+        assert stub.count(RequestCode.QUERY_CONSUMER_OFFSET) == offsets_asked, "no queue is taken again"

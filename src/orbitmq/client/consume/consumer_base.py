@@ -316,6 +316,8 @@ class ConsumerBase:
         """Take and release queues; False when something should be tried again soon."""
         async with self._rebalancing:
             balanced = True
+            if self._instance.leaving:
+                return balanced
             for topic in list(self._subscriptions):
                 try:
                     balanced &= await self._rebalance_topic(topic)
@@ -401,6 +403,8 @@ class ConsumerBase:
         return ConsumerIdList.decode(answer.body).consumer_id_list
 
     async def _apply(self, topic: str, queues: list[MessageQueue], mine: list[MessageQueue]) -> bool:
+        if self._instance.leaving:
+            return False
         wanted = set(mine)
         changed, balanced = False, True
         for queue, held in list(self._held.items()):
@@ -436,8 +440,8 @@ class ConsumerBase:
                 continue
             taken.append((queue, offset))
         await self._call_back(self._options.on_assigned, [queue for queue, _ in taken])
-        if not self._instance.running:
-            return False  # stopped meanwhile, by a handler of what was taken before
+        if not self._instance.running or self._instance.leaving:
+            return False  # stopped meanwhile
         for queue, offset in taken:
             self._take(queue, offset)
             changed = True

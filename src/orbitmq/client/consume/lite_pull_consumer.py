@@ -122,6 +122,7 @@ class LitePullConsumer(ConsumerBase):
         if not self._instance.running:
             return
         self._stopping = True
+        self._instance.begin_stop()
         self._arrived.set()
         if self.options.auto_commit:
             self._commit_positions()

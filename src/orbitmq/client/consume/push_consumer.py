@@ -274,6 +274,7 @@ class PushConsumer(ConsumerBase):
             return
         self._suspended = True
         if self._stopping is None:
+            self._instance.begin_stop()
             service = self._concurrent or self._orderly
             if service is not None:
                 service.begin_stop()
