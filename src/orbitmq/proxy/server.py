@@ -113,6 +113,11 @@ class Proxy:
     def connection_count(self) -> int:
         return 0 if self._server is None else len(self._server.connections)
 
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of requests that are not complete yet."""
+        return 0 if self._server is None else self._server.buffered_bytes
+
     async def start(self) -> None:
         """Listen and start the jobs. Raises ``OSError`` or ``ConfigError``."""
         config = self.config

@@ -399,6 +399,7 @@ class Http2Connection(asyncio.Protocol):
             # Fast path: the whole request in one frame.
             call.remote_done = True
             if len(payload) < 5 or payload[0] or int.from_bytes(payload[1:5], "big") != len(payload) - 5:
+                self._buffered.count += len(payload)
                 received += payload
                 self._take_messages(call)
             else:

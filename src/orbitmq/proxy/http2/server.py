@@ -63,6 +63,11 @@ class GrpcServer:
         self.port = self._server.sockets[0].getsockname()[1]
         self._tasks.start(every(min(10.0, self._idle_s / 4), self._sweep), "idle-sweep")
 
+    @property
+    def buffered_bytes(self) -> int:
+        """Request bytes all connections hold."""
+        return self._buffered.count
+
     def _connection(self) -> Http2Connection:
         connection = Http2Connection(
             self._methods,
