@@ -1,0 +1,98 @@
+"""kill -9 of proxies under load: nothing acknowledged to a producer is lost, and nothing whose acknowledgement was
+answered is delivered again. What was on its way through the killed proxy is delivered again when its time is over."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Iterator
+
+import pytest
+from tests.apache.proxy_stack import OurProxy
+from tests.proxy.cluster import Cluster, running_cluster
+from tests.proxy.load import Load, wait_for
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = {"minInvisibleTimeMillsForRecv": 1000, "grpcClientConsumerMinLongPollingTimeoutMillis": 1000}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running_cluster(tmp_path_factory.mktemp("cluster"), 2) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def proxies(cluster: Cluster) -> Iterator[list[OurProxy]]:
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(OurProxy(cluster.name_server, **SETTINGS)) for _ in range(2)]
+
+
+@contextlib.contextmanager
+def _load(cluster: Cluster, proxies: list[OurProxy], name: str) -> Iterator[Load]:
+    """Clients of these proxies, who at the end must have got everything that was acknowledged."""
+    topic, group = f"Kill{name}", f"kill-{name}"
+    cluster.create(topic, group)
+    load = Load([proxy.address for proxy in proxies], topic, group, cluster.broker_names)
+    load.start()
+    try:
+        yield load
+        load.stop_sending()
+        load.wait_delivered()
+        wait_for(lambda: not cluster.open_count(topic, group), lambda: "something is not delivered again")
+    finally:
+        load.stop()
+    assert not load.failures, load.failures
+    assert not load.missing
+    assert not load.after_done, "delivered again after its acknowledgement was answered"
+
+
+def test_killed_proxy_loses_nothing_and_its_clients_go_on_when_it_is_back(
+    cluster: Cluster, proxies: list[OurProxy]
+) -> None:
+    with _load(cluster, proxies[:1], "One") as load:
+        load.wait_sent(200)
+        proxies[0].kill()
+        proxies[0].start()
+        load.wait_sent(200)
+
+
+def test_clients_of_a_killed_proxy_go_on_with_another(cluster: Cluster, proxies: list[OurProxy]) -> None:
+    with _load(cluster, proxies, "Two") as load:
+        load.wait_sent(200)
+        held = _pause_with_messages(cluster, proxies[0])
+        proxies[0].kill()
+        before = len(load.done)
+        load.wait_sent(200)
+        wait_for(lambda: len(load.done) >= before + 100, lambda: "consumers stand still")
+    assert load.again, f"{held} messages were on their way, none was delivered again"
+    assert all(broker.store.max_offset("KillTwo", 0) > 0 for broker in cluster.brokers)
+    proxies[0].start()
+
+
+def _pause_with_messages(cluster: Cluster, proxy: OurProxy) -> int:
+    """Stop a proxy when brokers have handed more messages out than acknowledgements can be on their way, one of each
+    consumer; gives how many."""
+    for _ in range(200):
+        proxy.pause()
+        held = cluster.open_count("KillTwo", "kill-Two")
+        if held > len(cluster.brokers):
+            return held
+        proxy.resume()
+        time.sleep(0.01)
+    raise AssertionError("the proxy never holds a message")
+
+
+@pytest.mark.soak
+def test_proxies_killed_in_turn_for_a_minute(cluster: Cluster, proxies: list[OurProxy]) -> None:
+    until = time.monotonic() + 60
+    with _load(cluster, proxies, "Turns") as load:
+        for proxy in itertools.cycle(proxies):
+            if time.monotonic() > until:
+                break
+            load.wait_sent(500)
+            proxy.kill()
+            load.wait_sent(100)
+            proxy.start()
