@@ -181,6 +181,43 @@ def test_receive_whose_client_leaves_loses_nothing(stack: LocalStack) -> None:
         stream.close()
 
 
+def test_receive_cut_off_in_the_middle_is_given_back_as_a_whole(stack: LocalStack) -> None:
+    create_topic(stack.name_server, stack.broker, "CutOff", queue_count=1)
+    bodies = [bytes([number]) * 900_000 for number in range(4)]
+    window = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_536)]
+    with grpc.insecure_channel(stack.endpoint, options=window) as channel:
+        stream = _consumer(channel, "cut", "CutOff", pb.PUSH_CONSUMER)
+        for number, body in enumerate(bodies):
+            _send(channel, "CutOff", body, f"01cut{number}")
+        request = pb.ReceiveMessageRequest(batch_size=16, auto_renew=True)
+        request.group.name, request.message_queue.topic.name = "group-cut", "CutOff"
+        request.long_polling_timeout.seconds = 5
+        call = channel.unary_stream(
+            SERVICE + "ReceiveMessage",
+            pb.ReceiveMessageRequest.SerializeToString,
+            pb.ReceiveMessageResponse.FromString,
+        )
+        # Nothing of it is read, so it fills the window of its stream and stays there.
+        unread = call(request, metadata=metadata("cut"), timeout=60)
+        client = stack.proxy.clients.find("cut")
+        assert client is not None
+        deadline = time.monotonic() + 10
+        while not client.held:
+            assert time.monotonic() < deadline, "nothing was received"
+            time.sleep(0.02)
+        unread.cancel()
+        # Held for a minute from the pop, and then for as long as the client lives.
+        deadline = time.monotonic() + 25
+        found: dict[bytes, str] = {}
+        while len(found) < len(bodies):
+            assert time.monotonic() < deadline, f"{len(found)} of {len(bodies)} came again"
+            for one in _receive(channel, "cut", "CutOff", renew=True):
+                found[one.body] = one.system_properties.receipt_handle
+        assert sorted(found) == bodies
+        assert {handle for _, handle in client.held} == set(found.values())
+        stream.close()
+
+
 def _requests() -> list[tuple[str, bytes]]:
     """Recorded requests as bytes, to be mutated. Receives ask for messages that are not there, so none waits."""
     found: list[tuple[str, bytes]] = []

@@ -1,7 +1,8 @@
 """ReceiveMessage (Apache: ReceiveMessageActivity, PopMessageResultFilter).
 
 A receive is one pop at one broker, held there until something comes or the time is over. If the client leaves
-meanwhile, what the pop brings is given back.
+meanwhile, what the pop brings is given back. So is all of an answer whose client leaves before it took the last
+message: clients throw away what they have of such an answer.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from orbitmq.proxy.checks import check_group, check_invisible_ms, check_topic
 from orbitmq.proxy.clients import Client
 from orbitmq.proxy.config import ProxyConfig
 from orbitmq.proxy.handles import Handle, parse_handle
-from orbitmq.proxy.http2.call import Call
+from orbitmq.proxy.http2.call import Call, CallEnded
 from orbitmq.proxy.messages import delivered
 from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
 from orbitmq.proxy.renewal import Held, Renewal
@@ -120,15 +121,17 @@ class Receiving:
             return
         found = done.result()
         if not isinstance(found, Refused) and found:
-            self._tasks.start(self._give_back(asked, found), "give-back")
+            self._tasks.start(self._give_back(asked, found, None), "give-back")
 
-    async def _give_back(self, asked: _Pop, found: list[Received]) -> None:
+    async def _give_back(self, asked: _Pop, found: list[Received], client: Client | None) -> None:
+        """``client``: who may hold them already, in which case its handle is the one that counts."""
         for received in found:
             try:
+                held = await self._renewal.release(client, _id_of(received.record), received.handle.text)
                 await self._acking.change_one(
                     asked.group,
                     asked.topic,
-                    received.handle,
+                    held or received.handle,
                     self._config.invisible_when_cleared_ms,
                     suspend=True,
                 )
@@ -252,12 +255,20 @@ class Receiving:
                 kept.append(received)
         if not kept:
             raise Refused(pb.MESSAGE_NOT_FOUND, "no match message")
+        try:
+            await self._write(call, asked, kept, client)
+        except (asyncio.CancelledError, CallEnded):
+            self._tasks.start(self._give_back(asked, kept, client), "give-back")
+            raise
+        self.received += len(kept)
+
+    async def _write(self, call: Call, asked: _Pop, kept: list[Received], client: Client) -> None:
+        """Send the messages, and keep them hidden for a client that asks for it. Raises ``CallEnded``."""
         if call.done:
-            await self._give_back(asked, kept)
-            return
+            raise CallEnded
         now_ms = self._clock.now_ms()
         call.write(_STATUS_OK)
-        for index, received in enumerate(kept):
+        for received in kept:
             message = delivered(
                 received.record,
                 asked.topic,
@@ -269,22 +280,23 @@ class Receiving:
                 self._renewal.keep(client, message.system_properties.message_id, held)
             call.write(pb.ReceiveMessageResponse(message=message).SerializeToString())
             if call.pending_bytes:
-                try:
-                    await call.drain()
-                except BaseException:
-                    self._tasks.start(self._give_back(asked, kept[index + 1 :]), "give-back")
-                    raise
-        self.received += len(kept)
+                await call.drain()
+        if call.pending_bytes:
+            await call.drain(0)
 
     async def _drop(self, asked: _Pop, received: Received, *, dead: bool = False) -> None:
         try:
             if dead:
-                message_id = received.record.unique_key or received.record.offset_message_id
-                await self._acking.bury(asked.group, asked.topic, received.handle, message_id)
+                await self._acking.bury(asked.group, asked.topic, received.handle, _id_of(received.record))
             else:
                 await self._acking.ack_one(asked.group, asked.topic, received.handle)
         except (OrbitError, Refused) as error:
             logger.info("message not dropped topic=%s dead=%s error=%s", asked.topic, dead, error)
+
+
+def _id_of(record: Record) -> str:
+    """The message id clients know."""
+    return record.unique_key or record.offset_message_id
 
 
 def _is_old(version: str) -> bool:

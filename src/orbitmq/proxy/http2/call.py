@@ -166,9 +166,9 @@ class Call:
         due, self._headers_sent = not self._headers_sent, True
         return due
 
-    async def drain(self) -> None:
-        """Wait until the client read most of what was written. Raises ``CallEnded``."""
-        while not self.done and self.pending_bytes > DRAIN_BYTES:
+    async def drain(self, limit: int = DRAIN_BYTES) -> None:
+        """Wait until the client read all but ``limit`` of what was written. Raises ``CallEnded``."""
+        while not self.done and self.pending_bytes > limit:
             self.drained = asyncio.get_running_loop().create_future()
             await self.drained
         if self.done:
