@@ -12,6 +12,7 @@ use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
 mod json;
 
+use crate::layout::{BINARY_MIN, PROPERTIES_BYTES_MAX};
 use json::{Scan, Value};
 
 const JSON: u8 = 0;
@@ -21,8 +22,6 @@ const SEND: i32 = 10;
 const SEND_V2: i32 = 310;
 const SEND_BATCH: i32 = 320;
 const PYTHON: u8 = 3;
-const BINARY_MIN: usize = 21;
-const PROPERTIES_BYTES_MAX: usize = 32_767;
 const LANGUAGES: [&str; 14] = [
     "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP",
     "OMS", "RUST", "NODE_JS",

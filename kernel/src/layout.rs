@@ -1,5 +1,5 @@
-//! Positions and magic numbers of a record, a queue unit and a batch entry; the same numbers as
-//! `orbitmq/kernel/plain/layout.py`. Persisted: never renumber.
+//! Positions and magic numbers of a record, a queue unit, a batch entry and a frame; the same numbers as
+//! `orbitmq/kernel/plain/layout.py`, and in no other file. Persisted: never renumber.
 
 pub const MAGIC_V1: u32 = 0xDAA3_20A7;
 pub const MAGIC_V2: u32 = 0xDAA3_20AB;
@@ -11,12 +11,31 @@ pub const BORN_V6: i32 = 0x10;
 pub const STORE_V6: i32 = 0x20;
 pub const HOST_V4_BYTES: usize = 8;
 pub const HOST_V6_BYTES: usize = 20;
+pub const HOST_V6_MORE_BYTES: usize = HOST_V6_BYTES - HOST_V4_BYTES;
+
+/// Where the fields of a record stand; what comes after the born host moves with its length.
+pub const MAGIC_AT: usize = 4;
+pub const CRC_AT: usize = 8;
+pub const QUEUE_ID_AT: usize = 12;
+pub const FLAG_AT: usize = 16;
+pub const QUEUE_OFFSET_AT: usize = 20;
+pub const LOG_OFFSET_AT: usize = 28;
+pub const SYS_FLAG_AT: usize = 36;
+pub const BORN_TIME_AT: usize = 40;
+pub const BORN_HOST_AT: usize = 48;
+/// With an IPv4 born host.
+pub const STORE_TIME_AT: usize = 56;
 
 /// Fixed part of a record with two IPv4 hosts, up to and including the body size.
 pub const FIXED_BYTES: usize = 88;
 pub const RECORD_BYTES_MIN: usize = FIXED_BYTES + 3;
 pub const BLANK_BYTES: usize = 8;
 pub const BATCH_ENTRY_BYTES: usize = 20;
+pub const UNIT_BYTES: usize = 20;
+
+/// The shortest binary header of a frame, and the longest header of either form.
+pub const BINARY_MIN: usize = 21;
+pub const HEADER_BYTES_MAX: usize = 0x00ff_ffff;
 
 pub const TOPIC_BYTES_MAX_V1: usize = 127;
 pub const TOPIC_BYTES_MAX: usize = 255;

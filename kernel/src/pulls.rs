@@ -8,13 +8,13 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt, PyString, PyTuple};
 
 use crate::hashes::body_crc;
+use crate::layout::*;
 
 const RESPONSE: i32 = 1;
 const PYTHON: u8 = 3;
 /// What our answers say: 5.5.0.
 const VERSION: i16 = 513;
 const BINARY: u32 = 1;
-const HEADER_BYTES_MAX: usize = 0x00ff_ffff;
 
 const NAMES: [&str; 16] = [
     "consumerGroup",
@@ -45,8 +45,6 @@ const ANSWER_NAMES: [&str; 8] = [
     "groupSysFlag",
     "forbiddenType",
 ];
-const MAGIC_V1: u32 = 0xDAA3_20A7;
-const MAGIC_V2: u32 = 0xDAA3_20AB;
 
 type FieldValues<'a> = (
     &'a str,
@@ -262,32 +260,26 @@ struct Parts {
     topic_end: usize,
 }
 
-fn number_at<const N: usize>(data: &[u8], at: usize) -> Option<[u8; N]> {
-    data.get(at..at + N)?.try_into().ok()
-}
-
-fn int_at(data: &[u8], at: usize) -> Option<i32> {
-    number_at(data, at).map(i32::from_be_bytes)
-}
-
-fn long_at(data: &[u8], at: usize) -> Option<i64> {
-    number_at(data, at).map(i64::from_be_bytes)
-}
-
 /// The record at the start of `data`; None when there is none.
 fn parts(data: &[u8], check_crc: bool) -> Option<Parts> {
-    let sys_flag = int_at(data, 36)?;
-    let host_bytes = |bit: i32| if sys_flag & bit == 0 { 8 } else { 20 };
-    let store_host = 48 + host_bytes(0x10) + 8;
-    let after_hosts = store_host + host_bytes(0x20);
+    let sys_flag = i32_at(data, SYS_FLAG_AT)?;
+    let host_bytes = |bit: i32| {
+        if sys_flag & bit == 0 {
+            HOST_V4_BYTES
+        } else {
+            HOST_V6_BYTES
+        }
+    };
+    let store_host = BORN_HOST_AT + host_bytes(BORN_V6) + 8;
+    let after_hosts = store_host + host_bytes(STORE_V6);
     let body = after_hosts + 16;
-    let end = usize::try_from(int_at(data, 0)?).ok()?;
-    let body_end = body + usize::try_from(int_at(data, body - 4)?).ok()?;
+    let end = usize::try_from(i32_at(data, 0)?).ok()?;
+    let body_end = body + usize::try_from(i32_at(data, body - 4)?).ok()?;
     if body_end + 3 > end || end > data.len() {
         return None;
     }
     let topic = body_end
-        + match int_at(data, 4)? as u32 {
+        + match u32_at(data, MAGIC_AT)? {
             MAGIC_V1 => 1,
             MAGIC_V2 => 2,
             _ => return None,
@@ -296,7 +288,7 @@ fn parts(data: &[u8], check_crc: bool) -> Option<Parts> {
     if topic_end + 2 > end || size(&data[topic_end..topic_end + 2]) != end - topic_end - 2 {
         return None;
     }
-    if check_crc && body_crc(&data[body..body_end]) != int_at(data, 8)? as u32 {
+    if check_crc && body_crc(&data[body..body_end]) != u32_at(data, CRC_AT)? {
         return None;
     }
     Some(Parts {
@@ -352,27 +344,27 @@ fn values<'py, 'a>(
             Err(_) => return Ok(None),
         }
     }
-    let int = |at| PyInt::new(py, int_at(data, at).unwrap_or_default()).into_any();
-    let unsigned = |at| PyInt::new(py, int_at(data, at).unwrap_or_default() as u32).into_any();
-    let long = |at| PyInt::new(py, long_at(data, at).unwrap_or_default()).into_any();
+    let int = |at| PyInt::new(py, i32_at(data, at).unwrap_or_default()).into_any();
+    let unsigned = |at| PyInt::new(py, i32_at(data, at).unwrap_or_default() as u32).into_any();
+    let long = |at| PyInt::new(py, i64_at(data, at).unwrap_or_default()).into_any();
     let bytes = |start: usize, end: usize| PyBytes::new(py, &data[start..end]).into_any();
     let fields = [
         topic.1.clone().into_any(),
-        int(12),
+        int(QUEUE_ID_AT),
         bytes(parts.body, parts.body_end),
         bytes(parts.topic_end + 2, parts.end),
-        long(40),
-        bytes(48, parts.store_host - 8),
-        int(16),
-        int(36),
+        long(BORN_TIME_AT),
+        bytes(BORN_HOST_AT, parts.store_host - 8),
+        int(FLAG_AT),
+        int(SYS_FLAG_AT),
         int(parts.after_hosts),
         long(parts.after_hosts + 4),
-        long(20),
-        long(28),
+        long(QUEUE_OFFSET_AT),
+        long(LOG_OFFSET_AT),
         long(parts.store_host - 8),
         bytes(parts.store_host, parts.after_hosts),
-        unsigned(8),
-        unsigned(4),
+        unsigned(CRC_AT),
+        unsigned(MAGIC_AT),
         int(0),
     ];
     Ok(Some((PyTuple::new(py, fields)?, parts.end)))

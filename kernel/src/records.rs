@@ -559,15 +559,23 @@ fn record_at(
     if position + RECORD_BYTES_MIN > end {
         return None;
     }
-    let sys_flag = i32_at(data, position + 36)?;
-    let born_v6 = if sys_flag & BORN_V6 != 0 { 12 } else { 0 };
-    let store_v6 = if sys_flag & STORE_V6 != 0 { 12 } else { 0 };
+    let sys_flag = i32_at(data, position + SYS_FLAG_AT)?;
+    let born_v6 = if sys_flag & BORN_V6 != 0 {
+        HOST_V6_MORE_BYTES
+    } else {
+        0
+    };
+    let store_v6 = if sys_flag & STORE_V6 != 0 {
+        HOST_V6_MORE_BYTES
+    } else {
+        0
+    };
     let body_start = position + FIXED_BYTES + born_v6 + store_v6;
     if body_start > end {
         return None;
     }
     let size = usize::try_from(i32_at(data, position)?).ok()?;
-    let magic = u32_at(data, position + 4)?;
+    let magic = u32_at(data, position + MAGIC_AT)?;
     let record_end = position + size;
     let body_end = body_start + usize::try_from(i32_at(data, body_start - 4)?).ok()?;
     if body_end + 3 > record_end || record_end > end {
@@ -583,13 +591,13 @@ fn record_at(
     if properties_start > record_end || u16_at(data, topic_end)? != record_end - properties_start {
         return None;
     }
-    let log_offset = i64_at(data, position + 28)?;
+    let log_offset = i64_at(data, position + LOG_OFFSET_AT)?;
     if let Some(base) = log_base {
         if base.checked_add(position as i64) != Some(log_offset) {
             return None;
         }
     }
-    let crc = u32_at(data, position + 8)?;
+    let crc = u32_at(data, position + CRC_AT)?;
     if check_crc && body_crc(&data[body_start..body_end]) != crc {
         return None;
     }
@@ -605,11 +613,11 @@ fn record_at(
         size,
         magic,
         crc,
-        queue_id: i32_at(data, position + 12)?,
-        queue_offset: i64_at(data, position + 20)?,
+        queue_id: i32_at(data, position + QUEUE_ID_AT)?,
+        queue_offset: i64_at(data, position + QUEUE_OFFSET_AT)?,
         log_offset,
         sys_flag,
-        store_ms: i64_at(data, position + 48 + HOST_V4_BYTES + born_v6)?,
+        store_ms: i64_at(data, position + STORE_TIME_AT + born_v6)?,
         body: (body_start, body_end),
         topic: (topic_start, topic_end),
         properties: (properties_start, record_end),
@@ -629,7 +637,7 @@ fn is_torn(data: &[u8], topic: &[u8], properties: &[u8], record_end: usize, end:
         return true;
     }
     !matches!(
-        u32_at(data, record_end + 4),
+        u32_at(data, record_end + MAGIC_AT),
         Some(MAGIC_V1 | MAGIC_V2 | MAGIC_BLANK)
     )
 }

@@ -8,14 +8,13 @@ use pyo3::buffer::{PyBuffer, ReadOnlyCell};
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
 
+use crate::layout::{
+    BORN_V6, FIXED_BYTES, HOST_V6_MORE_BYTES, MAGIC_AT, MAGIC_V1, MAGIC_V2, STORE_V6, SYS_FLAG_AT,
+    UNIT_BYTES,
+};
 use crate::sql::{Program, Scratch};
 
-const UNIT_BYTES: usize = 20;
 const EXTENSION_ADDRESS_MAX: i64 = -(1 << 31) - 1;
-const FIXED_BYTES: usize = 88;
-const HOST_V6_MORE_BYTES: usize = 12;
-const MAGIC_V1: u64 = 0xDAA3_20A7;
-const MAGIC_V2: u64 = 0xDAA3_20AB;
 
 /// What a subscription selects: records with one of the tag codes for which an SQL program is true.
 #[pyclass(frozen, module = "orbitmq_kernel")]
@@ -116,15 +115,15 @@ fn number(cells: &[ReadOnlyCell<u8>]) -> u64 {
 
 /// Where the property text of a record begins, which ends with the record; None for what is not a record.
 fn properties_at(record: &[ReadOnlyCell<u8>]) -> Option<usize> {
-    let magic = number(record.get(4..8)?);
-    let sys_flag = number(record.get(36..40)?);
+    let magic = number(record.get(MAGIC_AT..MAGIC_AT + 4)?) as u32;
+    let sys_flag = number(record.get(SYS_FLAG_AT..SYS_FLAG_AT + 4)?) as i32;
     let mut at = FIXED_BYTES;
-    at += if sys_flag & 0x10 == 0 {
+    at += if sys_flag & BORN_V6 == 0 {
         0
     } else {
         HOST_V6_MORE_BYTES
     };
-    at += if sys_flag & 0x20 == 0 {
+    at += if sys_flag & STORE_V6 == 0 {
         0
     } else {
         HOST_V6_MORE_BYTES

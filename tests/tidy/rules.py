@@ -77,6 +77,28 @@ MANY_PARAMETERS: Final[Mapping[str, str]] = {
     "src/orbitmq/wire/frame.py:_encode": "the one writer of both header forms; an object per frame would cost more",
 }
 
+# Records, queue units and frames are laid out in one place; a file with layouts of something else says of what.
+LAYOUT_FILE: Final = "src/orbitmq/kernel/plain/layout.py"
+OTHER_LAYOUTS: Final[Mapping[str, str]] = {
+    "src/orbitmq/broker/delivery/timer_files.py": "the timer wheel and its log, files of their own",
+    "src/orbitmq/broker/replication/stream.py": "what frames the log on its way to a slave",
+    "src/orbitmq/client/produce/blocking.py": "a time span as the operating system's sockets take it",
+    "src/orbitmq/filter/program.py": "SQL programs, which are never stored or sent",
+    "src/orbitmq/kernel/plain/sql.py": "the same programs, read",
+    "src/orbitmq/proxy/http2/frames.py": "frames of HTTP/2 and gRPC",
+    "src/orbitmq/record/ids.py": "unique keys, which are text in a property",
+    "src/orbitmq/runtime/filesystem.py": "a lock as the operating system takes it",
+    "src/orbitmq/store/index/index_file.py": "index files",
+    "src/orbitmq/store/queues/queue_ext.py": "the extension files of queues",
+    "src/orbitmq/store/upkeep/checkpoint.py": "the checkpoint file",
+    "src/orbitmq/store/upkeep/recovery.py": "see LAYOUT_COPIES",
+    "src/orbitmq/wire/bodies/offsets.py": "a request body of its own",
+    "src/orbitmq/wire/bodies/registration.py": "a request body of its own",
+}
+LAYOUT_COPIES: Final[Mapping[str, str]] = {
+    "src/orbitmq/store/upkeep/recovery.py": "its walk unpacks HEAD itself; goes when it walks with the kernel",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -207,6 +229,52 @@ def check_exceptions(sources: Iterable[Source]) -> Iterator[str]:
                 limit = PARAMETERS_MAX
             if not any(size > limit for size in sizes):
                 yield f"stale-exception: the {rule} table names {where} without need"
+
+
+_STRUCT_CALLS: Final = frozenset({"calcsize", "iter_unpack", "pack", "pack_into", "unpack", "unpack_from"})
+
+
+def _struct_formats(source: Source) -> Iterator[tuple[int, str]]:
+    """Line and format of every use of ``struct`` that names one; the format is empty if it is not a literal."""
+    for node in ast.walk(source.tree):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        function = node.func
+        name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        owner = function.value if isinstance(function, ast.Attribute) else None
+        of_module = isinstance(owner, ast.Name) and owner.id == "struct"
+        if name == "Struct" or (of_module and name in _STRUCT_CALLS):
+            text = node.args[0].value if isinstance(node.args[0], ast.Constant) else ""
+            yield node.lineno, text if isinstance(text, str) else ""
+
+
+def check_layouts(sources: Iterable[Source]) -> Iterator[str]:
+    """layout: only ``LAYOUT_FILE`` says how records, queue units and frames lie in bytes.
+
+    Elsewhere in the package a format is a finding, but for files with layouts of something else; there it is one if
+    ``LAYOUT_FILE`` has the same (those of a single number, like ``>i``, mean nothing by themselves).
+    """
+    found = {
+        source.path: list(_struct_formats(source))
+        for source in sources
+        if source.path.startswith("src/orbitmq/")
+    }
+    ours = {text for _, text in found.get(LAYOUT_FILE, []) if len(text) > 2}
+    copying = set()
+    for path, formats in found.items():
+        for line, text in formats if path != LAYOUT_FILE else []:
+            if path not in OTHER_LAYOUTS:
+                yield f"layout: {path}:{line}: formats of records, units and frames stand in {LAYOUT_FILE}"
+            elif text in ours:
+                copying.add(path)
+                if path not in LAYOUT_COPIES:
+                    yield f"layout: {path}:{line}: {text!r} stands in {LAYOUT_FILE}: import it"
+    for path in OTHER_LAYOUTS:
+        if not found.get(path):
+            yield f"stale-exception: OTHER_LAYOUTS names {path} without need"
+    for path in LAYOUT_COPIES:
+        if path not in copying:
+            yield f"stale-exception: LAYOUT_COPIES names {path} without need"
 
 
 _TASK_CALLS: Final = frozenset({"create_task", "ensure_future"})

@@ -107,3 +107,44 @@ def test_exceptions_without_need_are_reported(monkeypatch: pytest.MonkeyPatch) -
     findings = list(rules.check_exceptions([Source.parse("src/a.py", "def f(): ...\n")]))
     assert len(findings) == 3
     assert all(finding.startswith("stale-exception: ") for finding in findings)
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "expected"),
+    [
+        ("src/orbitmq/store/a.py", 'U = Struct(">qiq")\n', "layout: src/orbitmq/store/a.py:1: "),
+        (
+            "src/orbitmq/store/a.py",
+            'import struct\nU = struct.Struct(">i")\n',
+            "layout: src/orbitmq/store/a.py:2: ",
+        ),
+        ("src/orbitmq/store/a.py", 'x = struct.unpack_from(">i", b, 4)\n', "layout: "),
+        ("src/orbitmq/store/a.py", "U = Struct(form)\n", "layout: "),
+        ("src/orbitmq/store/a.py", "U.unpack_from(b, 4)\n", ""),
+        ("src/orbitmq/other.py", 'U = Struct(">qiq")\n', "layout: src/orbitmq/other.py:1: '>qiq' stands in "),
+        ("src/orbitmq/other.py", 'U = Struct(">i")\n', ""),
+        ("src/orbitmq/other.py", 'U = Struct(">iqI")\n', ""),
+        ("src/orbitmq/other.py", "U = 1\n", "stale-exception: OTHER_LAYOUTS names src/orbitmq/other.py"),
+        ("tests/unit/a.py", 'U = Struct(">qiq")\n', ""),
+    ],
+)
+def test_layouts_stand_in_one_file(
+    path: str, text: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = "src/orbitmq/other.py"
+    monkeypatch.setattr(rules, "OTHER_LAYOUTS", {other: "reason"})
+    monkeypatch.setattr(rules, "LAYOUT_COPIES", {})
+    texts = {rules.LAYOUT_FILE: 'UNIT = Struct(">qiq")\nINT = Struct(">i")\n', other: 'S = Struct(">h")\n'}
+    findings = list(rules.check_layouts(Source.parse(*each) for each in {**texts, path: text}.items()))
+    assert len(findings) == (1 if expected else 0), findings
+    assert all(finding.startswith(expected) for finding in findings)
+
+
+def test_copy_of_a_layout_needs_a_reason_while_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "src/orbitmq/other.py"
+    monkeypatch.setattr(rules, "OTHER_LAYOUTS", {path: "reason"})
+    monkeypatch.setattr(rules, "LAYOUT_COPIES", {path: "reason"})
+    layout = Source.parse(rules.LAYOUT_FILE, 'UNIT = Struct(">qiq")\n')
+    assert not list(rules.check_layouts([layout, Source.parse(path, 'U = Struct(">qiq")\n')]))
+    (finding,) = rules.check_layouts([layout, Source.parse(path, 'U = Struct(">h")\n')])
+    assert finding.startswith("stale-exception: LAYOUT_COPIES names ")

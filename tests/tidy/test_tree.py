@@ -73,5 +73,9 @@ def test_no_exception_is_without_need() -> None:
     report(rules.check_exceptions(sources()))
 
 
+def test_records_units_and_frames_are_laid_out_in_one_place() -> None:
+    report(rules.check_layouts(sources()))
+
+
 def test_every_tracked_text_speaks_of_the_project_alone() -> None:
     report(finding for path, text in tracked_texts() for finding in rules.check_text(path, text))

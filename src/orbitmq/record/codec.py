@@ -24,10 +24,8 @@ from orbitmq.record.ids import offset_message_id
 from orbitmq.record.layout import (
     BLANK,
     CRC_MASK,
+    FIXED,
     FIXED_V4,
-    FIXED_V6,
-    FIXED_V6_BORN,
-    FIXED_V6_STORE,
     LENGTH_16,
     MAGIC_BLANK,
     MAGIC_V1,
@@ -51,7 +49,6 @@ _STORE_V6: Final = int(SysFlag.STORE_HOST_V6)
 _HOSTS_V6: Final = _BORN_V6 | _STORE_V6
 _NO_HOSTS_V6: Final = ~_HOSTS_V6
 _COMPRESSED: Final = int(SysFlag.COMPRESSED)
-_LAYOUTS: Final = {0: FIXED_V4, _BORN_V6: FIXED_V6_BORN, _STORE_V6: FIXED_V6_STORE, _HOSTS_V6: FIXED_V6}
 _pack_v4: Final = FIXED_V4.pack
 _unpack_v4: Final = FIXED_V4.unpack_from
 _pack_length: Final = LENGTH_16.pack
@@ -214,7 +211,7 @@ def decode_record(
         raise _too_short(len(buffer) - offset) from None
     position = offset + 88
     if sys_flag & _HOSTS_V6:
-        layout = _LAYOUTS[sys_flag & _HOSTS_V6]
+        layout = FIXED[sys_flag & _HOSTS_V6]
         try:
             (born_host, store_timestamp_ms, store_host, reconsume_times, prepared_offset, body_size) = (
                 layout.unpack_from(buffer, offset)[9:]

@@ -10,30 +10,34 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 from mmap import mmap
-from struct import Struct
 from typing import Final, NamedTuple
 from zlib import crc32
 
 from orbitmq.record.layout import (
     BLANK,
     BLANK_BYTES,
+    BORN_V6,
     CRC_MASK,
     FIXED_V4,
+    HEAD,
     HOLE_BYTES,
+    HOST_V6_MORE_BYTES,
+    INT,
+    LONG,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
     RECORD_BYTES_MIN,
+    SIZE_AND_MAGIC,
+    STORE_TIME_AT,
+    STORE_V6,
 )
 
 __all__ = ["EndKind", "Scan", "ScanEnd", "ScannedRecord", "is_zero", "scan"]
 
-# The fields the walk needs, at the positions of FIXED_V4; the rest is skipped.
-_HEAD: Final = Struct(">iIIi4xqqi16xq20xi")
-assert _HEAD.size == FIXED_V4.size
-# The same of a record with IPv6 hosts: store time and body size move.
-_TIME: Final = Struct(">q")
-_SIZE: Final = Struct(">i")
+_FIXED_BYTES: Final = FIXED_V4.size
+_HOSTS_V6: Final = BORN_V6 | STORE_V6
+_STORE_TIME_V6_AT: Final = STORE_TIME_AT + HOST_V6_MORE_BYTES
 _ZEROES: Final = bytes(64 * 1024)
 _HOLE: Final = bytes(HOLE_BYTES)
 
@@ -102,7 +106,7 @@ class Scan:
     def __iter__(self) -> Iterator[ScannedRecord]:
         buffer, limit, log_base = self._buffer, self._limit, self._log_base
         check_crc = self._check_crc
-        unpack, make = _HEAD.unpack_from, tuple.__new__
+        unpack, make = HEAD.unpack_from, tuple.__new__
         # bytes and mmap hand out bytes when sliced, at half the price of bytes(view[...]).
         sliced = buffer if isinstance(buffer, bytes | mmap) else None
         position = self._start
@@ -114,18 +118,19 @@ class Scan:
                 (size, magic, body_crc, queue_id, queue_offset, log_offset, sys_flag, stored_ms,
                  body_size) = unpack(view, position)
                 # fmt: on
-                body_position = position + 88
-                if sys_flag & 0x30:
-                    if size < RECORD_BYTES_MIN + 12 or position + size > limit:
+                body_position = position + _FIXED_BYTES
+                if sys_flag & _HOSTS_V6:
+                    # Store time and body size move.
+                    if size < RECORD_BYTES_MIN + HOST_V6_MORE_BYTES or position + size > limit:
                         break
-                    if sys_flag & 0x10:
-                        body_position += 12
-                        (stored_ms,) = _TIME.unpack_from(view, position + 68)
-                    if sys_flag & 0x20:
-                        body_position += 12
+                    if sys_flag & BORN_V6:
+                        body_position += HOST_V6_MORE_BYTES
+                        (stored_ms,) = LONG.unpack_from(view, position + _STORE_TIME_V6_AT)
+                    if sys_flag & STORE_V6:
+                        body_position += HOST_V6_MORE_BYTES
                     if body_position > limit:
                         break
-                    (body_size,) = _SIZE.unpack_from(view, body_position - 4)
+                    (body_size,) = INT.unpack_from(view, body_position - 4)
                 end = position + size
                 body_end = body_position + body_size
                 if body_size < 0 or body_end + 3 > end or end > limit:
@@ -219,8 +224,7 @@ def _diagnose(view: memoryview, position: int, limit: int, log_base: int | None)
     if room < BLANK_BYTES:
         kind = EndKind.ZEROES if not any(view[position:limit]) else EndKind.BAD
         return ScanEnd(kind, position, f"{room} bytes are too few for a record or a marker")
-    size = int.from_bytes(view[position : position + 4], "big", signed=True)
-    magic = int.from_bytes(view[position + 4 : position + 8], "big")
+    size, magic = SIZE_AND_MAGIC.unpack_from(view, position)
     if size == 0 and magic == 0:
         return ScanEnd(EndKind.ZEROES, position, "")
     if magic == MAGIC_BLANK:

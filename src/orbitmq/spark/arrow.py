@@ -15,8 +15,8 @@ buffer before anything is read at it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from struct import Struct
 from typing import Any, Final
 from zlib import crc32
 
@@ -31,15 +31,19 @@ from orbitmq.record.codec import decode_record, encode_record
 from orbitmq.record.compression import decompress_body
 from orbitmq.record.hosts import host_text
 from orbitmq.record.layout import (
+    BORN_HOST_AT,
     BYTE_AT_END_OF_NAME,
     BYTE_AT_END_OF_PAIR,
     CRC_MASK,
+    FIXED_FIELDS,
     FIXED_V4,
     HOST_V4_BYTES,
     HOST_V6_BYTES,
+    HOST_V6_MORE_BYTES,
     MAGIC_V1,
     MAGIC_V2,
     RECORD_BYTES_MIN,
+    SIZE_AND_MAGIC,
 )
 from orbitmq.spark.schema import arrow_schema
 
@@ -49,27 +53,14 @@ Positions = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 _BINARY: Final = pa.binary()
-_HEAD: Final = Struct(">iI")
 _SPAN_MAX: Final = 0x7FFF_FFFF
 """Positions in an Arrow binary array are 32 bits wide, so this is the longest buffer (from the first record on)."""
 
+_TYPES: Final = {"i": ">i4", "I": ">u4", "q": ">i8", "8s": "V8"}
 _FIXED: Final = np.dtype(
     [
-        ("size", ">i4"),
-        ("magic", ">u4"),
-        ("body_crc", ">u4"),
-        ("queue_id", ">i4"),
-        ("flag", ">i4"),
-        ("queue_offset", ">i8"),
-        ("log_offset", ">i8"),
-        ("sys_flag", ">i4"),
-        ("born_timestamp", ">i8"),
-        ("born_host", "V8"),
-        ("store_timestamp", ">i8"),
-        ("store_host", "V8"),
-        ("reconsume_times", ">i4"),
-        ("prepared_offset", ">i8"),
-        ("body_size", ">i4"),
+        (name, _TYPES[code])
+        for name, code in zip(FIXED_FIELDS, re.findall(r"\d*[a-zA-Z]", FIXED_V4.format), strict=True)
     ]
 )
 assert _FIXED.itemsize == FIXED_V4.size, "persisted: the fixed part of every record"
@@ -77,8 +68,6 @@ assert _FIXED.itemsize == FIXED_V4.size, "persisted: the fixed part of every rec
 _BORN_V6: Final = int(SysFlag.BORN_HOST_V6)
 _STORE_V6: Final = int(SysFlag.STORE_HOST_V6)
 _COMPRESSED: Final = int(SysFlag.COMPRESSED)
-_V6_EXTRA: Final = HOST_V6_BYTES - HOST_V4_BYTES
-_BORN_HOST_AT: Final = 48
 _TIMESTAMP_MS_MAX: Final = 2**63 // 1000 - 1
 _HEX: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _SAME_SIZE_RUN: Final = 4
@@ -102,7 +91,7 @@ def scan_records(buffer: bytes | bytearray | memoryview, start: int, end: int) -
 def scan_into(starts: list[int], buffer: bytes | bytearray | memoryview, start: int, end: int) -> int:
     """As ``scan_records``, adding to a list; gives the place where the walk stopped. For many small stretches."""
     append = starts.append
-    unpack = _HEAD.unpack_from
+    unpack = SIZE_AND_MAGIC.unpack_from
     end = min(end, len(buffer))
     last = end - RECORD_BYTES_MIN
     position, same, before = start, 0, 0
@@ -131,9 +120,7 @@ def _same_size_run(buffer: bytes | bytearray | memoryview, position: int, end: i
     count = (end - position) // size
     if count <= 0:
         return 0
-    heads: Any = np.ndarray(
-        (count,), np.dtype([("size", ">i4"), ("magic", ">u4")]), buffer, position, (size,)
-    )
+    heads: Any = np.ndarray((count,), _FIXED[["size", "magic"]], buffer, position, (size,))
     fits = (heads["size"] == size) & ((heads["magic"] == MAGIC_V1) | (heads["magic"] == MAGIC_V2))
     return count if fits.all() else int(fits.argmin())
 
@@ -172,7 +159,7 @@ def read_numbers(buffer: bytes | bytearray | memoryview, starts: Positions, fiel
     ``starts`` come from ``scan_records``: that they lie inside is not checked again.
     """
     dtype, offset = _FIXED.fields[field][:2]  # type: ignore[index]  # a structure has fields
-    assert offset < _BORN_HOST_AT, field
+    assert offset < BORN_HOST_AT, field
     count = len(buffer) - offset - dtype.itemsize + 1
     everywhere: Any = np.ndarray((count,), f"V{dtype.itemsize}", buffer, offset, (1,))
     numbers: Positions = everywhere[starts].view(dtype).astype(np.int64)
@@ -242,8 +229,8 @@ class _Rows:
 
     def _move_fields(self) -> Positions:
         """Read the fields behind a 20-byte host again, where they are; gives the size of each fixed part."""
-        born = (self.sys_flag & _BORN_V6 != 0) * _V6_EXTRA
-        store = (self.sys_flag & _STORE_V6 != 0) * _V6_EXTRA
+        born = (self.sys_flag & _BORN_V6 != 0) * HOST_V6_MORE_BYTES
+        store = (self.sys_flag & _STORE_V6 != 0) * HOST_V6_MORE_BYTES
         rows = np.flatnonzero(born | store)
         if (self._fixed["size"][rows] < RECORD_BYTES_MIN + born[rows] + store[rows]).any():
             raise RecordError("a record with IPv6 hosts is too short for them")
@@ -333,9 +320,9 @@ class _Rows:
             texts = pa.array(known, pa.string()).take(encoded.indices)
         if not len(v6_rows):
             return texts
-        positions = self._starts[v6_rows] + _BORN_HOST_AT
+        positions = self._starts[v6_rows] + BORN_HOST_AT
         if name == "store_host":
-            shift = (self.sys_flag[v6_rows] & _BORN_V6 != 0) * _V6_EXTRA
+            shift = (self.sys_flag[v6_rows] & _BORN_V6 != 0) * HOST_V6_MORE_BYTES
             positions = positions + (HOST_V4_BYTES + 8) + shift
         hosts = self._read(positions, np.dtype(f"V{HOST_V6_BYTES}"))
         return _patched(texts, v6_rows, pa.array([host_text(host.tobytes()) for host in hosts], pa.string()))
@@ -356,9 +343,9 @@ class _Rows:
         ids = _patched(ids, rows, _hex_strings(packed))
         v6_rows = np.intersect1d(self._store_v6, rows)
         if len(v6_rows):
-            shift = (self.sys_flag[v6_rows] & _BORN_V6 != 0) * _V6_EXTRA
+            shift = (self.sys_flag[v6_rows] & _BORN_V6 != 0) * HOST_V6_MORE_BYTES
             hosts = self._read(
-                self._starts[v6_rows] + (_BORN_HOST_AT + HOST_V4_BYTES + 8) + shift,
+                self._starts[v6_rows] + (BORN_HOST_AT + HOST_V4_BYTES + 8) + shift,
                 np.dtype(f"V{HOST_V6_BYTES}"),
             )
             offsets = np.ascontiguousarray(self._fixed["log_offset"][v6_rows])

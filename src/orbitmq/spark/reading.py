@@ -19,7 +19,6 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby
-from struct import Struct
 from typing import Final
 
 import numpy as np
@@ -29,6 +28,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]  # the same
 from orbitmq.codes import ResponseCode, SysFlag
 from orbitmq.errors import ConnectionLostError, OrbitError, RecordError, TopicNotFound
 from orbitmq.model.subscription import subscribe_by_tags
+from orbitmq.record.layout import QUEUE_OFFSET
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.spark.arrow import (
     Positions,
@@ -48,8 +48,6 @@ __all__ = ["read_range"]
 
 logger = logging.getLogger(__name__)
 
-_OFFSET: Final = Struct(">20xq")
-"""The queue offset of a record."""
 _INNER: Final = int(SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH)
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
 _MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
@@ -278,8 +276,8 @@ class _RangeReader:
         # for each field of each answer would cost more than decoding them.
         dense = (
             len(starts) == reached - self._position
-            and _OFFSET.unpack_from(buffer, starts[0])[0] == self._position
-            and _OFFSET.unpack_from(buffer, starts[-1])[0] == reached - 1
+            and QUEUE_OFFSET.unpack_from(buffer, starts[0])[0] == self._position
+            and QUEUE_OFFSET.unpack_from(buffer, starts[-1])[0] == reached - 1
         )
         if not dense:
             buffer, starts = self._wanted(buffer, np.array(starts, np.int64), reached)

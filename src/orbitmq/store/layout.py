@@ -1,12 +1,13 @@
-"""Numbers of the store's own files: names, units, sizes. Records are in ``orbitmq.record.layout``.
+"""Numbers of the store's own files: names, sizes. Records and units are in ``orbitmq.record.layout``.
 
 Everything here is persisted: every store directory depends on it. Never renumber.
 """
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import Final
+
+from orbitmq.record.layout import UNIT
 
 __all__ = [
     "BLANK_UNIT_SIZE",
@@ -19,10 +20,7 @@ __all__ = [
     "offset_of_name",
 ]
 
-UNIT: Final = Struct(">qiq")
-"""One consume queue unit: log offset, record size, tag code (or due time, or extension address)."""
-UNIT_BYTES: Final = 20
-assert UNIT.size == UNIT_BYTES, "persisted: every consume queue on disk depends on it"
+UNIT_BYTES: Final = UNIT.size
 
 BLANK_UNIT_SIZE: Final = 0x7FFFFFFF
 """Record size of a unit that stands for no message: the units before the first one of a queue whose numbering

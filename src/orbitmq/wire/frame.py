@@ -21,7 +21,8 @@ import msgspec
 from orbitmq.codes import FrameFlag, LanguageCode, SerializeType, Version
 from orbitmq.errors import FrameError
 from orbitmq.kernel import Frame, split_frames
-from orbitmq.kernel.plain.frames import BINARY_FIXED, BINARY_MIN, LENGTH, PREFIX, encode_binary_fields
+from orbitmq.kernel.plain.frames import encode_binary_fields
+from orbitmq.kernel.plain.layout import BINARY_FIXED, BINARY_MIN, FRAME_LENGTH, FRAME_PREFIX
 
 __all__ = [
     "FRAME_BYTES_MAX",
@@ -127,7 +128,7 @@ def _encode(
             (
                 BINARY_FIXED.pack(code, language, version, opaque, flag, len(raw_remark)),
                 raw_remark,
-                LENGTH.pack(len(raw_ext)),
+                FRAME_LENGTH.pack(len(raw_ext)),
                 raw_ext,
             )
         )
@@ -137,7 +138,7 @@ def _encode(
         name = _LANGUAGE_NAMES.get(language, "OTHER")
         header = _encode_json(_Written(code, ext, flag, name, opaque, remark, "JSON", version))
         word = len(header)
-    return b"".join((PREFIX.pack(4 + len(header) + len(body), word), header, body))
+    return b"".join((FRAME_PREFIX.pack(4 + len(header) + len(body), word), header, body))
 
 
 def encode_request(
@@ -158,9 +159,9 @@ def encode_binary_request(code: int, opaque: int, ext_raw: bytes, body: bytes) -
     header_size = BINARY_MIN + ext_size
     return b"".join(
         (
-            PREFIX.pack(4 + header_size + len(body), _ROCKETMQ_WORD | header_size),
+            FRAME_PREFIX.pack(4 + header_size + len(body), _ROCKETMQ_WORD | header_size),
             BINARY_FIXED.pack(code, _PYTHON, _VERSION, opaque, 0, 0),
-            LENGTH.pack(ext_size),
+            FRAME_LENGTH.pack(ext_size),
             ext_raw,
             body,
         )

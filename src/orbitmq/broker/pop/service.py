@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -42,6 +41,7 @@ from orbitmq.errors import BrokerError, CorruptionError, MessageIllegal, RecordE
 from orbitmq.kernel import Filter
 from orbitmq.model.names import RETRY_PREFIX
 from orbitmq.record.codec import decode_record, encode_record
+from orbitmq.record.layout import INT, QUEUE_OFFSET
 from orbitmq.record.properties import set_property
 from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.safe_file import SafeFile
@@ -72,8 +72,6 @@ _CORRECTED: Final = frozenset(
         ReadStatus.NO_MESSAGE_IN_QUEUE,
     }
 )
-_RECORD_SIZE: Final = struct.Struct(">i")
-_RECORD_QUEUE_OFFSET: Final = struct.Struct(">20xq")
 _FIRST_POP_TIME: Final = Property.FIRST_POP_TIME.encode()
 _ORIGIN_GROUP: Final = Property.ORIGIN_GROUP.encode()
 _POP_CK: Final = Property.POP_CK.encode()
@@ -674,7 +672,7 @@ def _records(slices: Sequence[memoryview]) -> list[memoryview]:
     for piece in slices:
         position = 0
         while position < len(piece):
-            (size,) = _RECORD_SIZE.unpack_from(piece, position)
+            (size,) = INT.unpack_from(piece, position)
             found.append(piece[position : position + size])
             position += size
     return found
@@ -683,4 +681,4 @@ def _records(slices: Sequence[memoryview]) -> list[memoryview]:
 def _queue_offsets(result: ReadResult, start: int) -> Sequence[int]:
     if result.count == result.next_offset - start:
         return range(start, result.next_offset)
-    return [_RECORD_QUEUE_OFFSET.unpack_from(raw)[0] for raw in _records(result.slices)]
+    return [QUEUE_OFFSET.unpack_from(raw)[0] for raw in _records(result.slices)]

@@ -16,7 +16,6 @@ Anything else is None, and the typed reader (``wire.header``) accepts it or name
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, NamedTuple
 
@@ -24,6 +23,14 @@ import msgspec
 
 from orbitmq.codes import FrameFlag, LanguageCode, Property, RequestCode, SerializeType, Version
 from orbitmq.errors import FrameError, HeaderFieldError, RecordError
+from orbitmq.kernel.plain.layout import (
+    BINARY_FIXED,
+    BINARY_KEY_LENGTH,
+    BINARY_MIN,
+    FRAME_LENGTH,
+    FRAME_PREFIX,
+    HEADER_LENGTH_MASK,
+)
 
 __all__ = [
     "Frame",
@@ -44,16 +51,6 @@ __all__ = [
     "split_frames",
     "stored_properties",
 ]
-
-LENGTH: Final = struct.Struct(">i")
-PREFIX: Final = struct.Struct(">ii")
-"""Length of what follows it, and the header word."""
-BINARY_FIXED: Final = struct.Struct(">hBhiii")
-"""code, language, version, opaque, flag, remark length."""
-KEY_LENGTH: Final = struct.Struct(">h")
-BINARY_MIN: Final = BINARY_FIXED.size + LENGTH.size
-assert BINARY_MIN == 21, "wire format: the shortest binary header"
-HEADER_LENGTH_MASK: Final = 0xFFFFFF
 
 _JSON: Final = int(SerializeType.JSON)
 _ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
@@ -143,28 +140,28 @@ class Split(NamedTuple):
 def split_frames(data: bytes, frame_bytes_max: int) -> Split:
     """All whole frames of ``data``, in order. A length outside the limit is an error before its bytes are there."""
     frames: list[Frame] = []
-    position, available, limit = 0, len(data), frame_bytes_max - LENGTH.size
+    position, available, limit = 0, len(data), frame_bytes_max - FRAME_LENGTH.size
     try:
-        while available - position >= LENGTH.size:
-            (size,) = LENGTH.unpack_from(data, position)
+        while available - position >= FRAME_LENGTH.size:
+            (size,) = FRAME_LENGTH.unpack_from(data, position)
             if not 4 <= size <= limit:
                 raise FrameError(f"frame length {size} is outside 4..{limit}")
-            if available - position < PREFIX.size:
-                return Split(frames, position, PREFIX.size, "")
-            _, word = PREFIX.unpack_from(data, position)
+            if available - position < FRAME_PREFIX.size:
+                return Split(frames, position, FRAME_PREFIX.size, "")
+            _, word = FRAME_PREFIX.unpack_from(data, position)
             header_length = word & HEADER_LENGTH_MASK
             if header_length > size - 4:
                 raise FrameError(f"header length {header_length} is longer than its frame of {size} bytes")
-            end = position + LENGTH.size + size
+            end = position + FRAME_LENGTH.size + size
             if end > available:
                 return Split(frames, position, end - position, "")
-            start = position + PREFIX.size
+            start = position + FRAME_PREFIX.size
             header, body = data[start : start + header_length], data[start + header_length : end]
             frames.append(parse_header(word >> 24 & 0xFF, header, body))
             position = end
     except FrameError as error:
         return Split(frames, position, 0, str(error))
-    return Split(frames, position, LENGTH.size, "")
+    return Split(frames, position, FRAME_LENGTH.size, "")
 
 
 def parse_header(form: int, header: bytes, body: bytes) -> Frame:
@@ -227,15 +224,15 @@ def _parse_binary(header: bytes, body: bytes) -> Frame:
     remark = None
     if remark_length:
         end = position + remark_length
-        if remark_length < 0 or end + LENGTH.size > size:
+        if remark_length < 0 or end + FRAME_LENGTH.size > size:
             raise FrameError(f"remark of {remark_length} bytes does not fit the header")
         try:
             remark = header[position:end].decode()
         except UnicodeDecodeError:
             raise FrameError("remark is not UTF-8") from None
         position = end
-    (ext_length,) = LENGTH.unpack_from(header, position)
-    position += LENGTH.size
+    (ext_length,) = FRAME_LENGTH.unpack_from(header, position)
+    position += FRAME_LENGTH.size
     if ext_length < 0 or position + ext_length > size:
         raise FrameError(f"extension region of {ext_length} bytes does not fit the header")
     ext_raw = header[position : position + ext_length]
@@ -484,13 +481,13 @@ def encode_send_answers(answers: Sequence[SendAnswer], store_host: bytes, region
                     "version": _VERSION,
                 }
             )
-        frames.append(PREFIX.pack(4 + len(header), form << 24 | len(header)) + header)
+        frames.append(FRAME_PREFIX.pack(4 + len(header), form << 24 | len(header)) + header)
     return b"".join(frames)
 
 
 def _binary_header(code: int, opaque: int, ext_raw: bytes) -> bytes:
     fixed = BINARY_FIXED.pack(code, _PYTHON, _VERSION, opaque, _RESPONSE, 0)
-    return fixed + LENGTH.pack(len(ext_raw)) + ext_raw
+    return fixed + FRAME_LENGTH.pack(len(ext_raw)) + ext_raw
 
 
 def encode_binary_fields(fields: Mapping[str, str]) -> bytes:
@@ -499,7 +496,12 @@ def encode_binary_fields(fields: Mapping[str, str]) -> bytes:
     for key, value in fields.items():
         if value:
             raw_key, raw_value = key.encode(), value.encode()
-            parts += (KEY_LENGTH.pack(len(raw_key)), raw_key, LENGTH.pack(len(raw_value)), raw_value)
+            parts += (
+                BINARY_KEY_LENGTH.pack(len(raw_key)),
+                raw_key,
+                FRAME_LENGTH.pack(len(raw_value)),
+                raw_value,
+            )
     return b"".join(parts)
 
 
@@ -545,7 +547,7 @@ def encode_send_fields(
         "h": str(flag),
     }
     tail = {"j": "0", "k": "false", "m": "true" if batch else "false", "n": broker_name}
-    middle = b"\x00\x01i" + LENGTH.pack(len(properties)) + properties if properties else b""
+    middle = b"\x00\x01i" + FRAME_LENGTH.pack(len(properties)) + properties if properties else b""
     return encode_binary_fields(head) + middle + encode_binary_fields(tail)
 
 

@@ -8,6 +8,8 @@ from sys import byteorder
 from typing import Final
 from zlib import crc32
 
+from orbitmq.kernel.plain.layout import CRC_MASK
+
 __all__ = ["body_crc", "java_hash_bytes"]
 
 _POWERS: Final = tuple(pow(31, n, 1 << 32) for n in range(256))
@@ -16,7 +18,7 @@ _POWERS: Final = tuple(pow(31, n, 1 << 32) for n in range(256))
 
 def body_crc(data: bytes) -> int:
     """The checksum of a stored body: CRC-32 with the top bit cleared."""
-    return crc32(data) & 0x7FFFFFFF
+    return crc32(data) & CRC_MASK
 
 
 def java_hash_bytes(data: bytes) -> int:

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from struct import Struct
 from typing import Final
-from zlib import crc32
 
 from orbitmq.codes import FrameFlag, LanguageCode, SerializeType, Version
+from orbitmq.kernel.plain.hashes import body_crc
+from orbitmq.kernel.plain.layout import (
+    BINARY_FIXED,
+    BORN_V6,
+    FIXED,
+    FIXED_V4,
+    INT,
+    MAGIC_V1,
+    MAGIC_V2,
+    STORE_V6,
+    SYS_FLAG_AT,
+)
 
 __all__ = [
     "AnswerValues",
@@ -51,11 +61,6 @@ _ANSWER_LONGS: Final = (
 _ANSWER_INTS: Final = ("topicSysFlag", "groupSysFlag", "forbiddenType")
 _BOOL_NAMES: Final = ("lo", "nsd", "oway")
 _REQUIRED: Final = ("consumerGroup", "topic", "queueId", "queueOffset", "maxMsgNums", "sysFlag")
-
-_MAGIC_V1: Final = 0xDAA320A7
-_MAGIC_V2: Final = 0xDAA320AB
-_FIXED: Final = Struct(">hBhiii")
-"""Of a binary header: code, language, version, opaque, flag, remark length."""
 
 
 def pull_fields(raw: bytes, is_binary: bool) -> PullFieldValues | None:
@@ -188,7 +193,9 @@ def pull_answer(
                 (b"groupSysFlag", group_flag),
             )
         )
-        header = _FIXED.pack(code, LanguageCode.PYTHON, Version.OURS, opaque, FrameFlag.RESPONSE, len(remark))
+        header = BINARY_FIXED.pack(
+            code, LanguageCode.PYTHON, Version.OURS, opaque, FrameFlag.RESPONSE, len(remark)
+        )
         header += remark + len(fields).to_bytes(4, "big") + fields
         word = SerializeType.ROCKETMQ << 24 | len(header)
     else:
@@ -208,15 +215,6 @@ def pull_answer(
     return b"".join((size.to_bytes(4, "big"), word.to_bytes(4, "big"), header, *slices))
 
 
-_RECORD: Final = {
-    0x00: Struct(">iIIiiqqiq8sq8siqi"),
-    0x10: Struct(">iIIiiqqiq20sq8siqi"),
-    0x20: Struct(">iIIiiqqiq8sq20siqi"),
-    0x30: Struct(">iIIiiqqiq20sq20siqi"),
-}
-"""The fixed part of a record by the host bits of its sys flag."""
-
-
 def record_values(data: bytes, check_crc: bool) -> list[RecordValues] | None:
     """The records that ``data`` holds, one after another; None when something else is in it.
 
@@ -225,9 +223,9 @@ def record_values(data: bytes, check_crc: bool) -> list[RecordValues] | None:
     records: list[RecordValues] = []
     at = 0
     while at < len(data):
-        if len(data) - at < _RECORD[0].size:
+        if len(data) - at < FIXED_V4.size:
             return None
-        layout = _RECORD[int.from_bytes(data[at + 36 : at + 40], "big") & 0x30]
+        layout = FIXED[INT.unpack_from(data, at + SYS_FLAG_AT)[0] & (BORN_V6 | STORE_V6)]
         if len(data) - at < layout.size:
             return None
         # fmt: off
@@ -236,16 +234,16 @@ def record_values(data: bytes, check_crc: bool) -> list[RecordValues] | None:
         # fmt: on
         body, end = at + layout.size, at + size
         body_end = body + body_size
-        if body_size < 0 or body_end + 3 > end or end > len(data) or magic not in (_MAGIC_V1, _MAGIC_V2):
+        if body_size < 0 or body_end + 3 > end or end > len(data) or magic not in (MAGIC_V1, MAGIC_V2):
             return None
-        topic = body_end + (1 if magic == _MAGIC_V1 else 2)
+        topic = body_end + (1 if magic == MAGIC_V1 else 2)
         topic_end = topic + int.from_bytes(data[body_end:topic], "big")
         if (
             topic_end + 2 > end
             or int.from_bytes(data[topic_end : topic_end + 2], "big") != end - topic_end - 2
         ):
             return None
-        if check_crc and crc32(data[body:body_end]) & 0x7FFFFFFF != crc:
+        if check_crc and body_crc(data[body:body_end]) != crc:
             return None
         try:
             topic_text = data[topic:topic_end].decode()

@@ -17,6 +17,7 @@ from orbitmq.kernel.plain.layout import (
     HOLE_BYTES,
     HOST_V4_BYTES,
     HOST_V6_BYTES,
+    INT,
     LENGTH_16,
     LONG,
     MAGIC_BLANK,
@@ -25,6 +26,7 @@ from orbitmq.kernel.plain.layout import (
     PROPERTIES_BYTES_MAX,
     RECORD_BYTES_MIN,
     STORE_V6,
+    SYS_FLAG_AT,
     TOPIC_BYTES_MAX,
     TOPIC_BYTES_MAX_V1,
     UNIT,
@@ -341,8 +343,8 @@ def walk_records(
 def _record_at(data: bytes, position: int, end: int, check_crc: bool, log_base: int | None) -> Walked | None:
     if position < 0 or position > end - RECORD_BYTES_MIN:
         return None
-    host_bits = int.from_bytes(data[position + 36 : position + 40], "big") & (BORN_V6 | STORE_V6)
-    layout = FIXED[host_bits]
+    (sys_flag,) = INT.unpack_from(data, position + SYS_FLAG_AT)
+    layout = FIXED[sys_flag & (BORN_V6 | STORE_V6)]
     if position + layout.size > end:
         return None
     fields = layout.unpack_from(data, position)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from struct import Struct
 from typing import Final
 
+from orbitmq.kernel.plain.layout import (
+    BORN_V6,
+    FIXED,
+    FIXED_V4,
+    INT,
+    MAGIC_V1,
+    MAGIC_V2,
+    SIZE_AND_MAGIC,
+    STORE_V6,
+    SYS_FLAG_AT,
+    UNIT,
+)
 from orbitmq.kernel.plain.sql import Node, parse_program, selects
 
 __all__ = ["Filter", "record_properties", "select"]
 
-_UNIT: Final = Struct(">qiq")
-"""Log offset, record size, tag code."""
 _EXTENSION_ADDRESS_MAX: Final = -(2**31) - 1
-_FIXED_BYTES: Final = 88
-_HOST_V6_MORE_BYTES: Final = 12
-_MAGIC_V1: Final = 0xDAA320A7
-_MAGIC_V2: Final = 0xDAA320AB
 
 
 class Filter:
@@ -62,18 +67,16 @@ class Filter:
 
 def record_properties(record: bytes | memoryview) -> bytes | None:
     """The property text of a record: from behind its size to the end of the record. None for what is not a record."""
-    if len(record) < _FIXED_BYTES:
+    if len(record) < FIXED_V4.size:
         return None
-    magic = int.from_bytes(record[4:8], "big")
-    sys_flag = int.from_bytes(record[36:40], "big")
-    at = _FIXED_BYTES
-    at += _HOST_V6_MORE_BYTES if sys_flag & 0x10 else 0
-    at += _HOST_V6_MORE_BYTES if sys_flag & 0x20 else 0
+    _, magic = SIZE_AND_MAGIC.unpack_from(record)
+    (sys_flag,) = INT.unpack_from(record, SYS_FLAG_AT)
+    at = FIXED[sys_flag & (BORN_V6 | STORE_V6)].size
     if at > len(record):
         return None
     at += int.from_bytes(record[at - 4 : at], "big")
-    topic_size_bytes = 2 if magic == _MAGIC_V2 else 1
-    if magic not in (_MAGIC_V1, _MAGIC_V2) or at + topic_size_bytes > len(record):
+    topic_size_bytes = 2 if magic == MAGIC_V2 else 1
+    if magic not in (MAGIC_V1, MAGIC_V2) or at + topic_size_bytes > len(record):
         return None
     at += topic_size_bytes + int.from_bytes(record[at : at + topic_size_bytes], "big")
     if at + 2 > len(record):
@@ -101,8 +104,8 @@ def select(
     count_max, bytes_max = limits
     count, total = taken
     bounds: list[int] = []
-    while at < len(units) // _UNIT.size and count < count_max:
-        log_offset, size, tag_code = _UNIT.unpack_from(units, at * _UNIT.size)
+    while at < len(units) // UNIT.size and count < count_max:
+        log_offset, size, tag_code = UNIT.unpack_from(units, at * UNIT.size)
         start, end = log_offset - window_offset, log_offset - window_offset + size
         if size <= 0 or start < 0 or end > len(window):
             return at, count, total, bounds, True

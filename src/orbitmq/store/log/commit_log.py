@@ -11,10 +11,23 @@ from __future__ import annotations
 
 import errno
 import logging
-from struct import Struct
 from typing import Final
 
-from orbitmq.record.layout import BLANK, BLANK_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from orbitmq.record.layout import (
+    BLANK,
+    BLANK_BYTES,
+    BORN_V6,
+    FLAG_AND_STORE_TIME,
+    HOST_V6_MORE_BYTES,
+    IDENTITY,
+    LONG,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    STORE_TIME_AT,
+    SYS_FLAG_AT,
+)
 from orbitmq.runtime.filesystem import FileSystem
 from orbitmq.store.errors import StoreUnavailable
 from orbitmq.store.log.segment import SegmentList
@@ -24,11 +37,6 @@ __all__ = ["CommitLog"]
 logger = logging.getLogger(__name__)
 
 _NEVER: Final = 1 << 62
-_IDENTITY: Final = Struct(">iI20xq")
-"""Size, magic and own log offset of a record."""
-_STORE_TIME: Final = Struct(">i16xq")
-"""Sys flag at 36 and store time at 56, both hosts IPv4."""
-_TIME: Final = Struct(">q")
 
 
 class CommitLog:
@@ -166,7 +174,7 @@ class CommitLog:
         head = self.slice(log_offset, RECORD_BYTES_MIN)
         if head is None or self.in_damage(log_offset):
             return None
-        own_size, magic, own_offset = _IDENTITY.unpack_from(head)
+        own_size, magic, own_offset = IDENTITY.unpack_from(head)
         if (magic != MAGIC_V1 and magic != MAGIC_V2) or own_offset != log_offset:
             return None
         if own_size < RECORD_BYTES_MIN or (size is not None and own_size != size):
@@ -178,9 +186,9 @@ class CommitLog:
         head = self.slice(log_offset, RECORD_BYTES_MIN)
         if head is None:
             return -1
-        sys_flag, store_ms = _STORE_TIME.unpack_from(head, 36)
-        if sys_flag & 0x10:
-            (store_ms,) = _TIME.unpack_from(head, 68)
+        sys_flag, store_ms = FLAG_AND_STORE_TIME.unpack_from(head, SYS_FLAG_AT)
+        if sys_flag & BORN_V6:
+            (store_ms,) = LONG.unpack_from(head, STORE_TIME_AT + HOST_V6_MORE_BYTES)
         return int(store_ms)
 
     def window(self, log_offset: int, limit: int | None = None) -> tuple[memoryview, int] | None:
