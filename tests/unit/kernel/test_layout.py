@@ -34,10 +34,9 @@ def position(field: str) -> int:
     plain = [b"\0" * 8 if name.endswith("_host") else 0 for name in FIXED_FIELDS]
     marked = list(plain)
     at = FIXED_FIELDS.index(field)
-    # The most significant byte is the first one.
-    marked[at] = (
-        b"\xff" * 8 if field.endswith("_host") else (-1 if field not in ("magic", "body_crc") else 0xFFFFFFFF)
-    )
+    # The most significant byte is the first one, in all of them.
+    largest = b"\xff" * 8 if field.endswith("_host") else -1
+    marked[at] = 0xFFFFFFFF if field in ("magic", "body_crc") else largest
     pairs = zip(FIXED_V4.pack(*plain), FIXED_V4.pack(*marked), strict=True)
     return next(number for number, (before, after) in enumerate(pairs) if before != after)
 
