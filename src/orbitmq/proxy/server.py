@@ -165,7 +165,7 @@ class Proxy:
         return 10_000 if config is None else config.group_retry_policy.delay_ms(attempts - 1)
 
     async def stop(self) -> None:
-        """Refuse new calls, let running ones end, give back what clients held through us, close."""
+        """Refuse new calls, let running ones end, close. What clients hold stays hidden; they go on with it."""
         if self._server is None:
             return
         await self._server.stop()
