@@ -151,6 +151,8 @@ class MessageStore:
         if self.recovery.queue_fault:
             self._queue_fault = f"queue units cannot be written: {self.recovery.queue_fault}"
         self._renew_refusal()
+        if self.recovery.queue_sync_failed:
+            self._flusher.freeze_queue_claims()
         self._flusher.start()
         self._clean_at = self._clock.monotonic() + FIRST_CLEAN_S
         logger.info(
@@ -324,6 +326,7 @@ class MessageStore:
             checkpoint = parts.checkpoint
             checkpoint.confirm_offset = min(checkpoint.confirm_offset, log_offset)
             checkpoint.queues_log_offset = min(checkpoint.queues_log_offset, log_offset)
+            checkpoint.verified_offset = min(checkpoint.verified_offset, log_offset)
             checkpoint.log_ms = checkpoint.queues_ms = 0  # of what is left the times are not known
             checkpoint.flush()
             # Then memory, as a whole, and the disk.
@@ -354,6 +357,7 @@ class MessageStore:
         if log_offset % self._log.segment_bytes:
             raise BadAppend(f"{log_offset} is not the start of a segment")
         log = self._log
+        self._parts.checkpoint.verified_offset = 0
         self.truncate(log.start)
         for start in list(log.segments.starts):
             log.segments.remove(start)

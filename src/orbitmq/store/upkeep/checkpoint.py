@@ -4,6 +4,9 @@ The file may lag behind the truth, never run ahead of it: a crash then only cost
 tell a flipped bit from a value, so a writer also leaves a checked copy of them in the part of the page that Apache
 neither reads nor writes. A reader takes the smaller of each pair: equal unless Apache has written since, and then the
 older value is safe too.
+
+Behind the copy lies what only the recovery of this store asks for: how far the last one got (``verified_offset``). It
+counts only while nobody else has written the page.
 """
 
 from __future__ import annotations
@@ -25,8 +28,11 @@ assert LONGS.size == 48, "persisted: every store directory has one"
 COPY: Final = Struct(">8s6qI")
 COPY_AT: Final = 2048
 COPY_MAGIC: Final = b"orbitck1"
+VERIFIED: Final = Struct(">8s2qI")
+VERIFIED_AT: Final = COPY_AT + COPY.size
+VERIFIED_MAGIC: Final = b"orbitrv1"
 assert LONGS.size <= COPY_AT
-assert COPY_AT + COPY.size <= CHECKPOINT_BYTES
+assert VERIFIED_AT + VERIFIED.size <= CHECKPOINT_BYTES
 
 RECOVERY_MARGIN_MS: Final = 3000
 """Apache steps back this far: a timestamp is taken before its record is on the disk."""
@@ -52,6 +58,10 @@ class Checkpoint:
         self.confirm_offset = 0
         self.queues_log_offset = 0
         """Log offset up to which the consume queues are on the disk; 0 when unknown (5.5 and later)."""
+        self.verified_offset = 0
+        """A recovery has read every record of its segment up to this record boundary; 0 when unknown."""
+        self.verified_queues = 0
+        """How many queues pointed into the log then."""
 
     def load(self) -> None:
         """Read the file. Leaves zeros where it says nothing believable."""
@@ -64,16 +74,19 @@ class Checkpoint:
         finally:
             self._fs.close(handle)
         self._assign(believable(page))
+        self.verified_offset, self.verified_queues = verified(page)
 
     def flush(self, *, sync: bool = True) -> None:
         """Write the values if they changed since the last time; ``sync`` waits for the disk."""
         values = self.values
-        if values == self._written:
+        extra = (self.verified_offset, self.verified_queues)
+        if (*values, *extra) == self._written:
             return
         page = bytearray(CHECKPOINT_BYTES)
         LONGS.pack_into(page, 0, *values)
         copied = page[: LONGS.size]
         COPY.pack_into(page, COPY_AT, COPY_MAGIC, *values, crc32(copied))
+        VERIFIED.pack_into(page, VERIFIED_AT, VERIFIED_MAGIC, *extra, verified_checksum(values, extra))
         handle = self._fs.open(self._path, write=True, create=True)
         try:
             written = self._fs.pwrite(handle, page, 0)
@@ -83,7 +96,7 @@ class Checkpoint:
                 self._fs.sync_data(handle)
         finally:
             self._fs.close(handle)
-        self._written = values
+        self._written = (*values, *extra)
 
     @property
     def values(self) -> tuple[int, int, int, int, int, int]:
@@ -131,3 +144,20 @@ def believable(page: bytes) -> tuple[int, ...]:
                 logger.warning("checkpoint differs from its copy, smaller values taken values=%s", values)
             values = tuple(map(min, values, copied))
     return tuple(max(0, value) for value in values)
+
+
+def verified(page: bytes) -> tuple[int, int]:
+    """How far a recovery got, and how many queues there were; zeros unless the page is as its writer left it."""
+    if len(page) < VERIFIED_AT + VERIFIED.size:
+        return 0, 0
+    magic, log_offset, queue_count, checksum = VERIFIED.unpack_from(page, VERIFIED_AT)
+    if magic != VERIFIED_MAGIC or min(log_offset, queue_count) < 0:
+        return 0, 0
+    if checksum != verified_checksum(LONGS.unpack_from(page), (log_offset, queue_count)):
+        return 0, 0
+    return log_offset, queue_count
+
+
+def verified_checksum(values: tuple[int, ...], extra: tuple[int, int]) -> int:
+    """Covers the six values too: once another writer has changed one, the log may have been cut meanwhile."""
+    return crc32(Struct(">8q").pack(*values, *extra))

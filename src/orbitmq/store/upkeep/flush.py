@@ -155,6 +155,10 @@ class Flusher:
         if self._worker is not None:
             self._worker.start()
 
+    def freeze_queue_claims(self) -> None:
+        """A queue file could not be synced before ``start``: its loss cannot be ruled out any more."""
+        self._queue_claims_frozen = True
+
     # Waiting for the disk.
     def when_flushed(self, log_end: int, callback: Callable[[bool], None]) -> None:
         """See ``MessageStore.when_flushed``."""

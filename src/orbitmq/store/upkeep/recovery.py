@@ -9,7 +9,9 @@ Theory of operation
    tell a torn write from rot; the checkpoint can. What it says was flushed had been on the disk whole: a hole before
    that point is a ``CorruptionError`` naming the offset, and only an explicit option walks on behind the damage.
    A hole behind that point is the torn tail of a crash and is cut off.
-4. Behind the end everything is made zero: log, queue files, index. A later crash must not find an old life there.
+4. On the way the checkpoint moves on (``RecoveryProgress``). After a crash the walk begins behind what an earlier
+   recovery has read and made durable, which may be in the middle of a segment.
+5. Behind the end everything is made zero: log, queue files, index. A later crash must not find an old life there.
 
 The numbers of a queue are dense, and this store's writer notes every deleted topic. So a number that jumps is
 damage too: bytes of a record's head, which no checksum of the format covers.
@@ -43,6 +45,7 @@ from orbitmq.store.errors import StoreError
 from orbitmq.store.index.index_keys import index_keys
 from orbitmq.store.layout import UNIT
 from orbitmq.store.queues.consume_queue import TAIL_BYTES_MAX, ConsumeQueue
+from orbitmq.store.upkeep.progress import RecoveryProgress, filled_queue_count
 
 __all__ = ["Recovery", "RecoveryReport"]
 
@@ -83,6 +86,8 @@ class RecoveryReport:
     rebuilt_queues: list[tuple[str, int]] = field(default_factory=list)
     queue_fault: str = ""
     """Why queue units could not be written; they are in memory."""
+    queue_sync_failed: bool = False
+    """Written queue units may not be on the disk, and no later sync can tell."""
 
 
 class Recovery:
@@ -105,6 +110,7 @@ class Recovery:
         self._strict = False
         self._damage_aware = False
         self._walk_start = 0
+        self._progress = RecoveryProgress(parts, 0)
         self._only: set[ConsumeQueue] | None = None
         """While queues are rebuilt: these, and nothing else."""
         self._refused = ""
@@ -133,7 +139,8 @@ class Recovery:
             parts.index.drop_behind_gap(self._log.start, self._next_keyed)
         dropped = self._drop_deleted_topics()
 
-        report.start = self._walk_start = self._choose_start()
+        report.start = self._walk_start = self._resume_at(self._choose_start())
+        self._progress = RecoveryProgress(parts, report.start)
         if report.start > self._log.start:
             self._broken.update(cleared, dropped)
         self._place_queues()
@@ -184,6 +191,20 @@ class Recovery:
                 return start
         return starts[0] if starts else 0
 
+    def _resume_at(self, segment: int) -> int:
+        """Where in the chosen segment to begin: behind what an earlier recovery has read, if all of that is there."""
+        checkpoint, queues = self._parts.checkpoint, self._parts.queues
+        offset = min(checkpoint.verified_offset, checkpoint.queues_log_offset)
+        if self._clean or not self._strict or not segment < offset <= segment + self._log.segment_bytes:
+            return segment
+        if offset > checkpoint.confirm_offset or filled_queue_count(self._parts) < checkpoint.verified_queues:
+            return segment
+        if not self._is_start(offset) and queues.log_end() != offset:
+            return segment
+        # Holds if no record follows: the checkpoint then claims nothing behind the offset either.
+        self._last_store_ms = checkpoint.log_ms
+        return offset
+
     def _place_queues(self) -> None:
         """Forget units that cannot be trusted, and put every queue where the walk will meet it."""
         start, checkpoint = self._walk_start, self._parts.checkpoint
@@ -223,10 +244,10 @@ class Recovery:
         if self._record_at(offset) is None:
             offset -= offset % log.segment_bytes
         while offset < until:
-            segment_end = offset - offset % log.segment_bytes + log.segment_bytes
+            stop = min(until, offset - offset % log.segment_bytes + log.segment_bytes)
             if self._has_keys(offset):
-                self._feed_segment(offset, segment_end)
-            offset = segment_end
+                self._feed_index(offset, stop)
+            offset = stop
         index.build()
 
     def _has_keys(self, log_offset: int) -> bool:
@@ -236,9 +257,10 @@ class Recovery:
             for record in self._scan(log_offset, SAMPLE_BYTES)
         )
 
-    def _feed_segment(self, offset: int, segment_end: int) -> None:
-        while offset < segment_end:
-            scanned = self._scan(offset, self._chunk_bytes)
+    def _feed_index(self, offset: int, stop: int) -> None:
+        """Feed the index records of one segment, as far as they are whole."""
+        while offset < stop:
+            scanned = self._scan(offset, min(self._chunk_bytes, stop - offset))
             for record in scanned:
                 self._parts.dispatcher.feed_index(record.topic.decode("utf-8", "replace"), record)
             assert scanned.end is not None
@@ -252,6 +274,8 @@ class Recovery:
         segment_bytes = self._log.segment_bytes
         self._only = only
         while offset < until:
+            if only is None and self._progress.is_due(offset) and self._may_claim:
+                self._progress.save(offset, self._last_store_ms)
             segment_end = offset - offset % segment_bytes + segment_bytes
             if segment_end - segment_bytes not in self._segments:
                 reason, is_empty = "the log has no segment here", True
@@ -271,6 +295,11 @@ class Recovery:
                 return offset
             offset = following
         return until
+
+    @property
+    def _may_claim(self) -> bool:
+        """Whether a later recovery could begin where this walk is, and would miss nothing."""
+        return self._strict and not self._clean and not self._broken and not self._report.queue_fault
 
     def _take(self, data: bytes, base: int) -> ScanEnd:
         """Dispatch the records of a chunk that starts at log offset ``base``; tells where and why it ends."""
@@ -452,6 +481,7 @@ class Recovery:
         broken, self._broken = self._broken, set()
         if not broken:
             return
+        self._progress.withdraw(self._report.start)
         for queue in broken:
             logger.warning("consume queue is rebuilt topic=%s queue_id=%d", queue.topic, queue.queue_id)
             queue.clear()
@@ -586,8 +616,12 @@ class Recovery:
         checkpoint.log_ms = self._last_store_ms
         checkpoint.queues_ms = min(checkpoint.queues_ms, checkpoint.log_ms)
         checkpoint.queues_log_offset = min(
-            checkpoint.queues_log_offset, report.start if not self._clean else end
+            checkpoint.queues_log_offset, self._progress.claimed if not self._clean else end
         )
+        whole = not (report.rebuilt_queues or log.damaged)
+        checkpoint.verified_offset = end if whole else 0
+        checkpoint.verified_queues = filled_queue_count(parts) if whole else 0
+        report.queue_sync_failed = self._progress.sync_failed
 
     def _finish_derived(self, end: int) -> None:
         parts = self._parts
