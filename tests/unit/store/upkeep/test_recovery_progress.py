@@ -35,13 +35,13 @@ def segment_bytes(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
-def killed(segment_bytes: int, count: int = COUNT) -> FaultyFileSystem:
-    """A disk with ``count`` messages whose log is flushed and whose queues never were."""
+def killed(segment_bytes: int, rare: tuple[int, ...] = ()) -> FaultyFileSystem:
+    """A disk with messages whose log is flushed and whose queues never were; those in ``rare`` are in queue 3."""
     fs, clock = FaultyFileSystem(), ManualClock(START_MS)
     store = open_store(fs, clock, segment_bytes=segment_bytes)
-    for number in range(count):
+    for number in range(COUNT):
         clock.advance(1)
-        store.append(message(number, queue_id=number % 3))
+        store.append(message(number, queue_id=3 if number in rare else number % 3))
     for _ in range(2):
         clock.advance(1000)
         store.tick()
@@ -110,7 +110,7 @@ def test_killed_recovery_goes_on_where_it_was_on_the_disk(
     expected, end = content(undisturbed), undisturbed.max_log_offset
     expected_files = files_after_close(undisturbed, undisturbed_disk)
     claims: set[int] = set()
-    for fs in crashes_of_a_recovery(disk, segment_bytes, step=7):
+    for fs in crashes_of_a_recovery(disk, segment_bytes, step=13):
         left = cut(fs)
         claimed = checkpoint_of(left).queues_log_offset
         claims.add(claimed)
@@ -200,28 +200,93 @@ def test_index_removed_after_a_recovery_is_rebuilt() -> None:
     assert content(store) == expected
 
 
-def test_queue_that_waits_to_be_rebuilt_is_not_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rare", [(5, 160), (5, 290)], ids=["met early", "met late"])
+def test_queue_that_waits_to_be_rebuilt_is_not_claimed(rare: tuple[int, ...]) -> None:
     """It lacks units in front of the walk: whoever begins in the middle of the walk could not know."""
-    disk = killed(SEGMENT_BYTES)
-    store = open_store(disk, segment_bytes=SEGMENT_BYTES)
+    disk = killed(SEGMENT_BYTES, rare)
+    store = open_store(disk)
     store.flush()
     expected = content(store)
-    # All claims are for half of the log, and one queue is gone.
     half = store.max_log_offset // 2 // SEGMENT_BYTES * SEGMENT_BYTES
     disk = disk.kill()
-    for path in disk.paths(f"{QUEUES}TopicA/1/"):
+    for path in disk.paths(f"{QUEUES}TopicA/3/"):
         disk.remove(path)
+    disk.sync_directory(f"{QUEUES}TopicA/3")
     checkpoint = checkpoint_of(disk)
     checkpoint.queues_log_offset, checkpoint.verified_offset = half, 0
     checkpoint.flush()
-    seen = 0
-    for fs in crashes_of_a_recovery(disk, SEGMENT_BYTES, step=5):
+    rebuilt = 0
+    for fs in crashes_of_a_recovery(disk, SEGMENT_BYTES, step=11):
         for left in (fs.kill(), fs.power_cut()):
-            store = open_store(left, segment_bytes=SEGMENT_BYTES)
-            assert store.recovery is not None
-            seen += ("TopicA", 1) in store.recovery.rebuilt_queues
+            store = open_store(left)
             assert content(store) == expected
-    assert seen
+            assert store.recovery is not None
+            if store.recovery.rebuilt_queues:
+                rebuilt += 1
+                assert checkpoint_of(left).queues_log_offset <= store.recovery.start
+                assert checkpoint_of(left).verified_offset == 0
+    assert rebuilt
+
+
+def test_log_is_on_the_disk_before_it_is_claimed() -> None:
+    fs, clock = FaultyFileSystem(), ManualClock(START_MS)
+    store = open_store(fs, clock, segment_bytes=BIG_SEGMENT)
+    for number in range(COUNT):
+        store.append(message(number, queue_id=number % 3))
+        if number == 20:
+            for _ in range(2):
+                clock.advance(1000)
+                store.tick()
+    claims: set[int] = set()
+    for crashed in crashes_of_a_recovery(fs.kill(), BIG_SEGMENT, step=13):
+        left = crashed.power_cut()
+        confirmed = checkpoint_of(left).confirm_offset
+        claims.add(confirmed)
+        store = open_store(left, segment_bytes=BIG_SEGMENT)
+        assert store.max_log_offset >= confirmed > 0
+    assert len(claims) > 5
+
+
+def test_damage_before_the_place_to_begin_is_found_by_a_recovery_that_looks_for_it() -> None:
+    disk = killed(BIG_SEGMENT)
+    store = open_store(disk, segment_bytes=BIG_SEGMENT)
+    store.flush()
+    offset = store.log_offset_at("TopicA", 0, 80)
+    disk = disk.kill()
+    disk.flip(f"{ROOT}/commitlog/{0:020d}", offset + 90)
+    store = open_store(disk, segment_bytes=BIG_SEGMENT, recover_past_corruption=True)
+    assert store.recovery is not None
+    assert [start for start, _ in store.recovery.damaged] == [offset]
+
+
+def test_log_that_was_cut_is_read_again_from_the_cut() -> None:
+    disk = killed(BIG_SEGMENT)
+    store = open_store(disk, segment_bytes=BIG_SEGMENT)
+    cut = store.log_offset_at("TopicA", 0, 80)
+    store.truncate(cut)
+    for number in range(240, COUNT):
+        store.append(message(number, queue_id=number % 3, body=b"other %d" % number))
+    store.flush()
+    expected = content(store)
+    store = open_store(disk.power_cut(), segment_bytes=BIG_SEGMENT)
+    assert store.recovery is not None
+    assert (store.recovery.start, store.recovery.record_count) == (cut, COUNT - 240)
+    assert content(store) == expected
+
+
+def test_place_where_no_record_begins_is_not_believed() -> None:
+    disk = killed(BIG_SEGMENT)
+    store = open_store(disk, segment_bytes=BIG_SEGMENT)
+    store.flush()
+    expected = content(store)
+    disk = disk.kill()
+    checkpoint = checkpoint_of(disk)
+    checkpoint.verified_offset -= 1
+    checkpoint.flush()
+    store = open_store(disk, segment_bytes=BIG_SEGMENT)
+    assert store.recovery is not None
+    assert (store.recovery.start, store.recovery.record_count) == (0, COUNT)
+    assert content(store) == expected
 
 
 def test_damage_found_by_a_recovery_is_found_again_by_the_next() -> None:
