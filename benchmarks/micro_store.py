@@ -230,9 +230,10 @@ def measure_recovery(log_bytes: int) -> Figures:
             figures[f"recovery {label}: wall s/GiB"] = (time.perf_counter() - wall) * scale
             opened.close()
 
-        reopen("after a clean stop")
+        # The crash first: a second recovery would begin where the one before it ended.
         abort.write_text("1")
         reopen("after a crash")
+        reopen("after a clean stop")
         shutil.rmtree(Path(root, "consumequeue"))
         reopen("with all queues lost")
         shutil.rmtree(Path(root, "index"))
