@@ -31,11 +31,10 @@ pytestmark = [pytest.mark.apache, pytest.mark.slow]
 TOPIC: Final = "Metered"
 GROUP: Final = "meter"
 NOT_OURS: Final = {
-    "rocketmq_pop_buffer_scan_time_consume_milliseconds": "there is no pop here",
-    "rocketmq_pop_checkpoint_buffer_size": "there is no pop here",
-    "rocketmq_pop_offset_buffer_size": "there is no pop here",
-    "rocketmq_pop_revive_lag_milliseconds": "there is no pop here",
-    "rocketmq_pop_revive_latency_milliseconds": "there is no pop here",
+    "rocketmq_pop_buffer_scan_time_consume_milliseconds": "our pop keeps its state in another way",
+    "rocketmq_pop_offset_buffer_size": "our pop keeps its state in another way",
+    "rocketmq_pop_revive_lag_milliseconds": "our pop keeps its state in another way",
+    "rocketmq_pop_revive_latency_milliseconds": "our pop keeps its state in another way",
     "rocketmq_timer_message_snapshot": "would need a walk over the wheel at each scrape",
     "rocketmq_topic_create_execution_time_milliseconds": "in rocketmq_rpc_latency, update_and_create_topic",
     "target_info": "tells of the OpenTelemetry library",

@@ -199,7 +199,7 @@ def test_message_is_found_by_every_id_it_has(cluster: RunningBroker) -> None:
         ("printMsgByQueue -t orders -a broker-x -i 0", "Did you mean broker-a?", 4),
         ("updateTopic -b {broker} -t bad$name", "(code 29)", 1),
         ("cloneGroupOffset -s readers -d nobody -t orders", "(code 26)", 4),
-        ("listUser -b {broker}", "code 3", 1),
+        ("getColdDataFlowCtrInfo -b {broker}", "code 3", 1),
     ],
 )
 def test_failure_says_what_may_have_been_meant(

@@ -316,5 +316,6 @@ class CheckpointLog:
         for queue_id in self._queue_ids():
             floor = self.table.floor(queue_id)
             needed = self._next_read.get(queue_id, 0) if floor is None else floor
-            if needed > self._offsets.query(REVIVE_GROUP, self.topic, queue_id):
+            # Nothing is committed before the first pop: admin tools would list a group that nobody uses.
+            if needed > max(0, self._offsets.query(REVIVE_GROUP, self.topic, queue_id)):
                 self._offsets.commit("pop", REVIVE_GROUP, self.topic, queue_id, needed)
