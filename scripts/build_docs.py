@@ -330,6 +330,7 @@ def write_pages(target: Path = PAGES) -> None:
         path = target / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(with_site_links(source.read_text("utf-8"), source, pages), "utf-8")
+    shutil.copytree(ROOT / "docs" / "images", target / "images")
     reference = target / "reference"
     reference.mkdir(exist_ok=True)
     for name, page in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
@@ -27,7 +28,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 DOCS: Final = ROOT / "docs"
 NAME_SERVER: Final = "127.0.0.1:9876"
 PAGES: Final = ("tutorial.md", *sorted(f"how-to/{path.name}" for path in (DOCS / "how-to").glob("*.md")))
-WITHOUT_PROGRAMS: Final = frozenset({"how-to/5x-clients.md", "how-to/replicate.md"})
+WITHOUT_PROGRAMS: Final = frozenset({"how-to/5x-clients.md", "how-to/replicate.md", "how-to/secure.md"})
 _BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _OUTPUT: Final = re.compile(r"\A\s*It prints(, in some order)?:\s*\Z")
 
@@ -43,7 +44,7 @@ def programs(page: str) -> Iterator[Program]:
     """Python blocks, each with what the page says it prints."""
     text = (DOCS / page).read_text("utf-8")
     blocks = list(_BLOCK.finditer(text))
-    for block, following in zip(blocks, [*blocks[1:], None], strict=True):
+    for block, following in itertools.zip_longest(blocks, blocks[1:]):
         if block.group(1) != "python":
             continue
         output, in_order = None, True

@@ -28,8 +28,17 @@ SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 RECORDED_PORT: Final = 36081
 _TIME: Final = re.compile(r"20\d\d-\d\d-\d\dT[\d:.]+Z")
 _HANDLE: Final = re.compile(r"\d+ \d+ \d+ \d+ [012] \S+ -?\d+ \d+( \d+)?")
-_UNCERTAIN: Final = {"offset", "queue_offset", "store_host", "recall_handle", "tookMs", "queue_id"}
-"""Depend on what else a broker stored, and in which turn queues were used."""
+_UNCERTAIN: Final = {
+    "offset",
+    "queue_offset",
+    "store_host",
+    "recall_handle",
+    "tookMs",
+    "queue_id",
+    "TRANSACTION_CHECK_TIMES",
+}
+"""Depend on what else a broker stored, in which turn queues were used, and whether it asked about a transaction
+before the end came."""
 
 
 class TelemetryStream:

@@ -9,7 +9,6 @@ from typing import Final
 import click
 
 from orbitmq import __version__
-from orbitmq.kernel import NAME as KERNEL
 
 __all__ = ["main"]
 
@@ -61,9 +60,18 @@ def _is_present(name: str) -> bool:
     return importlib.util.find_spec(_COMMANDS[name][0]) is not None
 
 
+def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if not wanted or ctx.resilient_parsing:
+        return
+    from orbitmq.kernel import NAME as KERNEL  # here: no other command needs it before it is imported
+
+    click.echo(f"orbitmq, version {__version__}, {KERNEL} kernel")
+    ctx.exit()
+
+
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(
-    __version__, "--version", prog_name="orbitmq", message=f"%(prog)s, version %(version)s, {KERNEL} kernel"
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show it."
 )
 def main() -> None:
     """orbitmq: Apache RocketMQ, rebuilt in Python."""

@@ -63,6 +63,7 @@ class NameServer:
         self._kv = KvConfig(_safe_file(fs, config.kv_config_path), self._kv_changed)
         self.table = RouteTable(clock, _rules(config), lambda topics: self._cache.forget(topics))
         self._cache = RouteCache(self._route, config.route_cache_bytes)
+        port_tls = server_tls(config)  # first: what it refuses is said before anything else
         self._client = RpcClient(tls=client_tls(config))
         handlers = NameServerHandlers(
             table=self.table,
@@ -84,7 +85,7 @@ class NameServer:
         self._server = Server(
             [Listener(config.bind_address, config.listen_port, self.router)],
             limits=ServerLimits(connections=config.connections_max, idle_s=float(config.channel_idle_s)),
-            tls=server_tls(config),
+            tls=port_tls,
             on_close=self._connection_closed,
         )
         self._tasks = TaskOwner("namesrv")
