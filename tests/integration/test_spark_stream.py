@@ -15,18 +15,16 @@ from tests.apache.harness import remoting_call
 from tests.unit.transport.certificates import make_certificates
 
 from orbitmq.client import Message
+from orbitmq.client.errors import NameServerError
 from orbitmq.client.sync import LoopThread, Producer
-from orbitmq.codes import RequestCode
-from orbitmq.errors import ConnectionLostError
 from orbitmq.namesrv.config import NameServerConfig
 from orbitmq.namesrv.server import NameServer
+from orbitmq.spark.connections import server_client
 from orbitmq.spark.options import SourceOptions, access
 from orbitmq.spark.planning import DataLossError
-from orbitmq.spark.pool import ask_name_servers
 from orbitmq.spark.stream import LOST_RANGES, TopicStreamReader
 from orbitmq.testing import RunningBroker, run_broker
 from orbitmq.transport.tls import TlsMode
-from orbitmq.wire.headers.base import Empty
 
 pytestmark = pytest.mark.slow
 
@@ -201,15 +199,17 @@ def test_connections_use_tls_and_are_used_again(tmp_path: Path) -> None:
     loop = LoopThread()
     server = NameServer(config)
     loop.run(server.__aenter__())
-    code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
     try:
         options = {"namesrvAddr": server.address, "tls.trustCertPath": str(made.authority)}
         for _ in range(3):
-            assert b"topicList" in ask_name_servers(access(options), code, Empty(), timeout_s=5).body
+            client = server_client(access(options))
+            assert isinstance(client.run(client.all_topics), list)
+            assert server_client(access(options)) is client
         for wrong in ({}, {"tls.trustCertPath": str(made.stranger)}):
             given = {"namesrvAddr": server.address, **wrong}
-            with pytest.raises(ConnectionLostError):
-                ask_name_servers(access(given), code, Empty(), timeout_s=5)
+            client = server_client(access(given))
+            with pytest.raises(NameServerError):
+                client.run(client.all_topics)
     finally:
         loop.run(server.__aexit__(None, None, None))
         loop.close()

@@ -282,6 +282,8 @@ def test_queue_id_goes_to_that_queue_of_the_broker_named() -> None:
         ({"broker": "c"}, "wants a queue on broker c of topic T"),
         ({"topic": ""}, "has no topic"),
         ({"delay_level": 1, "deliver_at": 5}, "has both delay_level and deliver_at"),
+        ({"delay_level": -1}, "has delay_level -1; 0 is"),
+        ({"deliver_at": -5}, "has deliver_at -5 ms, before 1970"),
     ],
 )
 def test_place_that_does_not_exist_is_refused(row: dict[str, Any], problem: str) -> None:

@@ -15,7 +15,7 @@ from orbitmq.client.errors import NoRouteError
 from orbitmq.client.options import ProducerOptions
 from orbitmq.client.produce.sender import Outgoing
 from orbitmq.client.sync import PullConsumer
-from orbitmq.errors import ConnectionLostError, RequestTimeoutError
+from orbitmq.errors import ConnectionLostError, NoPermission, RequestTimeoutError
 from orbitmq.model.route import MessageQueue
 from orbitmq.spark.sink_place import RowSender
 from orbitmq.spark.sink_rows import RowKeys, encode_rows, key_prefix
@@ -130,6 +130,25 @@ def test_broker_that_stays_away_fails_the_task_within_its_time(
     with pytest.raises(RequestTimeoutError):
         session.finish()
     assert session.tallies == {}
+
+
+def test_a_refusal_of_all_brokers_is_not_tried_until_the_time_is_over(
+    ports: tuple[int, int], client: SinkClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    async def refused(outgoing: Outgoing, queue: MessageQueue, timeout_s: float) -> SendResult:
+        tried.append(queue.broker_name)
+        raise NoPermission("no access key")
+
+    monkeypatch.setattr(client.sender, "attempt", refused)
+    with run_broker(ports[0], name_server_port=ports[1]) as broker:
+        broker.create_topic(TOPIC, queue_count=2)
+        session = SendSession(client, timeout_s=60.0, in_flight_max=1)
+        session.single(TOPIC, b"x", b"", None)
+        with pytest.raises(NoPermission):
+            session.finish()
+    assert tried == ["broker-a"]
 
 
 def test_topic_that_nobody_has_is_refused_at_once(ports: tuple[int, int], client: SinkClient) -> None:

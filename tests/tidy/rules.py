@@ -43,8 +43,8 @@ IMPORTS: Final[Mapping[str, frozenset[str]]] = {
     "sync": frozenset({"client"}),
     "__main__": frozenset({"cli"}),
     "admin": frozenset({"client"}),
-    # Reads store directories by itself, without a broker.
-    "spark": frozenset({"client", "store"}),
+    # Reads store directories by itself, without a broker, and refuses a bad SQL filter before any broker is asked.
+    "spark": frozenset({"client", "filter", "store"}),
     "console": frozenset({"admin"}),
     # gRPC in front of brokers: over the network through the client, or inside a broker's process.
     "proxy": frozenset({"auth", "client", "metrics"}),

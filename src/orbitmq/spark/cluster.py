@@ -1,15 +1,26 @@
 """What the driver asks the cluster: which queues there are, where they begin and end, where a moment lies in them.
 
-Answers come from masters alone: a slave may lag, and an end that goes back would look like lost messages. Spark asks
-for the latest offsets some 70 times a second while a stream is idle, so routes and ends are kept for a moment.
+Rules for bad days
+1. A route once known is used until a newer one comes: name servers may be down.
+2. Brokers are asked at the same time and waited for only a moment where an older answer will do; one that hangs holds
+   up its own queues and no others.
+3. Masters are asked first. While one does not answer, its slave does; what a slave has not got is not lost.
+4. A topic is deleted when its broker says so. A name server that does not name it may only have lost its broker.
+
+Spark asks for the latest offsets some 70 times a second while a stream is idle, so routes and ends are kept for a
+moment.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Mapping
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
 
 from orbitmq.codes import RequestCode, ResponseCode
 from orbitmq.errors import (
@@ -21,42 +32,46 @@ from orbitmq.errors import (
     error_for_code,
 )
 from orbitmq.model.names import is_dlq_topic, is_retry_topic, is_system_topic
-from orbitmq.model.route import BrokerData, TopicRoute
+from orbitmq.model.route import MASTER_ID, BrokerData, TopicRoute
+from orbitmq.model.subscription import SQL92
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
+from orbitmq.spark.connections import CALL_TIMEOUT_S, probe, raise_refusal, replicas, server_client
 from orbitmq.spark.options import SourceOptions
 from orbitmq.spark.planning import QueueKey, QueueOffsets
-from orbitmq.spark.pool import Question, ask_name_servers, borrow, give_back, patiently
-from orbitmq.wire.bodies import TopicList, decode_route
+from orbitmq.spark.pool import is_passing, patiently
 from orbitmq.wire.frame import Frame
 from orbitmq.wire.header import Header, decode_header
 from orbitmq.wire.headers import (
     GetMaxOffsetRequest,
     GetMinOffsetRequest,
-    GetRouteinfoByTopicRequest,
     OffsetResponse,
+    QueryConsumerOffsetRequest,
     SearchOffsetByTimestampRequest,
     UpdateConsumerOffsetRequest,
 )
-from orbitmq.wire.headers.base import Empty
 
-__all__ = ["Cluster", "fetch_route"]
+__all__ = ["Answers", "Cluster"]
 
 logger = logging.getLogger(__name__)
 
 HeaderOf = Callable[[QueueKey], Header]
+Work = Callable[[], Coroutine[Any, Any, Any]]
 
-_CALL_TIMEOUT_S: Final = 5.0
 _END_KEPT_S: Final = 0.05
-_QUESTIONS_AT_ONCE: Final = 500
+_MOMENT_S: Final = 0.5
+"""How long a stream waits for a broker before it goes on without its news."""
+_SLAVE_PREFERRED_S: Final = 10.0
+"""After a master failed to answer, its slave is asked first for so long."""
+_FILTER_CODES: Final = frozenset({ResponseCode.SUBSCRIPTION_PARSE_FAILED, ResponseCode.SYSTEM_ERROR})
 
 
-def fetch_route(options: SourceOptions, topic: str) -> TopicRoute:
-    """Ask a name server. Raises ``TopicNotFound`` and connection errors."""
-    header = GetRouteinfoByTopicRequest(topic=topic, accept_standard_json_only=True)
-    answer = ask_name_servers(
-        options.access, RequestCode.GET_ROUTEINFO_BY_TOPIC, header, timeout_s=_CALL_TIMEOUT_S
-    )
-    return decode_route(answer.body)
+@dataclass(slots=True)
+class Answers:
+    """What brokers said of offsets. Queues of brokers that did not answer are not in it."""
+
+    offsets: QueueOffsets = field(default_factory=dict)
+    of_slaves: set[QueueKey] = field(default_factory=set)
+    """Said by a slave: its master may have more."""
 
 
 class Cluster:
@@ -65,70 +80,106 @@ class Cluster:
     def __init__(self, options: SourceOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._options = options
         self._clock = clock
+        self._client = server_client(options.access)
         self._retry_s = options.retry_timeout_ms / 1000
         self._routes: dict[str, TopicRoute] = {}
         self._routes_at: float | None = None
-        self._ends: QueueOffsets = {}
+        self._ends = Answers()
         self._ends_at: float | None = None
+        self._jobs: dict[Hashable, Future[Any]] = {}
+        self._slaves_first: dict[str, float] = {}
+        self._deleted: dict[tuple[str, str], tuple[float, bool]] = {}
 
     # -- queues ----------------------------------------------------------------------------------------
 
-    def queues(self, *, expected: bool = False) -> list[QueueKey]:
-        """All queues that can be read now, sorted.
+    def queues(self, *, expected: Collection[QueueKey] = ()) -> list[QueueKey]:
+        """All queues that can be read now, sorted. ``expected`` are those a checkpoint names.
 
-        Raises ``ConfigError`` when no named topic exists; with ``expected`` they did exist, so their brokers are
-        down, and that is waited for.
+        Raises ``ConfigError`` for a named topic that does not exist; one that is expected did exist, so its brokers
+        are down, which is waited for if there is nothing else to read.
         """
         now = self._clock.monotonic()
         if self._routes_at is None or now - self._routes_at >= self._options.route_refresh_ms / 1000:
-            patiently("route lookup", lambda: self._refresh_routes(expected), self._retry_s)
+            if self._routes:
+                self._refresh_routes()
+            else:
+                patiently("route lookup", lambda: self._first_routes(expected), self._retry_s)
         return sorted(
             QueueKey(topic, queue.broker_name, queue.queue_id)
             for topic, route in self._routes.items()
             for queue in route.subscribe_queues(topic)
         )
 
-    def _refresh_routes(self, expected: bool) -> None:
-        options = self._options
-        routes: dict[str, TopicRoute] = {}
-        missing: list[str] = []
-        for topic in options.topics or self._matching_topics():
-            try:
-                routes[topic] = fetch_route(options, topic)
-            except TopicNotFound:
-                missing.append(topic)
-        for topic in missing:
-            # A name server forgets the topics of a broker that is down, so this may be a restart: keep what was
-            # known. A topic that was deleted is told by its broker, which then has no such queue.
-            if topic in self._routes:
-                routes[topic] = self._routes[topic]
-                logger.warning("topic is unknown now, its brokers may be down topic=%s", topic)
-            elif routes:
-                logger.warning("there is no such topic, going on without it topic=%s", topic)
-        if missing and options.topics and not routes:
-            if expected:
-                raise ConnectionLostError(f"no broker serves topic {', '.join(missing)} now")
+    def _first_routes(self, expected: Collection[QueueKey]) -> None:
+        routes = self._client.run(self._find_routes, CALL_TIMEOUT_S * 2)
+        missing = [topic for topic in self._options.topics if topic not in routes]
+        never_seen = [topic for topic in missing if all(key.topic != topic for key in expected)]
+        if never_seen:
             raise ConfigError(
-                f"no such topic: {', '.join(missing)} (asked at {options.access.name_servers}). Create it first, "
-                "or check the name; a topic whose brokers are all down is unknown too"
+                f"no such topic: {', '.join(never_seen)} (asked at {self._options.access.name_servers}). Create it "
+                "first, or check the name; a topic whose brokers are all down is unknown too"
             )
+        if missing and not routes and not self._all_deleted(expected):
+            raise ConnectionLostError(f"no broker serves topic {', '.join(missing)} now")
+        self._keep(routes)
+
+    def _refresh_routes(self) -> None:
+        """Newer routes if they come in a moment; else the known ones are used and newer ones taken later."""
+        for job in self._attend({"routes": self._find_routes}, _MOMENT_S).values():
+            try:
+                self._keep(job.result())
+            except OrbitError as error:
+                self._routes_at = self._clock.monotonic()
+                self._warn("routes", "routes not refreshed, using those known error=%s", error)
+
+    def _keep(self, routes: dict[str, TopicRoute]) -> None:
         self._routes = routes
         self._routes_at = self._clock.monotonic()
 
-    def _matching_topics(self) -> list[str]:
+    async def _find_routes(self) -> dict[str, TopicRoute]:
+        known = self._routes
+        listed = list(self._options.topics) or await self._matching_topics()
+        routes: dict[str, TopicRoute] = {}
+        failure: OrbitError | None = None
+        for topic in dict.fromkeys([*listed, *known]):
+            try:
+                routes[topic] = await self._client.route(topic)
+            except TopicNotFound:
+                if topic in known:
+                    left = await self._without_deleted(topic, known[topic])
+                    if left is None:
+                        self._client.instance.book.forget(topic)
+                        continue
+                    routes[topic] = left
+                    self._warn(topic, "topic is unknown now, its brokers may be down topic=%s", topic)
+            except OrbitError as error:
+                if not is_passing(error):
+                    raise
+                failure = error
+                if topic in known:
+                    routes[topic] = known[topic]
+        if failure is not None:
+            if not routes:
+                raise failure
+            self._warn("routes", "routes not refreshed, using those known error=%s", failure)
+        return routes
+
+    async def _without_deleted(self, topic: str, route: TopicRoute) -> TopicRoute | None:
+        """The route without brokers that have no such topic; None when none is left."""
+        left = []
+        for data in route.queue_datas:
+            if not await self._client.is_deleted(topic, data.broker_name):
+                left.append(data)
+        return msgspec.structs.replace(route, queue_datas=left) if left else None
+
+    async def _matching_topics(self) -> list[str]:
         assert self._options.topic_pattern is not None, "there are topics, or there is a pattern"
         pattern = re.compile(self._options.topic_pattern)
-        answer = ask_name_servers(
-            self._options.access,
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
-            Empty(),
-            timeout_s=_CALL_TIMEOUT_S,
-        )
         # The system's topics and those of retries and dead letters match only a pattern that is about them.
         wants_derived = "%" in self._options.topic_pattern
         return sorted(
             topic
-            for topic in TopicList.decode(answer.body).topic_list
+            for topic in await self._client.all_topics()
             if pattern.fullmatch(topic)
             and not is_system_topic(topic)
             and (wants_derived or not (is_retry_topic(topic) or is_dlq_topic(topic)))
@@ -138,125 +189,261 @@ class Cluster:
         route = self._routes.get(key.topic)
         return None if route is None else route.broker(key.broker)
 
-    def read_address(self, key: QueueKey) -> str:
-        """Where to read a queue: the master, else a slave; empty when the route names neither."""
-        data = self.broker(key)
-        found = None if data is None else data.read_address(0)
-        return "" if found is None else found[1]
+    def read_address(self, key: QueueKey) -> tuple[str, bool]:
+        """Where to read a queue, the master or else a slave, and whether that is the master; empty when no route
+        names either."""
+        found = self._servers(key)
+        return (found[0][1], found[0][0] == MASTER_ID) if found else ("", True)
+
+    def _servers(self, key: QueueKey) -> list[tuple[int, str]]:
+        """In the order in which to ask."""
+        found = replicas(self.broker(key))
+        if self._slaves_first.get(key.broker, -1.0) > self._clock.monotonic():
+            found = [*found[1:], *found[:1]]
+        return found
+
+    # -- deleted topics --------------------------------------------------------------------------------
+
+    def deleted(self, keys: Iterable[QueueKey]) -> set[QueueKey]:
+        """Those of the queues whose broker says that it has no such topic any more."""
+        wanted = list(keys)
+        now = self._clock.monotonic()
+        unsure = {
+            (key.topic, key.broker)
+            for key in wanted
+            if now - self._deleted.get((key.topic, key.broker), (-1e9, False))[0]
+            > self._options.route_refresh_ms / 1000
+        }
+        jobs: dict[Hashable, Work] = {
+            ("deleted", *pair): lambda pair=pair: self._client.is_deleted(*pair)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+            for pair in unsure
+        }
+        for name, job in self._attend(jobs, _MOMENT_S).items():
+            assert isinstance(name, tuple), "made above"
+            self._deleted[name[1], name[2]] = (now, bool(job.result()))
+        return {key for key in wanted if self._deleted.get((key.topic, key.broker), (0.0, False))[1]}
+
+    def _all_deleted(self, keys: Collection[QueueKey]) -> bool:
+        async def all_gone() -> bool:
+            pairs = {(key.topic, key.broker) for key in keys}
+            return all([await self._client.is_deleted(*pair) for pair in pairs])
+
+        return self._client.run(all_gone)
 
     # -- offsets ---------------------------------------------------------------------------------------
 
     def earliest(self, keys: Iterable[QueueKey]) -> QueueOffsets:
-        """The first offset of each queue."""
-        return self._offsets(
-            keys,
-            RequestCode.GET_MIN_OFFSET,
-            lambda key: GetMinOffsetRequest(topic=key.topic, queue_id=key.queue_id),
-        )
+        """The first offset of each queue. Raises when a broker did not answer within ``retryTimeoutMs``."""
+        return self._all_of(keys, RequestCode.GET_MIN_OFFSET, _min_header).offsets
+
+    def earliest_known(self, keys: Iterable[QueueKey]) -> QueueOffsets:
+        """The first offset of each queue whose broker answers now."""
+        return self._some_of(keys, RequestCode.GET_MIN_OFFSET, _min_header).offsets
 
     def latest(self, keys: Iterable[QueueKey]) -> QueueOffsets:
-        """The end of each queue, as it was at most a moment ago."""
+        """The end of each queue. Raises when a broker did not answer within ``retryTimeoutMs``."""
+        answers = self._all_of(keys, RequestCode.GET_MAX_OFFSET, _max_header)
+        for broker in {key.broker for key in answers.of_slaves}:
+            logger.warning("the master does not answer, read is what its slave has broker=%s", broker)
+        return answers.offsets
+
+    def latest_known(self, keys: Iterable[QueueKey]) -> Answers:
+        """The end of each queue whose broker answers now, as it was at most a moment ago."""
         wanted = list(keys)
         now = self._clock.monotonic()
-        if (
-            self._ends_at is not None
-            and now - self._ends_at < _END_KEPT_S
-            and self._ends.keys() >= set(wanted)
-        ):
-            return {key: self._ends[key] for key in wanted}
-        self._ends = self._offsets(
-            wanted,
-            RequestCode.GET_MAX_OFFSET,
-            lambda key: GetMaxOffsetRequest(topic=key.topic, queue_id=key.queue_id),
-        )
-        self._ends_at = self._clock.monotonic()
-        return dict(self._ends)
+        if self._ends_at is None or now - self._ends_at >= _END_KEPT_S or not wanted:
+            self._ends = self._some_of(wanted, RequestCode.GET_MAX_OFFSET, _max_header)
+            self._ends_at = self._clock.monotonic()
+        return self._ends
 
     def at_time(self, keys: Iterable[QueueKey], timestamp_ms: int) -> QueueOffsets:
         """The first message of each queue stored at that time or later; the end where there is none."""
-        return self._offsets(
-            keys,
+        return self.at_times(dict.fromkeys(keys, timestamp_ms))
+
+    def at_times(self, moments: Mapping[QueueKey, int]) -> QueueOffsets:
+        """The same with a time for each queue."""
+        return self._all_of(
+            moments,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
             lambda key: SearchOffsetByTimestampRequest(
-                topic=key.topic, queue_id=key.queue_id, timestamp=timestamp_ms, boundary_type="LOWER"
+                topic=key.topic, queue_id=key.queue_id, timestamp=moments[key], boundary_type="LOWER"
             ),
-        )
+        ).offsets
 
-    def commit(self, group: str, offsets: Mapping[QueueKey, int]) -> list[QueueKey]:
-        """Set the offsets of a consumer group; gives the queues whose master is known and has it.
+    def committed(self, group: str, keys: Iterable[QueueKey]) -> QueueOffsets:
+        """Where a consumer group is, of the queues it has an offset for."""
+        found = self._all_of(
+            keys,
+            RequestCode.QUERY_CONSUMER_OFFSET,
+            lambda key: QueryConsumerOffsetRequest(
+                consumer_group=group, topic=key.topic, queue_id=key.queue_id, set_zero_if_not_found=False
+            ),
+            missing=ResponseCode.QUERY_NOT_FOUND,
+        )
+        return {key: offset for key, offset in found.offsets.items() if offset >= 0}
+
+    def commit(self, group: str, offsets: Mapping[QueueKey, int]) -> QueueOffsets:
+        """Set the offsets of a consumer group; gives those that are set now. Masters only, each a moment long.
 
         Raises what the brokers say; nothing is tried again.
         """
-        by_broker: dict[str, list[QueueKey]] = {}
-        for key in offsets:
-            data = self.broker(key)
-            address = None if data is None else data.master_address
-            if address is not None:
-                by_broker.setdefault(address, []).append(key)
-        for address, keys in by_broker.items():
-            headers = [
-                UpdateConsumerOffsetRequest(
-                    consumer_group=group, topic=key.topic, queue_id=key.queue_id, commit_offset=offsets[key]
+        jobs: dict[Hashable, Work] = {}
+        for broker, keys in _by_broker(offsets).items():
+            data = self.broker(keys[0])
+            if data is not None and data.master_address is not None:
+                jobs["commit", broker] = self._commitment(
+                    data.master_address, group, {key: offsets[key] for key in keys}
                 )
-                for key in keys
-            ]
-            for answer in self._ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, headers):
-                if answer.code != ResponseCode.SUCCESS:
-                    raise error_for_code(answer.code, answer.remark)
-        return [key for keys in by_broker.values() for key in keys]
+        done: QueueOffsets = {}
+        for job in self._attend(jobs, _MOMENT_S).values():
+            done |= job.result()
+        return done
 
-    def _offsets(self, keys: Iterable[QueueKey], code: int, header: HeaderOf) -> QueueOffsets:
+    def _commitment(self, address: str, group: str, offsets: QueueOffsets) -> Work:
+        headers = [
+            UpdateConsumerOffsetRequest(
+                consumer_group=group, topic=key.topic, queue_id=key.queue_id, commit_offset=offset
+            )
+            for key, offset in offsets.items()
+        ]
+
+        async def ask() -> QueueOffsets:
+            answers = await self._client.ask_all(address, RequestCode.UPDATE_CONSUMER_OFFSET, headers)
+            for answer in answers:
+                raise_refusal(answer)
+            return offsets
+
+        return ask
+
+    def check_filter(self, keys: Collection[QueueKey]) -> None:
+        """Raise ``ConfigError`` when a broker does not take the SQL filter of the query."""
+        if self._options.sql is None:
+            return
+        for key in {one.broker: one for one in sorted(keys, reverse=True)}.values():
+            header = probe(key.topic, key.queue_id, self._options.sql, SQL92)
+            for _, address in replicas(self.broker(key))[:1]:
+                try:
+                    [answer] = self._client.loop.run(
+                        self._client.ask_all(address, RequestCode.PULL_MESSAGE, [header])
+                    )
+                except OrbitError:
+                    break  # it is down; reading will tell
+                if answer.code in _FILTER_CODES:
+                    raise ConfigError(
+                        f"option 'sql': broker {key.broker} refuses the filter: {answer.remark}"
+                    )
+
+    # -- questions -------------------------------------------------------------------------------------
+
+    def _all_of(
+        self, keys: Iterable[QueueKey], code: int, header: HeaderOf, missing: int | None = None
+    ) -> Answers:
+        """Of every queue; a broker that does not answer is asked again for ``retryTimeoutMs``."""
         wanted = sorted(keys)
-        found: QueueOffsets = {}
+        found = Answers()
 
         def ask_rest() -> None:
-            by_address: dict[str, list[QueueKey]] = {}
-            for key in wanted:
-                if key not in found:
-                    by_address.setdefault(self._master(key), []).append(key)
-            for address, its_keys in by_address.items():
-                answers = self._ask(address, code, [header(key) for key in its_keys])
-                for key, answer in zip(its_keys, answers, strict=True):
-                    if answer.code != ResponseCode.SUCCESS:
-                        raise _named(error_for_code(answer.code, answer.remark), key)
-                    found[key] = decode_header(OffsetResponse, answer).offset
-
-        def ask_again() -> None:
-            try:
-                ask_rest()
-            except OrbitError:
+            by_broker = _by_broker(key for key in wanted if key not in found.offsets)
+            jobs: dict[Hashable, Work] = {
+                (code, "all", broker): self._question(its_keys, code, header, missing)
+                for broker, its_keys in by_broker.items()
+            }
+            failure: OrbitError | None = None
+            for job in self._attend(jobs, None).values():
+                try:
+                    _add(found, job.result())
+                except OrbitError as error:
+                    failure = error
+            if failure is not None:
                 # The broker may have moved: the next attempt looks at a new route.
                 self._routes_at = None
-                raise
+                self.queues()
+                raise failure
 
-        patiently("question about offsets", ask_again, self._retry_s)
+        patiently("question about offsets", ask_rest, self._retry_s)
         return found
 
-    def _master(self, key: QueueKey) -> str:
-        if self._routes_at is None:
-            self._refresh_routes(True)
-        data = self.broker(key)
-        address = None if data is None else data.master_address
-        if address is None:
+    def _some_of(self, keys: Iterable[QueueKey], code: int, header: HeaderOf) -> Answers:
+        """Of the queues whose brokers answer in a moment. Raises what a broker refuses for good."""
+        jobs: dict[Hashable, Work] = {
+            (code, "some", broker): self._question(its_keys, code, header, None)
+            for broker, its_keys in _by_broker(keys).items()
+        }
+        found = Answers()
+        failures = []
+        for name, job in self._attend(jobs, _MOMENT_S).items():
+            try:
+                _add(found, job.result())
+            except OrbitError as error:
+                if not is_passing(error):
+                    raise
+                failures.append(error)
+                self._warn(name, "broker does not answer, going on without it error=%s", error)
+        if failures:
             self._routes_at = None
-            raise ConnectionLostError(f"no master of broker {key.broker} is known for topic {key.topic}")
-        return address
+        return found
 
-    def _ask(self, address: str, code: int, headers: Iterable[Header]) -> list[Frame]:
-        questions: list[Question] = [(code, header, b"") for header in headers]
-        access = self._options.access
-        link = borrow(address, access, timeout_s=_CALL_TIMEOUT_S)
-        answers: list[Frame] = []
-        try:
-            for first in range(0, len(questions), _QUESTIONS_AT_ONCE):
-                answers += link.ask_all(questions[first : first + _QUESTIONS_AT_ONCE])
-        except BaseException:
-            link.close()
-            raise
-        give_back(link, access)
-        return answers
+    def _question(self, keys: list[QueueKey], code: int, header: HeaderOf, missing: int | None) -> Work:
+        async def ask() -> Answers:
+            failure: OrbitError = ConnectionLostError(
+                f"no server of broker {keys[0].broker} is known for topic {keys[0].topic}"
+            )
+            for broker_id, address in self._servers(keys[0]):
+                try:
+                    frames = await self._client.ask_all(address, code, [header(key) for key in keys])
+                except OrbitError as error:
+                    if not is_passing(error):
+                        raise
+                    failure = error
+                    if broker_id == MASTER_ID:
+                        self._slaves_first[keys[0].broker] = self._clock.monotonic() + _SLAVE_PREFERRED_S
+                    continue
+                offsets = {key: _offset(key, frame, missing) for key, frame in zip(keys, frames, strict=True)}
+                return Answers(offsets, set() if broker_id == MASTER_ID else set(keys))
+            raise failure
+
+        return ask
+
+    def _attend(self, jobs: Mapping[Hashable, Work], wait_s: float | None) -> dict[Hashable, Future[Any]]:
+        """Start what is not under way, wait a moment for it, and give what is done. What was not done in the moment
+        it was given is only looked at: nobody waits for it twice."""
+        new = [name for name in jobs if name not in self._jobs]
+        for name in new:
+            self._jobs[name] = self._client.loop.submit(jobs[name]())
+        wait([self._jobs[name] for name in (jobs if wait_s is None else new)], wait_s)
+        return {name: self._jobs.pop(name) for name in jobs if self._jobs[name].done()}
+
+    def _warn(self, key: Hashable, text: str, *arguments: object) -> None:
+        """Not more often than the client says such things."""
+        self._client.instance.log_limits.warning(logger, ("spark", key), text, *arguments)
 
 
-def _named(error: BrokerError, key: QueueKey) -> BrokerError:
+def _min_header(key: QueueKey) -> Header:
+    return GetMinOffsetRequest(topic=key.topic, queue_id=key.queue_id)
+
+
+def _max_header(key: QueueKey) -> Header:
+    return GetMaxOffsetRequest(topic=key.topic, queue_id=key.queue_id)
+
+
+def _by_broker(keys: Iterable[QueueKey]) -> dict[str, list[QueueKey]]:
+    found: dict[str, list[QueueKey]] = {}
+    for key in keys:
+        found.setdefault(key.broker, []).append(key)
+    return found
+
+
+def _add(found: Answers, more: Answers) -> None:
+    found.offsets |= more.offsets
+    found.of_slaves |= more.of_slaves
+
+
+def _offset(key: QueueKey, frame: Frame, missing: int | None) -> int:
+    """The offset of an answer; -1 where its code is ``missing``."""
+    if frame.code == ResponseCode.SUCCESS:
+        return decode_header(OffsetResponse, frame).offset
+    if frame.code == missing:
+        return -1
+    error: BrokerError = error_for_code(frame.code, frame.remark)
     error.remark = f"queue {key}: {error.remark}"
-    return error
+    raise error

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.client.options import Credentials
-from orbitmq.errors import ConfigError
+from orbitmq.errors import ConfigError, SubscriptionParseFailed
+from orbitmq.filter.parsing import parse as parse_filter
 from orbitmq.transport.tls import client_context
 
 if TYPE_CHECKING:
@@ -302,6 +303,11 @@ class SourceOptions:
             raise ConfigError(
                 "options 'tags' and 'sql' exclude each other: a broker takes one kind of filter"
             )
+        if sql is not None:
+            try:
+                parse_filter(sql)
+            except SubscriptionParseFailed as error:
+                raise ConfigError(f"option 'sql': {error.remark}") from None
         least, most = (
             number(options, "minOffsetsPerTrigger", low=1),
             number(options, "maxOffsetsPerTrigger", low=1),

@@ -1,9 +1,9 @@
-"""Blocking connections for Spark's Python workers, kept between tasks.
+"""Connections for the pulls of Spark's Python workers, kept between tasks; and the patience of all questions.
 
-A worker runs one task at a time and waits for its answers, so it needs no event loop: a plain socket with many
-requests on the way costs less per answer, and its bytes go straight from the kernel into the buffer that is decoded.
-Workers live longer than tasks, hence the pool: connections by address, access and process (a forked worker must not
-use the sockets of its parent).
+A worker runs one task at a time and waits for its answers, so it needs no event loop for them: a plain socket with
+many pulls on the way costs less per answer, and its bytes go from the kernel straight into the buffer to decode.
+Everything else is asked through ``connections.py``. Workers live longer than tasks, hence the pool: connections by
+address, access and process (a forked worker must not use the sockets of its parent).
 """
 
 from __future__ import annotations
@@ -12,30 +12,28 @@ import itertools
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from threading import Event
 from typing import Final, TypeVar
 
-from orbitmq.client.net.routes import split_name_servers
+from orbitmq.client.errors import NoRouteError, is_retriable
 from orbitmq.client.net.signing import sign
-from orbitmq.codes import ResponseCode
 from orbitmq.errors import (
-    BrokerError,
     ConnectionLostError,
-    FrameError,
+    NoPermission,
     OrbitError,
     RequestTimeoutError,
-    SystemBusy,
-    error_for_code,
+    ServerError,
+    TopicNotFound,
 )
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.runtime.machine import process_id
 from orbitmq.spark.options import Access
 from orbitmq.transport.client import split_address
-from orbitmq.wire.frame import Frame, FrameDecoder, encode_binary_fields, encode_binary_request
+from orbitmq.wire.frame import encode_binary_fields, encode_binary_request
 from orbitmq.wire.header import Header, encode_ext
 
-__all__ = ["Link", "Question", "ask_name_servers", "borrow", "give_back", "is_passing", "patiently"]
+__all__ = ["Link", "borrow", "give_back", "is_passing", "patiently"]
 
 logger = logging.getLogger(__name__)
 
@@ -45,13 +43,9 @@ _CONNECT_TIMEOUT_S: Final = 5.0
 _IDLE_S: Final = 60.0
 """Brokers close connections that were silent for two minutes."""
 _KEPT_PER_PEER: Final = 4
-_RECEIVE_BYTES: Final = 256 * 1024
 _SOCKET_BUFFER_BYTES: Final = 4 * 1024 * 1024
 _PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 """Between attempts; the last one again and again."""
-
-Question = tuple[int, Header, bytes]
-"""Request code, header, body."""
 
 
 class Link:
@@ -107,27 +101,6 @@ class Link:
         if not count:
             raise ConnectionLostError(f"{self.address} closed the connection")
         return count
-
-    def ask_all(self, questions: Sequence[Question]) -> list[Frame]:
-        """The answers to all questions, in their order, whatever their codes. All are on the way at once."""
-        places: dict[int, int] = {}
-        requests: list[bytes] = []
-        for place, (code, header, body) in enumerate(questions):
-            opaque = self.next_opaque()
-            places[opaque] = place
-            requests.append(self.encode(code, header, body, opaque))
-        self.send(b"".join(requests))
-        answers: dict[int, Frame] = {}
-        decoder = FrameDecoder()
-        buffer = memoryview(bytearray(_RECEIVE_BYTES))
-        while len(answers) < len(questions):
-            count = self.receive(buffer)
-            for frame in decoder.feed(bytes(buffer[:count])):
-                if frame.flag & 1 and frame.opaque in places:
-                    answers[places[frame.opaque]] = frame
-            if decoder.error is not None:
-                raise FrameError(f"{self.address} sent what is no frame: {decoder.error}")
-        return [answers[place] for place in range(len(questions))]
 
     def _lost(self, error: OSError) -> ConnectionLostError:
         return ConnectionLostError(f"connection to {self.address} lost: {error}")
@@ -199,15 +172,14 @@ def _nothing_to_read(link: ssl.SSLSocket) -> bool:
 
 
 def is_passing(error: OrbitError) -> bool:
-    """Whether the same request may succeed a moment later: a restart, an overload, a change of master."""
-    if isinstance(error, ConnectionLostError | RequestTimeoutError):
-        return True
-    if isinstance(error, BrokerError):
-        return isinstance(error, SystemBusy) or error.response_code in _PASSING_CODES
-    return False
+    """Whether the same request may succeed a moment later: a restart, an overload, a change of master.
+
+    The client's own rule, less what a moment does not change: rights, topics that are not there, and broken requests.
+    """
+    return is_retriable(error) and not isinstance(error, _LASTING)
 
 
-_PASSING_CODES: Final = frozenset({int(ResponseCode.SYSTEM_BUSY), int(ResponseCode.SERVICE_NOT_AVAILABLE)})
+_LASTING: Final = (NoPermission, TopicNotFound, NoRouteError, ServerError)
 
 
 def patiently(what: str, work: Callable[[], T], timeout_s: float, *, clock: Clock = SYSTEM_CLOCK) -> T:
@@ -229,24 +201,3 @@ def patiently(what: str, work: Callable[[], T], timeout_s: float, *, clock: Cloc
 def pause(attempt: int) -> None:
     """Wait before another attempt, longer with each."""
     Event().wait(_PAUSES_S[min(attempt, len(_PAUSES_S) - 1)])
-
-
-def ask_name_servers(access: Access, code: int, header: Header, *, timeout_s: float) -> Frame:
-    """The first answer of any name server. Raises the error of a refusal, or that none could be reached."""
-    failure: OrbitError | None = None
-    for address in split_name_servers(access.name_servers):
-        try:
-            link = borrow(address, access, timeout_s=timeout_s)
-            try:
-                [answer] = link.ask_all([(code, header, b"")])
-            except BaseException:
-                link.close()
-                raise
-        except OrbitError as error:
-            failure = error
-            continue
-        give_back(link, access)
-        if answer.code != ResponseCode.SUCCESS:
-            raise error_for_code(answer.code, answer.remark)
-        return answer
-    raise ConnectionLostError(f"no name server answers at {access.name_servers}: {failure}") from failure

@@ -46,7 +46,7 @@ class GroupMirror:
             self._failed(error)
             return
         self._failing_since, self._warned = None, False
-        self._shown.update({key: changed[key] for key in done_now})
+        self._shown.update(done_now)
 
     def _failed(self, error: OrbitError) -> None:
         """Said once, after a while: a broker creates a group at its first pull, which comes after the first offsets,

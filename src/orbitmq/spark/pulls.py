@@ -9,6 +9,7 @@ import msgspec
 from orbitmq.codes import PullFlag, RequestCode, ResponseCode
 from orbitmq.errors import FrameError, error_for_code
 from orbitmq.model.subscription import SQL92, TAG
+from orbitmq.spark.connections import DEFAULT_GROUP
 from orbitmq.spark.options import SourceOptions
 from orbitmq.spark.planning import QueueKey
 from orbitmq.spark.pool import Link
@@ -17,10 +18,7 @@ from orbitmq.wire.header import encode_ext
 from orbitmq.wire.headers import PullMessageRequest
 from orbitmq.wire.pulls import answer_head, read_pull_answer
 
-__all__ = ["DEFAULT_GROUP", "Answer", "Ask", "Pace", "PullWriter", "frame_size", "read_answer"]
-
-DEFAULT_GROUP: Final = "TOOLS_CONSUMER"
-"""Every broker has it, so reading needs no group to be created."""
+__all__ = ["Answer", "Ask", "Pace", "PullWriter", "frame_size", "read_answer"]
 
 _PULL_BYTES: Final = 1024 * 1024
 """Most bytes to ask for in one pull; the broker's own bound is usually lower."""

@@ -27,6 +27,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]  # the same
 
 from orbitmq.codes import ResponseCode, SysFlag
 from orbitmq.errors import ConnectionLostError, OrbitError, RecordError, TopicNotFound
+from orbitmq.model.route import MASTER_ID
 from orbitmq.model.subscription import subscribe_by_tags
 from orbitmq.record.layout import QUEUE_OFFSET
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
@@ -38,7 +39,7 @@ from orbitmq.spark.arrow import (
     scan_into,
     scan_records,
 )
-from orbitmq.spark.cluster import fetch_route
+from orbitmq.spark.connections import replicas, server_client
 from orbitmq.spark.options import SourceOptions
 from orbitmq.spark.planning import DataLossError, LostRange, QueueRange, loss_text, missing_ranges
 from orbitmq.spark.pool import Link, borrow, give_back, is_passing, pause
@@ -75,10 +76,15 @@ def read_range(
     address: str,
     columns: Sequence[str],
     *,
+    from_master: bool = True,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of a range. Raises ``DataLossError``, or the error that outlasted ``retryTimeoutMs``."""
+    """The messages of a range. Raises ``DataLossError``, or the error that outlasted ``retryTimeoutMs``.
+
+    ``from_master`` says whether the address is a master's: only a master can say that a message is gone.
+    """
     reader = _RangeReader(options, piece, address, columns, clock)
+    reader.from_master = from_master
     try:
         yield from reader.batches()
     finally:
@@ -92,6 +98,7 @@ class _RangeReader:
         self._options = options
         self._queue, self._position, self._end = piece
         self._address = address
+        self.from_master = True
         self._columns = list(columns)
         self._clock = clock
         self._filtered = options.tags is not None or options.sql is not None
@@ -205,19 +212,19 @@ class _RangeReader:
         return self._link
 
     def _find_address(self) -> str:
-        """The planned address, or, after a failure, where the route now says the queue is."""
+        """The planned address; after a failure the next server of the broker, master and slaves in turn."""
         if not self._address or self._failures:
-            # A name server forgets a broker, and topics with it, from the moment it is down until it is back.
-            try:
-                data = fetch_route(self._options, self._queue.topic).broker(self._queue.broker)
-            except TopicNotFound:
-                data = None
-            found = None if data is None else data.read_address(0)
-            if found is None:
-                raise ConnectionLostError(
-                    f"no route names broker {self._queue.broker} for topic {self._queue.topic}"
-                )
-            self._address = found[1]
+            client = server_client(self._options.access)
+            topic, broker, _ = self._queue
+            route = client.known_route(topic)
+            servers = [] if route is None else replicas(route.broker(broker))
+            if not servers:
+                # A name server forgets a broker, and topics with it, from the moment it is down until it is back.
+                if client.run(lambda: client.is_deleted(topic, broker)):
+                    raise TopicNotFound(f"broker {broker} has no topic {topic} any more")
+                raise ConnectionLostError(f"no route names broker {broker} for topic {topic}")
+            broker_id, self._address = servers[self._failures % len(servers)]
+            self.from_master = broker_id == MASTER_ID
         return self._address
 
     def _ask_more(self, link: Link) -> None:
@@ -315,6 +322,8 @@ class _RangeReader:
         """The one place where missing messages stop the query or are said and passed over."""
         if not lost:
             return
+        if not self.from_master:
+            raise _NotYet(f"slave {self._address} has not got {loss_text(lost)}; its master may have")
         if self._options.fail_on_data_loss:
             raise DataLossError(lost)
         logger.warning("messages lost before they were read ranges=%s", loss_text(lost))
@@ -330,6 +339,11 @@ class _RangeReader:
         self._filled = self._parsed = 0
         if isinstance(error, _StartOver):
             return
+        if isinstance(error, TopicNotFound):
+            if self.from_master:
+                self._give_up()
+                return
+            error = _NotYet(f"slave {self._address} has not got topic {self._queue.topic} yet")
         if not is_passing(error) and not isinstance(error, _NotYet):
             raise error
         now = self._clock.monotonic()
@@ -339,11 +353,17 @@ class _RangeReader:
         if now - self._failing_since >= self._options.retry_timeout_ms / 1000:
             if not isinstance(error, _NotYet):
                 raise error
-            self._report([LostRange(self._queue, self._position, self._end)])
-            self._position = self._end
+            if not self.from_master:
+                raise ConnectionLostError(str(error))
+            self._give_up()
             return
         pause(self._failures)
         self._failures += 1
+
+    def _give_up(self) -> None:
+        """The rest of the range is gone."""
+        self._report([LostRange(self._queue, self._position, self._end)])
+        self._position = self._end
 
 
 def _positions(pieces: Iterable[_Piece]) -> Positions:

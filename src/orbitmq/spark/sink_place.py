@@ -62,11 +62,22 @@ class RowSender:
         """Rows that no batch can carry: delayed ones, and those longer than a request should be."""
         alone = rows.entry_sizes > self._batch_bytes
         level, due = rows.columns.get("delay_level"), rows.columns.get("deliver_at")
-        leveled = np.zeros(len(rows), np.bool_) if level is None else np.asarray(level.fill_null(0)) > 0
+        levels = np.zeros(len(rows), np.int64) if level is None else np.asarray(level.fill_null(0))
+        leveled = levels > 0
         timed = np.zeros(len(rows), np.bool_) if due is None else np.asarray(due.is_valid())
         if (leveled & timed).any():
             row = rows.first_row + int(np.flatnonzero(leveled & timed)[0])
             raise MessageIllegal(f"row {row} of this partition has both delay_level and deliver_at")
+        if (levels < 0).any():
+            at = int(np.flatnonzero(levels < 0)[0])
+            raise MessageIllegal(
+                f"row {rows.first_row + at} of this partition has delay_level {levels[at]}; 0 is the lowest"
+            )
+        early = [(at, due_ms) for at, due_ms in enumerate(_numbers(rows, "deliver_at")) if (due_ms or 0) < 0]
+        if due is not None and early:
+            raise MessageIllegal(
+                f"row {rows.first_row + early[0][0]} of this partition has deliver_at {early[0][1]} ms, before 1970"
+            )
         return alone | leveled | timed
 
     def _by_topic(self, rows: EncodedRows) -> Iterator[tuple[str, Indices]]:

@@ -22,7 +22,7 @@ from orbitmq.client.options import ProducerOptions
 from orbitmq.client.produce.sender import Outgoing, Sender
 from orbitmq.client.sync import LoopThread
 from orbitmq.codes import Property, RequestCode
-from orbitmq.errors import BrokerError, ConnectionLostError, OrbitError, RequestTimeoutError
+from orbitmq.errors import BrokerError, ConnectionLostError, NoPermission, OrbitError, RequestTimeoutError
 from orbitmq.model.route import MessageQueue
 from orbitmq.runtime.clock import SYSTEM_CLOCK
 from orbitmq.runtime.machine import process_id
@@ -204,15 +204,21 @@ class SendSession:
         deadline = loop.time() + self.timeout_s
         sender, book = self.client.sender, self.client.instance.book
         pause_s, failed_broker = _FIRST_PAUSE_S, None
+        refused: set[str] = set()
         while self._failure is None:
             target = queue
+            queues: Sequence[MessageQueue] = ()
             try:
                 queues = await sender.pick(outgoing.topic)
                 target = queue or sender.picker.pick(queues, failed_broker)
                 left_s = min(deadline - loop.time(), self.client.options.send_timeout_s)
                 return await sender.attempt(outgoing, target, max(left_s, 0.001))
             except (BrokerError, ConnectionLostError, RequestTimeoutError, NameServerError) as error:
-                if not _worth_another_try(error):
+                if isinstance(error, NoPermission) and target is not None:
+                    # Another broker may allow it; the same one will not for as long as the send has time.
+                    refused.add(target.broker_name)
+                lasting = queue is not None or refused.issuperset(one.broker_name for one in queues)
+                if (refused and lasting) or not _worth_another_try(error):
                     if isinstance(error, BrokerError):
                         add_hint(error)
                     raise

@@ -45,10 +45,11 @@ logger = logging.getLogger(__name__)
 class TopicPartition(InputPartition):
     """A range of one queue, and where it could be read when it was planned."""
 
-    def __init__(self, piece: QueueRange, address: str) -> None:
+    def __init__(self, piece: QueueRange, address: str, from_master: bool) -> None:
         super().__init__(None)
         self.piece = piece
         self.address = address
+        self.from_master = from_master
 
 
 class RocketmqSource(DataSource):
@@ -91,6 +92,7 @@ class TopicReader(DataSourceReader):
         options = self._options
         cluster = Cluster(options)
         queues = cluster.queues()
+        cluster.check_filter(queues)
         low = cluster.earliest(queues)
         start = starting_offsets(cluster, options)
         if options.ending_timestamp_ms is not None:
@@ -113,7 +115,13 @@ class TopicReader(DataSourceReader):
 
         # Spark turns an empty list of partitions into one without a value.
         if isinstance(partition, TopicPartition):
-            yield from read_range(self._options, partition.piece, partition.address, self._columns)
+            yield from read_range(
+                self._options,
+                partition.piece,
+                partition.address,
+                self._columns,
+                from_master=partition.from_master,
+            )
 
 
 def starting_offsets(cluster: Cluster, options: SourceOptions) -> QueueOffsets:
@@ -131,4 +139,4 @@ def planned_partitions(
 ) -> list[InputPartition]:
     """The ranges as Spark's partitions, split as the options say."""
     pieces = split_ranges(ranges, options.partitions_min, options.records_per_partition_max)
-    return [TopicPartition(piece, cluster.read_address(piece.queue)) for piece in pieces]
+    return [TopicPartition(piece, *cluster.read_address(piece.queue)) for piece in pieces]

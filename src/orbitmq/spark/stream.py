@@ -7,7 +7,7 @@ and reads. So nothing that ``read`` needs may be state of this object: it travel
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -18,6 +18,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from orbitmq.errors import ConfigError, ConnectionLostError
 from orbitmq.runtime.clock import SYSTEM_CLOCK
 from orbitmq.spark.cluster import Cluster
 from orbitmq.spark.options import SourceOptions
@@ -87,7 +88,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from orbitmq.spark.reading import read_range
 
         if isinstance(partition, TopicPartition):
-            yield from read_range(self._options, partition.piece, partition.address, self._columns)
+            yield from read_range(
+                self._options,
+                partition.piece,
+                partition.address,
+                self._columns,
+                from_master=partition.from_master,
+            )
 
     def commit(self, end: dict[str, Any]) -> None:
         self._side.mirror.show(from_offsets(end))
@@ -101,16 +108,25 @@ class _Driver:
         self._cluster = Cluster(options)
         self.mirror = GroupMirror(self._cluster, options.group)
         self._target: QueueOffsets | None = None
+        self._frozen = False
         self._waiting_since: float | None = None
+        self._silent_since: float | None = None
         self._known_ends: QueueOffsets = {}
         self._lost: dict[QueueKey, list[list[int | None]]] = {}
 
     def initial(self) -> Mapping[str, Any]:
-        return as_offsets(starting_offsets(self._cluster, self._options))
+        offsets = starting_offsets(self._cluster, self._options)
+        self._cluster.check_filter(offsets)
+        return as_offsets(offsets)
 
     def freeze(self) -> None:
         """Trigger.AvailableNow: read up to here and no further, whatever arrives or appears later."""
-        self._target = self._cluster.latest(self._cluster.queues(expected=True))
+        self._frozen = True
+        try:
+            self._target = self._cluster.latest(self._cluster.queues())
+        except ConfigError:
+            # No such topic. Only the checkpoint, which Spark shows with the first batch, tells whether there was one.
+            return
         self._known_ends = dict(self._target)
 
     def latest(self, given: Mapping[str, Any], most: int | None) -> Mapping[str, Any]:
@@ -126,30 +142,79 @@ class _Driver:
         if most is not None and self._backlog(begins, ends) > most:
             # What is gone must not use up the limit: a stream far behind would pass over it batch by batch, and an
             # error would name one batch of it.
-            low = self._cluster.earliest(key for key in self._cluster.queues(expected=True) if key in begins)
+            low = self._cluster.earliest_known(key for key in self._cluster.queues() if key in ends)
             begins = begins | {key: min(max(low[key], begins[key]), ends[key]) for key in low}
         limited = limit_offsets(begins, ends, most)
         return given if limited == start else as_offsets(limited)
 
     def _ends(self, start: QueueOffsets) -> QueueOffsets:
         """The end of each queue, of those the query knows and of those that appeared since."""
+        if self._frozen and self._target is None:
+            self._target = self._cluster.latest(self._cluster.queues(expected=start))
+            self._known_ends = dict(self._target)
         if self._target is not None:
+            gone = self._cluster.deleted(key for key in start if key not in self._target)
+            self._note_deleted(start, gone)
             # Queues that are not in the target wait for the next run.
-            return {key: max(self._target.get(key, offset), offset) for key, offset in start.items()} | {
-                key: offset for key, offset in self._target.items() if key not in start
-            }
-        ends = self._cluster.latest(self._cluster.queues(expected=bool(start)))
-        self._known_ends = dict(ends)
-        back = [LostRange(key, start[key], None) for key in start if ends.get(key, start[key]) < start[key]]
-        self._report(back)
-        for key, offset in start.items():
-            # A queue whose broker is gone from the route keeps its place until it is back.
-            ends.setdefault(key, offset)
-        return ends
+            kept = {key: offset for key, offset in start.items() if key not in gone}
+            return self._target | {key: max(self._target.get(key, at), at) for key, at in kept.items()}
+        queues = self._cluster.queues(expected=start)
+        answers = self._cluster.latest_known(queues)
+        self._check_silence(bool(answers.offsets) or not queues)
+        ends = dict(answers.offsets)
+        self._report(
+            [
+                LostRange(key, start[key], self._unread_end(key, start[key]))
+                for key in start
+                if ends.get(key, start[key]) < start[key] and key not in answers.of_slaves
+            ]
+        )
+        self._known_ends |= {
+            key: max(end, self._known_ends.get(key, 0)) if key in answers.of_slaves else end
+            for key, end in ends.items()
+        }
+        for key in answers.of_slaves & start.keys():
+            ends[key] = max(ends[key], start[key])  # a slave that lags has lost nothing
+        absent = [key for key in start if key not in ends]
+        gone = self._cluster.deleted(key for key in absent if key not in queues)
+        self._note_deleted(start, gone)
+        # Queues of a broker that does not answer keep their place until it is back.
+        return ends | {key: start[key] for key in absent if key not in gone}
+
+    def _check_silence(self, answered: bool) -> None:
+        """Raise when no broker at all has answered for ``retryTimeoutMs``."""
+        now = SYSTEM_CLOCK.monotonic()
+        if answered:
+            self._silent_since = None
+        elif self._silent_since is None:
+            self._silent_since = now
+        elif now - self._silent_since > self._options.retry_timeout_ms / 1000:
+            raise ConnectionLostError(
+                f"no broker has answered for {self._options.retry_timeout_ms} ms (retryTimeoutMs)"
+            )
+
+    def _unread_end(self, key: QueueKey, start: int) -> int | None:
+        """Where a queue ended when it was last seen, if that is behind ``start``."""
+        known = self._known_ends.get(key)
+        return known if known is not None and known > start else None
+
+    def _note_deleted(self, start: QueueOffsets, gone: Iterable[QueueKey]) -> None:
+        """Queues whose topic was deleted. A loss, as for Kafka's reader: nobody can say any more what they held."""
+        self._report([LostRange(key, start[key], self._unread_end(key, start[key])) for key in sorted(gone)])
+        for key in gone:
+            logger.info("topic is deleted, its queue is left queue=%s offset=%d", key, start[key])
+            self._known_ends.pop(key, None)
 
     def _begins(self, start: QueueOffsets, ends: QueueOffsets) -> QueueOffsets:
+        """Where to begin. Drops new queues from ``ends`` that cannot be asked now."""
         new = [key for key in ends if key not in start]
-        return start if not new else start | self._cluster.earliest(new)
+        if not new:
+            return start
+        first = self._cluster.earliest_known(new)
+        for key in new:
+            if key not in first:
+                del ends[key]
+        return start | first
 
     @staticmethod
     def _backlog(begins: QueueOffsets, ends: QueueOffsets) -> int:
@@ -173,10 +238,12 @@ class _Driver:
         """What to read of a micro-batch. The same for the same offsets, but for what was lost since."""
         if start == end:
             return []
-        known = set(self._cluster.queues(expected=True))
-        moved = [key for key in end if key in known and start.get(key) != end[key]]
-        plan = ranges_between(start, end, self._cluster.earliest(moved))
-        self._report(plan.lost)
+        known = set(self._cluster.queues(expected=end))
+        moved = [key for key in end if start.get(key) != end[key]]
+        gone = self._cluster.deleted(key for key in moved if key not in known)
+        low = self._cluster.earliest_known(key for key in moved if key in known)
+        plan = ranges_between(start, {key: end[key] for key in end if key not in gone}, low)
+        self._report([LostRange(key, start.get(key, 0), end[key]) for key in sorted(gone)] + plan.lost)
         return planned_partitions(self._cluster, self._options, plan.ranges)
 
     def report(self) -> dict[str, Any] | None:

@@ -322,6 +322,8 @@ class ClientInstance:
     async def heartbeat(self) -> None:
         """Tell every known broker that we are here."""
         consumer = self._member.consumer_data()
+        if consumer is None and self._member.producer_data() is None:
+            return  # a client that only asks questions is a member of nothing
         body = self._heartbeat_body()
         addresses = [
             address

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from orbitmq.errors import ConfigError, OrbitError, TopicNotFound
 from orbitmq.model.names import AUTO_CREATE_TOPIC
-from orbitmq.spark.cluster import Cluster, fetch_route
+from orbitmq.spark.cluster import Cluster
+from orbitmq.spark.connections import server_client
 from orbitmq.spark.options import SourceOptions
 from orbitmq.spark.pipeline import spec
 from orbitmq.spark.pipeline.errors import EnvironmentFault, SpecError
@@ -50,7 +51,7 @@ def require_topics(options: SourceOptions, topics: tuple[str, ...]) -> None:
     """Raise ``EnvironmentFault`` unless a name server knows all these topics."""
     for topic in topics:
         try:
-            fetch_route(options, topic)
+            server_client(options.access).fetch_route(topic)
         except TopicNotFound as error:
             raise EnvironmentFault(
                 f"there is no topic {topic!r} at {options.access.name_servers}: create it first, or check the name"

@@ -36,6 +36,7 @@ class BatchReport:
     query: str
     batch_id: int
     rows: int
+    """Rows the sink got."""
     rows_per_second: float
     duration_ms: int
     behind: int | None
@@ -144,6 +145,8 @@ def run_stream(
     once: bool,
 ) -> None:
     """Run until ``stop`` is set, a query fails (``PipelineError``), or (``once``) all there is was read."""
+    from pyspark.sql import functions as f
+
     counted = _counted_in(plan)
     listener = _listener(plan, report, counted)
     session.streams.addListener(listener)
@@ -154,7 +157,8 @@ def run_stream(
             if stop.is_set():
                 break
             with explained(f"sink {query.name}"):
-                queries[query.name] = start_query(frames[query.relation], plan, query, view, once=once)
+                counted_frame = frames[query.relation].observe(_ROWS, f.count(f.lit(1)).alias("rows"))
+                queries[query.name] = start_query(counted_frame, plan, query, view, once=once)
             _let_begin(queries[query.name], stop, once=once)
             _raise_failed(queries)
         while not stop.wait(_POLL_S):
@@ -244,7 +248,9 @@ def _report(query: Query, progress: Mapping[str, Any], counted: Mapping[str, str
     duration_ms = int(
         progress.get("batchDuration") or progress.get("durationMs", {}).get("triggerExecution", 0)
     )
-    rows = int(progress.get("numInputRows") or 0)
+    observed = progress.get("observedMetrics") or {}
+    # What the source read is another figure: dead letters are a few of those rows, and a join may make more of them.
+    rows = int(_row(observed[_ROWS]).get("rows") or 0) if _ROWS in observed else 0
     behind = [
         offsets_behind(source.get("endOffset"), source.get("latestOffset"))
         for source in progress.get("sources", ())
@@ -253,7 +259,7 @@ def _report(query: Query, progress: Mapping[str, Any], counted: Mapping[str, str
     known = [one for one in behind if one is not None]
     quality = {
         name: {key: int(value or 0) for key, value in _row(values).items()}
-        for name, values in (progress.get("observedMetrics") or {}).items()
+        for name, values in observed.items()
         if counted.get(name) == query.name
     }
     return BatchReport(
