@@ -22,7 +22,7 @@ from orbitmq.namesrv.server import NameServer
 CREATE_TOPIC, DELETE_TOPIC, DELETE_TOPIC_IN_NAMESRV, GET_TOPIC_CONFIG = 17, 215, 216, 351
 
 
-T = TypeVar("T", Broker, NameServer)
+T = TypeVar("T", bound=Broker | NameServer)
 
 
 class Server(Generic[T]):
