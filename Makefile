@@ -4,9 +4,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEMO_STAMP := $(VENV)/.installed-demo
+RUN_STAMP := $(VENV)/.installed-run
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test lint types kernel unit soak bench docs clean lock
+.PHONY: help setup demo run test check lint types kernel unit soak bench docs package clean lock
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -17,12 +19,20 @@ KERNEL := kernel/Cargo.toml kernel/pyproject.toml $(wildcard kernel/src/*.rs)
 
 $(STAMP): requirements/dev.txt pyproject.toml scripts/setup.sh scripts/build_kernel.sh $(KERNEL)
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash scripts/setup.sh
+	@touch $@ $(DEMO_STAMP) $(RUN_STAMP)
+
+$(DEMO_STAMP): requirements/server.txt requirements/spark.txt pyproject.toml scripts/setup.sh
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash scripts/setup.sh demo
 	@touch $@
 
-demo: setup  ## an end-to-end run that ends by itself
+$(RUN_STAMP): requirements/run.txt pyproject.toml scripts/setup.sh
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash scripts/setup.sh run
+	@touch $@
+
+demo: $(DEMO_STAMP)  ## an end-to-end run that ends by itself; installs only what it uses
 	@$(BIN)/orbitmq demo
 
-run: setup  ## name server and broker in one process on loopback, data in ./data
+run: $(RUN_STAMP)  ## name server, broker, gRPC and web console in one process on loopback, data in ./data
 	@$(BIN)/orbitmq up --data ./data
 
 lint: setup  ## ruff: rules and format
@@ -46,6 +56,9 @@ kernel: setup  ## cargo test and clippy, where cargo is present
 	@if cargo clippy --version >/dev/null 2>&1; then cd kernel && cargo clippy --quiet --all-targets -- -D warnings; \
 		else echo "no clippy: the crate kernel/ is not linted"; fi
 
+check: lint types  ## lint, types and the unit tests, in under three minutes
+	@$(BIN)/pytest tests/tidy tests/unit
+
 test: lint types kernel unit  ## lint, types and every test
 
 bench: setup  ## the benchmarks, beside Apache RocketMQ where Java is present
@@ -54,15 +67,21 @@ bench: setup  ## the benchmarks, beside Apache RocketMQ where Java is present
 docs: setup  ## the documents as a site
 	@$(BIN)/python scripts/build_docs.py
 
-# Every extra but `fast`: the kernel is built from kernel/, not fetched.
-LOCKED_EXTRAS := console decode dev failover lake otel proxy spark
+package: setup  ## wheel and sdist in dist/, with a list of packages and their licences
+	@$(BIN)/python scripts/build_package.py
 
-lock:  ## renew requirements/dev.txt (all hashes, no index address)
+# The extra `fast` is in none: the kernel is built from kernel/, not fetched.
+COMPILE := UV_NATIVE_TLS=1 build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 \
+	--strip-extras --generate-hashes --custom-compile-command "make lock"
+AS_DEV := --constraint requirements/dev.txt pyproject.toml
+
+lock:  ## renew requirements/*.txt (all hashes, no index address)
 	@$(PYTHON) -m venv --clear build/lock
 	@build/lock/bin/pip install --quiet --disable-pip-version-check uv
-	@UV_NATIVE_TLS=1 build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --upgrade \
-		--strip-extras --generate-hashes --custom-compile-command "make lock" \
-		$(addprefix --extra ,$(LOCKED_EXTRAS)) --output-file requirements/dev.txt pyproject.toml
+	@$(COMPILE) --upgrade --extra dev --output-file requirements/dev.txt pyproject.toml
+	@$(COMPILE) --extra build --extra server --output-file requirements/server.txt $(AS_DEV)
+	@$(COMPILE) --extra build --extra server --extra console --extra proxy --output-file requirements/run.txt $(AS_DEV)
+	@$(COMPILE) --extra build --extra server --extra spark --output-file requirements/spark.txt $(AS_DEV)
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist

@@ -72,7 +72,7 @@ def interpreter() -> Path:
         import pyarrow  # type: ignore[import-untyped]  # pyarrow has no types of its own
 
         packages = [f"pyspark=={PYSPARK}", f"pyarrow=={pyarrow.__version__}", f"numpy=={numpy.__version__}"]
-        packages += ["msgspec", "lz4", "zstandard", "click", "rich", "uvloop", "prometheus-client"]
+        packages += ["msgspec", "lz4", "backports.zstd", "click", "rich", "uvloop", "prometheus-client"]
         subprocess.run([python, "-m", "pip", "install", "-q", *packages], check=True)
     return python
 

@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
-# Builds .venv with the orbitmq command and every development tool. Safe to run again at any time.
+# Builds .venv with the orbitmq command. Safe to run again at any time.
 #
+#   bash scripts/setup.sh                      every development tool, and what the tests run beside
+#   bash scripts/setup.sh demo                 only what `make demo` uses
+#   bash scripts/setup.sh run                  only what `make run` uses: servers, gRPC, web console
 #   PYTHON=python3.12 bash scripts/setup.sh    another interpreter (3.11 or newer)
 #   VENV=.venv312 bash scripts/setup.sh        another place
 #   SYSTEM_PACKAGES=no bash scripts/setup.sh   never call apt-get, only say what is missing
@@ -9,6 +12,7 @@ cd "$(dirname "$0")/.."
 
 VENV="${VENV:-.venv}"
 SYSTEM_PACKAGES="${SYSTEM_PACKAGES:-yes}"
+WHAT="${1:-everything}"
 
 say() { printf 'setup: %s\n' "$*"; }
 die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
@@ -23,6 +27,10 @@ apt_install() {
         apt-get update -qq || return 1
         UPDATED=yes
     fi
+    local package
+    for package in "$@"; do
+        say "  system package: $package"
+    done
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
 }
 
@@ -142,13 +150,41 @@ check_chromium() {
     fi
 }
 
+# The demo's Spark part needs a Java to run, not to compile.
+check_java_of_demo() {
+    if (($(java_major) < 17)) && may_install; then
+        say "installing Java for the Spark part of the demo"
+        apt_install default-jre-headless || say "apt-get could not install Java"
+    fi
+    if (($(java_major) < 17)); then
+        say "Java 17+ was not found: the Spark part of the demo will be skipped."
+        say "  to have it: apt-get install default-jre-headless"
+        return 1
+    fi
+}
+
+pip_install() { "$VENV/bin/python" -m pip install --quiet "$@"; }
+
 if ! new_enough "$VENV/bin/python" || ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then
     build_venv
 fi
 export PIP_DISABLE_PIP_VERSION_CHECK=1
+if [[ "$WHAT" != everything ]]; then
+    locked=requirements/server.txt
+    if [[ "$WHAT" == run ]]; then
+        locked=requirements/run.txt
+    elif check_java_of_demo; then
+        locked=requirements/spark.txt
+    fi
+    say "installing the pinned packages of $locked"
+    pip_install --require-hashes -r "$locked"
+    pip_install --no-deps --no-build-isolation --no-index -e .
+    say "done: $VENV/bin/orbitmq (make setup adds the development tools)"
+    exit
+fi
 say "installing the pinned packages"
-"$VENV/bin/python" -m pip install --quiet --require-hashes -r requirements/dev.txt
-"$VENV/bin/python" -m pip install --quiet --no-deps --no-build-isolation --no-index -e .
+pip_install --require-hashes -r requirements/dev.txt
+pip_install --no-deps --no-build-isolation --no-index -e .
 check_cargo
 check_java
 check_etcd

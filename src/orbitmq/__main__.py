@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orbitmq.cli.main import main
+from orbitmq.cli.entry import main
 
 if __name__ == "__main__":
-    main(prog_name="python -m orbitmq")
+    main("python -m orbitmq")

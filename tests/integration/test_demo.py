@@ -50,11 +50,20 @@ def test_demo_keeps_its_hands_off_files_that_are_not_its_own(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_demo_without_java_says_what_to_do(tmp_path: Path) -> None:
-    done = demo("--data", str(tmp_path / "demo"), PATH=str(tmp_path), JAVA_HOME="")
+def test_demo_asked_for_spark_without_java_says_what_to_do(tmp_path: Path) -> None:
+    done = demo("--spark", "--data", str(tmp_path / "demo"), PATH=str(tmp_path), JAVA_HOME="")
     assert done.returncode == 1
     assert "needs Java 17" in done.stderr
     assert "--no-spark" in done.stderr
+
+
+@pytest.mark.slow
+def test_demo_without_java_runs_the_rest_and_says_so(tmp_path: Path) -> None:
+    done = demo("--orders", "30", "--data", str(tmp_path / "demo"), PATH=str(tmp_path), JAVA_HOME="")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "The Spark part is skipped: it needs Java 17 or later" in done.stdout
+    assert "everything checked" in done.stdout
+    assert "Parquet" not in done.stdout
 
 
 def half_a_day() -> Shop:

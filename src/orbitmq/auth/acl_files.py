@@ -16,8 +16,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-import yaml
-
 from orbitmq.auth.control import checked_fields
 from orbitmq.auth.model import Action, Need, ResourceType
 from orbitmq.auth.needs import ROWS, Asked
@@ -254,6 +252,8 @@ class AclFiles:
 
     def _read(self, path: str) -> dict[str, Any]:
         def parse(content: bytes) -> dict[str, Any]:
+            import yaml  # here: a broker without access lists starts without the package
+
             try:
                 value = yaml.safe_load(content.decode()) or {}
             except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -298,6 +298,8 @@ class AclFiles:
         self.accounts, self.white_addresses = accounts, white
 
     def _save(self, path: str, value: dict[str, Any]) -> None:
+        import yaml
+
         version = _list(value.get("dataVersion"))
         counter = int(version[0].get("counter") or 0) if version and isinstance(version[0], dict) else -1
         value["dataVersion"] = [{"counter": counter + 1, "timestamp": self._clock.now_ms()}]

@@ -56,7 +56,11 @@ class Outcome:
 
 @click.command("demo")
 @click.option("--orders", default=2_000, show_default=True, type=click.IntRange(30, 100_000))
-@click.option("--no-spark", is_flag=True, help="Leave Spark out; for machines without Java.")
+@click.option(
+    "--spark/--no-spark",
+    default=None,
+    help="With or without the Spark part; by default it runs where Java and PySpark are found.",
+)
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
@@ -64,26 +68,29 @@ class Outcome:
     show_default=True,
     help="Where stores, log and Parquet files go. What an earlier demo left there is removed first.",
 )
-def demo_command(orders: int, no_spark: bool, data: Path) -> None:
+def demo_command(orders: int, spark: bool | None, data: Path) -> None:
     """A shop on orbitmq: orders, payments, delays, transactions, a slave, Spark, and a check of everything."""
-    lacking = "" if no_spark else demo_spark.missing()
-    if lacking:
+    lacking = "" if spark is False else demo_spark.missing()
+    if lacking and spark:
         fail(
             f"the Spark part of the demo needs {lacking}; 'orbitmq demo --no-spark' runs the rest without it"
         )
+    with_spark = spark is not False and not lacking
     console = Console()
+    if lacking:
+        console.print(f"The Spark part is skipped: it needs {lacking}. Everything else runs.", soft_wrap=True)
     started_s = time.monotonic()
     _make_room(data)
     configure_logging("INFO", str(data / "orbitmq.log"))
     try:
-        outcome = asyncio.run(_run(data, orders, console, with_spark=not no_spark))
+        outcome = asyncio.run(_run(data, orders, console, with_spark=with_spark))
     except (RuntimeError, TimeoutError) as error:
         fail(f"the demo stopped: {error}")
     _report(console, outcome)
     differences = outcome.differences()
     for difference in differences:
         console.print(f"[red]mismatch[/] {difference}")
-    _say_where(console, data, with_spark=not no_spark)
+    _say_where(console, data, with_spark=with_spark)
     verdict = "[red]not as sent[/]" if differences else "everything checked"
     console.print(f"{verdict} in {time.monotonic() - started_s:.1f} s")
     sys.exit(1 if differences else 0)

@@ -61,7 +61,7 @@ class SparkResult(msgspec.Struct, frozen=True):
 def missing() -> str:
     """What is needed and not there; empty when Spark can run."""
     if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
-        return "Java 17 or later (no java on the PATH, no JAVA_HOME)"
+        return "Java 17 or later (apt-get install default-jre-headless)"
     from importlib.util import find_spec
 
     if find_spec("pyspark") is None or find_spec("pyarrow") is None:

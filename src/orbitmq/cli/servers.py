@@ -12,34 +12,22 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
 
+from orbitmq.cli.settings import BrokerSettings, read_broker_settings, read_config
 from orbitmq.errors import ConfigError, OrbitError
 from orbitmq.kernel import NAME as KERNEL
 from orbitmq.runtime.logs import LOG_LEVELS, configure_logging
 from orbitmq.runtime.machine import environment, open_all_files_allowed
-from orbitmq.runtime.options import (
-    Properties,
-    config_from_properties,
-    decode_properties,
-    kept_without_effect,
-    options_of,
-    parse_properties,
-    parse_value,
-)
+from orbitmq.runtime.options import kept_without_effect, options_of
 from orbitmq.runtime.tasks import TaskOwner
 
 if TYPE_CHECKING:
-    from orbitmq.broker.config import BrokerConfig
-    from orbitmq.broker.security import MoreOptions
     from orbitmq.metrics.endpoint import MetricsEndpoint
-    from orbitmq.store.config import StoreConfig
 
 __all__ = [
     "STOP_AT_EOF",
@@ -99,67 +87,6 @@ def set_options(command: F) -> F:
     return click.option(
         "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Set one option; wins over the file."
     )(command)
-
-
-def read_config(
-    config_type: type[C], config_file: str | None, overrides: Sequence[str]
-) -> tuple[C, Properties, list[str]]:
-    """A config, the properties it came from, and the keys nobody knows. Raises ``ConfigError``."""
-    source, values, lines = "defaults", dict[str, str](), dict[str, int]()
-    if config_file is not None:
-        try:
-            text = decode_properties(Path(config_file).read_bytes())
-        except OSError as error:
-            raise ConfigError(f"{config_file} cannot be read: {error}") from None
-        properties = parse_properties(text, config_file)
-        source, values, lines = config_file, dict(properties.values), dict(properties.lines)
-    declared = {option.key: option for option in options_of(config_type)}
-    for number, override in enumerate(overrides, 1):
-        key, separator, value = override.partition("=")
-        key = key.strip()
-        if not separator or not key:
-            raise ConfigError(f"--set {override!r} is not of the form KEY=VALUE")
-        # Read on its own first, so that a bad value is not reported as a line of the file. Only the value: whether
-        # options go together, such as a slave and its id, is seen when all are there.
-        if key in declared:
-            parse_value(declared[key], value, f"--set:{number}")
-        values[key], lines[key] = value, number
-    properties = Properties(source, values, lines)
-    config, unknown = config_from_properties(config_type, properties)
-    return config, properties, unknown
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerSettings:
-    """What a broker is started with."""
-
-    config: BrokerConfig
-    store_config: StoreConfig
-    more: MoreOptions
-
-
-def read_broker_settings(config_file: str | None, overrides: Sequence[str]) -> BrokerSettings:
-    """Options of a broker and its store from one file. Raises ``ConfigError``, also for a key nobody knows."""
-    from orbitmq.auth.config import AuthConfig
-    from orbitmq.broker.config import BrokerConfig
-    from orbitmq.broker.security import MoreOptions
-    from orbitmq.runtime.apache_options import BROKER_KEYS
-    from orbitmq.store.config import StoreConfig
-    from orbitmq.transport.tls import TlsConfig
-
-    parts: list[Any] = []
-    unknown: list[str] | None = None
-    kinds: tuple[type[Any], ...] = (BrokerConfig, StoreConfig, AuthConfig, TlsConfig)
-    for kind in kinds:
-        part, properties, unknown_here = read_config(kind, config_file, overrides)
-        parts.append(part)
-        unknown = [key for key in unknown_here if unknown is None or key in unknown]
-    declared = [option.key for kind in kinds for option in options_of(kind)]
-    kept = kept_without_effect(properties, unknown or [], declared, BROKER_KEYS)
-    if kept.get("useTLS", "").strip().lower() == "true":
-        raise ConfigError("useTLS=true promises protection; what this broker reads is tls.enable=true")
-    config, store_config, auth, tls = parts
-    return BrokerSettings(config, store_config, MoreOptions(auth, tls, kept))
 
 
 def warn_without_effect(kept: Mapping[str, str], source: str) -> None:

@@ -1,13 +1,15 @@
 """Compressed bodies: zlib (the default), LZ4 frames and zstd (Apache: ``common/compression``).
 
 Inflating is bounded: a small body that claims to become huge is refused once the bound is passed, not after the
-memory is gone. The lz4 and zstandard packages are loaded when first needed.
+memory is gone. The packages for LZ4 and zstd are loaded when first needed.
 """
 
 from __future__ import annotations
 
+import sys
 import zlib
 from enum import IntEnum
+from types import ModuleType
 from typing import Final
 
 from orbitmq.codes import COMPRESSION_MASK, SysFlag
@@ -19,8 +21,8 @@ DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Sixteen times the largest body a broker takes by default."""
 
 COMPRESSION_LEVEL: Final = 5
-_ZSTD_PIECE: Final = 1024
-_ZSTD_WINDOW_MAX: Final = 1 << 27
+_ZSTD_WINDOW_LOG_MAX: Final = 27
+"""What zstd's own command accepts without being asked: 128 MiB of memory for one body."""
 
 
 class Compression(IntEnum):
@@ -43,9 +45,8 @@ def compress_body(
         # Blocks independent and of the default size: what Apache's reader was built for.
         compressed: bytes = lz4.frame.compress(body, block_linked=False)
         return compressed
-    import zstandard
-
-    return zstandard.ZstdCompressor(level=level).compress(body)
+    squeezed: bytes = _zstd().compress(body, level=level)
+    return squeezed
 
 
 def decompress_body(body: bytes, sys_flag: int, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> bytes:
@@ -96,24 +97,26 @@ def _inflate_lz4(body: bytes, max_bytes: int) -> bytes:
     return data
 
 
-def _inflate_zstd(body: bytes, max_bytes: int) -> bytes:
-    import zstandard
+def _zstd() -> ModuleType:
+    """The standard library's module, which is a package of its own before Python 3.14."""
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    return zstd
 
-    # The reader of whole streams takes a cut stream for a finished one, and the one-shot call trusts the sender's
-    # claim of the size or allocates the bound. Fed in small pieces the decoder's output is bounded as well: a
-    # block takes at least 4 bytes and gives at most 128 KiB.
-    inflater = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX).decompressobj()
-    chunks: list[bytes] = []
-    size = 0
+
+def _inflate_zstd(body: bytes, max_bytes: int) -> bytes:
+    zstd = _zstd()
+    inflater = zstd.ZstdDecompressor(
+        options={zstd.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG_MAX}
+    )
     try:
-        for start in range(0, len(body), _ZSTD_PIECE):
-            chunk = inflater.decompress(body[start : start + _ZSTD_PIECE])
-            chunks.append(chunk)
-            size += len(chunk)
-            if size > max_bytes:
-                raise _too_large(max_bytes)
-            if inflater.eof:
-                return b"".join(chunks)
-    except zstandard.ZstdError as error:
+        data: bytes = inflater.decompress(body, max_length=max_bytes + 1)
+    except zstd.ZstdError as error:
         raise RecordError(f"the zstd body is damaged: {error}") from None
-    raise RecordError("the zstd body ends too early")
+    if len(data) > max_bytes:
+        raise _too_large(max_bytes)
+    if not inflater.eof:
+        raise RecordError("the zstd body ends too early")
+    return data

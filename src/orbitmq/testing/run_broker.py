@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orbitmq.broker.broker import Broker
-from orbitmq.cli.servers import read_broker_settings, read_config
+from orbitmq.cli.settings import read_broker_settings, read_config
 from orbitmq.client.sync import LoopThread
 from orbitmq.codes import Perm, RequestCode, ResponseCode
 from orbitmq.errors import error_for_code
