@@ -75,11 +75,12 @@ def canonical(name: str) -> str:
 def licence(name: str) -> str:
     """The licence a package declares: SPDX where it has one, else what its classifiers or its free text say."""
     about = importlib.metadata.metadata(name)
-    expression = about.get("License-Expression")
-    if expression:
-        return expression
+    if "License-Expression" in about:
+        return about["License-Expression"]
     classifiers = [text for text in about.get_all("Classifier") or () if text.startswith("License ::")]
-    spoken = "; ".join(text.rpartition(" :: ")[2] for text in classifiers) or (about.get("License") or "")
+    spoken = "; ".join(text.rpartition(" :: ")[2] for text in classifiers) or "".join(
+        about.get_all("License") or ()
+    )
     found = [short for pattern, short in _SPOKEN if pattern.search(spoken.partition("\n")[0])]
     return " AND ".join(dict.fromkeys(found)) or "unknown"
 

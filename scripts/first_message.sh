@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures what a newcomer waits for: from `git clone` to the first consumed message, by the README alone, with an empty
 # package cache. Usage: [WAY=core] scripts/first_message.sh [repository, default: the one this script is in]
-# WAY=setup (default) is 'make setup' with every development tool and Spark; WAY=core is 'pip install .' into a new .venv.
+# WAY=setup (default) is 'make setup' with every development tool and Spark; WAY=core is "pip install '.[server]'" into a new .venv.
 # Everything happens in a directory of its own that goes at the end, on free ports, so that nothing running is disturbed.
 set -euo pipefail
 
@@ -33,7 +33,7 @@ lap "git clone"
 
 install() {
     if [ "${WAY:-setup}" = core ]; then
-        python3 -m venv .venv && .venv/bin/pip install .
+        python3 -m venv .venv && .venv/bin/pip install '.[server]'
     else
         make setup
     fi

@@ -166,17 +166,17 @@ def test_release_installs_into_a_fresh_environment_and_sends(python: str, kind: 
     (archive,) = (tmp_path / "dist").glob(f"*.{kind}")
     venv = tmp_path / "venv"
     subprocess.run([python, "-m", "venv", venv], check=True)
-    pip = [venv / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip = [str(venv / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     with run_broker() as broker:
-        subprocess.run([*pip, archive], check=True, env=environment)
+        subprocess.run([*pip, str(archive)], check=True, env=environment)
         program = SEND.format(name_server=broker.name_server)
         sent = subprocess.check_output([venv / "bin" / "python", "-c", program], text=True, cwd=tmp_path)
         assert sent == "OK\n"
         bare = subprocess.run([venv / "bin" / "orbitmq"], capture_output=True, text=True, check=False)
         assert "pip install 'orbitmq[server]'" in bare.stderr
         subprocess.run([*pip, f"{archive}[server,console,proxy]"], check=True, env=environment)
-        command = [venv / "bin" / "orbitmq", "admin", "topicList", "-n", broker.name_server]
+        command = [str(venv / "bin" / "orbitmq"), "admin", "topicList", "-n", broker.name_server]
         assert "Orders" in subprocess.check_output(command, text=True, cwd=tmp_path)
     done = subprocess.run(
         [venv / "bin" / "orbitmq", "demo", "--no-spark", "--orders", "60", "--data", tmp_path / "demo"],
