@@ -356,10 +356,9 @@ def build(target: Path = PAGES, site: Path = SITE) -> int:
         "nav": nav(target),
     }
     config.write_text(yaml.safe_dump(content, sort_keys=False), "utf-8")
-    mkdocs = Path(sys.executable).parent / "mkdocs"
     # Not --quiet: what is not logged is not counted as a warning either.
     done = subprocess.run(
-        [str(mkdocs), "build", "--strict", "--config-file", str(config)],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", str(config)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
