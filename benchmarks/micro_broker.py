@@ -23,7 +23,7 @@ from orbitmq.codes import SerializeType
 from orbitmq.record.batch import encode_batch
 from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.store.config import StoreConfig
-from orbitmq.transport.connection import Connection
+from orbitmq.transport.connection import Connection, ConnectionLimits
 from orbitmq.wire.frame import encode_request
 
 BODY = b"x" * 128
@@ -163,7 +163,8 @@ async def measure() -> dict[str, float]:
         async with Broker(config, StoreConfig(root=directory)) as broker:
             router = broker.main_router
             tasks = TaskOwner("bench")
-            connection = Connection(tasks=tasks, router=router)
+            # The loop does not turn between reads here, so a connection must not wait for its next turn.
+            connection = Connection(tasks=tasks, router=router, limits=ConnectionLimits(turn_bytes=1 << 62))
             connection.connection_made(_Sink())  # type: ignore[arg-type]  # as much of a transport as is used
             feed = connection.data_received
             for form in SerializeType:

@@ -47,6 +47,7 @@ class FakeConnection:
         self.remote_text = f"10.0.0.1:{number}"
         self.closed = False
         self.unsent_bytes = 0
+        self.waited_s = 0.0
         self.attachment: Any = None
         self.notices: list[tuple[int, dict[str, str]]] = []
 

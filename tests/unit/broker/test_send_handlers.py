@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from orbitmq.model.route import MessageQueue
 from orbitmq.record.batch import encode_batch
 from orbitmq.record.codec import Record, decode_record
 from orbitmq.record.ids import UniqueKeys
+from orbitmq.store.types import Appended, NewMessage
 from orbitmq.transport.connection import Connection
 from orbitmq.transport.router import Router
 from orbitmq.wire.frame import Frame, FrameDecoder, encode_oneway, encode_request
@@ -213,18 +216,55 @@ def test_broken_batch_is_refused_whole(sender: Sender) -> None:
 @pytest.mark.parametrize(
     ("stall_ms", "prefix"), [(250, "[TIMEOUT_CLEAN_QUEUE]"), (1500, "[PCBUSY_CLEAN_QUEUE]")]
 )
-def test_sends_behind_a_stalled_disk_are_refused_for_a_moment(
+def test_what_waited_for_a_stalled_append_is_refused_and_nothing_later(
     sender: Sender, stall_ms: float, prefix: str
 ) -> None:
-    sender.feed(send(), send())
-    sender.handlers.checks.appended_in(stall_ms)
+    async def run() -> None:
+        sender.feed(send(), send())
+        stalled, _ = talking(6)
+        sender.handlers.checks.appended_in(stall_ms, stalled)
+        (refused,) = sender.feed(send())
+        assert refused.code == ResponseCode.SYSTEM_BUSY
+        assert refused.remark is not None
+        assert refused.remark.startswith(prefix)
+        await asyncio.sleep(0)
+        (refused,) = sender.feed(send())
+        assert refused.code == ResponseCode.SYSTEM_BUSY, "read in the turn after the append ended"
+        await asyncio.sleep(0)
+        (answer,) = sender.feed(send())
+        assert answer.code == 0
+
+    asyncio.run(run())
+
+
+def test_a_lone_sender_is_not_refused_for_its_own_stalled_append(
+    sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = sender.puts.append
+
+    def slow(messages: Sequence[NewMessage]) -> list[Appended]:
+        sender.world.clock.advance(400)
+        return append(messages)
+
+    monkeypatch.setattr(sender.puts, "append", slow)
+
+    async def run() -> list[int]:
+        return [sender.feed(send())[0].code for _ in range(3)]
+
+    assert asyncio.run(run()) == [0, 0, 0]
+
+
+def test_a_send_that_waited_too_long_for_its_turn_is_refused(sender: Sender) -> None:
+    sender.fake.waited_s = 0.15
+    assert sender.feed(send())[0].code == 0
+    sender.fake.waited_s = 0.25
     (refused,) = sender.feed(send())
     assert refused.code == ResponseCode.SYSTEM_BUSY
     assert refused.remark is not None
-    assert refused.remark.startswith(prefix)
-    sender.world.clock.advance(200)
-    (answer,) = sender.feed(send())
-    assert answer.code == 0
+    assert refused.remark.startswith("[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while")
+    assert refused.remark.endswith("period in queue: 250ms")
+    object.__setattr__(sender.world.config, "fast_failure_enabled", False)
+    assert sender.feed(send())[0].code == 0
 
 
 def test_slave_takes_no_sends(tmp_path: Path) -> None:

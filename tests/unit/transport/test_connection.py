@@ -395,3 +395,115 @@ async def test_answer_nobody_waits_for_is_ignored() -> None:
     connection, transport = connected()
     connection.data_received(encode_response(0, 77))
     assert not transport.is_closing()
+
+
+def noting(served: list[int]) -> Callable[[Frame, Connection], bytes | None]:
+    def handler(frame: Frame, peer: Connection) -> bytes | None:
+        served.append(frame.opaque)
+        return encode_response(0, frame.opaque)
+
+    return handler
+
+
+@on_both_loops
+async def test_connections_with_many_requests_are_served_in_turn() -> None:
+    served: list[tuple[str, int]] = []
+
+    def route(name: str) -> Router:
+        def handler(frame: Frame, peer: Connection) -> bytes | None:
+            served.append((name, frame.opaque))
+            return encode_response(0, frame.opaque)
+
+        return Router([RawRoute(10, handler)])
+
+    limits = ConnectionLimits(turn_requests=20)
+    greedy = [connected(route(name), limits) for name in ("a", "b")]
+    for connection, _ in greedy:
+        connection.data_received(requests(100))
+    polite, transport = connected(route("polite"), limits)
+    polite.data_received(requests(1))
+    assert len(frames_of(transport.writes)) == 1, "one request is served at once"
+    for _ in range(20):
+        await asyncio.sleep(0)
+    order = "".join(name[0] for name, _ in served)
+    assert order == "p" + ("a" * 20 + "b" * 20) * 5, "neither is served twice before the other"
+    for _, greedy_transport in greedy:
+        assert [frame.opaque for frame in frames_of(greedy_transport.writes)] == list(range(1, 101))
+        assert greedy_transport.is_reading()
+
+
+@on_both_loops
+async def test_a_peer_that_sends_read_after_read_waits_for_a_turn_and_stops_being_read() -> None:
+    served: list[int] = []
+    limits = ConnectionLimits(turn_bytes=2_000, backlog_bytes=4_000)
+    connection, transport = connected(Router([RawRoute(10, noting(served))]), limits)
+    reads = 0
+    while transport.is_reading():
+        connection.data_received(requests(5))
+        reads += 1
+        assert reads < 100
+    assert 0 < len(served) < reads * 5, "its budget was served at once, the rest waits"
+    while len(served) < reads * 5:
+        before = len(served)
+        await asyncio.sleep(0)
+        assert len(served) - before <= 10, "a piece a turn"
+    await turn()
+    assert transport.is_reading()
+    assert len(frames_of(transport.writes)) == reads * 5
+
+
+@on_both_loops
+async def test_oneway_requests_of_a_peer_that_left_are_served() -> None:
+    served: list[int] = []
+    connection, _ = connected(Router([RawRoute(10, noting(served))]), ConnectionLimits(turn_requests=5))
+    connection.data_received(requests(50))
+    connection.connection_lost(None)
+    await turn()
+    assert served == list(range(1, 51))
+
+
+@on_both_loops
+async def test_a_kept_request_tells_how_long_it_waited() -> None:
+    waits: list[float] = []
+
+    def handler(frame: Frame, peer: Connection) -> bytes | None:
+        waits.append(peer.waited_s)
+        return encode_response(0, frame.opaque, None, b"x" * 100)
+
+    limits = ConnectionLimits(turn_requests=2, write_pause_bytes=150)
+    connection, transport = connected(Router([RawRoute(10, handler)]), limits)
+    connection._loop = cast(Any, ShiftedLoop(connection._loop))
+    connection.data_received(requests(2))
+    connection.data_received(requests(4))
+    cast(Any, connection._loop).shift_s = 0.5
+    await turn()
+    assert waits[:2] == [0.0, 0.0]
+    assert all(0.5 <= waited < 60 for waited in waits[2:4])
+    await turn()
+    assert len(waits) == 6
+    assert connection.waited_s == 0.0
+    # A peer that does not read its answers waits for itself.
+    transport.peer_reads = False
+    transport.unread_bytes = 0
+    connection.data_received(requests(2))
+    connection.data_received(requests(2))
+    cast(Any, connection._loop).shift_s = 5.0
+    transport.peer_reads = True
+    transport.peer_reads_everything()
+    await turn()
+    assert len(waits) == 10
+    assert max(waits[8:]) < 1.0
+
+
+class ShiftedLoop:
+    """The running loop at a later time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.shift_s = 0.0
+
+    def time(self) -> float:
+        return self._loop.time() + self.shift_s
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)

@@ -81,7 +81,7 @@ class ReplyHandlers:
             Property.TRACE_ON.value: "true" if self._config.trace_on else "false",
         }
         try:
-            self._checks.broker()
+            self._checks.broker(call.peer)
             topic = self._checks.topic(header, call.peer.remote_text)
         except BrokerError as error:
             return Reply(error.response_code, error.remark, ext=region)

@@ -171,7 +171,7 @@ class SendHandlers:
 
     def _accept(self, frame: Frame, connection: Connection) -> None:
         fields = frame.send or send_fields(frame)
-        self.checks.broker()
+        self.checks.broker(connection)
         if not frame.body:
             raise ServerError("the message has no body")
         is_new = fields.topic not in self.topics.configs
@@ -293,7 +293,7 @@ class SendHandlers:
             for one in sends:
                 self._append([one])
             return
-        self._took(started, len(messages))
+        self._took(started, len(messages), sends[0].answers)
         self.puts.count(messages, appended)
         last = appended[-1]
         self._acknowledge(
@@ -317,15 +317,15 @@ class SendHandlers:
             self._send_refusal(one, error.code, error.remark)
             return
         count, end = len(batch.log_offsets), batch.end
-        self._took(started, count)
+        self._took(started, count, one.answers)
         self.stats.put(template.topic, template.queue_id, count, end - batch.log_offsets[0])
         self._acknowledge([_Landed(one, batch.queue_offset, batch.log_offsets)], end)
 
-    def _took(self, started: float, count: int) -> None:
+    def _took(self, started: float, count: int, sender: _Answers) -> None:
         elapsed_ms = (self.clock.monotonic() - started) * 1000
         if elapsed_ms >= 1.0:
             self.stats.put_times.slow(elapsed_ms, count)
-            self.checks.appended_in(elapsed_ms)
+            self.checks.appended_in(elapsed_ms, sender)
 
     def _send_refusal(self, one: _Pending, code: int, remark: str) -> None:
         self.stats.put_failures += 1

@@ -5,6 +5,7 @@ Plain sends, batches and replies go through it (Apache: preSend and msgCheck of 
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final, Protocol
 
 from orbitmq.broker.config import BrokerConfig
@@ -36,6 +37,13 @@ class _Send(Protocol):
     def queue_id(self) -> int: ...
 
 
+class _Peer(Protocol):
+    """The sender of a request that is being served."""
+
+    @property
+    def waited_s(self) -> float: ...
+
+
 class SendChecks:
     """Refuses sends. Nothing of a refused one is stored."""
 
@@ -45,11 +53,11 @@ class SendChecks:
         self._gate = gate
         self._clock = clock
         self._stalled = ""
-        """Why sends are refused until ``_stalled_until``; empty when they are not."""
-        self._stalled_until = 0.0
+        """Why what waited for a stalled append is refused; empty when nothing is."""
+        self._stalled_by: object = None
 
-    def broker(self) -> None:
-        """Whether the broker takes sends at all. Raises ``BrokerError``."""
+    def broker(self, peer: _Peer) -> None:
+        """Whether the broker takes sends at all, and has not let this one wait too long. Raises ``BrokerError``."""
         config, gate = self._config, self._gate
         if config.is_slave:
             raise SystemBusy("[REJECTREQUEST]system busy, start flow control for a while")
@@ -57,21 +65,35 @@ class SendChecks:
             raise ServerError(gate.refusal)
         if gate.waiting_count >= PENDING_ACKS_MAX:
             raise SystemBusy("[OVERLOAD]system busy, start flow control for a while")
-        if self._stalled:
-            if self._clock.monotonic() < self._stalled_until:
-                raise SystemBusy(f"[{self._stalled}]broker busy, start flow control for a while")
-            self._stalled = ""
+        if self._stalled and peer is not self._stalled_by:
+            raise SystemBusy(f"[{self._stalled}]broker busy, start flow control for a while")
+        if peer.waited_s and config.fast_failure_enabled:
+            waited_ms = int(peer.waited_s * 1000)
+            if waited_ms > config.send_wait_max_ms:
+                raise SystemBusy(
+                    "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
+                    f"period in queue: {waited_ms}ms"
+                )
         accept_from = config.accept_sends_from_ms
         if accept_from and self._clock.now_ms() < accept_from:
             raise ServerError(f"broker unable to service, until, {accept_from}")
 
-    def appended_in(self, elapsed_ms: float) -> None:
-        """What is queued after a stalled append waited too long already: refuse it for a moment, so that its senders
-        turn to another broker, as Apache's cleaning of overdue requests does."""
+    def appended_in(self, elapsed_ms: float, sender: object) -> None:
+        """An append of ``sender`` took so long. What others sent meanwhile waited too long already: refuse it, so
+        that its senders turn to another broker, as Apache's cleaning of overdue requests does.
+
+        That is what was in the sockets when the append ended, no more: the loop reads it in this turn and the next.
+        The sender itself waited for nothing but its own append, and what it sends next is new.
+        """
         if self._config.fast_failure_enabled and elapsed_ms > self._config.send_wait_max_ms:
-            busy = elapsed_ms > _STALL_MS
-            self._stalled = "PCBUSY_CLEAN_QUEUE" if busy else "TIMEOUT_CLEAN_QUEUE"
-            self._stalled_until = self._clock.monotonic() + (0.1 if busy else 0.01)
+            self._stalled = "PCBUSY_CLEAN_QUEUE" if elapsed_ms > _STALL_MS else "TIMEOUT_CLEAN_QUEUE"
+            self._stalled_by = sender
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._stall_over)
+
+    def _stall_over(self) -> None:
+        self._stalled = ""
+        self._stalled_by = None
 
     def topic(self, send: _Send, peer: str) -> TopicConfig:
         """The topic of a send, made if it may be. Raises ``BrokerError``."""
