@@ -129,7 +129,7 @@ class Broker:
         self._tls = tls if tls is not None else server_tls(self._more.tls)
         self._client_tls = client_tls(self._more.tls)
         self._config_file = None if config_file is None else SafeFile(fs, config_file)
-        self._tasks = TaskOwner("broker", on_failure=self._job_died)
+        self._tasks = TaskOwner("broker", on_failure=self._job_died, watched=True)
         self._failed: asyncio.Future[BaseException] | None = None
         self._started = False
         self._metrics_socket: socket.socket | None = None
@@ -683,6 +683,7 @@ class Broker:
 
     def _start_jobs(self) -> None:
         start = self._tasks.start
+        self.topics.saves.tasks = self.groups.saves.tasks = self._tasks
         start(every(TICK_S, self.store.tick), "store")
         start(every(TICK_S, self._pull.waiters.tick), "pull-waiters")
         start(

@@ -109,7 +109,7 @@ class Registration:
         self._topics = topics
         self._rpc = RpcClient(router=router or Router(()), tls=tls, on_close=self._connection_closed)
         self._rpc.sign = sign
-        self._tasks = TaskOwner("registration")
+        self._tasks = TaskOwner("registration", watched=True)
         self._links: list[_Link] = []
         self._address = ""
         self._ha_address = ""

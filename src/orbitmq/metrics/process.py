@@ -7,11 +7,21 @@ from typing import Final
 
 from orbitmq import __version__
 from orbitmq.metrics.families import Declared, Families, Kind
+from orbitmq.runtime.stalls import STALLS
 
 __all__ = ["BUILD_INFO", "ProcessMetrics"]
 
 BUILD_INFO: Final = Declared(
     "orbitmq_build_info", Kind.GAUGE, "Always 1; the release is in the label.", ("release",)
+)
+LOOP_HELD: Final = Declared(
+    "orbitmq_loop_held_total",
+    Kind.COUNTER,
+    "Times a request or a job held the event loop for more than 20 ms, and kept everybody else waiting.",
+    ("by",),
+)
+LOOP_HELD_SECONDS: Final = Declared(
+    "orbitmq_loop_held_seconds_total", Kind.COUNTER, "For how long, in sum.", ("by",)
 )
 
 
@@ -45,6 +55,10 @@ class ProcessMetrics:
     def report(self, families: Families) -> None:
         """Add the families."""
         families.gauge(BUILD_INFO, 1, __version__)
+        count, seconds = families.start(LOOP_HELD), families.start(LOOP_HELD_SECONDS)
+        for name, stall in STALLS.by_name.items():
+            count.add(stall.count, name)
+            seconds.add(round(stall.total_s, 3), name)
         for declared, samples in self._declared():
             family = families.start(declared)
             for value, labels in samples:
@@ -52,4 +66,4 @@ class ProcessMetrics:
 
     def declared(self) -> list[Declared]:
         """For the reference."""
-        return [BUILD_INFO, *(declared for declared, _ in self._declared())]
+        return [BUILD_INFO, LOOP_HELD, LOOP_HELD_SECONDS, *(declared for declared, _ in self._declared())]

@@ -88,7 +88,7 @@ class NameServer:
             tls=port_tls,
             on_close=self._connection_closed,
         )
-        self._tasks = TaskOwner("namesrv")
+        self._tasks = TaskOwner("namesrv", watched=True)
         self._ready = False
         self._stopping = False
 

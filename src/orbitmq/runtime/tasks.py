@@ -11,6 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from orbitmq.runtime.stalls import measured
+
 __all__ = ["TaskOwner", "every"]
 
 logger = logging.getLogger(__name__)
@@ -19,8 +21,16 @@ logger = logging.getLogger(__name__)
 class TaskOwner:
     """Owns the background tasks of one component."""
 
-    def __init__(self, name: str, on_failure: Callable[[BaseException], None] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        on_failure: Callable[[BaseException], None] | None = None,
+        *,
+        watched: bool = False,
+    ) -> None:
+        """``watched``: a task that holds the loop for too long is reported (``runtime/stalls.py``)."""
         self._name = name
+        self._watched = watched
         self._on_failure = on_failure
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
@@ -39,6 +49,8 @@ class TaskOwner:
         if self._closed:
             work.close()
             raise RuntimeError(f"{self._name} is closed; cannot start {name}")
+        if self._watched:
+            work = measured(work, name)
         task = asyncio.get_running_loop().create_task(work, name=f"{self._name}.{name}")
         self._tasks.add(task)
         task.add_done_callback(self._done)

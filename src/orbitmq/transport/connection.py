@@ -22,13 +22,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from orbitmq.codes import ResponseCode, SerializeType
 from orbitmq.errors import ConnectionLostError, RequestTimeoutError
+from orbitmq.runtime.stalls import HOLD_S, STALLS, monotonic
 from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.transport.busy_wait import Alertness
 from orbitmq.transport.router import Answer, Router, finish_slow_request, refuse
@@ -238,6 +239,7 @@ class Connection(asyncio.Protocol):
 
     def _serve(self, frames: list[Frame]) -> None:
         dispatch = self._router.dispatch
+        began = monotonic()
         self._collecting = True
         pause_bytes = self._limits.write_pause_bytes
         for index, frame in enumerate(frames):
@@ -258,6 +260,13 @@ class Connection(asyncio.Protocol):
             after_read()
         self._collecting = False
         self._flush()
+        held_s = monotonic() - began
+        if held_s > HOLD_S:
+            self._note_stall(frames, held_s)
+
+    def _note_stall(self, frames: list[Frame], held_s: float) -> None:
+        code, _ = Counter(frame.code for frame in frames if not frame.flag & _RESPONSE).most_common(1)[0]
+        STALLS.note(f"request-{code}", held_s, f"requests={len(frames)} peer={self.remote_text}")
 
     def _keep(self, frames: list[Frame], size_bytes: int) -> None:
         """Hold requests back for a later turn, or until the peer reads its answers. Answers to our calls are never

@@ -67,7 +67,7 @@ class Server:
         self._tls = tls if tls is not None else ServerTls()
         self._on_open = on_open
         self._on_close = on_close
-        self._tasks = TaskOwner("server")
+        self._tasks = TaskOwner("server", watched=True)
         self._alertness: Alertness | None = None
         self._sockets: list[asyncio.Server] = []
         self._all_closed = asyncio.Event()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,8 @@ from orbitmq.codes import RequestCode, SerializeType
 from orbitmq.errors import SubscriptionParseFailed
 from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.topic import TopicConfig
+from orbitmq.runtime.safe_file import SafeFile
+from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.testing.manual_clock import ManualClock
 from orbitmq.transport.connection import Connection
 from orbitmq.wire.bodies import ConsumerIdList
@@ -111,6 +114,36 @@ def test_a_heartbeat_registers_groups_and_creates_what_they_need(world: World) -
     found = world.consumers.channel_of("g", "c")
     assert found is not None
     assert (found.language, found.version) == ("PYTHON", 513)
+
+
+def test_a_heartbeat_that_names_300_new_groups_saves_each_table_once(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[str] = []
+    save = SafeFile.save
+
+    def counting(self: SafeFile, content: bytes) -> None:
+        saved.append(self.path)
+        save(self, content)
+
+    monkeypatch.setattr(SafeFile, "save", counting)
+
+    async def run() -> None:
+        tasks = TaskOwner("test")
+        world.topics.saves.tasks = world.groups.saves.tasks = tasks
+        beat(world.asker(peer(1)), *(consumer(f"g{number}", "T") for number in range(300)))
+        assert saved == [], "not on the loop"
+        await world.topics.saves.saved()
+        await world.groups.saves.saved()
+        await tasks.close()
+
+    asyncio.run(run())
+    assert len(saved) == 2
+    again = World(tmp_path)
+    again.topics.load()
+    again.groups.load()
+    assert all(f"g{number}" in again.groups.configs for number in range(300))
+    assert all(f"%RETRY%g{number}" in again.topics.configs for number in range(300))
 
 
 def test_the_retry_topic_follows_the_group_and_its_topics(world: World) -> None:

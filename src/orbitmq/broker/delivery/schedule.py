@@ -108,7 +108,7 @@ class Schedule:
         if self._tasks is None:
             self._heads.clear()
             self._look_at_ms = 0
-            self._tasks = TaskOwner("schedule")
+            self._tasks = TaskOwner("schedule", watched=True)
             self._tasks.start(every(0.0, self._wait_and_deliver, first_s=0.0), "deliver")
             self._tasks.start(every(self._config.delay_offset_flush_interval_ms / 1000, self._save), "save")
 

@@ -138,7 +138,7 @@ class Timers:
         else:
             self._start_over()
         self._look_at_ms = 0
-        self._tasks = TaskOwner("timers")
+        self._tasks = TaskOwner("timers", watched=True)
         self._tasks.start(every(0.0, self._wait_and_work, first_s=0.0), "deliver")
         self._tasks.start(every(self.config.timer_flush_interval_ms / 1000, self._save), "save")
         self._tasks.start(every(_EXPIRE_S, self._expire), "expiry")

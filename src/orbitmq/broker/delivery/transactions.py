@@ -125,7 +125,7 @@ class Transactions:
         self._forget()
         self._cursor = self._passed_from = self._stored_cursor(HALF_TOPIC)
         self._op_cursor = self._op_read = self._stored_cursor(HALF_OP_TOPIC)
-        self._tasks = TaskOwner("transactions")
+        self._tasks = TaskOwner("transactions", watched=True)
         self._tasks.start(every(0.0, self._wait_and_check, first_s=0.0), "check")
         self._tasks.start(every(0.0, self._wait_and_flush, first_s=0.0), "marks")
 

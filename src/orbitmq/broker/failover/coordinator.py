@@ -91,7 +91,7 @@ class Failover:
             ca_file=config.etcd_ca_file,
             cert=(config.etcd_cert_file, config.etcd_key_file) if config.etcd_cert_file else None,
         )
-        self._tasks = TaskOwner("failover")
+        self._tasks = TaskOwner("failover", watched=True)
         self._lease = 0
         self._renew_at = self._held_until = 0.0
         self._fence_timer: asyncio.TimerHandle | None = None

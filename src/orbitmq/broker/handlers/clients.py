@@ -114,6 +114,7 @@ class ClientHandlers:
             PERM_READ_WRITE,
             int(TopicSysFlag.UNIT_SUB) if consumer.unit_mode else 0,
             order=None if without_sub else ordered,
+            aside=True,
         )
         self._consumers.register(
             group,

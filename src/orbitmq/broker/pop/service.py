@@ -178,7 +178,7 @@ class PopService:
             if pop_time_ms > offsets_saved_ms and end > self.offsets.query(group, topic, queue_id):
                 self.offsets.commit("pop", group, topic, queue_id, end)
         self.offsets.before_save = self._log_flushed
-        self._tasks = TaskOwner("pop")
+        self._tasks = TaskOwner("pop", watched=True)
         self._tasks.start(every(0.0, self._wait_and_redeliver, first_s=0.0), "redeliver")
         self._tasks.start(every(1.0, self.log.tick), "checkpoint-windows")
         self._tasks.start(every(10.0, self.save_locks), "order-locks")

@@ -117,7 +117,7 @@ class MetadataSync:
             self._delay_offsets = b""
             self._failing.clear()
             period_s = self._config.metadata_sync_interval_ms / 1000
-            self._tasks = TaskOwner("metadata-sync")
+            self._tasks = TaskOwner("metadata-sync", watched=True)
             self._tasks.start(every(period_s, self.run_once, first_s=min(_FIRST_S, period_s)), "round")
 
     async def stop(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.tables.table_file import TableFile
+from orbitmq.broker.tables.table_file import TableFile, TableSaves
 from orbitmq.errors import InvalidParameter
 from orbitmq.model import names
 from orbitmq.model.data_version import DataVersion
@@ -62,7 +62,7 @@ class GroupTable:
         self._clock = clock
         self._file = TableFile(file, "subscriptionGroupTable", SubscriptionGroupConfig)
         self._others: dict[str, Any] = {}
-        self._dirty = False
+        self.saves = TableSaves("groups", self._content, self._file.write)
         self.configs: dict[str, SubscriptionGroupConfig] = {
             group: SubscriptionGroupConfig(group_name=group) for group in BUILT_IN_GROUPS
         }
@@ -83,7 +83,8 @@ class GroupTable:
         except InvalidParameter:
             return None
         created = SubscriptionGroupConfig(group_name=group)
-        self._put_all([created])
+        # Made again by the next heartbeat if it is lost, so nobody waits for the disk.
+        self._put_all([created], aside=True)
         return created
 
     def forbidden(self, group: str, topic: str) -> bool:
@@ -124,7 +125,7 @@ class GroupTable:
         self._file.forget(group)
         logger.info("group deleted group=%s", group)
         self._bump()
-        self._save()
+        self.saves.now()
         return known is not None
 
     def disable_consume(self, group: str) -> None:
@@ -147,7 +148,7 @@ class GroupTable:
         if after != before:
             logger.info("group %s reading group=%s topic=%s", "stopped" if forbidden else "let", group, topic)
             self._bump()
-            self._save()
+            self.saves.now()
 
     def replace_all(
         self,
@@ -162,7 +163,7 @@ class GroupTable:
         self.configs.update(configs)
         self.forbidden_table = forbidden_table
         self.data_version = data_version
-        self._save()
+        self.saves.aside()
 
     # -- saving ----------------------------------------------------------------------------------------
 
@@ -182,28 +183,25 @@ class GroupTable:
 
     def persist(self) -> None:
         """Save if the last attempt failed. Raises ``OSError``."""
-        if self._dirty:
-            others = {**self._others, _FORBIDDEN_MEMBER: self.forbidden_table}
-            self._file.save(self.data_version, self.configs, others)
-            self._dirty = False
+        self.saves.persist()
 
-    def _put_all(self, configs: Sequence[SubscriptionGroupConfig]) -> None:
+    def _content(self) -> bytes:
+        others = {**self._others, _FORBIDDEN_MEMBER: self.forbidden_table}
+        return self._file.content(self.data_version, self.configs, others)
+
+    def _put_all(self, configs: Sequence[SubscriptionGroupConfig], *, aside: bool = False) -> None:
         for config in configs:
             known = self.configs.get(config.group_name)
             self.configs[config.group_name] = config
             logger.info("group %s config=%s", "created" if known is None else "changed", config)
             self._bump()
-        self._save()
+        if aside:
+            self.saves.aside()
+        else:
+            self.saves.now()
 
     def _bump(self) -> None:
         self.data_version = self.data_version.next(self._clock.now_ms())
-
-    def _save(self) -> None:
-        self._dirty = True
-        try:
-            self.persist()
-        except OSError as error:
-            logger.error("groups not saved error=%s", error)
 
 
 def _forbidden(value: Any) -> ForbiddenTable:

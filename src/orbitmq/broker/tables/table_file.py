@@ -1,13 +1,19 @@
 """``topics.json`` and ``subscriptionGroup.json``: a table of named configs with a data version.
 
-A broker may hold tens of thousands of configs and rewrites the file at every change, on its event loop. So the text
-of each config is kept as long as the config is the same object, and a rewrite is mostly a join. Members of a config
-that this project does not know are kept beside it and written back.
+A broker may hold tens of thousands of configs and rewrites the file at every change. So the text of each config is
+kept as long as the config is the same object, and a rewrite is mostly a join. Members of a config that this project
+does not know are kept beside it and written back.
+
+Saving costs six syncs of the disk. What an operator changes is saved before the answer; what clients make in passing
+(a heartbeat may name hundreds of new groups) is saved once per change set, on a thread (``TableSaves``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -16,9 +22,12 @@ from orbitmq.errors import BodyError
 from orbitmq.model.data_version import DataVersion
 from orbitmq.model.members import to_object, unknown_members
 from orbitmq.runtime.safe_file import CONTENT_BYTES_MAX, SafeFile
+from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.wire import javajson
 
-__all__ = ["LoadedTable", "TableFile"]
+__all__ = ["LoadedTable", "TableFile", "TableSaves"]
+
+logger = logging.getLogger(__name__)
 
 C = TypeVar("C", bound=msgspec.Struct)
 _VERSION_MEMBER: Final = "dataVersion"
@@ -50,17 +59,21 @@ class TableFile(Generic[C]):
             self._texts.clear()
         return loaded
 
-    def save(
+    def content(
         self, data_version: DataVersion, entries: Mapping[str, C], others: Mapping[str, Any] | None = None
-    ) -> None:
-        """Replace the file. Raises ``OSError``."""
+    ) -> bytes:
+        """What the file should hold."""
         members = {
             _VERSION_MEMBER: _indented(data_version, 1),
             self._member: self._table_text(entries),
             **{name: _indented(value, 1) for name, value in (others or {}).items()},
         }
         lines = ",\n".join(f'\t"{name}":{text}' for name, text in sorted(members.items()))
-        self._file.save(f"{{\n{lines}\n}}".encode())
+        return f"{{\n{lines}\n}}".encode()
+
+    def write(self, content: bytes) -> None:
+        """Replace the file. Raises ``OSError``."""
+        self._file.save(content)
 
     def forget(self, name: str) -> None:
         """Drop what is kept about a config that was deleted."""
@@ -103,6 +116,78 @@ class TableFile(Generic[C]):
         text = _indented(config if extra is None else to_object(config, extra), 2)
         self._texts[name] = (config, text)
         return text
+
+
+class TableSaves:
+    """When a table is written. Never an older content over a newer one."""
+
+    def __init__(self, name: str, content: Callable[[], bytes], write: Callable[[bytes], None]) -> None:
+        """``write`` raises ``OSError``; it is called by one thread at a time."""
+        self._name = name
+        self._content = content
+        self._write = write
+        self._writing = threading.Lock()
+        self._made = self._written = 0
+        self._dirty = False
+        self._running: asyncio.Task[None] | None = None
+        self.tasks: TaskOwner | None = None
+        """Who runs saves aside; without one every save is made at once."""
+
+    def now(self) -> None:
+        """Save before returning. A disk that refuses is logged, and the next save tries again."""
+        self._dirty = True
+        try:
+            self.persist()
+        except OSError as error:
+            logger.error("%s not saved error=%s", self._name, error)
+
+    def aside(self) -> None:
+        """Save soon, together with what else changes in this turn of the loop, without holding it."""
+        if self.tasks is None or self.tasks.closed:
+            self.now()
+            return
+        self._dirty = True
+        if self._running is None:
+            self._running = self.tasks.start(self._save_aside(), f"save-{self._name}")
+
+    async def saved(self) -> None:
+        """Wait until what changed so far is saved, or the disk has refused it."""
+        if self._running is not None:
+            await asyncio.wait({self._running})
+
+    def persist(self) -> None:
+        """Save if something is not saved yet. Raises ``OSError``."""
+        if self._dirty:
+            self._put(*self._next())
+            self._dirty = False
+
+    async def _save_aside(self) -> None:
+        await asyncio.sleep(0)
+        try:
+            while self._dirty:
+                self._dirty = False
+                number, content = self._next()
+                try:
+                    await asyncio.to_thread(self._put, number, content)
+                except OSError as error:
+                    self._dirty = True  # the periodic save tries again
+                    logger.error("%s not saved error=%s", self._name, error)
+                    return
+                except asyncio.CancelledError:
+                    self._dirty = True  # whether it was written is not known
+                    raise
+        finally:
+            self._running = None
+
+    def _next(self) -> tuple[int, bytes]:
+        self._made += 1
+        return self._made, self._content()
+
+    def _put(self, number: int, content: bytes) -> None:
+        with self._writing:
+            if number > self._written:
+                self._write(content)
+                self._written = number
 
 
 def _indented(value: Any, depth: int) -> str:

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.tables.table_file import TableFile
+from orbitmq.broker.tables.table_file import TableFile, TableSaves
 from orbitmq.codes import Perm
 from orbitmq.model import names
 from orbitmq.model.data_version import DataVersion
@@ -47,7 +47,9 @@ class TopicTable:
         self._config = config
         self._clock = clock
         self._file = TableFile(file, "topicConfigTable", TopicConfig)
-        self._dirty = False
+        self.saves = TableSaves(
+            "topics", lambda: self._file.content(self.data_version, self.configs), self._file.write
+        )
         self.configs: dict[str, TopicConfig] = {topic.topic_name: topic for topic in _built_in_topics(config)}
         self.system_topics: frozenset[str] = names.SYSTEM_TOPICS | self.configs.keys()
         """Topics no request may change; those with the system's prefix are not listed."""
@@ -84,7 +86,10 @@ class TopicTable:
     def create_in_send(
         self, topic: str, default_topic: str, client_queue_count: int, sys_flag: int = 0
     ) -> TopicConfig | None:
-        """The topic, created like ``default_topic`` when that one may be inherited from; None when it may not."""
+        """The topic, created like ``default_topic`` when that one may be inherited from; None when it may not.
+
+        It is saved at once: the first message is acknowledged with the next answers.
+        """
         known = self.configs.get(topic)
         if known is not None:
             return known
@@ -107,9 +112,19 @@ class TopicTable:
         )
 
     def create_in_send_back(
-        self, topic: str, queue_count: int, perm: int, sys_flag: int = 0, *, order: bool | None = None
+        self,
+        topic: str,
+        queue_count: int,
+        perm: int,
+        sys_flag: int = 0,
+        *,
+        order: bool | None = None,
+        aside: bool = False,
     ) -> TopicConfig:
-        """A retry or dead letter topic, created when it is missing. ``order`` also corrects a known one."""
+        """A retry or dead letter topic, created when it is missing. ``order`` also corrects a known one.
+
+        ``aside``: saved soon rather than now, for a topic that holds no message yet.
+        """
         known = self.configs.get(topic)
         if known is None:
             queue_count = max(0, queue_count)
@@ -121,10 +136,11 @@ class TopicTable:
                     perm=perm,
                     topic_sys_flag=sys_flag,
                     order=bool(order),
-                )
+                ),
+                aside=aside,
             )
         if order is not None and order != known.order:
-            return self._put(msgspec.structs.replace(known, order=order))
+            return self._put(msgspec.structs.replace(known, order=order), aside=aside)
         return known
 
     # -- changes by admins, masters and name servers ---------------------------------------------------
@@ -154,13 +170,13 @@ class TopicTable:
         self._file.forget(topic)
         logger.info("topic deleted topic=%s", topic)
         self._bump()
-        self._save()
+        self.saves.now()
         return True
 
     def touch(self) -> None:
         """A new version of the same table: name servers look at a table again only when its version is new."""
         self._bump()
-        self._save()
+        self.saves.now()
 
     def mark_ordered(self, topics: Iterable[str]) -> None:
         """Set the order flag of topics a name server lists as ordered; unknown ones are ignored."""
@@ -173,7 +189,7 @@ class TopicTable:
             self.configs[config.topic_name] = msgspec.structs.replace(config, order=True)
             logger.info("topic marked as ordered topic=%s", config.topic_name)
         self._bump()
-        self._save()
+        self.saves.now()
 
     def replace_all(self, configs: Mapping[str, TopicConfig], data_version: DataVersion) -> None:
         """Take over a master's table."""
@@ -182,7 +198,7 @@ class TopicTable:
         self.configs.clear()
         self.configs.update(configs)
         self.data_version = data_version
-        self._save()
+        self.saves.aside()
 
     # -- saving ----------------------------------------------------------------------------------------
 
@@ -201,34 +217,28 @@ class TopicTable:
 
     def persist(self) -> None:
         """Save if the last attempt failed. Raises ``OSError``."""
-        if self._dirty:
-            self._file.save(self.data_version, self.configs)
-            self._dirty = False
+        self.saves.persist()
 
-    def _put(self, config: TopicConfig) -> TopicConfig:
-        self._put_all([config])
+    def _put(self, config: TopicConfig, *, aside: bool = False) -> TopicConfig:
+        self._put_all([config], aside=aside)
         return config
 
-    def _put_all(self, configs: Sequence[TopicConfig]) -> None:
+    def _put_all(self, configs: Sequence[TopicConfig], *, aside: bool = False) -> None:
         for config in configs:
             known = self.configs.get(config.topic_name)
             self.configs[config.topic_name] = config
             logger.info("topic %s config=%s", "created" if known is None else "changed", config)
             self._bump()
-        self._save()
+        if aside:
+            self.saves.aside()
+        else:
+            self.saves.now()
         if self.on_change is not None:
             for config in configs:
                 self.on_change(config)
 
     def _bump(self) -> None:
         self.data_version = self.data_version.next(self._clock.now_ms(), self.state_version)
-
-    def _save(self) -> None:
-        self._dirty = True
-        try:
-            self.persist()
-        except OSError as error:
-            logger.error("topics not saved error=%s", error)
 
 
 def _built_in_topics(config: BrokerConfig) -> list[TopicConfig]:

@@ -31,7 +31,7 @@ def test_apaches_file_is_written_back_byte_for_byte(tmp_path: Path) -> None:
     golden = json.loads(GOLDEN.read_bytes())
     assert groups.data_version.counter == golden["dataVersion"]["counter"]
     assert set(BUILT_IN_GROUPS) <= set(golden["subscriptionGroupTable"])
-    groups._dirty = True
+    groups.saves._dirty = True
     groups.persist()
     assert path.read_bytes() == GOLDEN.read_bytes()
 

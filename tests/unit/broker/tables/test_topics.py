@@ -48,7 +48,7 @@ def test_apaches_file_is_written_back_byte_for_byte(tmp_path: Path) -> None:
     topics = table(tmp_path, SMALL)
     topics.load()
     assert topics.data_version.counter == 8
-    topics._dirty = True
+    topics.saves._dirty = True
     topics.persist()
     assert path.read_bytes() == GOLDEN.read_bytes()
 
