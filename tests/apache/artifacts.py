@@ -33,6 +33,7 @@ __all__ = [
     "require",
     "run_tool",
     "source_digest",
+    "unavailable",
 ]
 
 LATEST: Final = "5.5.0"
@@ -69,12 +70,17 @@ def missing_tools(*, go: bool = False) -> list[str]:
 def require(*, go: bool = False) -> None:
     """Skip the calling test when Java, Maven or Go is missing, but fail it where that must not happen
     (`CI=true` or `ORBITMQ_REQUIRE_APACHE=1`)."""
+    missing = missing_tools(go=go)
+    if missing:
+        unavailable(
+            f"no {', '.join(missing)} on this machine: tests against the real Apache RocketMQ cannot run"
+        )
+
+
+def unavailable(reason: str) -> None:
+    """Skip the calling test, or fail it where a skip must not happen (see ``require``)."""
     import pytest  # benchmarks use this module too, and need no pytest
 
-    missing = missing_tools(go=go)
-    if not missing:
-        return
-    reason = f"no {', '.join(missing)} on this machine: tests against the real Apache RocketMQ cannot run"
     if os.environ.get("CI") == "true" or os.environ.get("ORBITMQ_REQUIRE_APACHE") == "1":
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)

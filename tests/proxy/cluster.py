@@ -73,9 +73,10 @@ def _open_count(broker: Broker, topic: str, group: str) -> int:
 
 
 @contextlib.contextmanager
-def running_cluster(directory: Path, broker_count: int) -> Iterator[Cluster]:
+def running_cluster(directory: Path, broker_count: int, *settings: str) -> Iterator[Cluster]:
+    """``settings`` of the brokers, each KEY=VALUE."""
     loop = LoopThread()
-    servers = _servers(directory, broker_count)
+    servers = _servers(directory, broker_count, settings)
     try:
         name_server, brokers = loop.run(anext(servers))
         try:
@@ -86,7 +87,9 @@ def running_cluster(directory: Path, broker_count: int) -> Iterator[Cluster]:
         loop.close()
 
 
-async def _servers(directory: Path, broker_count: int) -> AsyncGenerator[tuple[str, list[Broker]], None]:
+async def _servers(
+    directory: Path, broker_count: int, settings: tuple[str, ...]
+) -> AsyncGenerator[tuple[str, list[Broker]], None]:
     config, _, _ = read_config(
         NameServerConfig,
         None,
@@ -108,6 +111,7 @@ async def _servers(directory: Path, broker_count: int) -> AsyncGenerator[tuple[s
                     f"storePathRootDir={directory / f'store-{number}'}",
                     "mappedFileSizeCommitLog=67108864",
                     "brokerFastFailureEnable=false",
+                    *settings,
                 ],
             )
             broker = Broker(read.config, read.store_config, more=read.more)

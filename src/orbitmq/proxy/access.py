@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Protocol
 
@@ -61,37 +62,55 @@ class Access(Protocol):
 class SignedCalls:
     """Calls signed by users a broker knows (Apache: GrpcMessagingApplication's pipelines of authentication)."""
 
-    def __init__(self, control: AccessControl) -> None:
+    def __init__(self, control: AccessControl, learn: Callable[[str], Awaitable[None]] | None = None) -> None:
+        """``learn`` makes a user known to ``control`` before it is asked, where it lives in another process."""
         self._control = control
+        self._learn = learn
 
     async def check(self, call: Call, rights: tuple[Right, ...]) -> None:
         """Raises ``Refused``, with UNAUTHORIZED for a missing right as well: so does Apache's proxy."""
         control = self._control
         try:
-            user = self._user(call)
+            signature = _signature(call)
+            if self._learn is not None and signature is not None:
+                await self._learn(signature.name)
+            user = self._user(signature)
             if control.authorizes:
                 control.authorize_needs(user, map(_need, rights), call.remote.rpartition(":")[0])
         except NoPermission as error:
             raise Refused(pb.UNAUTHORIZED, error.remark) from None
 
-    def _user(self, call: Call) -> User:
-        """Who signed the call. What is signed is its date, as it was sent; there is no check of the clock."""
-        given = call.header("authorization")
-        if not given:
+    def _user(self, signature: _Signature | None) -> User:
+        if signature is None:
             return self._control.user(None)
-        fields = dict(_field(part) for part in given.partition(" ")[2].split(","))
-        if "Credential" not in fields or "Signature" not in fields:
-            raise NoPermission("authentication header is incorrect.")
-        date = call.header("x-mq-date-time")
-        if not date:
-            raise NoPermission("datetime is null.")
-        try:
-            digest = bytes.fromhex(fields["Signature"])
-        except ValueError:
-            raise NoPermission("authentication header is incorrect.") from None
-        return self._control.authenticate_content(
-            fields["Credential"].partition("/")[0], date.encode(), digest
-        )
+        return self._control.authenticate_content(signature.name, signature.content, signature.digest)
+
+
+class _Signature(msgspec.Struct, frozen=True):
+    """Who claims to have signed a call, what was signed, and the HMAC."""
+
+    name: str
+    content: bytes
+    digest: bytes
+
+
+def _signature(call: Call) -> _Signature | None:
+    """None without one. What is signed is the call's date, as it was sent; there is no check of the clock. Raises
+    ``NoPermission``."""
+    given = call.header("authorization")
+    if not given:
+        return None
+    fields = dict(_field(part) for part in given.partition(" ")[2].split(","))
+    if "Credential" not in fields or "Signature" not in fields:
+        raise NoPermission("authentication header is incorrect.")
+    date = call.header("x-mq-date-time")
+    if not date:
+        raise NoPermission("datetime is null.")
+    try:
+        digest = bytes.fromhex(fields["Signature"])
+    except ValueError:
+        raise NoPermission("authentication header is incorrect.") from None
+    return _Signature(fields["Credential"].partition("/")[0], date.encode(), digest)
 
 
 def _field(part: str) -> tuple[str, str]:

@@ -147,6 +147,13 @@ class Brokers:
             raise error_for_code(answer.code, answer.remark)
         return answer
 
+    async def ask_fields(self, address: str, code: int, fields: dict[str, str]) -> Frame:
+        """As ``ask``, for requests without a declared header."""
+        answer = await self.rpc.call(address, code, None, timeout_s=CALL_S, ext=self.signed(fields, b""))
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_for_code(answer.code, answer.remark)
+        return answer
+
     async def tell(self, address: str, code: int, header: Header, body: bytes = b"") -> None:
         """A request without an answer."""
         await self.rpc.notify(address, code, None, body, ext=self.fields(header, body))

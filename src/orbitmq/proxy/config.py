@@ -188,6 +188,11 @@ class ProxyConfig:
         apache="innerClientAuthenticationCredentials",
         doc='{"accessKey": ..., "secretKey": ...}: what the proxy signs its own calls to brokers with.',
     )
+    user_refresh_s: int = option(
+        20, apache="userCacheRefreshSeconds", low=1, doc="Age of users and their policies."
+    )
+    user_expiry_s: int = option(300, apache="userCacheExpiredSeconds", low=1, doc="Unused ones are dropped.")
+    user_entries: int = option(20_000, apache="userCacheMaxNum", low=1, doc="Users kept.")
     sign_for_brokers: bool = option(
         False, apache="enableAclRpcHookForClusterMode", doc="Sign calls to brokers."
     )

@@ -15,7 +15,7 @@ import msgspec
 from orbitmq.client.options import Credentials
 from orbitmq.errors import ConfigError
 from orbitmq.metrics.endpoint import MetricsEndpoint, Pages
-from orbitmq.proxy.access import Access
+from orbitmq.proxy.access import Access, SignedCalls
 from orbitmq.proxy.acking import Acking
 from orbitmq.proxy.brokers import Brokers, LocalBroker
 from orbitmq.proxy.certificate import file_times, server_tls
@@ -26,6 +26,7 @@ from orbitmq.proxy.figures import ProxyMetrics
 from orbitmq.proxy.http2.connection import Http2Limits
 from orbitmq.proxy.http2.server import GrpcServer
 from orbitmq.proxy.receiving import Receiving
+from orbitmq.proxy.remote_users import RemoteUsers
 from orbitmq.proxy.renewal import Renewal
 from orbitmq.proxy.routes import RouteAnswers
 from orbitmq.proxy.sending import Sending
@@ -40,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 _EXPIRE_CLIENTS_S: Final = 5.0
 _EXPIRE_TRANSACTIONS_S: Final = 1.0
+_EXPIRE_USERS_S: Final = 30.0
 
 
 class Proxy:
@@ -53,8 +55,6 @@ class Proxy:
         access: Access | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        if (config.authentication or config.authorization) and access is None:
-            raise ConfigError("authenticationEnabled is set, but this proxy has nothing to check users with")
         self.config = config
         self._clock = clock
         self._tasks = TaskOwner("proxy")
@@ -69,6 +69,9 @@ class Proxy:
             credentials=_inner_credentials(config),
         )
         self.transactions.brokers = self.brokers
+        self.users = self._remote_users() if local is None and access is None else None
+        if self.users is not None:
+            access = SignedCalls(self.users.control, self.users.learn)
         self.acking = Acking(config, self.brokers, clock)
         self.renewal = Renewal(
             config,
@@ -99,6 +102,18 @@ class Proxy:
         self._server: GrpcServer | None = None
         self._file_times = file_times(config)
         self.metrics: MetricsEndpoint | None = None
+
+    def _remote_users(self) -> RemoteUsers | None:
+        """Users of the brokers, where calls must be signed. Raises ``ConfigError``."""
+        config = self.config
+        if not (config.authentication or config.authorization):
+            return None
+        if not self.brokers.signs:
+            raise ConfigError(
+                "authenticationEnabled is set: the proxy asks brokers for their users and needs"
+                " innerClientAuthenticationCredentials for that, the same as the brokers have"
+            )
+        return RemoteUsers(config, self.brokers, clock=self._clock, tasks=self._tasks)
 
     @property
     def port(self) -> int:
@@ -134,6 +149,8 @@ class Proxy:
         start = self._tasks.start
         self.brokers.start()
         start(every(_EXPIRE_CLIENTS_S, self.clients.expire), "client-expiry")
+        if self.users is not None:
+            start(every(_EXPIRE_USERS_S, self.users.expire), "user-expiry")
         start(every(_EXPIRE_TRANSACTIONS_S, self.transactions.expire), "transaction-expiry")
         start(
             every(config.transaction_heartbeat_s, self.transactions.heartbeat, first_s=1.0),

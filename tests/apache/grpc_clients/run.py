@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from tests.apache.artifacts import build_product, jars, run_tool, source_digest
+from tests.apache.artifacts import build_product, jars, run_tool, source_digest, unavailable
 
-__all__ = ["CLIENTS", "failures", "run_cases"]
+__all__ = ["CLIENTS", "failures", "repeated", "require_client", "run_cases"]
 
 HERE: Final = Path(__file__).parent
 PYTHON_CLIENT: Final = "rocketmq-python-client==5.1.2"
@@ -41,21 +43,63 @@ def _java(endpoint: str, prefix: str) -> list[str]:
     return ["java", *options, "-cp", f"{classes}:{library}/*", "GrpcCases", endpoint, prefix, "true"]
 
 
+def _go(endpoint: str, prefix: str) -> list[str]:
+    folder = HERE / "go"
+    sources = [folder / name for name in ("main.go", "go.mod", "go.sum")]
+
+    def build_into(target: Path) -> None:
+        run_tool(
+            ["go", "build", "-mod=readonly", "-buildvcs=false", "-o", str(target / "cases"), "."], folder
+        )
+
+    return [str(build_product("grpc-go", source_digest(sources), build_into) / "cases"), endpoint, prefix]
+
+
+def _node(endpoint: str, prefix: str) -> list[str]:
+    folder = HERE / "node"
+
+    def install(target: Path) -> None:
+        shutil.copy(folder / "package.json", target)
+        shutil.copy(folder / "package-lock.json", target)
+        run_tool(["npm", "ci", "--silent", "--ignore-scripts"], target)
+
+    home = build_product("grpc-node", source_digest([folder / "package-lock.json"]), install)
+    return ["env", f"NODE_PATH={home}/node_modules", "node", str(folder / "cases.js"), endpoint, prefix]
+
+
 CLIENTS: Final[dict[str, Callable[[str, str], list[str]]]] = {
     "python": _python,
     "java": _java,
+    "go": _go,
+    "node": _node,
 }
+_PROGRAMS: Final = {"go": ("go",), "node": ("node", "npm")}
+"""What a client needs beside Python and Java."""
 
 
-def run_cases(client: str, endpoint: str, prefix: str, workdir: Path) -> list[dict[str, Any]]:
-    """What each case of one client came to."""
-    command = CLIENTS[client](endpoint, prefix)
+def run_cases(
+    client: str,
+    endpoint: str,
+    prefix: str,
+    workdir: Path,
+    *,
+    cases: tuple[str, ...] = (),
+    credentials: tuple[str, str] | None = None,
+) -> list[dict[str, Any]]:
+    """What each case of one client came to; all cases when none is named. Calls are signed with ``credentials``."""
+    access_key, secret_key = credentials or ("", "")
     done = subprocess.run(
-        command,
+        [*CLIENTS[client](endpoint, prefix), *cases],
         cwd=workdir,
         timeout=CASES_TIMEOUT_S,
         capture_output=True,
         text=True,
+        env={
+            **os.environ,
+            "CASES_ACCESS_KEY": access_key,
+            "CASES_SECRET_KEY": secret_key,
+            "rocketmq.client.logRoot": str(workdir),
+        },
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"case"')]
     outcomes = [json.loads(line) for line in lines]
@@ -67,3 +111,15 @@ def run_cases(client: str, endpoint: str, prefix: str, workdir: Path) -> list[di
 def failures(outcomes: list[dict[str, Any]]) -> str:
     """Empty when all went well."""
     return "\n\n".join(f"{one['case']}: {one['seen']}" for one in outcomes if not one["ok"])
+
+
+def repeated(outcomes: list[dict[str, Any]]) -> dict[str, int]:
+    """Messages a case received more than once though it had acknowledged them; only cases that had some."""
+    return {one["case"]: one["repeated"] for one in outcomes if one["repeated"]}
+
+
+def require_client(client: str) -> None:
+    """Skip the calling test when a program the client needs is missing, or fail it where that must not happen."""
+    missing = [program for program in _PROGRAMS.get(client, ()) if shutil.which(program) is None]
+    if missing:
+        unavailable(f"no {', '.join(missing)} on this machine: the {client} client cannot run")

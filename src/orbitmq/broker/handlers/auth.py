@@ -7,21 +7,16 @@ them".
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from orbitmq.auth.infos import REPLICA, acl_info, parse_acl, parse_user, user_status_of, user_type_of
 from orbitmq.auth.model import (
-    Action,
-    Decision,
-    Entry,
     Policies,
     PolicyType,
     Resource,
     User,
-    UserStatus,
-    UserType,
     named,
 )
 from orbitmq.auth.signature import ACCESS_KEY
@@ -30,13 +25,11 @@ from orbitmq.codes import RequestCode
 from orbitmq.errors import InvalidParameter, NoPermission, ServerError
 from orbitmq.transport.router import Call, Reply, Route
 from orbitmq.wire import javajson
-from orbitmq.wire.bodies.auth import AclInfo, PolicyEntry, PolicyInfo, UserInfo
+from orbitmq.wire.bodies.auth import AclInfo, UserInfo
 from orbitmq.wire.headers import Empty
 
-__all__ = ["REPLICA", "AuthHandlers", "acl_info", "parse_acl", "parse_user"]
+__all__ = ["AuthHandlers"]
 
-REPLICA: Final = "orbitmqReplica"
-"""Field of a slave's request for users: with it the master's inner user gets the passwords too."""
 _ENTRIES_MAX: Final = 10_000
 
 
@@ -90,9 +83,9 @@ class AuthHandlers:
         if info.password and info.password.strip():
             new = replace(new, password=info.password)
         if info.user_type and info.user_type.strip():
-            new = replace(new, type=_user_type(info.user_type))
+            new = replace(new, type=user_type_of(info.user_type))
         if info.user_status and info.user_status.strip():
-            new = replace(new, status=_user_status(info.user_status))
+            new = replace(new, status=user_status_of(info.user_status))
         if (old.is_super or new.is_super) and not self._by_super(call):
             raise NoPermission("The super user can only be update by super user")
         self.table.store_user(new)
@@ -228,80 +221,6 @@ def _user_body(call: Call[Empty]) -> UserInfo:
     return UserInfo.decode(call.body)
 
 
-def _user_type(text: str | None) -> UserType:
-    found = named(UserType, text)
-    return found if isinstance(found, UserType) else UserType.NORMAL
-
-
-def _user_status(text: str | None) -> UserStatus:
-    found = named(UserStatus, text)
-    return found if isinstance(found, UserStatus) else UserStatus.ENABLE
-
-
-def parse_user(name: str, info: UserInfo) -> User:
-    """A user as a request describes it."""
-    return User(name, info.password or "", _user_type(info.user_type), _user_status(info.user_status))
-
-
 def _subject(text: str | None) -> str | None:
     kind, separator, name = (text or "").strip().partition(":")
     return name if separator and kind.lower() == "user" and name else None
-
-
-def parse_acl(info: AclInfo) -> Policies:
-    """Policies as a request describes them. Raises ``NoPermission`` with Apache's text."""
-    result = Policies()
-    for policy in info.policies or ():
-        kind = named(PolicyType, policy.policy_type or "Custom")
-        if not isinstance(kind, PolicyType):
-            raise NoPermission("The policy type is illegal.")
-        entries = tuple(_entry(entry) for entry in policy.entries or ())
-        result = result.with_entries(kind, (*result.of(kind), *entries))
-    if not result.custom and not result.default:
-        raise NoPermission("The policies is empty.")
-    return result
-
-
-def _entry(info: PolicyEntry) -> Entry:
-    resource = Resource.parse(info.resource)
-    if resource is None:
-        raise NoPermission("The resource is null.")
-    actions = tuple(a for a in (named(Action, text) for text in info.actions or ()) if isinstance(a, Action))
-    if not actions:
-        raise NoPermission("The actions is empty.")
-    if Action.ANY in actions:
-        raise NoPermission("The actions can not be Any.")
-    for text in info.source_ips or ():
-        if not text.strip():
-            raise NoPermission("The source ip is empty.")
-        try:
-            ipaddress.ip_network(text, strict=False)
-        except ValueError:
-            raise NoPermission("The source ip is invalid.") from None
-    decision = named(Decision, info.decision)
-    if not isinstance(decision, Decision):
-        raise NoPermission("The decision is null or illegal.")
-    return Entry(resource, tuple(dict.fromkeys(actions)), decision, tuple(info.source_ips or ()))
-
-
-def acl_info(name: str, policies: Policies) -> AclInfo:
-    """The wire form."""
-    return AclInfo(
-        subject=f"User:{name}",
-        policies=[
-            PolicyInfo(
-                policy_type=kind.name.capitalize(),
-                entries=[
-                    PolicyEntry(
-                        resource=entry.resource.text,
-                        actions=[action.name.capitalize() for action in entry.actions],
-                        source_ips=list(entry.source_ips) or None,
-                        decision=entry.decision.name.capitalize(),
-                    )
-                    for entry in policies.of(kind)
-                ],
-            )
-            for kind in PolicyType
-            if policies.of(kind)
-        ],
-    )

@@ -14,11 +14,11 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
+from orbitmq.auth.infos import REPLICA, parse_acl, parse_user
 from orbitmq.auth.table import AuthTable
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.delivery.schedule import Schedule
 from orbitmq.broker.delivery.timers import Timers
-from orbitmq.broker.handlers.auth import REPLICA, parse_acl, parse_user
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable

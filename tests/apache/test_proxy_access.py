@@ -1,0 +1,96 @@
+"""Official gRPC clients with credentials before our proxy, which asks our broker who they are."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.apache.grpc_clients.run import CLIENTS, failures, require_client, run_cases
+from tests.apache.proxy_stack import OurProxy
+from tests.proxy.cluster import Cluster, running_cluster
+
+from orbitmq.auth.model import Action, Decision, Entry, Policies, Resource, User
+
+pytestmark = [pytest.mark.apache, pytest.mark.slow]
+
+INNER = '{"accessKey":"inner","secretKey":"inner-secret"}'
+SECURED = (
+    "authenticationEnabled=true",
+    "authorizationEnabled=true",
+    'initAuthenticationUser={"username":"admin","password":"secret12"}',
+    f"innerClientAuthenticationCredentials={INNER}",
+)
+
+
+@pytest.fixture(scope="module")
+def secured(apache_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, str]]:
+    """A cluster, and the endpoint of a proxy before it. ``alice`` may use what begins with go, java and so on,
+    ``bob`` nothing."""
+    with contextlib.ExitStack() as stack:
+        cluster = stack.enter_context(running_cluster(tmp_path_factory.mktemp("cluster"), 1, *SECURED))
+        for client in CLIENTS:
+            cluster.create(f"{client}Normal", f"{client}Plain")
+        _store_users(cluster)
+        proxy = stack.enter_context(
+            OurProxy(
+                cluster.name_server,
+                authenticationEnabled=True,
+                authorizationEnabled=True,
+                innerClientAuthenticationCredentials=INNER,
+            )
+        )
+        yield cluster, proxy.address
+
+
+def _store_users(cluster: Cluster) -> None:
+    texts = [f"{kind}:{client}*" for kind in ("Topic", "Group") for client in CLIENTS]
+    resources = [resource for resource in map(Resource.parse, texts) if resource is not None]
+    assert len(resources) == len(texts)
+    entries = tuple(Entry(one, (Action.PUB, Action.SUB), Decision.ALLOW) for one in resources)
+
+    async def store() -> None:
+        table = cluster.brokers[0].security.table
+        table.store_user(User("alice", "secret34"))
+        table.store_policies("alice", Policies(entries))
+        table.store_user(User("bob", "secret56"))
+
+    cluster.loop.run(store())
+
+
+def _outcome(endpoint: str, client: str, workdir: Path, name: str, secret: str) -> dict[str, Any]:
+    own = workdir / f"{client}-{name}-{secret}"
+    own.mkdir()
+    (outcome,) = run_cases(client, endpoint, client, own, cases=("normal",), credentials=(name, secret))
+    return outcome
+
+
+def test_official_clients_are_let_in_and_refused(secured: tuple[Cluster, str], tmp_path: Path) -> None:
+    _, endpoint = secured
+    for client in CLIENTS:
+        require_client(client)
+    seen: dict[tuple[str, str, str], dict[str, Any]] = {}
+
+    def run(client: str) -> None:
+        for name, secret in (("alice", "secret34"), ("alice", "wrong-one"), ("bob", "secret56")):
+            seen[client, name, secret] = _outcome(endpoint, client, tmp_path, name, secret)
+
+    threads = [threading.Thread(target=run, args=(client,)) for client in CLIENTS]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for client in CLIENTS:
+        assert not failures([seen[client, "alice", "secret34"]])
+        for name, secret, reason in (
+            ("alice", "wrong-one", "check signature failed"),
+            ("bob", "secret56", "no matched policies"),
+        ):
+            outcome = seen[client, name, secret]
+            assert not outcome["ok"], (client, outcome)
+            # The Python client keeps the reason of a route it did not get to itself.
+            shown = "failed to fetch topic" if client == "python" else reason
+            assert shown in outcome["seen"], (client, outcome)
