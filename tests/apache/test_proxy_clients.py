@@ -60,8 +60,8 @@ def _ours_before_ours(stack: ExitStack) -> Target:
 
 
 def _apache_proxy(name_server: str) -> ApacheProxy:
-    """A broker asks for the end of a transaction 15 times, here within 15 s, and then gives it up. Apache's proxy tells
-    brokers of its producers every 20 s: here every second, so that it is known when it is asked."""
+    """A broker asks for the end of a transaction 15 times, here within 15 s, and then gives it up. Apache's proxy
+    tells brokers of its producers every 20 s: here every second, so that it is known when it is asked."""
     return ApacheProxy(name_server, transactionHeartbeatPeriodSecond=1)
 
 
