@@ -1,15 +1,23 @@
-"""Our client, the PyPI package ``rocketmq`` 0.4.4 and Apache's Java client against one broker, in one run.
+"""Our client beside the PyPI package ``rocketmq`` 0.4.4, against one broker, in alternating windows.
 
-    python -m benchmarks.client [--broker ours|apache] [--seconds 2] [--rounds 3] [--body 128]
-                                [--ours-only | --no-java]
+    python -m benchmarks.client [--broker ours|apache] [--seconds 1.5] [--pairs 6] [--body 128] [--case NAME ...]
+                                [--ours-only] [--java]
 
-Sync is one send after the other (``orbitmq.sync``); async keeps 100 on the way; batches hold 16 messages, four on the
-way (more would be compressed by the PyPI package as a whole, which no broker understands); push consuming counts
-messages that reached a handler. CPU is that of the client process alone, per message. Our client and the PyPI package
-take turns, and the better round of each counts: a machine is disturbed, never helped. The Java figures are those of
-Apache's own benchmark programs, for reference. Figures of one run compare with each other and with nothing else.
+Both clients run in processes of their own; one works while the other is stopped, in turn, and ratios are those of
+neighbouring windows (``benchmarks/windows.py``). The cases:
 
-The PyPI package is installed into a cache directory of its own; where that is not possible it is left out.
+sync              one thread, one send after the other
+sync_8_threads    eight threads that share one producer
+sync_await        one task with ``await`` (of the PyPI package again one thread)
+async_100         100 sends in flight
+batches           batches of 16, four in flight (of the PyPI package four threads: it has no asynchronous batches; more
+                  than 16 it would compress as a whole, which no broker understands)
+batches_threads   the same with four threads on both sides
+push              messages that reached a handler; ours is a coroutine function
+push_plain        the same with plain functions on both sides, ours on ``orbitmq.sync``
+
+CPU is that of the client process alone. With ``--java`` the rates of Apache's own benchmark programs are added, for
+reference. The PyPI package is installed into a cache directory of its own; where that is not possible it is left out.
 """
 
 from __future__ import annotations
@@ -17,97 +25,79 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import mmap
 import os
+import shutil
+import statistics
+import struct
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
-import uvloop
 from tests.apache.artifacts import missing_tools
 from tests.apache.harness import LATEST, ApacheBroker, ApacheNamesrv, Benchmark, create_topic
 from tests.apache.ours import orbit_cluster
+from tests.apache.process import ChildProcess
 
-from orbitmq.client import (
-    ConsumeFromWhere,
-    Message,
-    Producer,
-    PullConsumer,
-    PushConsumer,
-    ReceivedMessage,
-    sync,
-)
+from benchmarks.windows import Pair, Side, Window, alternate
+from orbitmq.client import Message, Producer, PullConsumer
 
 PYPI: Final = "rocketmq==0.4.4"
-IN_FLIGHT: Final = 100
 BATCH: Final = 16
-BATCHES_IN_FLIGHT: Final = 4
-BACKLOG: Final = 300_000
-Figures = dict[str, dict[str, float]]
+BACKLOG: Final = 1_500_000
+SEND_CASES: Final = ("sync", "sync_8_threads", "sync_await", "async_100", "batches", "batches_threads")
+CASES: Final = (*SEND_CASES, "push", "push_plain")
+_LIKE: Final = {"sync_await": "sync"}
+"""Cases for which the PyPI package does the same as for another."""
+_NUMBER: Final = struct.Struct(">q")
+Figures = dict[str, float]
 
 
-class Figure:
-    """Messages and what they cost."""
+class Load(ChildProcess):
+    """One client under one load; it works until it is killed."""
 
-    def __init__(self) -> None:
-        self.started, self.cpu = time.perf_counter(), time.process_time()
-        self.count = 0
+    def __init__(self, script: str, case: str, *arguments: str, pythonpath: str) -> None:
+        workdir = Path(tempfile.mkdtemp(prefix="orbitmq-client-load-"))
+        counter = workdir / "counter"
+        counter.write_bytes(bytes(_NUMBER.size))
+        # ``env`` because ``start`` passes on the environment of this process.
+        command = [
+            "env",
+            f"PYTHONPATH={pythonpath}",
+            sys.executable,
+            str(Path(__file__).with_name(script)),
+            case,
+        ]
+        super().__init__(f"{script} {case}", [*command, *arguments, str(counter)], workdir)
+        with counter.open("r+b") as file:
+            self._counter = mmap.mmap(file.fileno(), _NUMBER.size)
 
-    def result(self) -> dict[str, float]:
-        seconds = time.perf_counter() - self.started
-        cpu = time.process_time() - self.cpu
-        return {
-            "messages_per_s": round(self.count / seconds),
-            "cpu_us_per_message": round(cpu * 1e6 / max(1, self.count), 2),
-        }
+    def __enter__(self) -> Self:
+        self.start()
+        self.wait_ready(lambda: self.done > 0, timeout_s=60.0)
+        self.pause()
+        return self
 
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+        self._counter.close()
+        shutil.rmtree(self.workdir, ignore_errors=True)
 
-async def measure(seconds: float, send: Callable[[], Awaitable[int]], tasks: int) -> dict[str, float]:
-    """Call ``send`` from that many tasks until the time is over."""
-    figure = Figure()
-    deadline = figure.started + seconds
+    @property
+    def done(self) -> int:
+        return int(_NUMBER.unpack_from(self._counter)[0])
 
-    async def one() -> None:
-        while time.perf_counter() < deadline:
-            sent = await send()  # not inside the sum: that would read the count before waiting
-            figure.count += sent
-
-    await asyncio.gather(*(one() for _ in range(tasks)))
-    return figure.result()
-
-
-def plain_sends(address: str, topic: str, body: bytes, seconds: float) -> dict[str, float]:
-    with sync.Producer("bench-plain", address) as producer:
-        for _ in range(200):
-            producer.send(Message(topic, body))
-        figure = Figure()
-        deadline = figure.started + seconds
-        while time.perf_counter() < deadline:
-            producer.send(Message(topic, body))
-            figure.count += 1
-        return figure.result()
-
-
-async def sends(address: str, topic: str, body: bytes, seconds: float) -> Figures:
-    async with Producer("bench-producer", address) as producer:
-
-        async def single() -> int:
-            await producer.send(Message(topic, body))
-            return 1
-
-        async def batch() -> int:
-            await producer.send_batch([Message(topic, body) for _ in range(BATCH)])
-            return BATCH
-
-        await measure(0.3, single, IN_FLIGHT)
-        return {
-            "sync_await": await measure(seconds, single, 1),
-            "async_100": await measure(seconds, single, IN_FLIGHT),
-            f"batch_{BATCH}": await measure(seconds, batch, BATCHES_IN_FLIGHT),
-        }
+    @property
+    def side(self) -> Side:
+        return Side(lambda: self.done, self.cpu_seconds, self.resume, self.pause)
 
 
 async def fill(address: str, topic: str, body: bytes) -> None:
@@ -119,30 +109,6 @@ async def fill(address: str, topic: str, body: bytes) -> None:
             )
 
 
-async def consumes(address: str, topic: str, seconds: float) -> dict[str, float]:
-    """Consume the backlog; counted from the first message on, as for the others."""
-    consumer = PushConsumer(f"bench-{time.time_ns()}", address, from_where=ConsumeFromWhere.FIRST_OFFSET)
-    figure = Figure()
-    first, done = asyncio.Event(), asyncio.Event()
-
-    @consumer.listen(topic)
-    async def handle(message: ReceivedMessage) -> None:
-        figure.count += 1
-        first.set()
-        if figure.count >= BACKLOG * 0.9:
-            done.set()
-
-    async with consumer:
-        await first.wait()
-        figure.started, figure.cpu, figure.count = time.perf_counter(), time.process_time(), 0
-        try:
-            async with asyncio.timeout(seconds):
-                await done.wait()
-        except TimeoutError:
-            pass
-        return figure.result()
-
-
 @contextmanager
 def servers(kind: str) -> Iterator[tuple[Any, Any]]:
     if kind == "ours":
@@ -151,14 +117,6 @@ def servers(kind: str) -> Iterator[tuple[Any, Any]]:
     else:
         with ApacheNamesrv(LATEST) as namesrv, ApacheBroker(LATEST, namesrv) as broker:
             yield namesrv, broker
-
-
-def ours(address: str, topic: str, body: bytes, seconds: float) -> Figures:
-    results: Figures = {"sync": plain_sends(address, topic, body, seconds)}
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        results |= runner.run(sends(address, topic, body, seconds))
-        results["push"] = runner.run(consumes(address, "bench-backlog", seconds))
-    return results
 
 
 async def start_at_zero(address: str, topic: str) -> None:
@@ -191,32 +149,13 @@ def installed() -> Path | None:
     return directory
 
 
-def pypi(directory: Path, address: str, topic: str, *numbers: float) -> Figures | None:
-    """The PyPI package, in a process of its own."""
-    asyncio.run(start_at_zero(address, topic))
-    script = Path(__file__).with_name("client_rocketmq_python.py")
-    ended = subprocess.run(
-        [sys.executable, str(script), address, topic, *map(str, numbers)],
-        env=os.environ | {"PYTHONPATH": str(directory)},
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
-    lines = [line for line in ended.stdout.splitlines() if line.startswith("{")]
-    if not lines:
-        print(f"{PYPI} failed and is left out: {ended.stderr[-300:]}", file=sys.stderr)
-        return None
-    found: Figures = json.loads(lines[-1])
-    return found
-
-
 def java(namesrv: Any, topic: str, body_bytes: int) -> Figures:
     """Apache's programs: one thread, 100 threads (its asynchronous mode has no bound), batches, a consumer."""
     size = ("-s", str(body_bytes))
     programs: dict[str, tuple[Any, tuple[str, ...]]] = {
         "sync": ("producer", ("-w", "1", *size)),
-        "async_100": ("producer", ("-w", str(IN_FLIGHT), *size)),
-        f"batch_{BATCH}": ("batch-producer", ("-w", str(BATCHES_IN_FLIGHT), "-b", str(BATCH), *size)),
+        "async_100": ("producer", ("-w", "100", *size)),
+        "batches": ("batch-producer", ("-w", "4", "-b", str(BATCH), *size)),
         "push": ("consumer", ("-g", f"bench-java-{time.time_ns()}")),
     }
     results: Figures = {}
@@ -227,64 +166,108 @@ def java(namesrv: Any, topic: str, body_bytes: int) -> Figures:
             reports = running.wait_reports(seen + 2, timeout_s=40)
             rate = reports[-1].messages_per_s
             used = (running.cpu_seconds() - cpu) / (time.perf_counter() - started)
-            results[name] = {
-                "messages_per_s": round(rate),
-                "cpu_us_per_message": round(used * 1e6 / max(1.0, rate), 2),
-            }
+            results[f"{name}, messages/s"] = round(rate)
+            results[f"{name}, client CPU us/message"] = round(used * 1e6 / max(1.0, rate), 2)
     return results
 
 
-def better(one: Figures | None, other: Figures) -> Figures:
-    """Of each kind of load the round with the higher rate."""
-    if one is None:
-        return other
-    return {name: max(one[name], other[name], key=lambda f: f["messages_per_s"]) for name in other}
+def alone(load: Load, seconds: float, count: int) -> list[Pair]:
+    """Windows of one client, each paired with itself."""
+    windows = []
+    for _ in range(count):
+        load.resume()
+        time.sleep(0.3)
+        started, done, cpu_s = time.perf_counter(), load.done, load.cpu_seconds()
+        time.sleep(seconds)
+        window = Window(time.perf_counter() - started, load.done - done, load.cpu_seconds() - cpu_s)
+        load.pause()
+        windows.append((window, window))
+    return windows
+
+
+def summarize(case: str, pairs: Sequence[Pair], results: dict[str, Figures]) -> None:
+    """Medians by side, and the median of the ratios with their extremes."""
+    for index, side in enumerate(("orbitmq", PYPI)):
+        if side in results:
+            windows = [pair[index] for pair in pairs]
+            results[side][f"{case}, messages/s"] = round(statistics.median(w.per_s for w in windows))
+            results[side][f"{case}, client CPU us/message"] = round(
+                statistics.median(w.cpu_us for w in windows), 2
+            )
+    if PYPI in results:
+        rates = [ours.per_s / theirs.per_s for ours, theirs in pairs]
+        cpu = [ours.cpu_us / theirs.cpu_us for ours, theirs in pairs]
+        results["ratio"][f"{case}, messages/s"] = round(statistics.median(rates), 2)
+        results["ratio"][f"{case}, rate ratio lowest"] = round(min(rates), 2)
+        results["ratio"][f"{case}, rate ratio highest"] = round(max(rates), 2)
+        results["ratio"][f"{case}, client CPU us/message"] = round(statistics.median(cpu), 3)
 
 
 def run(
-    seconds: float = 2.0,
+    seconds: float = 1.5,
     ours_only: bool = False,
     *,
     broker: str = "ours",
-    rounds: int = 3,
+    pairs: int = 6,
     body_bytes: int = 128,
-    with_java: bool = True,
+    cases: Sequence[str] = CASES,
+    with_java: bool = False,
 ) -> dict[str, Figures]:
-    """Figures by client."""
+    """Figures by client, and the ratios."""
     body = b"x" * body_bytes
     directory = None if ours_only else installed()
-    results: dict[str, Figures] = {}
+    results: dict[str, Figures] = {"orbitmq": {}}
+    if directory is not None:
+        results |= {PYPI: {}, "ratio": {}}
+    own_path = os.pathsep.join(path for path in sys.path if path)
     with servers(broker) as (namesrv, server):
+        address = namesrv.address
         for topic in ("bench", "bench-backlog"):
             create_topic(namesrv, server, topic, queue_count=8)
-        asyncio.run(fill(namesrv.address, "bench-backlog", body))
-        for _ in range(rounds):
-            results["orbitmq"] = better(results.get("orbitmq"), ours(namesrv.address, "bench", body, seconds))
-            if directory is not None:
-                found = pypi(directory, namesrv.address, "bench", body_bytes, BATCH, seconds)
-                if found is not None:
-                    results[PYPI] = better(results.get(PYPI), found)
+        if any(case not in SEND_CASES for case in cases):
+            asyncio.run(fill(address, "bench-backlog", body))
+        for case in cases:
+            topic = "bench" if case in SEND_CASES else "bench-backlog"
+            arguments = (address, topic, str(body_bytes), str(BATCH))
+            with ExitStack() as stack:
+                ours = stack.enter_context(Load("client_orbitmq.py", case, *arguments, pythonpath=own_path))
+                if directory is None:
+                    summarize(case, alone(ours, seconds, pairs), results)
+                    continue
+                asyncio.run(start_at_zero(address, topic))
+                name = _LIKE.get(case, case)
+                theirs = stack.enter_context(
+                    Load("client_rocketmq_python.py", name, *arguments, pythonpath=str(directory))
+                )
+                measured = alternate(ours.side, theirs.side, seconds=seconds, pairs=pairs, warm_up_s=0.5)
+                summarize(case, measured, results)
         if with_java and not ours_only and not missing_tools():
             results[f"Java {LATEST}"] = java(namesrv, "bench", body_bytes)
     return results
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--broker", choices=("ours", "apache"), default="ours")
-    parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=1.5)
+    parser.add_argument("--pairs", type=int, default=6)
     parser.add_argument("--body", type=int, default=128)
-    parser.add_argument("--ours-only", action="store_true", help="neither the PyPI package nor Java")
-    parser.add_argument("--no-java", action="store_true", help="no Java client (a minute less)")
+    parser.add_argument("--case", choices=CASES, action="append", dest="cases")
+    parser.add_argument("--ours-only", action="store_true", help="without the PyPI package")
+    parser.add_argument(
+        "--java", action="store_true", help="Apache's benchmark programs, too (a minute more)"
+    )
     arguments = parser.parse_args()
     results = run(
         arguments.seconds,
         arguments.ours_only,
         broker=arguments.broker,
-        rounds=arguments.rounds,
+        pairs=arguments.pairs,
         body_bytes=arguments.body,
-        with_java=not arguments.no_java,
+        cases=arguments.cases or CASES,
+        with_java=arguments.java,
     )
     print(json.dumps(results, indent=2))
 

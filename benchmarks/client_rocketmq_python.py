@@ -1,96 +1,96 @@
-"""The PyPI package ``rocketmq`` 0.4.4, a binding to the C++ client, under the same load (see ``benchmarks.client``).
+"""The PyPI package ``rocketmq`` 0.4.4, a binding to the C++ client, under one load of ``benchmarks.client``.
 
-    python client_rocketmq_python.py NAME_SERVER TOPIC BODY_BYTES BATCH SECONDS
+    python client_rocketmq_python.py CASE NAME_SERVER TOPIC BODY_BYTES BATCH COUNTER_FILE
 
-Prints one JSON object. It starts new groups at the end; the caller sets the offsets of ``bench-pypi-readers`` to 0.
+Runs until it is killed and keeps the number of messages done in the file, as eight bytes, big-endian. It starts new
+groups at the end; the caller sets the offsets of ``bench-pypi-readers`` to 0.
 """
 
 from __future__ import annotations
 
-import json
+import importlib
+import mmap
+import struct
 import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
-IN_FLIGHT = 100
+IN_FLIGHT: Final = 100
+BATCHES_IN_FLIGHT: Final = 4
+THREADS: Final = {
+    "sync": 1,
+    "sync_8_threads": 8,
+    "batches": BATCHES_IN_FLIGHT,
+    "batches_threads": BATCHES_IN_FLIGHT,
+}
+_NUMBER: Final = struct.Struct(">q")
+
+parts: list[list[int]] = []
+"""Messages done, one number for each thread that counts."""
 
 
-def figures(count: int, started: float, cpu: float) -> dict[str, float]:
-    count = max(1, count)
-    return {
-        "messages_per_s": round(count / (time.perf_counter() - started)),
-        "cpu_us_per_message": round((time.process_time() - cpu) * 1e6 / count, 2),
-    }
+def publish(path: str) -> None:
+    with open(path, "r+b") as file:
+        shared = mmap.mmap(file.fileno(), _NUMBER.size)
+    while True:
+        time.sleep(0.01)
+        _NUMBER.pack_into(shared, 0, sum(part[0] for part in parts))
 
 
-def in_threads(thread_count: int, seconds: float, send: Callable[[], int]) -> dict[str, float]:
-    counts: list[int] = []
-    started, cpu = time.perf_counter(), time.process_time()
-
+def in_threads(count: int, send: Callable[[], int]) -> None:
     def run() -> None:
-        count = 0
-        while time.perf_counter() < started + seconds:
-            count += send()
-        counts.append(count)
+        part = [0]
+        parts.append(part)
+        while True:
+            part[0] += send()
 
-    threads = [threading.Thread(target=run) for _ in range(thread_count)]
+    threads = [threading.Thread(target=run) for _ in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return figures(sum(counts), started, cpu)
 
 
-def with_callbacks(
-    client: Any, producer: Any, new_message: Callable[[], Any], seconds: float
-) -> dict[str, float]:
+def with_callbacks(producer: Any, new_message: Callable[[], Any]) -> None:
     """100 on the way; a callback makes room for the next."""
     room = threading.Semaphore(IN_FLIGHT)
-    stored = [0]
+    part = [0]
+    parts.append(part)
 
     def succeeded(result: Any) -> None:
-        stored[0] += 1
+        part[0] += 1
         room.release()
 
-    started, cpu = time.perf_counter(), time.process_time()
-    while time.perf_counter() < started + seconds:
+    while True:
         room.acquire()
         producer.send_async(new_message(), succeeded, lambda error: room.release())
-    for _ in range(IN_FLIGHT):
-        room.acquire(timeout=10)
-    return figures(stored[0], started, cpu)
 
 
-def consumes(client: Any, name_server: str, topic: str, seconds: float) -> dict[str, float]:
-    seen = [0]
+def consume(client: Any, name_server: str, topic: str) -> None:
+    part = [0]
+    parts.append(part)
 
     def count(message: Any) -> None:
-        seen[0] += 1
+        part[0] += 1
 
     consumer = client.PushConsumer("bench-pypi-readers")
     consumer.set_namesrv_addr(name_server)
     consumer.subscribe(topic, count)
     consumer.start()
-    deadline = time.perf_counter() + 30
-    while not seen[0] and time.perf_counter() < deadline:
-        time.sleep(0.01)  # its first rebalance takes its time; that is not counted
-    before, started, cpu = seen[0], time.perf_counter(), time.process_time()
-    time.sleep(seconds)
-    result = figures(seen[0] - before, started, cpu)
-    consumer.shutdown()
-    return result
+    threading.Event().wait()
 
 
 def main() -> None:
     # Not a dependency: the benchmark is told where it is installed.
-    import importlib
-
     client: Any = importlib.import_module("rocketmq.client")
-    name_server, topic = sys.argv[1:3]
-    body, batch, seconds = b"x" * int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5])
-    producer = client.Producer("bench-pypi")
+    case, name_server, topic = sys.argv[1:4]
+    body, batch = b"x" * int(sys.argv[4]), int(sys.argv[5])
+    threading.Thread(target=publish, args=(sys.argv[6],), daemon=True).start()
+    if case.startswith("push"):
+        consume(client, name_server, topic)
+    producer = client.Producer("bench-pypi", timeout=30_000)  # it may be stopped for some seconds
     producer.set_namesrv_addr(name_server)
     producer.start()
 
@@ -107,17 +107,10 @@ def main() -> None:
         producer.send_batch([new_message() for _ in range(batch)])
         return batch
 
-    for _ in range(200):
-        single()
-    results = {
-        "sync": in_threads(1, seconds, single),
-        "sync_8_threads": in_threads(8, seconds, single),
-        "async_100": with_callbacks(client, producer, new_message, seconds),
-        f"batch_{batch}": in_threads(4, seconds, several),
-    }
-    producer.shutdown()
-    results["push"] = consumes(client, name_server, topic, seconds)
-    print(json.dumps(results))
+    if case == "async_100":
+        with_callbacks(producer, new_message)
+    else:
+        in_threads(THREADS[case], several if case.startswith("batches") else single)
 
 
 if __name__ == "__main__":
