@@ -41,7 +41,7 @@ lint: setup  ## ruff: rules and format
 
 types: setup  ## mypy, strict
 	@$(BIN)/mypy
-	@$(BIN)/mypy tests benchmarks
+	@$(BIN)/mypy tests benchmarks integrations
 
 unit: setup  ## every test; what fails runs once more, since JVMs and sockets beside us have their moments
 	@$(BIN)/pytest || { [ $$? -eq 1 ] && echo "--- once more: only what failed above ---" \

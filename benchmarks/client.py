@@ -10,7 +10,7 @@ sync              one thread, one send after the other
 sync_8_threads    eight threads that share one producer
 sync_await        one task with ``await`` (of the PyPI package again one thread)
 async_100         100 sends in flight
-batches           batches of 16, four in flight (of the PyPI package four threads: it has no asynchronous batches; more
+batches           batches of 16, four in flight (of the PyPI package four threads: its batches are synchronous; more
                   than 16 it would compress as a whole, which no broker understands)
 batches_threads   the same with four threads on both sides
 push              messages that reached a handler; ours is a coroutine function
@@ -40,12 +40,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from benchmarks.windows import Pair, Side, Window, alternate
 from tests.apache.artifacts import missing_tools
 from tests.apache.harness import LATEST, ApacheBroker, ApacheNamesrv, Benchmark, create_topic
 from tests.apache.ours import orbit_cluster
 from tests.apache.process import ChildProcess
 
-from benchmarks.windows import Pair, Side, Window, alternate
 from orbitmq.client import Message, Producer, PullConsumer
 
 PYPI: Final = "rocketmq==0.4.4"

@@ -82,7 +82,7 @@ LAYOUT_FILE: Final = "src/orbitmq/kernel/plain/layout.py"
 OTHER_LAYOUTS: Final[Mapping[str, str]] = {
     "src/orbitmq/broker/delivery/timer_files.py": "the timer wheel and its log, files of their own",
     "src/orbitmq/broker/replication/stream.py": "what frames the log on its way to a slave",
-    "src/orbitmq/client/produce/blocking.py": "a time span as the operating system's sockets take it",
+    "src/orbitmq/client/produce/sockets.py": "a time span as the operating system's sockets take it",
     "src/orbitmq/filter/program.py": "SQL programs, which are never stored or sent",
     "src/orbitmq/kernel/plain/sql.py": "the same programs, read",
     "src/orbitmq/proxy/http2/frames.py": "frames of HTTP/2 and gRPC",

@@ -1,8 +1,12 @@
 """Many handlers at once (Apache: ``ConsumeMessageConcurrentlyService``).
 
 Chunks wait in one line; up to ``workers`` tasks take them. A coroutine handler that waits for nothing costs no
-switch: the worker goes on with the next chunk and lets the loop breathe every few of them. A plain function runs on a
-thread; quick ones are handed over several at a time, because each hand-over costs more than such a function.
+switch: the worker goes on with the next chunk and lets the loop breathe every few of them.
+
+A plain function runs on a thread. Handing a call over costs tens of microseconds, and threads that only compute take
+turns anyway; so quick functions are handed over in groups, to few threads at once, and slow ones run side by side on
+all workers. How long a call takes is measured on the threads. A group that takes longer than it should is cut: what
+its thread has not begun goes back to the line, for other workers.
 """
 
 from __future__ import annotations
@@ -26,9 +30,15 @@ __all__ = ["ConcurrentService"]
 logger = logging.getLogger(__name__)
 
 _BREATHE_EVERY: Final = 64
-_GROUP_MAX: Final = 32
+_GROUP_MAX: Final = 256
 _GROUP_S: Final = 0.005
 """Plain functions are handed to a thread in groups expected to take this long together."""
+_CUT_S: Final = 0.02
+"""A group that takes longer is cut."""
+_QUICK_S: Final = 30e-6
+"""No function that waits for anything outside the process takes less than this."""
+_QUICK_THREADS: Final = 2
+"""So that the next group is there when one ends; more would wait for the interpreter lock."""
 
 Chunk = tuple[ProcessQueue, Handler, list[ReceivedMessage]]
 Finish = Callable[[ProcessQueue, list[ReceivedMessage]], None]
@@ -67,6 +77,7 @@ class ConcurrentService:
         self._finished: list[tuple[ProcessQueue, list[ReceivedMessage]]] = []
         self._settle_planned = False
         self._call_s = _GROUP_S  # expected time of one plain call; starts pessimistic
+        self._groups = 0
 
     @property
     def running(self) -> int:
@@ -88,7 +99,7 @@ class ConcurrentService:
         self._wake()
 
     def _wake(self) -> None:
-        if not self._ready:
+        if not self._ready or self._threads_suffice:
             return
         while self._idle:
             waiting = self._idle.popleft()
@@ -99,12 +110,22 @@ class ConcurrentService:
             self._started += 1
             self._tasks.start(self._work(), f"worker-{self._started}")
 
+    @property
+    def _threads_suffice(self) -> bool:
+        """Whether what is next in the line is better done by the threads that are busy."""
+        return (
+            self._groups >= _QUICK_THREADS
+            and self._call_s < _QUICK_S
+            and bool(self._ready)
+            and not self._ready[0][1].is_async
+        )
+
     async def _work(self) -> None:
         HANDLING.set(self)
         loop = asyncio.get_running_loop()
         ready = self._ready
         while not self._stopping:
-            if not ready:
+            if not ready or self._threads_suffice:
                 waiting: asyncio.Future[None] = loop.create_future()
                 self._idle.append(waiting)
                 await waiting
@@ -172,36 +193,65 @@ class ConcurrentService:
     async def _run_on_thread(
         self, held: ProcessQueue, handler: Handler, messages: list[ReceivedMessage]
     ) -> None:
-        group: list[Chunk] = [(held, handler, messages)]
-        ready = self._ready
-        if self._wrap is None:
-            # No more than a fair share, so that slow functions still run side by side.
-            share = len(ready) // self._workers
-            count = min(_GROUP_MAX - 1, share, int(_GROUP_S / self._call_s))
-            while count > 0 and ready and ready[0][1] is handler:
-                chunk = ready.popleft()
-                if not chunk[0].ending:
-                    group.append(chunk)
-                    count -= 1
-        now_ms = self._clock.now_ms()
-        for chunk in group:
-            chunk[0].last_consume_ms = now_ms
-            for message in chunk[2]:
-                message.consume_started_ms = now_ms
-        started = self._clock.monotonic()
-        if self._wrap is None:
-            outcomes = await self._calls.in_thread(_run_group, group)
-        else:
+        if self._wrap is not None:
+            self._begin_chunk(held, messages, self._clock.now_ms())
             call = partial(self._calls.in_thread, handler.run_blocking, messages)
-            outcomes = [await self._wrap(messages, call)]
-        took_s = (self._clock.monotonic() - started) / len(group)
-        self._call_s = max(1e-6, self._call_s * 0.8 + took_s * 0.2)
-        for (queue, _, chunk_messages), outcome in zip(group, outcomes, strict=True):
-            if outcome is SUCCESS:
-                self._finished.append((queue, chunk_messages))
-            else:
-                await self._finish_other(queue, chunk_messages, outcome)
+            outcome = await self._wrap(messages, call)
+            await self._end_chunk(held, messages, outcome)
+            self._settle()
+            return
+        group = self._gather((held, handler, messages))
+        cut = asyncio.get_running_loop().call_later(_CUT_S, self._cut, group)
+        self._groups += 1
+        try:
+            await self._calls.in_thread(group.run)
+        finally:
+            self._groups -= 1
+            cut.cancel()
+        self._call_s = max(1e-6, (self._call_s + group.took_s / max(1, len(group.done))) / 2)
+        for (queue, _, chunk_messages), outcome in group.done:
+            await self._end_chunk(queue, chunk_messages, outcome)
         self._settle()
+
+    def _gather(self, first: Chunk) -> _Group:
+        """As many chunks as one hand-over to a thread is good for."""
+        ready, handler = self._ready, first[1]
+        chunks = [first]
+        count = min(_GROUP_MAX, int(_GROUP_S / self._call_s)) - 1
+        if self._call_s >= _QUICK_S:
+            count = min(count, len(ready) // self._workers)  # a fair share: slow functions run side by side
+        while count > 0 and ready and ready[0][1] is handler:
+            chunk = ready.popleft()
+            if not chunk[0].ending:
+                chunks.append(chunk)
+                count -= 1
+        now_ms = self._clock.now_ms()
+        for queue, _, messages in chunks:
+            self._begin_chunk(queue, messages, now_ms)
+        return _Group(chunks, self._clock)
+
+    def _cut(self, group: _Group) -> None:
+        """A call takes unexpectedly long: the others of its group must not wait for it."""
+        rest = group.take_back()
+        self._call_s = max(self._call_s, _GROUP_S)
+        if rest and not self._stopping:
+            for _, _, messages in rest:
+                for message in messages:
+                    message.consume_started_ms = 0
+            self._ready.extendleft(reversed(rest))
+        self._wake()
+
+    @staticmethod
+    def _begin_chunk(held: ProcessQueue, messages: list[ReceivedMessage], now_ms: int) -> None:
+        held.last_consume_ms = now_ms
+        for message in messages:
+            message.consume_started_ms = now_ms
+
+    async def _end_chunk(self, held: ProcessQueue, messages: list[ReceivedMessage], outcome: Outcome) -> None:
+        if outcome is SUCCESS:
+            self._finished.append((held, messages))
+        else:
+            await self._finish_other(held, messages, outcome)
 
     def begin_stop(self) -> None:
         """Start no more handlers."""
@@ -223,5 +273,35 @@ class ConcurrentService:
             logger.warning("handlers still run after the stop running=%d", self._running)
 
 
-def _run_group(group: list[Chunk]) -> list[Outcome]:
-    return [handler.run_blocking(messages) for _, handler, messages in group]
+class _Group:
+    """Chunks for one thread. ``take_back`` is for the loop's thread; both take from one deque, which is safe."""
+
+    __slots__ = ("_clock", "_waiting", "done", "took_s")
+
+    def __init__(self, chunks: list[Chunk], clock: Clock) -> None:
+        self._waiting = deque(chunks)
+        self._clock = clock
+        self.done: list[tuple[Chunk, Outcome]] = []
+        self.took_s = 0.0
+
+    def run(self) -> None:
+        """Call the handlers."""
+        started = self._clock.monotonic()
+        take, note = self._waiting.popleft, self.done.append
+        while True:
+            try:
+                chunk = take()
+            except IndexError:
+                break
+            note((chunk, chunk[1].run_blocking(chunk[2])))
+        self.took_s = self._clock.monotonic() - started
+
+    def take_back(self) -> list[Chunk]:
+        """What the thread has not begun."""
+        rest: list[Chunk] = []
+        while self._waiting:
+            try:
+                rest.append(self._waiting.popleft())
+            except IndexError:  # the thread was faster
+                break
+        return rest

@@ -24,10 +24,11 @@ from orbitmq.client import (
     sync,
 )
 from orbitmq.client.produce.blocking import IDLE_S, BlockingConnection, Patience
+from orbitmq.client.produce.shared_connection import SharedConnection
 from orbitmq.errors import ConnectionLostError, MessageIllegal, RequestTimeoutError
 from orbitmq.runtime.clock import SYSTEM_CLOCK
 from orbitmq.testing import RunningBroker, run_broker
-from orbitmq.wire.frame import FrameDecoder, encode_response
+from orbitmq.wire.frame import Frame, FrameDecoder, encode_response
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +175,7 @@ def test_nobody_listening_is_a_lost_connection() -> None:
 
 
 @pytest.mark.slow
-def test_threads_send_side_by_side_and_keep_no_more_connections_than_they_are(broker: RunningBroker) -> None:
+def test_threads_send_side_by_side_and_share_a_connection(broker: RunningBroker) -> None:
     with sync.Producer("threads", broker.name_server) as producer:
         first = producer.send(Message("threads", "first"))  # over the loop: the route is not known yet
         assert not producer._sends._idle
@@ -183,17 +184,133 @@ def test_threads_send_side_by_side_and_keep_no_more_connections_than_they_are(br
         assert len({(r.queue, r.queue_offset) for r in [first, *results]}) == 401
         assert len({r.message_id for r in results}) == 400
         [idle] = producer._sends._idle.values()
-        assert 1 <= len(idle) <= 8
+        [shared] = producer._sends._shared.values()
+        assert len(idle) <= 8
         for connection in idle:
             connection.used_at -= 2 * IDLE_S
+        shared.used_at -= 2 * IDLE_S
         producer._sends.close_idle()
         assert not idle
+        assert not producer._sends._shared
+        assert not shared.is_usable(0.0)
+        producer._sends._patience = Patience()  # as some time later
         batch = producer.send_batch(Message("threads", f"b{n}") for n in range(5))
         assert [r.status for r in batch] == [SendStatus.OK] * 5
         [kept] = idle
     assert not kept.is_alive()
     with pytest.raises(ClientClosedError):
         producer.send(Message("threads", "late"))
+
+
+def shared_peer(end: socket.socket, hold: int = 1) -> None:
+    """Answers requests with their bodies, the last first, ``hold`` of them at a time."""
+    decoder = FrameDecoder()
+    held: list[Frame] = []
+    while data := end.recv(65_536):
+        held += decoder.feed(data)
+        if len(held) >= hold:
+            answers = [encode_response(0, request.opaque, body=request.body) for request in reversed(held)]
+            held.clear()
+            end.sendall(b"".join(answers))
+
+
+def call_shared(connection: SharedConnection, body: bytes, timeout_s: float = 10.0) -> bytes:
+    return connection.call(310, b"", body, timeout_s, SYSTEM_CLOCK.monotonic()).body
+
+
+def test_shared_connection_gives_each_thread_its_own_answer() -> None:
+    with peer(lambda end: shared_peer(end, hold=8)) as address:
+        connection = SharedConnection(address, 3.0, SYSTEM_CLOCK)
+        with ThreadPoolExecutor(8) as pool:
+            for _ in range(50):  # nobody is answered before all eight have asked
+                bodies = [b"%d" % number for number in range(8)]
+                assert list(pool.map(lambda body: call_shared(connection, body), bodies)) == bodies
+        assert connection.waiting == 0
+        connection.close()
+
+
+@pytest.mark.slow
+def test_reader_that_gives_up_leaves_the_reading_to_another() -> None:
+    with peer(lambda end: shared_peer(end, hold=3)) as address:
+        connection = SharedConnection(address, 3.0, SYSTEM_CLOCK)
+        with ThreadPoolExecutor(2) as pool:
+            early = pool.submit(call_shared, connection, b"early", 0.15)
+            while connection.waiting == 0:  # it is the reader
+                threading.Event().wait(0.001)
+            second = pool.submit(call_shared, connection, b"second")
+            with pytest.raises(RequestTimeoutError):
+                early.result()
+            assert connection.waiting == 1
+            assert call_shared(connection, b"third") == b"third"
+            assert second.result() == b"second"
+        connection.close()
+
+
+@pytest.mark.parametrize(("sent", "text"), [(b"", "closed"), (b"GET / HTTP/1.1\r\n\r\n", "rubbish")])
+def test_bad_peer_of_a_shared_connection_ends_every_call_with_the_reason(sent: bytes, text: str) -> None:
+    def serve(end: socket.socket) -> None:
+        decoder = FrameDecoder()
+        seen = 0
+        while seen < 4:
+            seen += len(decoder.feed(end.recv(65_536)))
+        end.sendall(sent)
+
+    with peer(serve) as address:
+        connection = SharedConnection(address, 3.0, SYSTEM_CLOCK)
+        with ThreadPoolExecutor(4) as pool:
+            for failed in [pool.submit(call_shared, connection, b"x") for _ in range(4)]:
+                with pytest.raises(ConnectionLostError, match=text):
+                    failed.result()
+        assert not connection.is_usable(0.0)
+        with pytest.raises(ConnectionLostError):
+            call_shared(connection, b"late")
+
+
+def test_thread_that_is_interrupted_ends_the_shared_connection_for_all() -> None:
+    class Interrupted(BaseException): ...
+
+    class Stepping:
+        """A clock that raises in the thread that is told to, as a signal handler would."""
+
+        thread = 0
+
+        def now_ms(self) -> int:
+            return SYSTEM_CLOCK.now_ms()
+
+        def monotonic(self) -> float:
+            if threading.get_ident() == self.thread:
+                raise Interrupted
+            return SYSTEM_CLOCK.monotonic()
+
+    clock = Stepping()
+    with peer(lambda end: shared_peer(end, hold=99)) as address:
+        connection = SharedConnection(address, 3.0, clock)
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(call_shared, connection, b"other")
+            while connection.waiting == 0:
+                threading.Event().wait(0.001)
+            clock.thread = threading.get_ident()
+            with pytest.raises(Interrupted):
+                connection.call(310, b"", b"x", 5.0, SYSTEM_CLOCK.monotonic())
+            with pytest.raises(ConnectionLostError, match="interrupted"):
+                other.result()
+
+
+@pytest.mark.slow
+def test_shared_connection_that_died_while_idle_is_replaced(broker: RunningBroker) -> None:
+    with sync.Producer("dead-shared", broker.name_server) as producer:
+        producer.send(Message("dead-shared", "first"))
+        queue = producer.queues("dead-shared")[0]
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda n: producer.send(Message("dead-shared", f"m{n}")), range(100)))
+            [shared] = producer._sends._shared.values()
+            shared._socket.shutdown(socket.SHUT_RDWR)
+            shared.used_at -= 60.0
+            # A fixed queue has one attempt: it would fail if the dead connection were used.
+            results = list(
+                pool.map(lambda n: producer.send(Message("dead-shared", "x"), queue=queue), range(8))
+            )
+        assert {result.queue for result in results} == {queue}
 
 
 @pytest.mark.slow
