@@ -32,6 +32,9 @@ pub const RECORD_BYTES_MIN: usize = FIXED_BYTES + 3;
 pub const BLANK_BYTES: usize = 8;
 pub const BATCH_ENTRY_BYTES: usize = 20;
 pub const UNIT_BYTES: usize = 20;
+/// An index key on its way into the index: hash, log offset, store time; and an entry of an index file.
+pub const KEY_BYTES: usize = 20;
+pub const INDEX_ENTRY_BYTES: usize = 20;
 
 /// The shortest binary header of a frame, and the longest header of either form.
 pub const BINARY_MIN: usize = 21;

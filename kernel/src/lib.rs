@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 
 mod frames;
 mod hashes;
+mod index;
 mod java_numbers;
 mod layout;
 mod properties;
@@ -18,13 +19,14 @@ mod sql;
 
 /// Raised by one whenever a function is added, or its signature or results change: `orbitmq.kernel.chosen` refuses any
 /// other number, and a module that lacks one of the functions.
-const API: u32 = 6;
+const API: u32 = 7;
 
 #[pymodule]
 fn orbitmq_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("API", API)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     hashes::register(module)?;
+    index::register(module)?;
     records::register(module)?;
     frames::register(module)?;
     pulls::register(module)?;

@@ -38,8 +38,7 @@ struct Writer<'a> {
     store_ms: i64,
     store_host: &'a [u8],
     with_keys: u8,
-    hashes: Vec<i64>,
-    key_offsets: Vec<i64>,
+    keys: Vec<u8>,
 }
 
 fn host_bit(host: &[u8], bit: i32) -> PyResult<i32> {
@@ -167,17 +166,14 @@ impl Writer<'_> {
         }
         self.log_offset = log_offset.checked_add(i64::from(size));
         let names = find_names(message.properties);
-        let (hashes, offsets) = (&mut self.hashes, &mut self.key_offsets);
+        let (keys, store_ms) = (&mut self.keys, self.store_ms);
         key_hashes(
             topic,
             message.properties,
             &names,
             message.sys_flag,
             self.with_keys,
-            |hash| {
-                hashes.push(hash);
-                offsets.push(log_offset);
-            },
+            |hash| push_key(keys, hash, log_offset, store_ms),
         );
         Ok((log_offset, size, tag_code(message.properties, &names)))
     }
@@ -190,7 +186,7 @@ fn key_hashes(
     names: &Names,
     sys_flag: i32,
     with_keys: u8,
-    mut add: impl FnMut(i64),
+    mut add: impl FnMut(i32),
 ) {
     if with_keys == 0 || sys_flag & ROLLED_BACK == ROLLED_BACK {
         return;
@@ -206,13 +202,7 @@ fn key_hashes(
     }
     let prefix = extend(java_hash(topic), b"#");
     // The absolute value, and 0 where that overflows in Java.
-    let stored = |hash: i32| {
-        if hash == i32::MIN {
-            0
-        } else {
-            i64::from(hash.abs())
-        }
-    };
+    let stored = |hash: i32| hash.checked_abs().unwrap_or(0);
     if let Some(key) = unique {
         add(stored(continued(prefix, key)));
     }
@@ -245,6 +235,12 @@ fn push_unit(units: &mut Vec<u8>, log_offset: i64, size: i32, code: i64) {
     units.extend_from_slice(&log_offset.to_be_bytes());
     units.extend_from_slice(&size.to_be_bytes());
     units.extend_from_slice(&code.to_be_bytes());
+}
+
+fn push_key(keys: &mut Vec<u8>, hash: i32, log_offset: i64, store_ms: i64) {
+    keys.extend_from_slice(&hash.to_be_bytes());
+    keys.extend_from_slice(&log_offset.to_be_bytes());
+    keys.extend_from_slice(&store_ms.to_be_bytes());
 }
 
 /// The fields of a message tuple; the borrowed parts live as long as the tuple.
@@ -347,8 +343,7 @@ type Encoded<'py> = (
     Vec<i64>,
     Vec<i64>,
     Bound<'py, PyList>,
-    Vec<i64>,
-    Vec<i64>,
+    Bound<'py, PyBytes>,
 );
 
 fn encoded<'py>(
@@ -364,8 +359,7 @@ fn encoded<'py>(
         log_offsets,
         queue_offsets,
         units,
-        writer.hashes,
-        writer.key_offsets,
+        PyBytes::new(py, &writer.keys),
     ))
 }
 
@@ -394,8 +388,7 @@ fn encode_records<'py>(
         store_ms: long(store_ms)?,
         store_host: store_host_of(store_host)?,
         with_keys,
-        hashes: Vec::with_capacity(2 * count),
-        key_offsets: Vec::with_capacity(2 * count),
+        keys: Vec::with_capacity(2 * count * KEY_BYTES),
     };
     let (mut log_offsets, mut queue_offsets) =
         (Vec::with_capacity(count), Vec::with_capacity(count));
@@ -436,8 +429,7 @@ fn encode_record<'py>(
         store_ms: long(store_ms)?,
         store_host: store_host_of(store_host)?,
         with_keys: 0,
-        hashes: Vec::new(),
-        key_offsets: Vec::new(),
+        keys: Vec::new(),
     };
     writer.write(
         fields.topic()?.as_bytes(),
@@ -470,8 +462,7 @@ fn encode_entries<'py>(
         store_ms: long(store_ms)?,
         store_host: store_host_of(store_host)?,
         with_keys,
-        hashes: Vec::new(),
-        key_offsets: Vec::new(),
+        keys: Vec::new(),
     };
     let in_queue = shared.sys_flag & PREPARED == 0;
     let (mut log_offsets, mut queue_offsets, mut units) = (Vec::new(), Vec::new(), Vec::new());
@@ -605,7 +596,16 @@ fn record_at(
         &data[topic_start..topic_end],
         &data[properties_start..record_end],
     );
-    if is_torn(data, topic, properties, record_end, end) || has_hole(properties) {
+    let text = if properties.is_empty() {
+        topic
+    } else {
+        properties
+    };
+    let sector_at = record_end as i64 + log_base.unwrap_or(0) % HOLE_BYTES as i64;
+    if text.last() == Some(&0) && is_torn(data, record_end, end, sector_at) {
+        return None;
+    }
+    if has_hole(properties) {
         return None;
     }
     Some(Found {
@@ -624,16 +624,12 @@ fn record_at(
     })
 }
 
-fn is_torn(data: &[u8], topic: &[u8], properties: &[u8], record_end: usize, end: usize) -> bool {
-    let text = if properties.is_empty() {
-        topic
-    } else {
-        properties
-    };
-    if text.last() != Some(&0) || record_end == end {
+/// Whether a record whose text ends with a zero was not written whole; `sector_at` is where it ends on the disk.
+fn is_torn(data: &[u8], record_end: usize, end: usize, sector_at: i64) -> bool {
+    if record_end == end {
         return false;
     }
-    if record_end % HOLE_BYTES == 0 || record_end + BLANK_BYTES > end {
+    if sector_at % HOLE_BYTES as i64 == 0 || record_end + BLANK_BYTES > end {
         return true;
     }
     !matches!(
@@ -655,15 +651,21 @@ fn walk(
     end: i64,
     check_crc: bool,
     log_base: Option<i64>,
+    count_max: usize,
 ) -> (Vec<Found>, i64) {
     let mut found = Vec::new();
     let (mut position, end) = match bounds(data, start, end) {
         None => return (found, start),
         Some(range) => range,
     };
-    while let Some(record) = record_at(data, position, end, check_crc, log_base) {
-        position += record.size;
-        found.push(record);
+    while found.len() < count_max {
+        match record_at(data, position, end, check_crc, log_base) {
+            None => break,
+            Some(record) => {
+                position += record.size;
+                found.push(record);
+            }
+        }
     }
     (found, position as i64)
 }
@@ -682,9 +684,9 @@ fn walk_long(
     log_base: Option<i64>,
 ) -> (Vec<Found>, i64) {
     if is_long(data, start, end) {
-        py.allow_threads(|| walk(data, start, end, check_crc, log_base))
+        py.allow_threads(|| walk(data, start, end, check_crc, log_base, usize::MAX))
     } else {
-        walk(data, start, end, check_crc, log_base)
+        walk(data, start, end, check_crc, log_base, usize::MAX)
     }
 }
 
@@ -745,9 +747,7 @@ struct Pieces {
     count: usize,
     newest_ms: i64,
     position: i64,
-    hashes: Vec<i64>,
-    offsets: Vec<i64>,
-    times: Vec<i64>,
+    keys: Vec<u8>,
 }
 
 /// None when the messages of a queue do not follow each other in number.
@@ -763,18 +763,14 @@ fn dispatch(data: &[u8], found: &[Found], with_keys: u8) -> Option<Pieces> {
         let properties = &data[record.properties.0..record.properties.1];
         out.newest_ms = out.newest_ms.max(record.store_ms);
         let names = find_names(properties);
-        let (hashes, offsets, times) = (&mut out.hashes, &mut out.offsets, &mut out.times);
+        let keys = &mut out.keys;
         key_hashes(
             topic,
             properties,
             &names,
             record.sys_flag,
             with_keys,
-            |hash| {
-                hashes.push(hash);
-                offsets.push(record.log_offset);
-                times.push(record.store_ms);
-            },
+            |hash| push_key(keys, hash, record.log_offset, record.store_ms),
         );
         if record.sys_flag & PREPARED != 0 {
             continue;
@@ -805,15 +801,10 @@ fn dispatch(data: &[u8], found: &[Found], with_keys: u8) -> Option<Pieces> {
     Some(out)
 }
 
-type Dispatched<'py> = (
-    Bound<'py, PyList>,
-    usize,
-    i64,
-    i64,
-    (Vec<i64>, Vec<i64>, Vec<i64>),
-);
+type Dispatched<'py> = (Bound<'py, PyList>, usize, i64, i64, Bound<'py, PyBytes>);
 
 #[pyfunction]
+#[allow(clippy::too_many_arguments)] // the signature of the plain twin
 fn dispatch_records<'py>(
     py: Python<'py>,
     data: &Bound<'py, PyBytes>,
@@ -822,10 +813,11 @@ fn dispatch_records<'py>(
     check_crc: bool,
     log_base: i64,
     with_keys: u8,
+    count_max: usize,
 ) -> PyResult<Option<Dispatched<'py>>> {
     let bytes = data.as_bytes();
     let both = || {
-        let (found, position) = walk(bytes, start, end, check_crc, Some(log_base));
+        let (found, position) = walk(bytes, start, end, check_crc, Some(log_base), count_max);
         dispatch(bytes, &found, with_keys).map(|pieces| Pieces { position, ..pieces })
     };
     let pieces = if is_long(bytes, start, end) {
@@ -852,16 +844,17 @@ fn dispatch_records<'py>(
         pieces.count,
         pieces.newest_ms,
         pieces.position,
-        (pieces.hashes, pieces.offsets, pieces.times),
+        PyBytes::new(py, &pieces.keys),
     )))
 }
 
 #[pyfunction]
-fn hash_keys(
-    records: &Bound<'_, PySequence>,
+fn hash_keys<'py>(
+    py: Python<'py>,
+    records: &Bound<'py, PySequence>,
     with_keys: u8,
-) -> PyResult<(Vec<i64>, Vec<i64>, Vec<i64>)> {
-    let (mut hashes, mut offsets, mut times) = (Vec::new(), Vec::new(), Vec::new());
+) -> PyResult<Bound<'py, PyBytes>> {
+    let mut keys = Vec::new();
     for at in 0..records.len()? {
         let item = records.get_item(at)?;
         let (topic, properties, sys_flag, log_offset, store_ms) =
@@ -881,14 +874,10 @@ fn hash_keys(
             &names,
             (sys_flag & 0xFF) as i32,
             with_keys,
-            |hash| {
-                hashes.push(hash);
-                offsets.push(log_offset);
-                times.push(store_ms);
-            },
+            |hash| push_key(&mut keys, hash, log_offset, store_ms),
         );
     }
-    Ok((hashes, offsets, times))
+    Ok(PyBytes::new(py, &keys))
 }
 
 #[pyfunction]

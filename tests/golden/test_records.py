@@ -205,14 +205,14 @@ def test_kernel_dispatches_the_units_and_keys_of_apache(store: str, kernel: Kern
     units: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
     keys: list[tuple[int, int]] = []
     for base, content in log_segments(store):
-        dispatched = kernel.dispatch_records(content, 0, len(content), True, base, KEYS_AND_TAG)
+        dispatched = kernel.dispatch_records(content, 0, len(content), True, base, KEYS_AND_TAG, len(content))
         assert dispatched is not None
-        groups, _, _, _, (hashes, offsets, _) = dispatched
+        groups, _, _, _, found = dispatched
         for topic, queue_id, first, raw in groups:
             queue = units.setdefault((topic.decode(), queue_id), [])
             assert first == len(queue)
             queue += iter_unpack(">qiq", raw)
-        keys += zip(offsets, hashes, strict=True)
+        keys += [(offset, hashed) for hashed, offset, _ in iter_unpack(">iqq", found)]
     known = messages(store)
     expected = units_of(known)
     assert {queue: found for queue, found in units.items() if queue in expected} == expected
@@ -228,12 +228,12 @@ def test_kernel_encodes_records_units_and_keys_of_apache(store: str, kernel: Ker
     for data, _ in stored_records(store):
         (values,) = kernel.record_values(data, True)
         message, (queue_offset, log_offset, store_ms, store_host, *_) = values[:10], values[10:]
-        records, log_offsets, queue_offsets, (unit,), hashes, key_offsets = kernel.encode_records(
+        records, log_offsets, queue_offsets, (unit,), found = kernel.encode_records(
             [message], [0], [queue_offset], log_offset, store_ms, store_host, KEYS_AND_TAG
         )
         assert (records, log_offsets, queue_offsets) == (data, [log_offset], [queue_offset])
         assert kernel.encode_record(message, queue_offset, log_offset, store_ms, store_host) == data
         if log_offset in by_offset:
             assert list(iter_unpack(">qiq", unit)) == [by_offset[log_offset]]
-        keys += zip(key_offsets, hashes, strict=True)
+        keys += [(offset, hashed) for hashed, offset, _ in iter_unpack(">iqq", found)]
     assert sorted(keys) == index_of(known)

@@ -91,12 +91,8 @@ OTHER_LAYOUTS: Final[Mapping[str, str]] = {
     "src/orbitmq/store/index/index_file.py": "index files",
     "src/orbitmq/store/queues/queue_ext.py": "the extension files of queues",
     "src/orbitmq/store/upkeep/checkpoint.py": "the checkpoint file",
-    "src/orbitmq/store/upkeep/recovery.py": "see LAYOUT_COPIES",
     "src/orbitmq/wire/bodies/offsets.py": "a request body of its own",
     "src/orbitmq/wire/bodies/registration.py": "a request body of its own",
-}
-LAYOUT_COPIES: Final[Mapping[str, str]] = {
-    "src/orbitmq/store/upkeep/recovery.py": "its walk unpacks HEAD itself; goes when it walks with the kernel",
 }
 
 
@@ -260,21 +256,15 @@ def check_layouts(sources: Iterable[Source]) -> Iterator[str]:
         if source.path.startswith("src/orbitmq/")
     }
     ours = {text for _, text in found.get(LAYOUT_FILE, []) if len(text) > 2}
-    copying = set()
     for path, formats in found.items():
         for line, text in formats if path != LAYOUT_FILE else []:
             if path not in OTHER_LAYOUTS:
                 yield f"layout: {path}:{line}: formats of records, units and frames stand in {LAYOUT_FILE}"
             elif text in ours:
-                copying.add(path)
-                if path not in LAYOUT_COPIES:
-                    yield f"layout: {path}:{line}: {text!r} stands in {LAYOUT_FILE}: import it"
+                yield f"layout: {path}:{line}: {text!r} stands in {LAYOUT_FILE}: import it"
     for path in OTHER_LAYOUTS:
         if not found.get(path):
             yield f"stale-exception: OTHER_LAYOUTS names {path} without need"
-    for path in LAYOUT_COPIES:
-        if path not in copying:
-            yield f"stale-exception: LAYOUT_COPIES names {path} without need"
 
 
 _TASK_CALLS: Final = frozenset({"create_task", "ensure_future"})

@@ -133,18 +133,7 @@ def test_layouts_stand_in_one_file(
 ) -> None:
     other = "src/orbitmq/other.py"
     monkeypatch.setattr(rules, "OTHER_LAYOUTS", {other: "reason"})
-    monkeypatch.setattr(rules, "LAYOUT_COPIES", {})
     texts = {rules.LAYOUT_FILE: 'UNIT = Struct(">qiq")\nINT = Struct(">i")\n', other: 'S = Struct(">h")\n'}
     findings = list(rules.check_layouts(Source.parse(*each) for each in {**texts, path: text}.items()))
     assert len(findings) == (1 if expected else 0), findings
     assert all(finding.startswith(expected) for finding in findings)
-
-
-def test_copy_of_a_layout_needs_a_reason_while_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    path = "src/orbitmq/other.py"
-    monkeypatch.setattr(rules, "OTHER_LAYOUTS", {path: "reason"})
-    monkeypatch.setattr(rules, "LAYOUT_COPIES", {path: "reason"})
-    layout = Source.parse(rules.LAYOUT_FILE, 'UNIT = Struct(">qiq")\n')
-    assert not list(rules.check_layouts([layout, Source.parse(path, 'U = Struct(">qiq")\n')]))
-    (finding,) = rules.check_layouts([layout, Source.parse(path, 'U = Struct(">h")\n')])
-    assert finding.startswith("stale-exception: LAYOUT_COPIES names ")

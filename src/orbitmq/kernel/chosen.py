@@ -26,6 +26,7 @@ __all__ = [
     "find_property",
     "hash_keys",
     "java_hash_bytes",
+    "link_keys",
     "pull_answer",
     "pull_fields",
     "read_send",
@@ -38,7 +39,7 @@ __all__ = [
     "walk_records",
 ]
 
-API: Final = 6
+API: Final = 7
 """Of the functions below, their signatures and their results; ``kernel/src/lib.rs`` has the same number."""
 _OURS: Final = frozenset({"API", "NAME"})
 """What every compiled kernel has, and what only this module has; the other names in ``__all__`` are functions."""
@@ -93,6 +94,7 @@ if TYPE_CHECKING or _fast is None:
         stored_properties,
     )
     from orbitmq.kernel.plain.hashes import body_crc, java_hash_bytes
+    from orbitmq.kernel.plain.index import link_keys
     from orbitmq.kernel.plain.pulls import answer_fields, pull_answer, pull_fields, record_values
     from orbitmq.kernel.plain.records import (
         dispatch_records,
@@ -110,6 +112,7 @@ else:
     answer_fields = _fast.answer_fields
     body_crc = _fast.body_crc
     java_hash_bytes = _fast.java_hash_bytes
+    link_keys = _fast.link_keys
     pull_answer = _fast.pull_answer
     pull_fields = _fast.pull_fields
     record_values = _fast.record_values

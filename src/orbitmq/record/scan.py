@@ -1,8 +1,8 @@
 """Walks the records of a log segment (Apache: ``CommitLog.checkMessageAndReturnSize``).
 
-Used by recovery, by tools and by Spark readers, over millions of records: the loop allocates one tuple, the topic
-and the properties per record and nothing else. Apache answers "-1" to everything that is not a record; here the
-four ways a walk can end are told apart, because what follows differs (``ScanEnd``).
+Used by recovery, by tools and by Spark readers; ``kernel.walk_records`` decides what a whole record is. Apache
+answers "-1" to everything that is not one; here the four ways a walk can end are told apart, because what follows
+differs (``ScanEnd``).
 """
 
 from __future__ import annotations
@@ -11,35 +11,34 @@ from collections.abc import Iterator
 from enum import Enum
 from mmap import mmap
 from typing import Final, NamedTuple
-from zlib import crc32
 
+from orbitmq.errors import RecordError
+from orbitmq.kernel import walk_records
+from orbitmq.record.codec import decode_record
 from orbitmq.record.layout import (
-    BLANK,
     BLANK_BYTES,
     BORN_V6,
-    CRC_MASK,
-    FIXED_V4,
-    HEAD,
+    FIXED,
     HOLE_BYTES,
-    HOST_V6_MORE_BYTES,
     INT,
-    LONG,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
+    PROPERTIES_BYTES_MAX,
     RECORD_BYTES_MIN,
     SIZE_AND_MAGIC,
-    STORE_TIME_AT,
     STORE_V6,
+    SYS_FLAG_AT,
 )
 
 __all__ = ["EndKind", "Scan", "ScanEnd", "ScannedRecord", "is_zero", "scan"]
 
-_FIXED_BYTES: Final = FIXED_V4.size
-_HOSTS_V6: Final = BORN_V6 | STORE_V6
-_STORE_TIME_V6_AT: Final = STORE_TIME_AT + HOST_V6_MORE_BYTES
+FIRST_BYTES: Final = 4096
+PIECE_BYTES: Final = 1 << 20
+"""Records are read in pieces that grow from the first to the second: many callers need one record only."""
+MORE_THAN_BODY_BYTES: Final = PROPERTIES_BYTES_MAX + 1024
+"""What a record may have beside its body."""
 _ZEROES: Final = bytes(64 * 1024)
-_HOLE: Final = bytes(HOLE_BYTES)
 
 
 class EndKind(Enum):
@@ -104,70 +103,42 @@ class Scan:
         self.end: ScanEnd | None = None
 
     def __iter__(self) -> Iterator[ScannedRecord]:
-        buffer, limit, log_base = self._buffer, self._limit, self._log_base
-        check_crc = self._check_crc
-        unpack, make = HEAD.unpack_from, tuple.__new__
-        # bytes and mmap hand out bytes when sliced, at half the price of bytes(view[...]).
-        sliced = buffer if isinstance(buffer, bytes | mmap) else None
-        position = self._start
-        last_start = limit - RECORD_BYTES_MIN
-        # Slices of a memoryview cost no copy, which counts for the CRC of large bodies.
-        with memoryview(buffer) as view:
-            while position <= last_start:
-                # fmt: off
-                (size, magic, body_crc, queue_id, queue_offset, log_offset, sys_flag, stored_ms,
-                 body_size) = unpack(view, position)
-                # fmt: on
-                body_position = position + _FIXED_BYTES
-                if sys_flag & _HOSTS_V6:
-                    # Store time and body size move.
-                    if size < RECORD_BYTES_MIN + HOST_V6_MORE_BYTES or position + size > limit:
-                        break
-                    if sys_flag & BORN_V6:
-                        body_position += HOST_V6_MORE_BYTES
-                        (stored_ms,) = LONG.unpack_from(view, position + _STORE_TIME_V6_AT)
-                    if sys_flag & STORE_V6:
-                        body_position += HOST_V6_MORE_BYTES
-                    if body_position > limit:
-                        break
-                    (body_size,) = INT.unpack_from(view, body_position - 4)
-                end = position + size
-                body_end = body_position + body_size
-                if body_size < 0 or body_end + 3 > end or end > limit:
+        limit, log_base = self._limit, self._log_base
+        position, room = self._start, FIRST_BYTES
+        with memoryview(self._buffer) as view:
+            while True:
+                # From the start of a sector on: a record that ends with one needs a closer look.
+                low, high = position - position % HOLE_BYTES, min(position + room, limit)
+                base = None if log_base is None else log_base + low
+                piece = bytes(view[low:high])
+                walked, _ = walk_records(piece, position - low, len(piece), self._check_crc, base)
+                if walked and high < limit and walked[-1][0] + walked[-1][1] == len(piece):
+                    walked.pop()  # what follows may show that it was not written whole
+                for record in walked:
+                    yield ScannedRecord(low + record[0], *record[1:9], low + record[9], *record[10:])
+                if walked:
+                    position = low + walked[-1][0] + walked[-1][1]
+                    room = min(2 * room, PIECE_BYTES)
+                    continue
+                needed = _record_bytes(view, position, limit)
+                if high == limit or position + needed + BLANK_BYTES <= high:
                     break
-                if magic == MAGIC_V1:
-                    topic_start = body_end + 1
-                    topic_end = topic_start + view[body_end]
-                elif magic == MAGIC_V2:
-                    topic_start = body_end + 2
-                    topic_end = topic_start + (view[body_end] << 8 | view[body_end + 1])
-                else:
-                    break
-                properties_start = topic_end + 2
-                if (
-                    properties_start > end
-                    or (view[topic_end] << 8 | view[topic_end + 1]) != end - properties_start
-                    or (log_base is not None and log_offset != log_base + position)
-                    or (check_crc and crc32(view[body_position:body_end]) & CRC_MASK != body_crc)
-                ):
-                    break
-                if sliced is not None:
-                    topic, properties = sliced[topic_start:topic_end], sliced[properties_start:end]
-                else:
-                    topic, properties = bytes(view[topic_start:topic_end]), bytes(view[properties_start:end])
-                # No checksum covers topic and properties: see _torn.
-                if not view[end - 1] and _torn(view, topic, properties, end, limit):
-                    break
-                if len(properties) >= HOLE_BYTES and _HOLE in properties:
-                    break
-                # fmt: off
-                yield make(ScannedRecord, (
-                    position, size, magic, body_crc, queue_id, queue_offset, log_offset, sys_flag, stored_ms,
-                    body_position, body_size, topic, properties,
-                ))
-                # fmt: on
-                position = end
+                room = needed + BLANK_BYTES
             self.end = _diagnose(view, position, limit, log_base)
+
+
+def _record_bytes(view: memoryview, position: int, limit: int) -> int:
+    """How many bytes the record takes that may begin here; 0 when none does."""
+    if limit - position < RECORD_BYTES_MIN:
+        return 0
+    size, magic = SIZE_AND_MAGIC.unpack_from(view, position)
+    (sys_flag,) = INT.unpack_from(view, position + SYS_FLAG_AT)
+    layout = FIXED[sys_flag & (BORN_V6 | STORE_V6)]
+    if magic not in (MAGIC_V1, MAGIC_V2) or limit - position < max(size, layout.size):
+        return 0
+    # Of a size that is rot the rest of the segment would be copied: the body must explain it.
+    (body_size,) = INT.unpack_from(view, position + layout.size - INT.size)
+    return int(size) if 0 <= size - body_size <= MORE_THAN_BODY_BYTES else 0
 
 
 def scan(
@@ -197,25 +168,6 @@ def is_zero(buffer: bytes | bytearray | memoryview | mmap, start: int, end: int)
     return True
 
 
-def _torn(view: memoryview, topic: bytes, properties: bytes, end: int, limit: int) -> bool:
-    """Whether a record that ends with a zero byte was not written whole.
-
-    The checksum covers the body alone, so a power cut behind the body leaves a record that adds up, with zeroes
-    where the rest should be. We never store text that ends with a zero (``codec.py``), but Apache does if a
-    client sends it. So such a record passes if another follows at once, unless it ends where a sector does: then
-    the zeroes may be a lost sector. A record without properties ends with their size, which is zero by right.
-    """
-    if not properties and not topic.endswith(b"\0"):
-        return False
-    if end == limit or end % HOLE_BYTES == 0:
-        return end != limit
-    return end + BLANK_BYTES > limit or BLANK.unpack_from(view, end)[1] not in (
-        MAGIC_V1,
-        MAGIC_V2,
-        MAGIC_BLANK,
-    )
-
-
 def _diagnose(view: memoryview, position: int, limit: int, log_base: int | None) -> ScanEnd:
     """Name the reason why no record starts here. Runs once per walk, so it may be slow."""
     room = limit - position
@@ -235,9 +187,6 @@ def _diagnose(view: memoryview, position: int, limit: int, log_base: int | None)
 
 
 def _fault(view: memoryview, position: int, limit: int, log_base: int | None) -> str:
-    from orbitmq.errors import RecordError
-    from orbitmq.record.codec import decode_record
-
     try:
         record = decode_record(view[position:limit])
     except RecordError as error:

@@ -96,11 +96,11 @@ class FrameDecoder:
         if self.error is not None:
             return []
         if self._buffer:
-            self._buffer += data
             # A large frame comes in hundreds of chunks: do not look at it again until it can be whole.
-            if len(self._buffer) < self._needed:
+            if len(self._buffer) + len(data) < self._needed:
+                self._buffer += data
                 return []
-            data = bytes(self._buffer)
+            data = b"".join((self._buffer, data))
             self._buffer.clear()
         frames, end, self._needed, error = split_frames(data, self._frame_bytes_max)
         if error:

@@ -10,6 +10,8 @@ from orbitmq.kernel.plain.layout import BATCH_ENTRY, FIXED_FIELDS, FIXED_V4, UNI
 
 RUST = Path(__file__).parents[3] / "kernel" / "src" / "layout.rs"
 OTHER_NAMES = {
+    "KEY_BYTES": layout.INDEX_KEY.size,
+    "INDEX_ENTRY_BYTES": layout.INDEX_ENTRY.size,
     "FIXED_BYTES": FIXED_V4.size,
     "BATCH_ENTRY_BYTES": BATCH_ENTRY.size,
     "UNIT_BYTES": UNIT.size,

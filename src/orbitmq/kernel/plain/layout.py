@@ -23,7 +23,6 @@ __all__ = [
     "BINARY_MIN",
     "BLANK",
     "BLANK_BYTES",
-    "BODY_SIZE_MAX",
     "BORN_HOST_AT",
     "BORN_V6",
     "BYTE_AT_END_OF_NAME",
@@ -38,7 +37,6 @@ __all__ = [
     "FLAG_AND_STORE_TIME",
     "FRAME_LENGTH",
     "FRAME_PREFIX",
-    "HEAD",
     "HEADER_LENGTH_MASK",
     "HOLE_BYTES",
     "HOST_V4",
@@ -47,6 +45,8 @@ __all__ = [
     "HOST_V6_BYTES",
     "HOST_V6_MORE_BYTES",
     "IDENTITY",
+    "INDEX_ENTRY",
+    "INDEX_KEY",
     "INT",
     "LENGTH_16",
     "LONG",
@@ -117,9 +117,6 @@ FIXED: Final = {
 """By the host bits of the system flag."""
 assert [layout.size for layout in FIXED.values()] == [88, 100, 100, 112], "persisted: every record on disk"
 
-HEAD: Final = Struct(">iIIi4xqqi16xq20xi")
-"""What a walk needs of the fixed part, both hosts IPv4: size, magic, CRC, queue id, queue offset, log offset, system
-flag, store time, body size."""
 IDENTITY: Final = Struct(">iI20xq")
 """Size, magic and own log offset."""
 SIZE_AND_MAGIC: Final = Struct(">iI")
@@ -134,7 +131,6 @@ FLAG_AND_STORE_TIME: Final = Struct(">i16xq")
 INT: Final = Struct(">i")
 LONG: Final = Struct(">q")
 """One field by itself."""
-assert HEAD.size == FIXED_V4.size
 assert SYS_FLAG_AT + FLAG_AND_STORE_TIME.size == STORE_TIME_AT + LONG.size
 
 BLANK: Final = SIZE_AND_MAGIC
@@ -152,7 +148,6 @@ TOPIC_BYTES_MAX_V1: Final = 127
 TOPIC_BYTES_MAX: Final = 255
 """%RETRY% and %DLQ% topics may be this long; they need V2 beyond 127."""
 PROPERTIES_BYTES_MAX: Final = 32767
-BODY_SIZE_MAX: Final = 0x7FFFFFFF - 65536
 
 HOLE_BYTES: Final = 512
 """A disk sector. That many zeroes in a row inside the properties are a lost write: they are never stored."""
@@ -169,6 +164,14 @@ assert BATCH_ENTRY.size == 20, "every client sends it"
 UNIT: Final = Struct(">qiq")
 """One consume queue unit: log offset, record size, tag code (or due time, or extension address)."""
 assert UNIT.size == 20, "persisted: every consume queue on disk depends on it"
+
+# Index.
+INDEX_KEY: Final = Struct(">iqq")
+"""A key on its way into the index: hash (not negative), log offset, store time."""
+INDEX_ENTRY: Final = Struct(">iqii")
+"""An entry of an index file: key hash, log offset, seconds since the begin time, number of the previous entry in its
+slot."""
+assert INDEX_KEY.size == INDEX_ENTRY.size == 20, "persisted: every index file on disk depends on it"
 
 # Frames.
 FRAME_LENGTH: Final = Struct(">i")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from struct import error as struct_error
 from typing import Final, NamedTuple, TypeAlias
@@ -17,6 +18,7 @@ from orbitmq.kernel.plain.layout import (
     HOLE_BYTES,
     HOST_V4_BYTES,
     HOST_V6_BYTES,
+    INDEX_KEY,
     INT,
     LENGTH_16,
     LONG,
@@ -69,19 +71,17 @@ class Message(NamedTuple):
     prepared_offset: int = 0
 
 
-Encoded: TypeAlias = tuple[bytes, list[int], list[int], list[bytes], list[int], list[int]]
-"""The records, one after another; log offset and queue offset of each message; the queue units by slot; hashes of
-index keys, and the log offset each of them belongs to."""
+Encoded: TypeAlias = tuple[bytes, list[int], list[int], list[bytes], bytes]
+"""The records, one after another; log offset and queue offset of each message; the queue units by slot; the index
+keys (``INDEX_KEY``)."""
 
 Walked: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int, bytes, bytes]
 """One whole record: position, size, magic, body CRC, queue id, queue offset, log offset, sys flag, store time, body
 position, body size, topic, properties. Positions are in the walked data."""
 
-Dispatched: TypeAlias = tuple[
-    list[tuple[bytes, int, int, bytes]], int, int, int, tuple[list[int], list[int], list[int]]
-]
+Dispatched: TypeAlias = tuple[list[tuple[bytes, int, int, bytes]], int, int, int, bytes]
 """Per queue: topic, queue id, queue offset of its first message, units. Then how many records, the newest store time,
-the position after the last record; hashes, log offsets and store times of the index keys."""
+the position after the last record; the index keys (``INDEX_KEY``)."""
 
 
 def encode_records(
@@ -122,8 +122,7 @@ def _encode_all(
     log_offsets: list[int] = []
     queue_offsets: list[int] = []
     units: list[list[bytes]] = [[] for _ in next_offsets]
-    hashes: list[int] = []
-    key_offsets: list[int] = []
+    keys: list[bytes] = []
     for message, slot in zip(messages, slots, strict=True):
         topic, _, _, properties, _, _, _, sys_flag, _, _ = message
         if not 0 <= slot < len(next_offsets):
@@ -138,16 +137,14 @@ def _encode_all(
             units[slot].append(UNIT.pack(log_offset, len(record), tag_code(properties)))
             next_offsets[slot] += 1
         for hashed in _key_hashes(topic.encode(), properties, sys_flag, with_keys):
-            hashes.append(hashed)
-            key_offsets.append(log_offset)
+            keys.append(INDEX_KEY.pack(hashed, log_offset, store_ms))
         log_offset += len(record)
     return (
         b"".join(records),
         log_offsets,
         queue_offsets,
         [b"".join(each) for each in units],
-        hashes,
-        key_offsets,
+        b"".join(keys),
     )
 
 
@@ -309,19 +306,16 @@ def _key_hashes(topic: bytes, properties: bytes, sys_flag: int, with_keys: int) 
     return [0 if hashed == -0x80000000 else abs(hashed) for hashed in hashes]
 
 
-def hash_keys(
-    records: Sequence[tuple[str, bytes, int, int, int]], with_keys: int
-) -> tuple[list[int], list[int], list[int]]:
-    """Hashes, log offsets and store times of the index keys of stored records.
+def hash_keys(records: Sequence[tuple[str, bytes, int, int, int]], with_keys: int) -> bytes:
+    """The index keys of stored records (``INDEX_KEY``).
 
     A record is given as topic, properties, system flag, log offset and store time.
     """
-    keys = [
-        (hashed, log_offset, store_ms)
+    return b"".join(
+        INDEX_KEY.pack(hashed, log_offset, store_ms)
         for topic, properties, sys_flag, log_offset, store_ms in records
         for hashed in _key_hashes(topic.encode("utf-8", "replace"), properties, sys_flag, with_keys)
-    ]
-    return [key[0] for key in keys], [key[1] for key in keys], [key[2] for key in keys]
+    )
 
 
 def walk_records(
@@ -332,9 +326,18 @@ def walk_records(
     A record must lie in ``data[start:end]`` to its last byte, and with ``log_base`` (the log offset of position 0)
     say the log offset it lies at. With ``check_crc`` its body must have the checksum it says.
     """
+    return _walk(data, start, end, check_crc, log_base, sys.maxsize)
+
+
+def _walk(
+    data: bytes, start: int, end: int, check_crc: bool, log_base: int | None, count_max: int
+) -> tuple[list[Walked], int]:
     walked: list[Walked] = []
     position = start
-    while (record := _record_at(data, position, min(end, len(data)), check_crc, log_base)) is not None:
+    while len(walked) < count_max:
+        record = _record_at(data, position, min(end, len(data)), check_crc, log_base)
+        if record is None:
+            break
         walked.append(record)
         position += record[1]
     return walked, position
@@ -367,7 +370,10 @@ def _record_at(data: bytes, position: int, end: int, check_crc: bool, log_base: 
     if check_crc and body_crc(data[body_start:body_end]) != crc:
         return None
     topic, properties = data[topic_start:topic_end], data[properties_start:record_end]
-    if _is_torn(data, topic, properties, record_end, end) or bytes(HOLE_BYTES) in properties:
+    is_open = (properties or topic).endswith(b"\0")
+    if is_open and _is_torn(data, record_end, end, (record_end + (log_base or 0)) % HOLE_BYTES == 0):
+        return None
+    if bytes(HOLE_BYTES) in properties:
         return None
     return (
         *(position, size, magic, crc, queue_id, queue_offset, log_offset, sys_flag, stored_ms),
@@ -375,33 +381,33 @@ def _record_at(data: bytes, position: int, end: int, check_crc: bool, log_base: 
     )
 
 
-def _is_torn(data: bytes, topic: bytes, properties: bytes, record_end: int, end: int) -> bool:
-    """Whether a record that adds up was not written whole.
+def _is_torn(data: bytes, record_end: int, end: int, at_sector_end: bool) -> bool:
+    """Whether a record that adds up, but whose text ends with a zero, was not written whole.
 
     The checksum covers the body alone, so a power cut after the body leaves zeroes where topic and properties should
     be. We never store text that ends with a zero, but Apache does if a client sends it. So such a record passes if
     another follows at once, unless it ends where a sector does: then the zeroes may be a lost sector.
     """
-    if not (properties or topic).endswith(b"\0"):
-        return False
     if record_end == end:
         return False
-    if record_end % HOLE_BYTES == 0 or record_end + BLANK_BYTES > end:
+    if at_sector_end or record_end + BLANK_BYTES > end:
         return True
     return BLANK.unpack_from(data, record_end)[1] not in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK)
 
 
 def dispatch_records(
-    data: bytes, start: int, end: int, check_crc: bool, log_base: int, with_keys: int
+    data: bytes, start: int, end: int, check_crc: bool, log_base: int, with_keys: int, count_max: int
 ) -> Dispatched | None:
-    """Queue units and index keys of the whole records from ``start`` on, in bulk.
+    """Queue units and index keys of the whole records from ``start`` on, of ``count_max`` at most, in bulk.
 
     None when it is not that simple: the messages of a queue do not follow each other in number. Then only a walk
     record by record can tell what happened.
     """
-    walked, position = walk_records(data, start, end, check_crc, log_base)
+    if count_max < 0:
+        raise OverflowError("a count is not negative")
+    walked, position = _walk(data, start, end, check_crc, log_base, count_max)
     queues: dict[tuple[bytes, int], tuple[int, list[bytes]]] = {}
-    keys: list[tuple[int, int, int]] = []
+    keys: list[bytes] = []
     newest_ms = 0
     for (
         _,
@@ -419,7 +425,7 @@ def dispatch_records(
     ) in walked:
         newest_ms = max(newest_ms, stored_ms)
         for hashed in _key_hashes(topic, properties, sys_flag, with_keys):
-            keys.append((hashed, log_offset, stored_ms))
+            keys.append(INDEX_KEY.pack(hashed, log_offset, stored_ms))
         if sys_flag & PREPARED:
             continue
         first, units = queues.setdefault((topic, queue_id), (queue_offset, []))
@@ -431,5 +437,5 @@ def dispatch_records(
         len(walked),
         newest_ms,
         position,
-        ([key[0] for key in keys], [key[1] for key in keys], [key[2] for key in keys]),
+        b"".join(keys),
     )

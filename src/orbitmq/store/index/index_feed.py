@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from orbitmq.record.scan import EndKind, scan
-from orbitmq.store.index.index_keys import Pending
+from orbitmq.store.index.index_keys import IndexedRecord
 from orbitmq.store.index.index_service import IndexService
 from orbitmq.store.log.commit_log import CommitLog
 
@@ -44,10 +44,10 @@ class IndexFeeder:
             index.resume()
             self._position = -1
 
-    def _read(self, log_offset: int, until: int) -> tuple[list[Pending], int]:
+    def _read(self, log_offset: int, until: int) -> tuple[list[IndexedRecord], int]:
         """Records up to ``until`` or the end of their segment, and where the next piece begins."""
         log = self._log
-        records: list[Pending] = []
+        records: list[IndexedRecord] = []
         segment_start = log_offset - log_offset % log.segment_bytes
         segment_end = segment_start + log.segment_bytes
         view = log.segments.view(segment_start)

@@ -22,61 +22,44 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Iterator
 from struct import Struct
 from sys import byteorder
 from threading import Lock
-from typing import Final, NamedTuple, Self, TypeAlias
+from typing import Final, NamedTuple, Self
 from zlib import crc32
 
 from orbitmq.errors import CorruptionError
+from orbitmq.kernel import link_keys
+from orbitmq.record.layout import INDEX_ENTRY, INDEX_KEY
 from orbitmq.runtime.filesystem import FileSystem
 
 __all__ = [
     "ENTRY",
     "HEADER",
-    "IndexColumns",
     "IndexEntry",
     "IndexFile",
     "IndexMark",
     "IndexProgress",
-    "IndexPut",
 ]
 
 logger = logging.getLogger(__name__)
 
 HEADER: Final = Struct(">qqqqii")
 SLOT: Final = Struct(">i")
-ENTRY: Final = Struct(">iqii")
+ENTRY: Final = INDEX_ENTRY
 MARK: Final = Struct(">iiqI")
 assert HEADER.size == 40, "persisted: every index file on disk depends on it"
 assert SLOT.size == 4, "persisted"
-assert ENTRY.size == MARK.size == 20, "persisted"
+assert MARK.size == ENTRY.size, "persisted"
 
 MARK_SEED: Final = crc32(b"orbitmq index mark")
-SECONDS_MAX: Final = 0x7FFFFFFF
 WALK_STEPS_MAX: Final = 1_000_000
 """A query gives up after this many entries of one slot (about 0.3 s): a popular tag fills one slot with millions."""
 SECTOR_BYTES: Final = 512
 """What a disk writes whole or not at all."""
 SCAN_BYTES: Final = 20 * 50_000
 """Entries are read this many bytes at a time when many are needed."""
-
-IndexPut: TypeAlias = tuple[int, int, int]
-"""Key hash (not negative), log offset, store time in ms."""
-
-
-class IndexColumns(NamedTuple):
-    """Entries to be, one list per field; as long as each other."""
-
-    hashes: list[int]
-    log_offsets: list[int]
-    times: list[int]
-
-    @classmethod
-    def of(cls, entries: Iterable[IndexPut]) -> Self:
-        return cls(*map(list, zip(*entries, strict=True))) if entries else cls([], [], [])
 
 
 class IndexEntry(NamedTuple):
@@ -187,58 +170,35 @@ class IndexFile:
         return self.count <= 1
 
     # Write.
-    def put(self, entries: Sequence[IndexPut], start: int = 0) -> int:
-        """Add ``entries[start:]`` as far as they fit; gives the index of the first one that did not.
+    def put(self, keys: bytes) -> int:
+        """Add keys (a row of ``INDEX_KEY``) as far as they fit; gives how many did.
 
         Raises ``OSError`` with the file unchanged.
         """
-        return self.put_columns(IndexColumns.of(entries), start)
-
-    def put_columns(self, columns: IndexColumns, start: int = 0) -> int:
-        """The same for entries that lie in columns."""
         slot_map = self._map
         if slot_map is None:
             slot_map = self._open_for_writing()
-        first = self.count
-        end = min(len(columns.hashes), start + self.entry_count_max - first)
-        if end <= start:
-            return start
-        # Hot: once per indexed key, so the bulk is done by C code over whole columns. Slots are written at once,
-        # before the entries are on the disk; when the disk refuses those, the slots are set back. Until the header
-        # counts an entry nobody follows a slot to it.
-        hashes, log_offsets, times = (column[start:end] for column in columns)
-        count = first + end - start
-        slots, slot_count = slot_map[HEADER.size : self.entries_at].cast("i"), self.slot_count
-        taken = [key_hash % slot_count for key_hash in hashes]
-        replaced: list[int] = []
-        add = replaced.append
-        # Numbers go from slot to entry and back as they lie in the file, their bytes swapped in bulk.
-        for slot, number in zip(taken, _swapped(range(first, count)), strict=True):
-            add(slots[slot])
-            slots[slot] = number
-        previous = list(_swapped(replaced))
-        if max(previous) >= first or min(previous) < 0:
-            # Two entries of one slot, or a slot that leads nowhere.
-            for at, number in enumerate(previous):
-                if not 0 < number < first + at:
-                    previous[at] = 0
-        values: list[int] = [0] * (4 * (end - start))
-        values[0::4], values[1::4], values[3::4] = hashes, log_offsets, previous
-        values[2::4] = self._seconds(times)
+        count = min(len(keys) // INDEX_KEY.size, self.entry_count_max - self.count)
+        if count <= 0:
+            return 0
+        # Slots are written at once, before the entries are on the disk; when the disk refuses those, the slots are
+        # set back. Until the header counts an entry nobody follows a slot to it.
+        keys = keys[: count * INDEX_KEY.size]
+        slots = slot_map[HEADER.size : self.entries_at]
+        entries, used_slots = link_keys(slots.cast("i"), keys, self.count, self.begin_ms)
         try:
-            self._write_at(_entries_struct(end - start).pack(*values), self.entries_at + first * ENTRY.size)
+            self._write_at(entries, self.entries_at + self.count * ENTRY.size)
         except OSError:
-            for slot, number in zip(reversed(taken), reversed(_swapped(previous)), strict=True):
-                slots[slot] = number
+            for key_hash, _, _, previous in reversed(list(ENTRY.iter_unpack(entries))):
+                SLOT.pack_into(slots, SLOT.size * (key_hash % self.slot_count), previous)
             raise
-        used_slots = self.used_slots + previous.count(0)
-        if first == 1:
-            self.begin_log_offset, self.begin_ms = log_offsets[0], times[0]
-        self.end_log_offset, self.end_ms = log_offsets[-1], times[-1]
-        self.count = count
-        self.used_slots = used_slots
+        if self.count == 1:
+            _, self.begin_log_offset, self.begin_ms = INDEX_KEY.unpack_from(keys)
+        _, self.end_log_offset, self.end_ms = INDEX_KEY.unpack_from(keys, len(keys) - INDEX_KEY.size)
+        self.count += count
+        self.used_slots += used_slots
         self._write_header()
-        return end
+        return count
 
     def cut(self, log_offset: int) -> int:
         """Drop entries at or beyond a log offset; gives how many there were."""
@@ -364,21 +324,6 @@ class IndexFile:
             self._fs.close(handle)
 
     # Inside.
-    def _seconds(self, times: list[int]) -> list[int]:
-        """The time fields of the next entries. They count from the first entry of the file; its own field counts from
-        the end of the file before, as Apache's does."""
-        begin_ms = self.begin_ms
-        leading: list[int] = []
-        if self.count == 1:
-            leading = [_seconds_between(begin_ms, times[0])]
-            begin_ms, times = times[0], times[1:]
-            if not times:
-                return leading
-        seconds = _seconds_between(begin_ms, times[0])
-        if seconds == _seconds_between(begin_ms, times[-1]):
-            return leading + [seconds] * len(times)
-        return leading + [_seconds_between(begin_ms, store_ms) for store_ms in times]
-
     def _raw_entries(self, number: int, end: int) -> Iterator[tuple[int, ...]]:
         while number < end:
             size = min(SCAN_BYTES, (end - number) * ENTRY.size)
@@ -496,26 +441,6 @@ class IndexFile:
     def _spans_sectors(self, number: int) -> bool:
         first = self.entries_at + number * ENTRY.size
         return first // SECTOR_BYTES != (first + ENTRY.size - 1) // SECTOR_BYTES
-
-
-def _seconds_between(begin_ms: int, store_ms: int) -> int:
-    return min(max((store_ms - begin_ms) // 1000, 0), SECONDS_MAX) if begin_ms > 0 else 0
-
-
-@lru_cache(maxsize=64)
-def _entries_struct(count: int) -> Struct:
-    return Struct(">" + "iqii" * count)
-
-
-@lru_cache(maxsize=64)
-def _swapping(count: int) -> tuple[Struct, Struct]:
-    return Struct(f"={count}i"), Struct(f">{count}i")
-
-
-def _swapped(numbers: Sequence[int]) -> tuple[int, ...]:
-    """Numbers of slots as they lie in the file, or back."""
-    native, stored = _swapping(len(numbers))
-    return stored.unpack(native.pack(*numbers))
 
 
 def _decode_slots(data: bytes | memoryview) -> array[int]:

@@ -9,10 +9,10 @@ from typing import Final, TypeAlias
 
 from orbitmq.record.properties import find_property
 
-__all__ = ["Pending", "index_keys"]
+__all__ = ["IndexedRecord", "index_keys"]
 
-Pending: TypeAlias = tuple[str, bytes, int, int, int]
-"""Topic, property text, system flag, log offset, store time in ms: one appended record."""
+IndexedRecord: TypeAlias = tuple[str, bytes, int, int, int]
+"""Topic, property text, system flag, log offset, store time in ms: one stored record."""
 
 ROLLBACK: Final = 0xC
 """Both transaction bits: a rolled back message gets no index entry."""

@@ -1,7 +1,7 @@
 """The key index of a store: all its files, and what waits to enter them (Apache: IndexService).
 
-Appends only note what they stored (``put_pending``); entries are built in batches, when enough wait, when the store's
-periodic work runs, and before a query. The log is the truth: whatever is missing here is fed again from
+Appends only note the keys of what they stored (``put_keys``); entries are built in batches, when enough wait, when
+the store's periodic work runs, and before a query. The log is the truth: whatever is missing here is fed again from
 ``rebuild_from`` on, and feeding a record twice changes nothing.
 
 Keys of a message, in this order: ``topic#UNIQ_KEY``, ``topic#key`` for every word of KEYS, ``topic#T#tag``.
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import posixpath
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -20,11 +19,12 @@ from typing import Final
 from orbitmq.errors import CorruptionError
 from orbitmq.kernel import KEYS, KEYS_AND_TAG, hash_keys
 from orbitmq.record.hashing import index_hash, java_hash
+from orbitmq.record.layout import INDEX_KEY
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.runtime.filesystem import FileSystem
 from orbitmq.store.config import StoreConfig
-from orbitmq.store.index.index_file import IndexColumns, IndexFile, IndexMark, IndexProgress, IndexPut
-from orbitmq.store.index.index_keys import Pending
+from orbitmq.store.index.index_file import IndexFile, IndexMark, IndexProgress
+from orbitmq.store.index.index_keys import IndexedRecord
 from orbitmq.store.types import IndexUpdate
 
 __all__ = ["BUILD_COUNT", "IndexService"]
@@ -32,7 +32,7 @@ __all__ = ["BUILD_COUNT", "IndexService"]
 logger = logging.getLogger(__name__)
 
 BUILD_COUNT: Final = 512
-"""Entries are built when this many messages wait."""
+"""Entries are built when this many keys wait."""
 NAME_DIGITS: Final = 17
 
 
@@ -56,10 +56,8 @@ class IndexService:
         self._files: list[IndexFile] = []
         self._unsynced: list[IndexFile] = []
         self._sync_failed: deque[IndexFile] = deque()
-        self.pending: list[Pending] = []
-        """Records that wait for their keys to be hashed."""
-        self._waiting = IndexColumns([], [], [])
-        """Entries that wait as well, of records before those in ``pending``."""
+        self._waiting = bytearray()
+        """Keys that wait to become entries, in the order of the log (``INDEX_KEY``)."""
         self.paused = False
         """The disk refused an entry: nothing is taken until ``resume``."""
         self.synced_ms = 0
@@ -121,62 +119,38 @@ class IndexService:
             file.remove()
         self._files.clear()
         self._unsynced.clear()
-        self.pending.clear()
-        self._waiting = IndexColumns([], [], [])
+        self._waiting.clear()
         self.synced_ms = 0
 
     # Write.
-    def put_pending(
-        self, topic: str, properties: bytes, sys_flag: int, log_offset: int, store_ms: int
-    ) -> None:
-        """Note an appended record; records come in log order. Never raises for a full disk."""
-        self.pending.append((topic, properties, sys_flag, log_offset, store_ms))
-        if len(self.pending) >= BUILD_COUNT:
-            self.build()
+    def put_record(self, record: IndexedRecord) -> None:
+        """Note the keys of one record; records come in log order. Never raises for a full disk."""
+        self.put_keys(hash_keys((record,), self.with_keys))
 
-    def put_keys(self, hashes: list[int], log_offsets: list[int], times: list[int]) -> None:
-        """Note keys of records, after those noted before in the log's order. Never raises for a full disk."""
-        if self.paused:
+    def put_keys(self, keys: bytes) -> None:
+        """Note keys of records (a row of ``INDEX_KEY``) after those noted before. Never raises for a full disk."""
+        if self.paused or not keys:
             return
-        if self.pending:
-            self._hash_pending()
-        waiting = self._waiting
-        waiting.hashes.extend(hashes)
-        waiting.log_offsets.extend(log_offsets)
-        waiting.times.extend(times)
-        if len(waiting.hashes) >= BUILD_COUNT:
+        self._waiting += keys if self._waiting else self._not_yet_there(keys)
+        if len(self._waiting) >= BUILD_COUNT * INDEX_KEY.size:
             self.build()
 
     def build(self) -> None:
         """Turn what waits into entries, visible to queries at once."""
-        if self.pending:
-            self._hash_pending()
-        waiting = self._waiting
-        if waiting.hashes:
-            self._waiting = IndexColumns([], [], [])
+        if self._waiting:
+            keys = bytes(self._waiting)
+            self._waiting.clear()
             if not self.paused:
-                self._store(waiting)
+                self._store(keys)
 
-    def _hash_pending(self) -> None:
-        batch = self.pending.copy()
-        self.pending.clear()
-        if not self.paused:
-            for column, more in zip(self._waiting, self._columns(batch), strict=True):
-                column.extend(more)
-
-    def catch_up(self, records: Sequence[Pending]) -> bool:
+    def catch_up(self, records: Sequence[IndexedRecord]) -> bool:
         """While paused: take records from the log again, in order; False when the disk still refuses."""
         assert self.paused, "appends feed an index that is not paused"
-        return not records or self._store(self._columns(records))
+        return self._store(self._not_yet_there(hash_keys(records, self.with_keys)))
 
-    def _columns(self, batch: Sequence[Pending]) -> IndexColumns:
-        if batch[0][3] <= self.rebuild_from and not self._waiting.hashes:
-            return IndexColumns.of(self._entries_not_yet_there(batch))
-        return IndexColumns(*hash_keys(batch, self.with_keys))
-
-    def _store(self, columns: IndexColumns) -> bool:
+    def _store(self, keys: bytes) -> bool:
         try:
-            self._put(columns)
+            self._put(keys)
         except OSError as error:
             if not self.paused:
                 logger.error("index paused error=%s rebuild_from=%d", error, self.rebuild_from)
@@ -187,16 +161,13 @@ class IndexService:
     def resume(self) -> None:
         """Take appended records again: everything before them has been fed by ``catch_up``, or comes now."""
         self.paused = False
-        self.pending.clear()
-        self._waiting = IndexColumns([], [], [])
+        self._waiting.clear()
 
     def truncate(self, log_offset: int) -> None:
         """Forget every record at or beyond a log offset, durably: other records may soon lie at those offsets, and
         after a power cut entries of the old ones must not come back. Raises ``OSError``."""
-        self.pending[:] = [item for item in self.pending if item[3] < log_offset]
-        kept = bisect_left(self._waiting.log_offsets, log_offset)
-        for column in self._waiting:
-            del column[kept:]
+        kept = [key for key in INDEX_KEY.iter_unpack(self._waiting) if key[1] < log_offset]
+        del self._waiting[len(kept) * INDEX_KEY.size :]
         self.build()
         removed = False
         while self._files:
@@ -304,13 +275,12 @@ class IndexService:
         if file.is_full:
             file.close()
 
-    def _put(self, columns: IndexColumns) -> None:
-        position = 0
-        while position < len(columns.hashes):
+    def _put(self, keys: bytes) -> None:
+        while keys:
             file = self._writable()
             if file not in self._unsynced:
                 self._unsynced.append(file)
-            position = file.put_columns(columns, position)
+            keys = keys[file.put(keys) * INDEX_KEY.size :]
 
     def _writable(self) -> IndexFile:
         last = self._files[-1] if self._files else None
@@ -326,19 +296,24 @@ class IndexService:
         self._files.append(file)
         return file
 
-    def _entries_not_yet_there(self, batch: Sequence[Pending]) -> Sequence[IndexPut]:
-        """The entries of a batch that starts inside what is indexed. Of the last record some keys may be missing,
-        where a file was full between two of them; keys always come in the same order, so a count is enough."""
+    def _not_yet_there(self, keys: bytes) -> bytes:
+        """Keys without those in the index already. Of the last record in it some keys may be missing, where a file
+        was full between two of them; keys always come in the same order, so a count is enough."""
         end = self.rebuild_from
+        if not keys or INDEX_KEY.unpack_from(keys)[1] > end:
+            return keys
+        if INDEX_KEY.unpack_from(keys, len(keys) - INDEX_KEY.size)[1] < end:
+            return b""
         there = 0
         for file in reversed(self._files):
             count = file.trailing_count(end)
             there += count
             if count < file.count - 1:
                 break
-        entries = list(zip(*hash_keys(batch, self.with_keys), strict=True))
+        entries = list(INDEX_KEY.iter_unpack(keys))
         last = [entry for entry in entries if entry[1] == end]
-        return last[there:] + [entry for entry in entries if entry[1] > end]
+        missing = last[there:] + [entry for entry in entries if entry[1] > end]
+        return b"".join(INDEX_KEY.pack(*entry) for entry in missing)
 
     def _sync(self, work: list[tuple[IndexFile, IndexProgress]]) -> None:
         # The names first: a mark must not vouch for a file that a power cut takes out of the directory.

@@ -26,8 +26,6 @@ from orbitmq.store.types import Appended, AppendedBatch, NewMessage
 
 __all__ = ["Appender"]
 
-_Keys = tuple[list[int], list[int]]
-
 
 class Appender:
     """Writes at the end of the log. ``refusal`` is set by the store when no write may happen."""
@@ -91,7 +89,7 @@ class Appender:
                 encoded = encode_records(messages, slots, next_offsets, log.end, *arguments)
         except (RecordError, TypeError) as error:
             raise self._illegal(messages, error) from error
-        records, log_offsets, queue_offsets, units, hashes, key_offsets = encoded
+        records, log_offsets, queue_offsets, units, keys = encoded
         self._write(records, store_ms)
         for queue, own_units in zip(numbers, units, strict=True):
             if queue.has_own_codes:
@@ -100,7 +98,7 @@ class Appender:
                 codes = [self._code(queue, properties, store_ms) for properties in own]
                 own_units = queue.recoded(own_units, codes)
             queue.extend(own_units)
-        self._finish(numbers, (hashes, key_offsets), store_ms)
+        self._finish(numbers, keys)
         ends = [*log_offsets[1:], log.end]
         return [
             Appended(start, end - start, queue_offset, store_ms)
@@ -127,10 +125,10 @@ class Appender:
                 encoded = encode_entries(template, queue.max_offset, log.end, *arguments)
         except RecordError:
             return self._append_split(template)  # which tells what is wrong
-        records, log_offsets, queue_offsets, units, hashes, key_offsets = encoded
+        records, log_offsets, queue_offsets, units, keys = encoded
         self._write(records, store_ms)
         queue.extend(units[0])
-        self._finish((queue,), (hashes, key_offsets), store_ms)
+        self._finish((queue,), keys)
         return AppendedBatch(log_offsets, log.end, queue_offsets[0], store_ms)
 
     def _append_split(self, template: NewMessage) -> AppendedBatch:
@@ -156,10 +154,10 @@ class Appender:
             raise
         self._log.last_store_ms = store_ms
 
-    def _finish(self, queues: Iterable[ConsumeQueue], keys: _Keys, store_ms: int) -> None:
+    def _finish(self, queues: Iterable[ConsumeQueue], keys: bytes) -> None:
         log = self._log
-        if self._index is not None and keys[0]:
-            self._index.put_keys(keys[0], keys[1], [store_ms] * len(keys[0]))
+        if self._index is not None:
+            self._index.put_keys(keys)
         if log.end > log.prepare_at:
             self._prepare_segment()
         for queue in queues:

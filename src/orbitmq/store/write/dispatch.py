@@ -16,7 +16,7 @@ from orbitmq.record.hashing import tags_code
 from orbitmq.record.properties import find_property
 from orbitmq.record.scan import ScannedRecord
 from orbitmq.store.errors import BadQueueName
-from orbitmq.store.index.index_service import BUILD_COUNT, IndexService
+from orbitmq.store.index.index_service import IndexService
 from orbitmq.store.layout import SCHEDULE_TOPIC
 from orbitmq.store.queues.consume_queue import ConsumeQueue
 from orbitmq.store.queues.extensions import Extensions
@@ -101,11 +101,9 @@ class Dispatcher:
         """Note a record for the key index."""
         index = self._index
         assert index is not None
-        index.pending.append(
+        index.put_record(
             (topic, record.properties, record.sys_flag, record.log_offset, record.store_timestamp_ms)
         )
-        if len(index.pending) >= BUILD_COUNT:
-            index.build()
 
     def settle(self, queue: ConsumeQueue, queue_offset: int, log_offset: int, *, strict: bool) -> str:
         """Make ``queue_offset`` the next number of a queue that expects another one, if that can be explained.

@@ -29,7 +29,7 @@ class Replayer:
         """
         parts = self._parts
         data = bytes(data)
-        found = dispatch_records(data, 0, len(data), False, log_offset, self._with_keys)
+        found = dispatch_records(data, 0, len(data), False, log_offset, self._with_keys, len(data))
         if found is None:
             return log_offset, []
         groups, _, newest_ms, position, keys = found
@@ -43,7 +43,7 @@ class Replayer:
         for queue, (_, _, _, units) in zip(queues, groups, strict=True):
             queue.extend(units)
             arrived[queue] = None
-        if parts.index is not None and keys[0]:
-            parts.index.put_keys(*keys)
+        if parts.index is not None:
+            parts.index.put_keys(keys)
         parts.log.last_store_ms = max(parts.log.last_store_ms, newest_ms)
         return log_offset + position, [queue for queue in queues if len(queue.tail) >= TAIL_BYTES_MAX]

@@ -8,7 +8,8 @@ import random
 import pytest
 
 from orbitmq.errors import CorruptionError
-from orbitmq.store.index.index_file import ENTRY, HEADER, IndexFile, IndexPut
+from orbitmq.record.layout import INDEX_KEY
+from orbitmq.store.index.index_file import ENTRY, HEADER, IndexFile
 from orbitmq.testing.faulty_fs import FaultyFileSystem
 
 PATH = "/store/index/20260101000000000"
@@ -31,12 +32,20 @@ def load(fs: FaultyFileSystem) -> IndexFile:
     return IndexFile.load(fs, PATH, SLOTS, ENTRIES)
 
 
-def puts(count: int, first: int = 0) -> list[IndexPut]:
+Key = tuple[int, int, int]
+"""Hash, log offset, store time."""
+
+
+def row(keys: list[Key]) -> bytes:
+    return b"".join(INDEX_KEY.pack(*key) for key in keys)
+
+
+def puts(count: int, first: int = 0) -> list[Key]:
     """Hashes 0..9 again and again, so that slots hold several hashes and hashes several entries."""
     return [(n % 10, 100 * n, START_MS + 700 * n) for n in range(first, first + count)]
 
 
-def find_by_list(entries: list[IndexPut], key_hash: int, begin_ms: int, end_ms: int) -> list[int]:
+def find_by_list(entries: list[Key], key_hash: int, begin_ms: int, end_ms: int) -> list[int]:
     """What ``find`` must give. Times are kept in whole seconds since the first one."""
     return [
         log_offset
@@ -64,7 +73,7 @@ def test_find_gives_newest_first_within_the_times(batch: int) -> None:
     entries = puts(49)
     file = new(disk())
     for start in range(0, 49, batch):
-        file.put(entries[start : start + batch])
+        file.put(row(entries[start : start + batch]))
     check_slots(file)
     for key_hash in range(12):
         for begin_ms, end_ms in [
@@ -82,13 +91,13 @@ def test_find_gives_newest_first_within_the_times(batch: int) -> None:
 def test_file_reads_the_same_when_loaded_again() -> None:
     fs = disk()
     file = new(fs)
-    file.put(puts(30))
+    file.put(row(puts(30)))
     file.close()
     again = load(fs)
     assert again.progress == file.progress
     assert (again.begin_ms, again.begin_log_offset, again.end_log_offset) == (START_MS, 0, 2900)
     assert again.find(3, 64, *FOREVER) == file.find(3, 64, *FOREVER) == [2300, 1300, 300]
-    assert again.put(puts(5, 30)) == 5
+    assert again.put(row(puts(5, 30))) == 5
     check_slots(again)
     again.close()
     assert fs.open_paths == []
@@ -98,23 +107,22 @@ def test_put_takes_what_fits_and_the_next_file_begins_where_it_ended() -> None:
     fs = disk()
     first = new(fs)
     entries = puts(60)
-    assert first.put(entries) == 49
+    assert first.put(row(entries)) == 49
     assert first.is_full
-    assert first.put(entries, 49) == 49
+    assert first.put(row(entries[49:])) == 0
     second = new(fs, first, PATH[:-1] + "1")
     assert (second.begin_ms, second.end_ms) == (first.end_ms, first.end_ms)
     assert (second.begin_log_offset, second.end_log_offset) == (4800, 4800)
     assert second.is_empty
-    assert second.put(entries, 49) == 60
+    assert second.put(row(entries[49:])) == 11
     assert (second.begin_ms, second.begin_log_offset) == (START_MS + 700 * 49, 4900)
     check_slots(second)
 
 
 def test_seconds_are_clamped_and_counted_from_the_begin_time() -> None:
     file = new(disk())
-    file.put(
-        [(1, 0, START_MS), (1, 1, START_MS + 1999), (1, 2, START_MS - 5000), (1, 3, START_MS + 2**31 * 1000)]
-    )
+    times = (START_MS, START_MS + 1999, START_MS - 5000, START_MS + 2**31 * 1000)
+    file.put(row([(1, number, store_ms) for number, store_ms in enumerate(times)]))
     assert [entry.seconds for _, entry in file.entries()] == [0, 1, 0, 2**31 - 1]
 
 
@@ -123,18 +131,18 @@ def test_full_disk_leaves_the_file_as_it_was(failing_write: int) -> None:
     fs = disk()
     file = new(fs)
     entries = puts(40)
-    file.put(entries[:20])
+    file.put(row(entries[:20]))
     before = fs.content(PATH)
     fs.fail_writes(after=failing_write)
     for start in range(20, 20 + failing_write):
-        file.put(entries[start : start + 1])
+        file.put(row(entries[start : start + 1]))
         before = fs.content(PATH)
     with pytest.raises(OSError) as caught:
-        file.put(entries[20 + failing_write :])
+        file.put(row(entries[20 + failing_write :]))
     assert caught.value.errno == errno.ENOSPC
     assert fs.content(PATH)[: file.entries_at] == before[: file.entries_at]
     fs.heal()
-    file.put(entries[20 + failing_write :])
+    file.put(row(entries[20 + failing_write :]))
     check_slots(file)
     fs.check_holes()
 
@@ -153,7 +161,7 @@ def test_create_on_a_full_disk_leaves_no_file() -> None:
 def test_cut_drops_entries_at_and_beyond_an_offset(cut_at: int) -> None:
     entries = puts(49)
     file = new(disk())
-    file.put(entries)
+    file.put(row(entries))
     left = [entry for entry in entries if entry[1] < cut_at]
     assert file.cut(cut_at) == len(entries) - len(left)
     check_slots(file)
@@ -168,11 +176,11 @@ def test_cut_drops_entries_at_and_beyond_an_offset(cut_at: int) -> None:
 def test_mark_is_found_only_where_a_sync_left_it() -> None:
     fs = disk()
     file = new(fs)
-    file.put(puts(10))
+    file.put(row(puts(10)))
     assert file.mark() is None
     file.sync(file.progress)
     assert file.mark() == file.progress.mark
-    file.put(puts(10, 10))
+    file.put(row(puts(10, 10)))
     assert file.mark() != file.progress.mark
     for position in range(file.entries_at, file.entries_at + ENTRY.size):
         fs.flip(PATH, position)
@@ -182,7 +190,7 @@ def test_mark_is_found_only_where_a_sync_left_it() -> None:
 
 def test_mark_taken_before_a_cut_is_not_written_after_it() -> None:
     file = new(disk())
-    file.put(puts(20))
+    file.put(row(puts(20)))
     progress = file.progress
     file.cut(500)
     file.sync(progress)
@@ -204,11 +212,11 @@ def test_restore_after_a_power_cut_gives_exactly_what_the_mark_vouches_for(seed:
     fs.sync_directory("/store/index")
     entries = [(chance.randrange(9000), 100 * n, START_MS + 700 * n) for n in range(900)]
     synced = chance.randrange(0, 400)
-    file.put(entries[:synced])
+    file.put(row(entries[:synced]))
     file.sync(file.progress)
     file.sync(file.progress)  # the second one puts the mark itself on the disk
     for start in range(synced, 900, 50):
-        file.put(entries[start : start + 50])
+        file.put(row(entries[start : start + 50]))
     left = fs.power_cut(lambda path, page: chance.random() < 0.5)
     again = IndexFile.load(left, PATH, 3000, 1000)
     mark = again.mark()
@@ -223,7 +231,7 @@ def test_restore_after_a_power_cut_gives_exactly_what_the_mark_vouches_for(seed:
     assert {slot: number for slot, number in enumerate(again.slots()) if number} == newest
     assert again.used_slots == len(newest)
     assert not again.read(again.entries_at + again.count * ENTRY.size, again.size_bytes).strip(b"\0")
-    again.put(entries[synced:])
+    again.put(row(entries[synced:]))
     assert again.find(entries[-1][0], 1, *FOREVER) == [89_900]
     left.check_holes()
 
@@ -257,7 +265,7 @@ def test_find_in_a_rotten_file_ends_and_never_raises(seed: int) -> None:
     chance = random.Random(seed)
     fs = disk()
     file = new(fs)
-    file.put(puts(49))
+    file.put(row(puts(49)))
     for _ in range(200):
         fs.flip(PATH, chance.randrange(HEADER.size, file.size_bytes), 1 << chance.randrange(8))
     for key_hash in range(10):

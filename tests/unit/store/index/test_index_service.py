@@ -33,7 +33,7 @@ def service(fs: FaultyFileSystem, **changes: Any) -> IndexService:
 def put(index: IndexService, number: int, keys: str = "") -> None:
     """Record ``number`` with the key ``k<number>`` and a tag, two entries, at log offset 100 * number."""
     raw = f"KEYS\x01{keys or f'k{number}'}\x02TAGS\x01t\x02".encode()
-    index.put_pending("T", raw, 0, 100 * number, START_MS + 1000 * number)
+    index.put_record(("T", raw, 0, 100 * number, START_MS + 1000 * number))
 
 
 def filled(fs: FaultyFileSystem, count: int, **changes: Any) -> IndexService:
@@ -61,8 +61,8 @@ def test_index_built_from_a_recorded_log_is_byte_equal_to_apaches(store: str, ba
     index = service(fs, index_slots=500, index_entries=1000)
     for number, record in enumerate(golden["records"]):
         raw = bytes.fromhex(record["propertiesHex"])
-        index.put_pending(
-            record["topic"], raw, record["sysFlag"], record["commitLogOffset"], record["storeTimestamp"]
+        index.put_record(
+            (record["topic"], raw, record["sysFlag"], record["commitLogOffset"], record["storeTimestamp"])
         )
         if number % batch == 0:
             index.build()
@@ -97,8 +97,8 @@ def test_index_of_apache_is_loaded_and_continued(store: str) -> None:
     assert len(index.files) == (3 if store == "store-clean" else 2)
     for record in golden["records"]:
         raw = bytes.fromhex(record["propertiesHex"])
-        index.put_pending(
-            record["topic"], raw, record["sysFlag"], record["commitLogOffset"], record["storeTimestamp"]
+        index.put_record(
+            (record["topic"], raw, record["sysFlag"], record["commitLogOffset"], record["storeTimestamp"])
         )
     index.build()
     theirs = [content for path, content in sorted(files(store).items()) if path.startswith("index/")]
@@ -106,14 +106,13 @@ def test_index_of_apache_is_loaded_and_continued(store: str) -> None:
     index.close()
 
 
-def test_pending_records_are_built_when_enough_wait_and_before_a_query() -> None:
+def test_keys_are_built_when_enough_wait_and_before_a_query() -> None:
     index = service(FaultyFileSystem(), index_entries=5000)
     put(index, 0)
     assert index.files == []
     assert index.query("T", "k0", *FOREVER, 1) == [0]
     for number in range(1, BUILD_COUNT + 1):
         put(index, number)
-    assert index.pending == []
     assert index.last_update == (START_MS + 1000 * BUILD_COUNT, 100 * BUILD_COUNT)
 
 
@@ -250,7 +249,6 @@ def test_full_disk_pauses_the_index_and_resume_completes_it(failing_write: int) 
         if number % 4 == 0:
             index.build()
     assert index.paused
-    assert len(index.pending) <= BUILD_COUNT
     before = index.rebuild_from
     assert index.query("T", "k59", *FOREVER, 1) == []
     fs.heal()
