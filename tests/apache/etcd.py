@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import ssl
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -12,7 +14,7 @@ import pytest
 from tests.apache.process import free_ports
 from tests.apache.servers import ApacheServer
 
-__all__ = ["Etcd", "etcd", "require_etcd"]
+__all__ = ["Etcd", "EtcdTls", "etcd", "require_etcd"]
 
 START_TIMEOUT_S = 20.0
 
@@ -27,13 +29,26 @@ def require_etcd() -> None:
     pytest.skip(reason)
 
 
+@dataclass(frozen=True, slots=True)
+class EtcdTls:
+    """PEM files: of the server, of a client, and of the authority that signed both."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+    client: Path
+    client_key: Path
+
+
 class Etcd(ApacheServer):
     """One etcd. `kill()`, `stop()` and `start()` again keep port and data."""
 
-    def __init__(self, *, workdir: Path | None = None) -> None:
+    def __init__(self, *, workdir: Path | None = None, tls: EtcdTls | None = None) -> None:
+        """With ``tls`` it takes TLS only, from clients with a certificate."""
         super().__init__("etcd", workdir)
         self.port, self.peer_port = free_ports(1)
-        self.url = f"http://127.0.0.1:{self.port}"
+        self._tls = tls
+        self.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{self.port}"
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Start and wait until it has a leader."""
@@ -50,13 +65,25 @@ class Etcd(ApacheServer):
             "election-timeout": "500",
             "log-level": "error",
         }
+        if self._tls is not None:
+            options |= {
+                "cert-file": str(self._tls.certificate),
+                "key-file": str(self._tls.key),
+                "trusted-ca-file": str(self._tls.authority),
+                "client-cert-auth": "true",
+            }
         self._command = ["etcd", *(f"--{name}={value}" for name, value in options.items())]
         super().start()
         self.wait_ready(self._healthy, timeout_s=timeout_s)
 
     def _healthy(self) -> bool:
+        tls = self._tls
+        context = ssl.create_default_context(cafile=None if tls is None else str(tls.authority))
+        if tls is not None:
+            context.load_cert_chain(tls.client, tls.client_key)
         try:
-            return httpx.get(f"{self.url}/health", timeout=1.0, trust_env=False).text.count("true") == 1
+            answer = httpx.get(f"{self.url}/health", timeout=1.0, trust_env=False, verify=context)
+            return answer.text.count("true") == 1
         except httpx.HTTPError:
             return False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -62,8 +63,16 @@ class AdminShell:
     A command that does not end in time costs the JVM: it is killed and the next command starts a new one.
     """
 
-    def __init__(self, version: str = LATEST, namesrv: Addressed | str | None = None) -> None:
+    def __init__(
+        self,
+        version: str = LATEST,
+        namesrv: Addressed | str | None = None,
+        *,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """`properties` are system properties, such as `tls.enable`."""
         self.version = version
+        self._properties = dict(properties or {})
         self.namesrv = namesrv
         self._workdir = Path(tempfile.mkdtemp(prefix=f"orbitmq-admin-{version}-"))
         self._driver: Driver | None = None
@@ -79,6 +88,12 @@ class AdminShell:
             self._driver.close()
             self._driver = None
         shutil.rmtree(self._workdir, ignore_errors=True)
+
+    def sign_in(self, access_key: str, secret_key: str) -> None:
+        """Sign the commands from now on, as mqadmin does: by `conf/tools.yml` of its home."""
+        conf = self._workdir / "conf"
+        conf.mkdir(parents=True, exist_ok=True)
+        (conf / "tools.yml").write_text(f"accessKey: {access_key}\nsecretKey: {secret_key}\n")
 
     def run(
         self, *args: str, namesrv: Addressed | str | None = None, timeout_s: float = CALL_TIMEOUT_S
@@ -103,7 +118,7 @@ class AdminShell:
 
     def _command(self, workdir: Path) -> list[str]:
         # The security manager turns a command's System.exit into a result (see AdminShell.java).
-        settings = {"java.security.manager": "allow"}
+        settings = {"java.security.manager": "allow", **self._properties}
         main = "orbitmq.driver.AdminShell"
         return java_command(self.version, workdir, main, jvm_args=SMALL_JVM, properties=settings)
 

@@ -1,13 +1,15 @@
 """Access control seen by official clients and tools: the same cases against Apache 5.5.0 and ours in one run.
 
 One broker of each with the same configuration; Java clients of both releases, mqadmin's twelve commands, TLS with
-a default broker, and masters and slaves of either make with authentication on.
+a default broker, and masters and slaves of either make with authentication on. mqadmin and one of the clients come
+over TLS and check certificates.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -49,28 +51,62 @@ class Side(NamedTuple):
     broker: ApacheBroker | OrbitBroker
 
 
+class Files(NamedTuple):
+    """PEM files, with keys in the form Java reads."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+
+    @property
+    def of_ours(self) -> dict[str, Any]:
+        return {"tls.server.certPath": str(self.certificate), "tls.server.keyPath": str(self.key)}
+
+    @property
+    def of_apache(self) -> dict[str, str]:
+        return {"tls.server.mode": "permissive", "tls.test.mode.enable": "false", **self.of_ours}
+
+    @property
+    def of_clients(self) -> dict[str, str]:
+        """Use TLS, and check who answers."""
+        return {
+            "tls.enable": "true",
+            "tls.test.mode.enable": "false",
+            "tls.client.authServer": "true",
+            "tls.client.trustCertPath": str(self.authority),
+        }
+
+
 @pytest.fixture(scope="module")
-def sides(apache_tools: object) -> Iterator[list[Side]]:
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    """Made by the commands of docs/how-to/secure.md."""
+    folder = tmp_path_factory.mktemp("tls")
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "secure.md").read_text("utf-8")
+    commands = [line.split() for line in page.splitlines() if line.strip().startswith("openssl ")]
+    assert len(commands) == 2
+    for command in commands:
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return Files(folder / "ca.pem", folder / "server.pem", folder / "server.key")
+
+
+@pytest.fixture(scope="module")
+def sides(apache_tools: object, tls: Files) -> Iterator[list[Side]]:
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context
-        apache_names, our_names = enter(ApacheNamesrv(LATEST)), enter(OrbitNamesrv())
-        apache = enter(ApacheBroker(LATEST, apache_names, **SECURED))
-        ours = enter(OrbitBroker(our_names, **SECURED))
+        apache_names = enter(ApacheNamesrv(LATEST, properties=tls.of_apache))
+        our_names = enter(OrbitNamesrv(**tls.of_ours))
+        apache = enter(ApacheBroker(LATEST, apache_names, properties=tls.of_apache, **SECURED))
+        ours = enter(OrbitBroker(our_names, **SECURED, **tls.of_ours))
         yield [Side("apache", apache_names, apache), Side("ours", our_names, ours)]
         ours.check_log()
 
 
 @pytest.fixture(scope="module")
-def shell(apache_tools: object) -> Iterator[AdminShell]:
-    with AdminShell(LATEST) as shell:
-        sign_in(shell, **ROOT)
+def shell(apache_tools: object, tls: Files) -> Iterator[AdminShell]:
+    """mqadmin, signed and over TLS."""
+    with AdminShell(LATEST, properties=tls.of_clients) as shell:
+        shell.sign_in(ROOT["accessKey"], ROOT["secretKey"])
         yield shell
-
-
-def sign_in(shell: AdminShell, accessKey: str, secretKey: str) -> None:  # noqa: N803 - names of the file
-    conf = shell._workdir / "conf"
-    conf.mkdir(parents=True, exist_ok=True)
-    (conf / "tools.yml").write_text(f"accessKey: {accessKey}\nsecretKey: {secretKey}\n")
 
 
 COMMANDS: Final = (
@@ -128,13 +164,28 @@ def test_users_are_copied_from_apache_to_ours_and_never_given_away_by_ours(
     assert "secret" not in shown.stdout
 
 
-@pytest.mark.parametrize(("version", "serialize"), [(LATEST, "ROCKETMQ"), (LEGACY, "JSON")])
+@pytest.mark.parametrize(
+    ("version", "serialize", "over_tls"),
+    [
+        (LATEST, "ROCKETMQ", True),
+        (LEGACY, "JSON", False),
+        pytest.param(LEGACY, "ROCKETMQ", True, marks=pytest.mark.soak),
+        pytest.param(LATEST, "JSON", False, marks=pytest.mark.soak),
+    ],
+)
 def test_java_clients_are_allowed_and_refused_alike(
-    sides: list[Side], shell: AdminShell, unique: Unique, version: str, serialize: Literal["JSON", "ROCKETMQ"]
+    sides: list[Side],
+    shell: AdminShell,
+    tls: Files,
+    unique: Unique,
+    version: str,
+    serialize: Literal["JSON", "ROCKETMQ"],
+    over_tls: bool,
 ) -> None:
     topic, closed, group = unique("topic"), unique("closed"), unique("group")
     refusals: list[list[tuple[int | None, str]]] = []
-    with JavaClients(version, serialize=serialize) as java:
+    properties = tls.of_clients if over_tls else None
+    with JavaClients(version, serialize=serialize, properties=properties) as java:
         for side in sides:
             address, namesrv = side.broker.address, side.namesrv
             for name in (topic, closed):

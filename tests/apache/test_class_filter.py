@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.apache.clients import ClassFilter
-from tests.apache.harness import JavaClients, Message, wait_until
+from tests.apache.harness import LATEST, AdminShell, JavaClients, Message, wait_until
 from tests.apache.ours import COMMAND, OrbitCluster, OrbitServer, orbit_cluster
 from tests.apache.process import free_ports
 from tests.apache.servers import accepts, remoting_call
@@ -21,6 +22,8 @@ class Expensive:
         return int(message.properties["price"]) >= 7 and message.body != b"8"
 """
 GET_ROUTE = 105
+PULL_MESSAGE = 11
+NO_PERMISSION = 16
 
 
 class OrbitFilterServer(OrbitServer):
@@ -94,3 +97,57 @@ def test_consumer_gets_what_its_uploaded_class_selects(
     with filter_server(filtering, topic, "--set", "clientUploadFilterClassEnable=true"):
         found = consume(java_legacy, filtering, topic, group, ClassFilter("shop.Expensive", SOURCE))
         assert found == [b"7", b"9", b"late"]
+
+
+ROOT: dict[str, Any] = {"accessKey": "root", "secretKey": "root-secret-1"}
+
+
+def test_consumer_of_a_secured_broker_gets_what_its_own_rights_allow(
+    java_legacy: JavaClients, unique: Unique, tmp_path: Path
+) -> None:
+    """The filter server passes the consumer's signature on; its own user may register and no more."""
+    topic, group = unique("topic"), unique("group")
+    (tmp_path / "shop.py").write_text(SOURCE)
+    secured: dict[str, Any] = {
+        "authenticationEnabled": True,
+        "authorizationEnabled": True,
+        "initAuthenticationUser": '{"username":"root","password":"root-secret-1"}',
+    }
+    with orbit_cluster(filterServerNums=1, **secured) as cluster, AdminShell(LATEST) as shell:
+        shell.sign_in(*ROOT.values())
+
+        def admin(line: str) -> None:
+            output = shell.run(*line.split(), "-b", cluster.broker.address, namesrv=cluster.namesrv).output
+            assert "success" in output, output
+
+        admin(f"updateTopic -t {topic} -r 1 -w 1")
+        admin(f"updateSubGroup -g {group}")
+        admin("createUser -u filter -p filter-secret")
+        admin("createAcl -s User:filter -r Cluster:* -a Get,Update -d Allow")
+        admin("createAcl -s User:filter -r Group:* -a Get -d Allow")
+        credentials = (
+            'innerClientAuthenticationCredentials={"accessKey":"filter","secretKey":"filter-secret"}'
+        )
+        with filter_server(cluster, topic, "--classes", str(tmp_path), "--set", credentials) as server:
+            producer = java_legacy.producer(unique("p"), cluster.namesrv, **ROOT)
+            for number in range(10):
+                message = Message(topic=topic, body=b"%d" % number, properties={"price": str(number)})
+                producer.send(message)
+            wanted = {topic: ClassFilter("shop.Expensive")}
+            with java_legacy.push_consumer(
+                group, cluster.namesrv, wanted, from_first=True, **ROOT
+            ) as consumer:
+                consumer.wait_bodies({b"7", b"9"})
+            fields = {
+                "consumerGroup": group,
+                "topic": topic,
+                "queueId": "0",
+                "queueOffset": "0",
+                "maxMsgNums": "32",
+                "sysFlag": "0",
+                "commitOffset": "0",
+                "suspendTimeoutMillis": "0",
+                "subVersion": "0",
+            }
+            code, _, body = remoting_call(server.address, PULL_MESSAGE, fields)
+            assert (code, body) == (NO_PERMISSION, b""), "an unsigned pull gets nothing through it"

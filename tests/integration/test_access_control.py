@@ -13,13 +13,16 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.integration.ha_kit import until
 
 from orbitmq.auth.acl_files import address_matches
 from orbitmq.auth.signature import sign_fields
 from orbitmq.broker.broker import Broker
-from orbitmq.cli.servers import read_broker_settings
+from orbitmq.cli.servers import read_broker_settings, read_config
 from orbitmq.codes import RequestCode, ResponseCode
 from orbitmq.errors import ConfigError, ConnectionLostError, OrbitError
+from orbitmq.namesrv.config import NameServerConfig
+from orbitmq.namesrv.server import NameServer
 from orbitmq.transport.client import RpcClient
 from orbitmq.transport.tls import client_context
 from orbitmq.wire.frame import Frame
@@ -438,43 +441,73 @@ def test_modes_of_tls(tmp_path: Path, mode: str, tls_works: bool, plain_works: b
 # -- the page -------------------------------------------------------------------------------------------------
 
 
-def commands_of_the_page() -> tuple[list[str], dict[str, str], list[list[str]]]:
-    """Options, environment and commands of docs/how-to/secure.md, in its order."""
+def lines_of_the_page(section: str) -> list[str]:
+    """What a section of docs/how-to/secure.md shows to be typed or written, in its order."""
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "secure.md").read_text("utf-8")
-    lines = [line.strip() for line in page.splitlines() if line.startswith("        ")]
+    part = page.partition(f"## {section}\n")[2].partition("\n## ")[0]
+    return [line.strip() for line in part.splitlines() if line.startswith("        ")]
+
+
+async def type_in(folder: Path, line: str, environment: dict[str, str], servers: dict[str, str]) -> str:
+    """Run a command of the page, with the addresses of this test."""
+    words = [servers.get(word, word) for word in line.split()]
+    if words[0] == "orbitmq":
+        words[:1] = [sys.executable, "-m", "orbitmq.cli.main"]
+    process = await asyncio.create_subprocess_exec(
+        *words,
+        cwd=folder,
+        env=os.environ | environment,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    text, _ = await process.communicate()
+    assert process.returncode == 0, (line, text.decode())
+    return text.decode()
+
+
+def test_commands_of_the_page_about_security_work_as_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = lines_of_the_page("Users and policies")
     options = [line for line in lines if line.split("=")[0].startswith(("auth", "init", "inner"))]
     exported = next(line for line in lines if line.startswith("export ")).split()[1:]
     environment = dict(pair.split("=", 1) for pair in exported)
-    return options, environment, [line.split()[1:] for line in lines if line.startswith("orbitmq ")]
+    commands = [line for line in lines if line.startswith("orbitmq ")]
+    assert (len(options), len(commands)) == (4, 4)
+    tls_lines = lines_of_the_page("TLS")
+    tls_options = [line for line in tls_lines if line.startswith("tls.")]
+    makers = [line for line in tls_lines if line.startswith("openssl ")]
+    users = [line for line in tls_lines if line.startswith("orbitmq ")]
+    assert (len(makers), len(tls_options), len(users)) == (2, 5, 2)
+    monkeypatch.chdir(tmp_path)
 
-
-def test_commands_of_the_page_about_security_work_as_written(tmp_path: Path) -> None:
-    options, environment, commands = commands_of_the_page()
-    assert len(options) == 4
-    assert len(commands) >= 4
-
-    async def run() -> str:
+    async def run() -> tuple[str, list[str]]:
         async with running(tmp_path, *options) as broker:
-            output = ""
-            for words in commands:
-                given = [broker.address if word == "127.0.0.1:10911" else word for word in words]
-                process = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    "-m",
-                    "orbitmq.cli.main",
-                    *given,
-                    env=os.environ | environment,
-                    stdout=asyncio.subprocess.PIPE,
-                    stderr=asyncio.subprocess.STDOUT,
-                )
-                text, _ = await process.communicate()
-                assert process.returncode == 0, (words, text.decode())
-                output = text.decode()
+            servers = {"127.0.0.1:10911": broker.address}
+            for line in commands:
+                output = await type_in(tmp_path, line, environment, servers)
             async with Asker(broker.address, ("orders", "orders-secret")) as app:
                 assert (await app.send("orders")).code == 0
                 assert (await app.send("other")).code == DENIED
-            return output
+        for line in makers:
+            await type_in(tmp_path, line, {}, {})
+        names, _, unknown = read_config(
+            NameServerConfig, None, ("listenPort=0", "bindAddress=127.0.0.1", "kvConfigPath=", *tls_options)
+        )
+        assert not unknown
+        async with (
+            NameServer(names) as name_server,
+            running(tmp_path, *options, *tls_options, f"namesrvAddr=127.0.0.1:{name_server.port}") as broker,
+        ):
+            servers = {"127.0.0.1:10911": broker.address, "127.0.0.1:9876": f"127.0.0.1:{name_server.port}"}
+            await until(lambda: broker.registration.known_count > 0, "the registration", 20)
+            with pytest.raises(AssertionError, match="no answer from the broker"):
+                await type_in(tmp_path, "orbitmq admin listUser -b 127.0.0.1:10911", environment, servers)
+            return output, [await type_in(tmp_path, line, environment, servers) for line in users]
 
-    listed = asyncio.run(run())
+    listed, over_tls = asyncio.run(run())
     assert "Topic:orders" in listed
     assert "Group:order-readers" in listed
+    assert "orders" in over_tls[0]
+    assert "admin" in over_tls[1]
+    assert not any("any certificate is accepted" in text for text in over_tls)

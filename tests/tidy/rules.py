@@ -37,7 +37,7 @@ IMPORTS: Final[Mapping[str, frozenset[str]]] = {
     # Users, policies, access lists and signatures: who may send which request.
     "auth": frozenset({"runtime", "wire"}),
     "broker": frozenset({"auth", "filter", "metrics", "store", "transport"}),
-    "filtersrv": frozenset({"transport"}),
+    "filtersrv": frozenset({"auth", "transport"}),
     "client": frozenset({"transport"}),
     # Doors: ``import orbitmq.sync``, ``python -m orbitmq``.
     "sync": frozenset({"client"}),

@@ -9,7 +9,7 @@ from typing import Final
 from orbitmq.errors import ConfigError
 from orbitmq.runtime.options import option
 
-__all__ = ["AuthConfig", "Credentials"]
+__all__ = ["AuthConfig", "Credentials", "read_credentials"]
 
 _CACHE_DOC: Final = (
     "Taken for old files; users and policies are in memory here, and a change is in force at once."
@@ -172,16 +172,19 @@ class AuthConfig:
 
     @property
     def first_user(self) -> Credentials | None:
-        return _credentials("initAuthenticationUser", self.init_user, "username", "password")
+        return read_credentials("initAuthenticationUser", self.init_user, "username", "password")
 
     @property
     def inner_user(self) -> Credentials | None:
-        return _credentials(
+        return read_credentials(
             "innerClientAuthenticationCredentials", self.inner_credentials, "accessKey", "secretKey"
         )
 
 
-def _credentials(key: str, text: str, name_member: str, secret_member: str) -> Credentials | None:
+def read_credentials(
+    key: str, text: str, name_member: str = "accessKey", secret_member: str = "secretKey"
+) -> Credentials | None:
+    """A JSON object with a name and a secret; None for an empty text. Raises ``ConfigError``, without the secret."""
     if not text.strip():
         return None
     try:

@@ -60,6 +60,7 @@ from orbitmq.broker.pop.service import PopService
 from orbitmq.broker.registration import Registration
 from orbitmq.broker.replication.master import ReplicaServer
 from orbitmq.broker.replication.metadata_sync import KeptTable, MetadataSync
+from orbitmq.broker.replication.protection import StreamProtection
 from orbitmq.broker.roles import RoleSwitch
 from orbitmq.broker.security import MoreOptions, Security
 from orbitmq.broker.tables.clients import ConsumerTable, PeerInfo, ProducerTable
@@ -80,7 +81,7 @@ from orbitmq.record.hosts import encode_host
 from orbitmq.record.ids import UniqueKeys
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock, month_of
 from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM, FileSystem
-from orbitmq.runtime.network import own_address
+from orbitmq.runtime.network import join_address, literal_address, own_address
 from orbitmq.runtime.safe_file import SafeFile
 from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.store.config import StoreConfig
@@ -128,6 +129,9 @@ class Broker:
         self._more = more if more is not None else MoreOptions()
         self._tls = tls if tls is not None else server_tls(self._more.tls)
         self._client_tls = client_tls(self._more.tls)
+        self._stream = StreamProtection()
+        if config.replication_tls:
+            self._stream = StreamProtection.of(self._more.tls, self._tls, self._more.auth)
         self._config_file = None if config_file is None else SafeFile(fs, config_file)
         self._tasks = TaskOwner("broker", on_failure=self._job_died, watched=True)
         self._failed: asyncio.Future[BaseException] | None = None
@@ -183,9 +187,9 @@ class Broker:
         loop = asyncio.get_running_loop()
         self._failed = loop.create_future()
         host = config.public_host or own_address()
-        self.address = f"{host}:{config.listen_port}"
-        self.ha_address = f"{config.ha_public_host or host}:{config.ha_listen_port}"
-        store_host = encode_host(socket.gethostbyname(host), config.listen_port)
+        self.address = join_address(host, config.listen_port)
+        self.ha_address = join_address(config.ha_public_host or host, config.ha_listen_port)
+        store_host = encode_host(literal_address(host), config.listen_port)
         self.stats = BrokerStats(config.cluster_name, self._clock.now_ms())
         self._load_metadata()
         self.stats.is_system = self.topics.is_system
@@ -200,7 +204,8 @@ class Broker:
         self.store.filter_bitmap = self.filters.bitmap
         # Recovery of a large store takes seconds; nobody is served yet, so blocking the loop harms no one.
         self.store.open()
-        self._replicas = ReplicaServer(config, self.store)
+        self._stream.control = self.security.control if config.replication_tls else None
+        self._replicas = ReplicaServer(config, self.store, self._stream)
         self.gate = AckGate(self.store, self._replicas.acks)
         levels = DelayLevels(self.store_config.delay_levels)
         self.puts = PutDoor(
@@ -369,6 +374,7 @@ class Broker:
             replicas=self._replicas,
             listener=self,
         )
+        self.roles.follower.protection = self._replicas.protection
         self.failover: Failover | None = None
         if self.config.failover_enabled:
             in_sync = InSyncSet(self.config, self.store, lambda: self._replicas.links, self._readable)

@@ -446,6 +446,12 @@ class BrokerConfig(PopOptions):
         doc="A slave cuts off what its master does not have, instead of refusing to follow it. Apache has no such "
         "option: its slaves follow without comparing.",
     )
+    replication_tls: bool = option(
+        False,
+        apache="haTlsEnable",
+        doc="The replication stream is TLS: slaves are served over TLS only, and a master is followed over TLS. With "
+        "authentication a slave signs in with its inner credentials. Not an Apache key: Apache's stream is plain.",
+    )
     metadata_sync_interval_ms: int = option(
         10 * _SECOND,
         apache="slaveSyncInterval",

@@ -23,6 +23,7 @@ from orbitmq.record.codec import decode_record
 from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.filesystem import FileSystem
 from orbitmq.runtime.machine import environment
+from orbitmq.runtime.network import bare_host
 from orbitmq.runtime.safe_file import SafeFile
 from orbitmq.store.config import StoreConfig
 from orbitmq.store.message_store import MessageStore
@@ -238,6 +239,6 @@ def is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(bare_host(host)).is_loopback
     except ValueError:
         return False

@@ -58,7 +58,8 @@ def filtersrv_command(
         fail(str(error))
     if print_config:
         for declared in options_of(FilterServerConfig):
-            click.echo(f"{declared.key}={render_value(getattr(config, declared.name))}")
+            value = render_value(getattr(config, declared.name))
+            click.echo(f"{declared.key}={'******' if declared.secret and value else value}")
         return
     run_server(
         lambda: FilterServer(config),

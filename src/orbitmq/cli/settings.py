@@ -41,6 +41,7 @@ def read_config(
         properties = parse_properties(text, config_file)
         source, values, lines = config_file, dict(properties.values), dict(properties.lines)
     declared = {option.key: option for option in options_of(config_type)}
+    overridden: set[str] = set()
     for number, override in enumerate(overrides, 1):
         key, separator, value = override.partition("=")
         key = key.strip()
@@ -51,7 +52,8 @@ def read_config(
         if key in declared:
             parse_value(declared[key], value, f"--set:{number}")
         values[key], lines[key] = value, number
-    properties = Properties(source, values, lines)
+        overridden.add(key)
+    properties = Properties(source, values, lines, frozenset(overridden))
     config, unknown = config_from_properties(config_type, properties)
     return config, properties, unknown
 

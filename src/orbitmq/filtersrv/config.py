@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from orbitmq.auth.config import Credentials, read_credentials
 from orbitmq.runtime.options import option
+from orbitmq.transport.tls import TlsConfig
 
 __all__ = ["FilterServerConfig"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FilterServerConfig:
+class FilterServerConfig(TlsConfig):
     """Everything a filter server can be told."""
 
     listen_port: int = option(
@@ -22,6 +24,13 @@ class FilterServerConfig:
     )
     broker_address: str = option(
         "127.0.0.1:10911", apache="connectWhichBroker", doc="The broker whose messages are filtered."
+    )
+    inner_credentials: str = option(
+        "",
+        apache="innerClientAuthenticationCredentials",
+        secret=True,
+        doc='{"accessKey":"u","secretKey":"p"}: signs what this server asks a broker itself. Pulls of consumers keep '
+        "the signature of the consumer, so a consumer gets what it may read and no more.",
     )
     class_directory: str = option(
         "",
@@ -54,3 +63,10 @@ class FilterServerConfig:
         low=1,
         doc="Longest a class may take for one batch of messages; then its process is ended.",
     )
+
+    def __post_init__(self) -> None:
+        _ = self.credentials  # a bad one stops the start
+
+    @property
+    def credentials(self) -> Credentials | None:
+        return read_credentials("innerClientAuthenticationCredentials", self.inner_credentials)

@@ -15,6 +15,7 @@ from typing import Final, Self
 
 import msgspec
 
+from orbitmq.auth.signature import SIGNATURE, sign_fields
 from orbitmq.codes import PullFlag, RequestCode, ResponseCode
 from orbitmq.errors import BodyError, OrbitError, RemoteProtocolError, ServerError
 from orbitmq.filtersrv.classes import FilterClasses
@@ -24,6 +25,7 @@ from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.transport.client import RpcClient
 from orbitmq.transport.router import Call, Reply, Route, Router
 from orbitmq.transport.server import Listener, Server
+from orbitmq.transport.tls import client_tls, server_tls
 from orbitmq.wire.bodies import ConsumerConnection
 from orbitmq.wire.frame import Frame
 from orbitmq.wire.headers import GetConsumerConnectionListRequest
@@ -48,7 +50,13 @@ class FilterServer:
     def __init__(self, config: FilterServerConfig) -> None:
         self.config = config
         self.classes = FilterClasses(config)
-        self._rpc = RpcClient()
+        tls = client_tls(config)
+        self._rpc = RpcClient(tls=tls)
+        own = config.credentials
+        if own is not None:
+            self._rpc.sign = lambda fields, body: sign_fields(fields, body, own.name, own.secret)
+        self._passing = RpcClient(tls=tls)
+        """For requests that carry the signature of a consumer."""
         self._tasks = TaskOwner("filtersrv")
         self._names: dict[tuple[str, str], tuple[float, str]] = {}
         self._registered = False
@@ -60,7 +68,9 @@ class FilterServer:
                 RegisterMessageFilterClassRequest,
             ),
         ]
-        self._server = Server([Listener(config.bind_address, config.listen_port, Router(routes))])
+        self._server = Server(
+            [Listener(config.bind_address, config.listen_port, Router(routes))], tls=server_tls(config)
+        )
 
     @property
     def address(self) -> str:
@@ -78,6 +88,7 @@ class FilterServer:
         await self._server.stop(wait_s=2.0)
         await self.classes.close()
         await self._rpc.close()
+        await self._passing.close()
         logger.info("filter server stopped")
 
     async def __aenter__(self) -> Self:
@@ -122,20 +133,8 @@ class FilterServer:
         """PULL_MESSAGE (11)."""
         request = call.header
         process = await self._class_of(request.topic, request.consumer_group)
-        forwarded = msgspec.structs.replace(
-            request,
-            sys_flag=(request.sys_flag & PullFlag.SUSPEND) | PullFlag.SUBSCRIPTION,
-            subscription="*",
-            expression_type=None,
-            sub_version=0,
-        )
         try:
-            answer = await self._rpc.call(
-                self.config.broker_address,
-                RequestCode.PULL_MESSAGE,
-                forwarded,
-                timeout_s=max(0, min(request.suspend_timeout_millis, 3_600_000)) / 1000 + PULL_EXTRA_S,
-            )
+            answer = await self._ask_broker(request, call.frame)
         except OrbitError as error:
             raise ServerError(f"the broker of this filter server cannot be reached: {error}") from None
         if answer.code != ResponseCode.SUCCESS:
@@ -148,6 +147,23 @@ class FilterServer:
         body = b"".join(record for record, wanted in zip(records, selected, strict=True) if wanted)
         # Nothing selected: the consumer goes on at once, behind what has been looked at.
         return _passed_on(answer, ResponseCode.SUCCESS if body else ResponseCode.PULL_RETRY_IMMEDIATELY, body)
+
+    async def _ask_broker(self, request: PullMessageRequest, frame: Frame) -> Frame:
+        """The pull, without the filter. A signed one goes on as it is: its signature holds for these fields only, and
+        the broker decides what that user may read. It knows from heartbeats that the subscription is a class."""
+        timeout_s = max(0, min(request.suspend_timeout_millis, 3_600_000)) / 1000 + PULL_EXTRA_S
+        address, code = self.config.broker_address, RequestCode.PULL_MESSAGE
+        fields = frame.ext_fields
+        if SIGNATURE in fields:
+            return await self._passing.call(address, code, ext=dict(fields), timeout_s=timeout_s)
+        forwarded = msgspec.structs.replace(
+            request,
+            sys_flag=(request.sys_flag & PullFlag.SUSPEND) | PullFlag.SUBSCRIPTION,
+            subscription="*",
+            expression_type=None,
+            sub_version=0,
+        )
+        return await self._passing.call(address, code, forwarded, timeout_s=timeout_s)
 
     async def _class_of(self, topic: str, group: str) -> FilterProcess:
         uploaded = self.classes.uploaded(topic, group)

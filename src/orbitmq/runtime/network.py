@@ -1,10 +1,33 @@
-"""Which address this machine has, for those who must tell others."""
+"""Which address this machine has, for those who must tell others, and hosts as people write them."""
 
 from __future__ import annotations
 
 import socket
 
-__all__ = ["own_address"]
+from orbitmq.errors import ConfigError
+
+__all__ = ["bare_host", "join_address", "literal_address", "own_address"]
+
+
+def bare_host(host: str) -> str:
+    """A host without the brackets that an IPv6 address may stand in."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+def join_address(host: str, port: int) -> str:
+    """``host:port``; an IPv6 address in brackets."""
+    host = bare_host(host)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def literal_address(host: str) -> str:
+    """The IP address of a host: IPv4 if it has one, as Java prefers. Raises ``ConfigError`` when it has none."""
+    try:
+        found = socket.getaddrinfo(bare_host(host), None, type=socket.SOCK_STREAM)
+    except (OSError, ValueError) as error:  # ValueError: a host name no resolver can take
+        raise ConfigError(f"the host {host} has no address: {error}") from None
+    first = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+    return str(first[4][0])
 
 
 def own_address() -> str:

@@ -78,6 +78,13 @@ class Properties:
     source: str
     values: Mapping[str, str]
     lines: Mapping[str, int]
+    overrides: frozenset[str] = frozenset()
+    """Keys that came from ``--set``; their line is the number of that option on the command line."""
+
+    def where(self, key: str) -> str:
+        """File and line of a key, for messages."""
+        source = "--set" if key in self.overrides else self.source
+        return f"{source}:{self.lines.get(key, 0)}"
 
 
 def option(
@@ -339,8 +346,7 @@ def config_from_properties(config_type: type[C], properties: Properties) -> tupl
         if declared is None:
             unknown.append(key)
             continue
-        where = f"{properties.source}:{properties.lines[key]}"
-        chosen[declared.name] = parse_value(declared, text, where)
+        chosen[declared.name] = parse_value(declared, text, properties.where(key))
     return config_type(**chosen), unknown
 
 
@@ -351,8 +357,7 @@ def kept_without_effect(
     nobody knows: a misspelt option that promises something must not be passed over in silence."""
     for key in unknown:
         if key not in of_apache:
-            where = f"{properties.source}:{properties.lines.get(key, 0)}"
-            raise ConfigError(f"{where}: {unknown_option(key, {*declared, *of_apache})}")
+            raise ConfigError(f"{properties.where(key)}: {unknown_option(key, {*declared, *of_apache})}")
     return {key: properties.values[key] for key in unknown}
 
 

@@ -61,6 +61,7 @@ CLIENT_OPTIONS: Final = (
     "tls.certPath",
     "tls.keyPath",
     "tls.keyPassword",
+    "tls.checkHostName",
 )
 _SOURCE_OPTIONS: Final = (
     *CLIENT_OPTIONS,
@@ -191,6 +192,7 @@ class TlsFiles:
     certificate: str = ""
     key: str = ""
     password: str = field(default="", repr=False)
+    check_host: bool = True
 
     def context(self) -> ssl.SSLContext:
         """Raises ``ConfigError`` when the files cannot be used."""
@@ -199,6 +201,7 @@ class TlsFiles:
             certificate=Path(self.certificate) if self.certificate else None,
             key=Path(self.key) if self.key else None,
             password=self.password or None,
+            check_host=self.check_host,
         )
 
 
@@ -229,8 +232,9 @@ def access(options: Mapping[str, str]) -> Access:
         text(options, "tls.certPath") or "",
         text(options, "tls.keyPath") or "",
         text(options, "tls.keyPassword") or "",
+        flag(options, "tls.checkHostName", True),
     )
-    tls = files if flag(options, "tls.enable", files != TlsFiles()) else None
+    tls = files if flag(options, "tls.enable", files != TlsFiles(check_host=files.check_host)) else None
     return Access(name_servers(options), credentials, tls)
 
 

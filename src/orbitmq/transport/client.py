@@ -17,6 +17,7 @@ from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.transport.connection import Connection, ConnectionLimits, request_fields
 from orbitmq.transport.local import LocalServer, connect_local
 from orbitmq.transport.router import Router
+from orbitmq.transport.tls import TlsFilter
 from orbitmq.wire.frame import Frame
 from orbitmq.wire.header import Header
 
@@ -105,13 +106,13 @@ class RpcClient:
         loop = asyncio.get_running_loop()
         inside = self.local.get(address)
         if inside is not None:
-            connection = self._new_connection()
+            connection = self._new_connection(host)
             connect_local(connection, inside(), (host, port))
             self._open[address] = connection
             return connection
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                _, connection = await loop.create_connection(self._new_connection, host, port)
+                _, connection = await loop.create_connection(lambda: self._new_connection(host), host, port)
         except (OSError, TimeoutError, ValueError) as error:  # ValueError: a host name no resolver can take
             return f"cannot connect to {address}: {str(error) or 'timed out'}"
         if connection.closed:
@@ -122,12 +123,12 @@ class RpcClient:
             self._tasks.start(every(min(10.0, self._idle_s / 4), self._close_idle), "idle-sweep")
         return connection
 
-    def _new_connection(self) -> Connection:
+    def _new_connection(self, host: str) -> Connection:
         connection = Connection(
             tasks=self._tasks,
             router=self._router,
             limits=self._limits,
-            client_tls=self._tls,
+            client_tls=None if self._tls is None else TlsFilter(self._tls, server_side=False, host=host),
             on_close=self._connection_closed,
         )
         connection.serialize_type = self._serialize_type

@@ -122,7 +122,7 @@ class Connection(asyncio.Protocol):
         router: Router = _NO_ROUTES,
         limits: ConnectionLimits = ConnectionLimits(),
         server_tls: ServerTls | None = None,
-        client_tls: ssl.SSLContext | None = None,
+        client_tls: TlsFilter | None = None,
         on_open: Callable[[Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
     ) -> None:
@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
         self._limits = limits
         self._server_tls = server_tls
         self._sniffed = server_tls is None
-        self._tls = TlsFilter(client_tls, server_side=False) if client_tls is not None else None
+        self._tls = client_tls
         self._on_open = on_open
         self._on_close = on_close
         self._decoder = FrameDecoder(limits.frame_bytes)
@@ -429,7 +429,7 @@ class Connection(asyncio.Protocol):
         ``ConnectionLostError``."""
         future: asyncio.Future[Frame] = self._loop.create_future()
         if self.closed:
-            future.set_exception(ConnectionLostError(f"connection to {self.remote_text} is closed"))
+            future.set_exception(self._lost("is closed"))
             return future
         if len(self._calls) >= self._limits.calls:
             future.set_exception(RequestTimeoutError(f"{len(self._calls)} calls wait for {self.remote_text}"))
@@ -495,8 +495,7 @@ class Connection(asyncio.Protocol):
         for future, timer in calls.values():
             timer.cancel()
             if not future.done():
-                reason = f": {self._close_reason}" if self._close_reason else ""
-                future.set_exception(ConnectionLostError(f"connection to {self.remote_text} closed{reason}"))
+                future.set_exception(self._lost("closed"))
 
     # -- ending ----------------------------------------------------------------------------------------
 
@@ -524,6 +523,10 @@ class Connection(asyncio.Protocol):
         self.closed = True
         if self._transport is not None:
             self._transport.abort()
+
+    def _lost(self, what: str) -> ConnectionLostError:
+        reason = f": {self._close_reason}" if self._close_reason else ""
+        return ConnectionLostError(f"connection to {self.remote_text} {what}{reason}")
 
     def _break(self, reason: str, *, wait_for_handlers: bool = True) -> None:
         if not self.closed:

@@ -6,6 +6,8 @@ import errno
 import socket
 from typing import Final
 
+from orbitmq.runtime.network import bare_host
+
 __all__ = ["bind_port", "bind_port_and_fast_port"]
 
 FAST_PORT_DISTANCE: Final = 2
@@ -16,7 +18,7 @@ _TRIES: Final = 50
 def bind_port(host: str, port: int) -> socket.socket:
     """A bound socket that does not listen yet; port 0 lets the system choose. Raises ``OSError``."""
     family, kind, protocol, _, address = socket.getaddrinfo(
-        host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        bare_host(host) or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
     bound = socket.socket(family, kind, protocol)
     try:

@@ -29,6 +29,7 @@ __all__ = [
     "TlsMode",
     "client_context",
     "client_tls",
+    "outgoing_context",
     "self_signed_context",
     "server_context",
     "server_tls",
@@ -102,6 +103,12 @@ class TlsConfig:
     tls_client_checks_server: bool = option(
         False, apache="tls.client.authServer", doc="Check the certificates of others against trustCertPath."
     )
+    tls_client_checks_host: bool = option(
+        False,
+        apache="tls.client.checkHostName",
+        doc="With authServer: the certificate must also name the host or address that is connected to. Apache never "
+        "looks at that, so certificates made for it often name neither.",
+    )
 
 
 class ServerTls:
@@ -137,6 +144,14 @@ class ServerTls:
                 except ConfigError as error:
                     logger.error("certificate not reloaded, the old one stays error=%s", error)
         return self._context
+
+    async def ready(self) -> ssl.SSLContext:
+        """A context for a port that is TLS only, made now if there is none; ``can_make`` says whether it can be.
+        Raises ``ConfigError``."""
+        if self._context is None:
+            assert self._make is not None
+            self._context = await asyncio.get_running_loop().run_in_executor(None, self._make)
+        return self.context or self._context
 
     @property
     def can_make(self) -> bool:
@@ -213,9 +228,17 @@ def client_tls(config: TlsConfig) -> ssl.SSLContext | None:
     """What this server connects to others with. Raises ``ConfigError`` when the files cannot be used."""
     if not config.tls_outgoing and config.tls_mode is not TlsMode.ENFORCING:
         return None
+    return outgoing_context(config)
+
+
+def outgoing_context(config: TlsConfig) -> ssl.SSLContext:
+    """The client side of TLS, whether or not it is on for ordinary requests. Raises ``ConfigError``."""
     if config.tls_client_checks_server and not config.tls_client_trusted:
         raise ConfigError("tls.client.authServer=true needs tls.client.trustCertPath")
+    if config.tls_client_checks_host and not config.tls_client_checks_server:
+        raise ConfigError("tls.client.checkHostName=true needs tls.client.authServer=true")
     return client_context(
+        check_host=config.tls_client_checks_host,
         trusted=Path(config.tls_client_trusted) if config.tls_client_checks_server else None,
         certificate=Path(config.tls_client_certificate) if config.tls_client_certificate else None,
         key=Path(config.tls_client_key) if config.tls_client_key else None,
@@ -276,12 +299,21 @@ def client_context(
     certificate: Path | None = None,
     key: Path | None = None,
     password: str | None = None,
+    check_host: bool = True,
 ) -> ssl.SSLContext:
-    """A client's context. Without ``trusted`` any server certificate is accepted, as Apache's test mode does."""
+    """A client's context.
+
+    With ``trusted`` (a PEM file of authorities) a server's certificate must be signed by one of them and name the
+    host or address that is connected to. A route names brokers by address, so their certificates need an IP address
+    among their alternative names; ``check_host=False`` leaves the names out. Without ``trusted`` any certificate is
+    accepted, as Apache's test mode does, and a warning says so.
+    """
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.check_hostname = False
         if trusted is not None:
+            context.check_hostname = check_host
             context.load_verify_locations(trusted)
         else:
             context.verify_mode = ssl.CERT_NONE
@@ -298,10 +330,13 @@ def client_context(
 class TlsFilter:
     """One end of a TLS session over memory. Raises ``ssl.SSLError`` when the peer breaks the protocol."""
 
-    def __init__(self, context: ssl.SSLContext, *, server_side: bool) -> None:
+    def __init__(self, context: ssl.SSLContext, *, server_side: bool, host: str | None = None) -> None:
+        """``host`` is what a client connects to; its context may check the certificate against it."""
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
-        self._session = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side)
+        self._session = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=server_side, server_hostname=host
+        )
         self._waiting: list[bytes] = []
         self._ready = False
         self.held_bytes = 0

@@ -20,7 +20,7 @@ from orbitmq.errors import (
     ConnectionLostError,
     RequestTimeoutError,
 )
-from orbitmq.record.hosts import decode_host, encode_host
+from orbitmq.record.hosts import encode_host, host_text
 from orbitmq.record.ids import offset_message_id
 from orbitmq.record.properties import find_property, set_property
 from orbitmq.runtime.clock import Clock
@@ -59,8 +59,7 @@ class ReplyHandlers:
         clock: Clock,
     ) -> None:
         self._config = config
-        host, port = decode_host(store_host)
-        self._address = f"{host}:{port}"
+        self._address = host_text(store_host)
         self._store_host = store_host
         self._producers = producers
         self._puts = puts

@@ -20,6 +20,7 @@ from typing import Final, cast
 
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.replication.acks import AckWaiters
+from orbitmq.broker.replication.protection import StreamProtection
 from orbitmq.broker.replication.stream import ReportReader, encode_transfer_head
 from orbitmq.errors import RemoteProtocolError
 from orbitmq.runtime.tasks import TaskOwner, every
@@ -35,6 +36,7 @@ _TURN_BYTES: Final = 1 << 20
 """Bytes one link writes before requests are served again."""
 _TICK_S: Final = 0.1
 _LINKS_MAX: Final = 64
+_HANDSHAKE_S: Final = 5.0
 
 
 class SlaveLink(asyncio.Protocol):
@@ -98,7 +100,8 @@ class SlaveLink(asyncio.Protocol):
     def _reported(self, log_end: int) -> None:
         store = self._server.store
         if self.next_offset < 0:
-            stranger = self._server.stranger(self._reader.greeting)
+            stranger = self._server.protection.refusal(self._reader.hello)
+            stranger = stranger or self._server.stranger(self._reader.greeting)
             if stranger:
                 self.refuse(stranger)
                 return
@@ -197,9 +200,12 @@ class SlaveLink(asyncio.Protocol):
 class ReplicaServer:
     """The replication port and the slaves behind it."""
 
-    def __init__(self, config: BrokerConfig, store: MessageStore) -> None:
+    def __init__(
+        self, config: BrokerConfig, store: MessageStore, protection: StreamProtection | None = None
+    ) -> None:
         self.config = config
         self.store = store
+        self.protection = protection or StreamProtection()
         self.links: list[SlaveLink] = []
         self.acks = AckWaiters(
             config, lambda: [link.acknowledged for link in self.links if link.acknowledged >= 0]
@@ -217,8 +223,14 @@ class ReplicaServer:
         return asyncio.get_running_loop().time()
 
     async def start(self, bound: socket.socket) -> None:
-        """Listen on a bound socket. Raises ``OSError``."""
-        self._server = await asyncio.get_running_loop().create_server(lambda: SlaveLink(self), sock=bound)
+        """Listen on a bound socket. Raises ``OSError`` and ``ConfigError``."""
+        tls = await self.protection.accepts()
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: SlaveLink(self),
+            sock=bound,
+            ssl=tls,
+            ssl_handshake_timeout=_HANDSHAKE_S if tls is not None else None,
+        )
         self._tasks = TaskOwner("replication")
         self._tasks.start(every(_TICK_S, self._tick), "links")
 

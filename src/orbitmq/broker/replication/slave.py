@@ -18,7 +18,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final, cast
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.replication.stream import TransferReader, encode_report
+from orbitmq.broker.replication.protection import StreamProtection
+from orbitmq.broker.replication.stream import TransferReader, encode_hello, encode_report
 from orbitmq.errors import ConnectionLostError, CorruptionError, OrbitError, RemoteProtocolError
 from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.tasks import TaskOwner, every
@@ -166,6 +167,7 @@ class Follower:
         """Where the master sends its log from."""
         self.greeting = b""
         """What a member of a failover group says first."""
+        self.protection = StreamProtection()
 
     def told_master(self, master_address: str, ha_address: str) -> None:
         """Where the master is now. A fixed address in the config wins."""
@@ -246,10 +248,15 @@ class Follower:
     async def _connect(self) -> MasterLink:
         host, port = split_address(self.ha_address)
         loop = asyncio.get_running_loop()
+        hello = self.protection.hello()
+        first = (b"" if hello is None else encode_hello(hello)) + self.greeting
         try:
             async with asyncio.timeout(_CONNECT_S):
                 _, link = await loop.create_connection(
-                    lambda: MasterLink(self._config, self._store, self._clock, self.greeting), host, port
+                    lambda: MasterLink(self._config, self._store, self._clock, first),
+                    host,
+                    port,
+                    ssl=self.protection.client,
                 )
         except ValueError as error:  # a host name no resolver can take
             raise ConnectionLostError(f"cannot connect to {self.ha_address}: {error}") from None

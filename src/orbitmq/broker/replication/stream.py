@@ -2,16 +2,20 @@
 
 A slave sends reports: 8 bytes, the end of its log, which is also what it wants next. A member of a failover group
 says before the first one who it is and which epoch's master it looks for, in 8 bytes with the sign bit set, which no
-report can have; no other slave does, so both kinds can follow the same master. A master sends transfers: the
-log offset (8 bytes), the size (4 bytes) and that many raw bytes of its log; size 0 is a heartbeat. There is no
-prefix, no magic number and no checksum, so a reader can only judge by the numbers themselves.
+report can have; no other slave does, so both kinds can follow the same master. Where the stream is protected
+(``replication.protection``) signed fields come before that: 8 bytes with the sign bit and their size, then JSON.
+
+A master sends transfers: the log offset (8 bytes), the size (4 bytes) and that many raw bytes of its log; size 0 is a
+heartbeat. There is no prefix, no magic number and no checksum, so a reader can only judge by the numbers themselves.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
+
+import msgspec
 
 from orbitmq.errors import RemoteProtocolError
 
@@ -20,6 +24,7 @@ __all__ = [
     "ReportReader",
     "TransferReader",
     "encode_greeting",
+    "encode_hello",
     "encode_report",
     "encode_transfer_head",
 ]
@@ -49,6 +54,16 @@ def encode_greeting(member: int, epoch: int) -> bytes:
     return _GREETING.pack(_GREETING_SIGN | member, _GREETING_MAGIC, epoch)
 
 
+HELLO_BYTES_MAX: Final = 4096
+
+
+def encode_hello(fields: Mapping[str, str]) -> bytes:
+    """What a slave says first where the stream is protected."""
+    body = msgspec.json.encode(fields)
+    assert len(body) <= HELLO_BYTES_MAX, len(body)
+    return _GREETING.pack(_GREETING_SIGN, _GREETING_MAGIC, len(body)) + body
+
+
 def encode_transfer_head(log_offset: int, size: int) -> bytes:
     """What stands before ``size`` bytes of log; a heartbeat when that is 0."""
     return _HEAD.pack(log_offset, size)
@@ -57,13 +72,15 @@ def encode_transfer_head(log_offset: int, size: int) -> bytes:
 class ReportReader:
     """Takes reports in pieces of any size."""
 
-    __slots__ = ("_begun", "_rest", "greeting")
+    __slots__ = ("_begun", "_rest", "greeting", "hello")
 
     def __init__(self) -> None:
         self._rest = b""
         self._begun = False
         self.greeting: tuple[int, int] | None = None
         """Member and epoch, once a greeting has come."""
+        self.hello = b""
+        """JSON of the signed fields, once they have come."""
 
     def feed(self, data: bytes) -> int | None:
         """The newest whole report in what came so far; None when there is no new one. Older ones are of no use.
@@ -71,11 +88,19 @@ class ReportReader:
         Raises ``RemoteProtocolError`` for a number no log can end at.
         """
         data = self._rest + data
-        if not self._begun and len(data) >= 8:
+        while not self._begun and len(data) >= 8:
+            sign, magic, number = _GREETING.unpack_from(data)
+            if sign == _GREETING_SIGN and magic == _GREETING_MAGIC and not self.hello:
+                if not 0 < number <= HELLO_BYTES_MAX:
+                    raise RemoteProtocolError(f"a slave says who it is in {number} bytes")
+                if len(data) < 8 + number:
+                    self._rest = data
+                    return None
+                self.hello, data = data[8 : 8 + number], data[8 + number :]
+                continue
             self._begun = True
-            member, magic, epoch = _GREETING.unpack_from(data)
-            if member > _GREETING_SIGN and magic == _GREETING_MAGIC:
-                self.greeting = (member & ~_GREETING_SIGN, epoch)
+            if sign > _GREETING_SIGN and magic == _GREETING_MAGIC:
+                self.greeting = (sign & ~_GREETING_SIGN, number)
                 data = data[8:]
         whole = len(data) & ~7
         self._rest = data[whole:]

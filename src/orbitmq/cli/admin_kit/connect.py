@@ -39,6 +39,12 @@ def connection_options() -> list[click.Option]:
         click.Option(
             ["--tlsCa", "tls_ca"], type=path, help="Certificates to trust; without, any is accepted."
         ),
+        click.Option(
+            ["--tlsAnyHost", "tls_any_host"],
+            is_flag=True,
+            default=None,
+            help="With --tlsCa: take a certificate that names another host.",
+        ),
         click.Option(["--tlsCert", "tls_cert"], type=path, help="Certificate of this client."),
         click.Option(["--tlsKey", "tls_key"], type=path, help="Key of that certificate."),
     ]
@@ -90,7 +96,12 @@ def open_admin(settings: dict[str, Any], environment: Any, progress: Progress | 
     if given["tls"] or given["tls_ca"] or given["tls_cert"]:
         from orbitmq.transport.tls import client_context
 
-        tls = client_context(trusted=given["tls_ca"], certificate=given["tls_cert"], key=given["tls_key"])
+        tls = client_context(
+            trusted=given["tls_ca"],
+            certificate=given["tls_cert"],
+            key=given["tls_key"],
+            check_host=not given["tls_any_host"],
+        )
     options = AdminOptions(timeout_s=given["timeout_s"] or 5.0, credentials=credentials, tls=tls)
     servers = given["namesrv_addr"] or ""
     return Admin(servers, options) if progress is None else Admin(servers, options, progress=progress)

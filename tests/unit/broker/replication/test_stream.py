@@ -11,6 +11,8 @@ from orbitmq.broker.replication.stream import (
     TRANSFER_BYTES_MAX,
     ReportReader,
     TransferReader,
+    encode_greeting,
+    encode_hello,
     encode_report,
     encode_transfer_head,
 )
@@ -50,6 +52,29 @@ def test_pieces_of_any_size_give_the_same_transfers(piece_bytes: int) -> None:
     for start in range(0, len(stream), piece_bytes):
         found += transfers(reader, stream[start : start + piece_bytes])
     assert found == wanted
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 3, 8, 11, 200])
+@pytest.mark.parametrize("greeting", [b"", encode_greeting(3, 9)])
+def test_hello_and_greeting_come_before_the_first_report(piece_bytes: int, greeting: bytes) -> None:
+    fields = {"AccessKey": "inner", "Signature": "x" * 28, "nonce": "0" * 32}
+    stream = encode_hello(fields) + greeting + encode_report(7)
+    reader = ReportReader()
+    found = [reader.feed(stream[at : at + piece_bytes]) for at in range(0, len(stream), piece_bytes)]
+    assert [end for end in found if end is not None] == [7]
+    assert json.loads(reader.hello) == fields
+    assert reader.greeting == ((3, 9) if greeting else None)
+
+
+@pytest.mark.parametrize("size", [0, 4097, 0xFFFFFFFF])
+def test_hello_of_an_impossible_size_is_refused(size: int) -> None:
+    with pytest.raises(RemoteProtocolError, match="who it is"):
+        ReportReader().feed(encode_hello({})[:4] + size.to_bytes(4, "big"))
+
+
+def test_second_hello_is_refused() -> None:
+    with pytest.raises(RemoteProtocolError):
+        ReportReader().feed(encode_hello({}) + encode_hello({}))
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 3, 5, 8, 11])
