@@ -63,6 +63,9 @@ class BrokerRow(Result, kw_only=True):
     broker_id: int
     address: str
     version: str = ""
+    """Of Apache RocketMQ, whose requests it answers."""
+    release: str = ""
+    """Of the broker's own software; empty for Apache's."""
     in_tps: float = 0.0
     send_queue_size: str = ""
     send_queue_wait_ms: str = ""
@@ -182,6 +185,7 @@ def _with_figures(row: BrokerRow, table: Mapping[str, str], now_ms: int) -> Brok
     return msgspec.structs.replace(
         row,
         version=table.get("brokerVersionDesc", ""),
+        release=table.get("orbitmqRelease", ""),
         in_tps=first_rate(table.get("putTps")),
         send_queue_size=table.get("sendThreadPoolQueueSize", ""),
         send_queue_wait_ms=table.get("sendThreadPoolQueueHeadWaitTimeMills", ""),

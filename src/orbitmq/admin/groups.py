@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -580,14 +580,27 @@ def read_group_list(data: bytes) -> list[SubscriptionGroupConfig]:
     return decode_body(list[SubscriptionGroupConfig], data)
 
 
+async def _group_names(admin: Admin, address: str) -> Iterable[str]:
+    answer = await admin.ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, timeout_s=admin.slow_s)
+    return SubscriptionGroupWrapper.decode(answer.body).subscription_group_table
+
+
 async def delete_group(
     admin: Admin, group: str, *, broker: str | None, cluster: str | None, remove_offset: bool = False
 ) -> Changed:
-    """Delete a group; of a whole cluster its retry and dead-letter topics as well."""
+    """Delete a group; of a whole cluster its retry and dead-letter topics as well.
+
+    Raises ``UnknownNameError`` when no target has it: brokers answer the deletion of any name with success.
+    """
     header = DeleteSubscriptiongroupRequest(
         group_name=group, clean_offset=remove_offset, remove_offset=remove_offset
     )
     targets = await admin.targets(broker, cluster)
+    known = set[str]()
+    for address in targets:
+        known.update(await _group_names(admin, address))
+    if group not in known:
+        raise UnknownNameError("group", group, known)
     code = RequestCode.DELETE_SUBSCRIPTIONGROUP
     changed = await admin.change_each(targets, f"group {group} deleted", code, header)
     if broker is None and cluster is not None:

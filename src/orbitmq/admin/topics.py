@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import msgspec
+
 from orbitmq.admin.base import Change, Changed, Result
 from orbitmq.admin.errors import AdminError, UnknownNameError
 from orbitmq.admin.session import Admin
 from orbitmq.codes import RequestCode, TopicSysFlag
 from orbitmq.errors import OrbitError, QueryNotFound
-from orbitmq.model.names import AUTO_CREATE_TOPIC, is_dlq_topic, is_retry_topic
+from orbitmq.model.names import AUTO_CREATE_TOPIC, is_dlq_topic, is_retry_topic, is_system_topic, reply_topic
 from orbitmq.model.rebalance import allocate_averagely
 from orbitmq.model.route import MASTER_ID, MessageQueue, TopicRoute
 from orbitmq.model.topic import PERM_READ_WRITE, TopicConfig
@@ -46,6 +48,7 @@ __all__ = [
     "delete_order_conf",
     "delete_topic",
     "groups_of_topic",
+    "listed_topics",
     "new_topic",
     "order_conf",
     "put_order_conf",
@@ -71,6 +74,8 @@ QUEUES_DEFAULT: Final = 8
 
 class TopicNames(Result, kw_only=True):
     topics: list[str]
+    system: list[str] = msgspec.field(default_factory=list)
+    """Those among them that servers and consumer groups made for themselves, where that was asked for."""
 
 
 class TopicOwner(Result, kw_only=True):
@@ -137,6 +142,21 @@ async def topic_names(admin: Admin) -> TopicNames:
     """Every topic the name server knows, those of the system included."""
     answer = await admin.ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
     return TopicNames(topics=TopicList.decode(answer.body).topic_list)
+
+
+async def listed_topics(admin: Admin) -> TopicNames:
+    """As ``topic_names``, naming those of the system: retries, dead letters, clusters, brokers, servers."""
+    names = (await topic_names(admin)).topics
+    info = await admin.cluster_info()
+    made = {*info.cluster_addr_table, *info.broker_addr_table, *map(reply_topic, info.cluster_addr_table)}
+    return TopicNames(
+        topics=names,
+        system=[
+            name
+            for name in names
+            if name in made or is_system_topic(name) or is_retry_topic(name) or is_dlq_topic(name)
+        ],
+    )
 
 
 async def topic_owners(admin: Admin) -> TopicOwners:
@@ -348,9 +368,15 @@ async def update_topic_perm(
 
 
 async def delete_topic(admin: Admin, topic: str, cluster: str) -> Changed:
-    """Delete a topic from the masters of a cluster, then from every name server."""
+    """Delete a topic from the masters of a cluster, then from every name server.
+
+    Raises ``UnknownNameError`` when no name server knows it: brokers answer the deletion of any name with success.
+    """
     header = DeleteTopicInBrokerRequest(topic=topic)
     targets = await admin.targets(None, cluster)
+    known = (await topic_names(admin)).topics
+    if topic not in known:
+        raise UnknownNameError("topic", topic, (name for name in known if not name.startswith("%")))
     action = f"topic {topic} deleted"
     done = (await admin.change_each(targets, action, RequestCode.DELETE_TOPIC_IN_BROKER, header)).changes
     names = DeleteTopicInNamesrvRequest(topic=topic, cluster_name=cluster)

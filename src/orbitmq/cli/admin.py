@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from orbitmq.cli.completion import completion_command
+
 if TYPE_CHECKING:
     from orbitmq.cli.admin_kit.declare import Command
 
@@ -163,24 +165,6 @@ class _AdminGroup(click.Group):
                 formatter.write_dl(rows)
         with formatter.section("Shell"):
             formatter.write_dl([(_COMPLETION, str(completion_command.short_help))])
-
-
-@click.command(_COMPLETION, short_help="Print what makes a shell complete commands, flags and names.")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion_command(shell: str) -> None:
-    """Print the completion script of a shell.
-
-    \b
-    bash: eval "$(orbitmq admin completion bash)"
-    zsh:  eval "$(orbitmq admin completion zsh)"
-    fish: orbitmq admin completion fish | source
-    """
-    from click.shell_completion import get_completion_class
-
-    kind = get_completion_class(shell)
-    assert kind is not None, "the choices are those click has"
-    root = click.get_current_context().find_root()
-    click.echo(kind(root.command, {}, "orbitmq", "_ORBITMQ_COMPLETE").source())
 
 
 class _LazyOptions(_AdminGroup):

@@ -8,6 +8,7 @@ import logging
 import click
 
 from orbitmq.cli.local_proxy import broker_and_proxy, local_proxy_config, proxy_text
+from orbitmq.cli.name_server import NameServerOption
 from orbitmq.cli.servers import (
     fail,
     logging_options,
@@ -31,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 @click.command("broker")
 @set_options
-@click.option("-n", "--namesrv-addr", help="Name servers, host:port separated by ';' (namesrvAddr).")
+@click.option("namesrv_addr", cls=NameServerOption, help="Name servers (namesrvAddr).")
 @click.option("-p", "--print-config", is_flag=True, help="Print the configuration and end.")
 @click.option(
     "--processes",

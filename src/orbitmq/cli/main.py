@@ -19,6 +19,7 @@ _COMMANDS: Final = {
     "filtersrv": ("orbitmq.cli.filtersrv", "filtersrv_command", "Run a filter server."),
     "up": ("orbitmq.cli.up", "up_command", "Run a name server and a broker in one process."),
     "demo": ("orbitmq.cli.demo", "demo_command", "An end-to-end run that ends by itself."),
+    "doctor": ("orbitmq.cli.doctor", "doctor_command", "What is wrong with a cluster, and what to do."),
     "admin": ("orbitmq.cli.admin", "admin_commands", "Look at a cluster and change it."),
     "store": ("orbitmq.cli.store", "store_commands", "Look into the files of a store."),
     "pipeline": ("orbitmq.cli.pipeline", "pipeline_commands", "Data pipelines on Spark."),
@@ -27,6 +28,7 @@ _COMMANDS: Final = {
     "produce": ("orbitmq.cli.messages", "produce_command", "Send lines to a topic."),
     "consume": ("orbitmq.cli.messages", "consume_command", "Print the messages of a topic."),
     "run": ("orbitmq.cli.messages", "run_command", "Run a worker: module:consumer."),
+    "completion": ("orbitmq.cli.completion", "completion_command", "Print a shell's completion script."),
     "bench": (
         "orbitmq.cli.bench",
         "bench_command",
@@ -50,10 +52,33 @@ class _LazyGroup(click.Group):
         assert isinstance(command, click.Command), f"{module}:{attribute} is no command"
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in _COMMANDS and not name.startswith("-"):
+            from difflib import get_close_matches
+
+            meant = get_close_matches(name, self.list_commands(ctx), n=2)
+            admin = _admin_command(name)
+            hint = f"Did you mean {' or '.join(meant)}?" if meant else "See `orbitmq --help`."
+            ctx.fail(
+                f"No such command {name!r}. {f'Did you mean `orbitmq admin {admin}`?' if admin else hint}"
+            )
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # click would import every command for its help line.
         with formatter.section("Commands"):
             formatter.write_dl([(name, _COMMANDS[name][2]) for name in self.list_commands(ctx)])
+
+
+def _admin_command(name: str) -> str:
+    """The command of ``orbitmq admin`` with this name in any case; empty if there is none."""
+    from orbitmq.cli.admin import AREAS
+
+    names = {one.lower(): one for commands in AREAS.values() for one in commands}
+    return names.get(name.lower(), "")
 
 
 def _is_present(name: str) -> bool:

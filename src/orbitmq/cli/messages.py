@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import click
 
+from orbitmq.cli.failures import remedies
+from orbitmq.cli.name_server import name_server_option
 from orbitmq.client import (
     ClientError,
     LitePullConsumer,
@@ -25,11 +27,8 @@ from orbitmq.client import (
 
 __all__ = ["consume_command", "moment", "produce_command", "run_command"]
 
-NAME_SERVER: Final = "127.0.0.1:9876"
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_name_server = click.option(
-    "-n", "--namesrv", default=NAME_SERVER, envvar="NAMESRV_ADDR", show_default=True, help="Name servers."
-)
+_name_server = name_server_option()
 
 
 def moment(text: str, now: datetime) -> Any:
@@ -82,7 +81,7 @@ def produce_command(
                     count += 1
         return count
 
-    count = _run(send())
+    count = _run(send(), namesrv)
     click.echo(f"{count} messages sent to {topic}", err=True)
 
 
@@ -101,7 +100,7 @@ def consume_command(
 ) -> None:
     """Print the messages of TOPIC. No group is used: what is read here is read by nobody else's group."""
     begin = moment(start, datetime.now(UTC))
-    _run(_print_all(topic, namesrv, begin, form, (follow, count, expression)))
+    _run(_print_all(topic, namesrv, begin, form, (follow, count, expression)), namesrv)
 
 
 async def _print_all(
@@ -214,8 +213,11 @@ async def _health(consumer: PushConsumer, reader: asyncio.StreamReader, writer: 
         writer.close()
 
 
-def _run(work: Any) -> Any:
+def _run(work: Any, name_server: str = "") -> Any:
     try:
         return asyncio.run(work)
     except (ClientError, OrbitError) as error:
-        raise click.ClickException(str(error)) from error
+        click.echo(f"orbitmq: {error}", err=True)
+        for line in remedies(error, name_server):
+            click.echo(f"  {line}", err=True)
+        sys.exit(1)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 from rich.console import Console
 
+from orbitmq.cli.name_server import name_server_option
 from orbitmq.errors import OrbitError
 from orbitmq.spark.pipeline.errors import EnvironmentFault, PipelineError, SpecError
 from orbitmq.spark.pipeline.load import load_pipeline
@@ -66,9 +67,7 @@ _spark_log = click.option(
     show_default=True,
     help="Show Spark's own log on standard error.",
 )
-_namesrv = click.option(
-    "--namesrv", "-n", default="127.0.0.1:9876", show_default=True, help="Address of the name server."
-)
+_namesrv = name_server_option()
 _option = click.option(
     "--option",
     "-o",

@@ -7,6 +7,7 @@ import logging
 
 import click
 
+from orbitmq.cli.name_server import NameServerOption
 from orbitmq.cli.servers import fail, logging_options, metrics_text, run_server
 from orbitmq.errors import ConfigError
 from orbitmq.runtime.logs import configure_logging
@@ -26,7 +27,7 @@ logger = logging.getLogger(__name__)
     type=click.Path(dir_okay=False),
     help="JSON file with the keys of Apache's rmq-proxy.json.",
 )
-@click.option("-n", "--namesrv-addr", help="Name servers, host:port separated by ';' (namesrvAddr).")
+@click.option("namesrv_addr", cls=NameServerOption, help="Name servers (namesrvAddr).")
 @click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Set one option; wins over the file."
 )

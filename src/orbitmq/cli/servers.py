@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
 
+from orbitmq.cli.failures import start_failure
 from orbitmq.cli.settings import BrokerSettings, read_broker_settings, read_config
 from orbitmq.errors import ConfigError, OrbitError
 from orbitmq.kernel import NAME as KERNEL
@@ -116,7 +117,7 @@ def run_server(
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             failure = runner.run(_serve(server, ready, failed))
     except (OrbitError, OSError) as error:
-        fail(str(error))
+        fail(start_failure(error))
     if failure is not None:
         fail(f"stopped: {failure}")
 

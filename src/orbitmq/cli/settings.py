@@ -32,7 +32,7 @@ def read_config(
     config_type: type[C], config_file: str | None, overrides: Sequence[str]
 ) -> tuple[C, Properties, list[str]]:
     """A config, the properties it came from, and the keys nobody knows. Raises ``ConfigError``."""
-    source, values, lines = "defaults", dict[str, str](), dict[str, int]()
+    source, values, lines = "--set" if overrides else "defaults", dict[str, str](), dict[str, int]()
     if config_file is not None:
         try:
             text = decode_properties(Path(config_file).read_bytes())

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from orbitmq.cli.failures import start_failure
 from orbitmq.cli.local_proxy import broker_and_proxy
 from orbitmq.cli.servers import (
     BrokerSettings,
@@ -141,7 +142,7 @@ def up_command(
         config, store_config = read.config, read.store_config
         proxy_config = _proxy_config(given["proxy_port"])
     except (ConfigError, OSError) as error:
-        fail(str(error))
+        fail(start_failure(error))
 
     @contextlib.asynccontextmanager
     async def servers() -> AsyncIterator[_Running]:

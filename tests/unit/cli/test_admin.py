@@ -23,6 +23,7 @@ from orbitmq.cli.admin_kit.declare import Command
 from orbitmq.cli.admin_kit.explain import nearest
 from orbitmq.cli.admin_kit.output import (
     Lines,
+    Part,
     Table,
     flat,
     java_map,
@@ -113,7 +114,7 @@ def test_command_without_broker_and_cluster_says_which_flags_it_needs() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["resetOffsetByTime", "-g", "g", "-t", "t", "-s", "yesterday"], "is no time"),
+        (["resetOffsetByTime", "-g", "g", "-t", "t", "-s", "yesterday"], "is not a time"),
         (["resetOffsetByTime", "-g", "g", "-t", "t", "-s", "0", "-q", "1"], "-b BROKER and -q QUEUE"),
         (["sendMessage", "-t", "t", "-p", "x", "-i", "1"], "needs its broker"),
         (["consumeMessage", "-t", "t", "-i", "1"], "needs its broker"),
@@ -135,11 +136,23 @@ def test_wrong_use_leaves_with_2_and_says_what_is_wrong(arguments: list[str], te
     assert text in " ".join(result.stderr.split())
 
 
-def test_no_name_server_is_said_with_what_to_do() -> None:
-    result = run("topicList")
+def test_without_a_name_server_the_usual_one_is_asked() -> None:
+    assert open_admin({}, {}).name_servers == ["127.0.0.1:9876"]
+    assert open_admin({}, {"NAMESRV_ADDR": "a:1;b:2"}).name_servers == ["a:1", "b:2"]
+
+
+def test_name_server_that_does_not_answer_is_said_with_what_to_do() -> None:
+    result = run("topicList", "-n", NOBODY)
     assert result.exit_code == 3
-    assert "NAMESRV_ADDR" in result.stderr
-    assert "orbitmq up" in result.stderr
+    assert "-n HOST:PORT or the variable NAMESRV_ADDR" in result.stderr
+    assert "`orbitmq up` starts one" in result.stderr
+
+
+@pytest.mark.parametrize("spelling", ["-n", "--namesrvAddr", "--namesrv-addr", "--namesrv"])
+def test_name_server_option_has_one_spelling_in_the_help_and_takes_all(spelling: str) -> None:
+    result = run("topicList", spelling, NOBODY)
+    assert f"no answer from the name server at {NOBODY}" in result.stderr
+    assert "  -n, --namesrvAddr HOST:PORT;..." in run("topicList", "--help").stdout
 
 
 def test_name_server_comes_from_the_variable_the_group_or_the_command() -> None:
@@ -151,7 +164,7 @@ def test_name_server_comes_from_the_variable_the_group_or_the_command() -> None:
     ):
         assert result.exit_code == 3
         assert f"name server at {NOBODY}" in result.stderr
-        assert "Check that a name server runs" in result.stderr
+        assert "`orbitmq up` starts one" in result.stderr
 
 
 def test_broker_that_does_not_answer_is_said_with_what_to_check() -> None:
@@ -216,7 +229,12 @@ def test_times_are_read_in_all_forms_mqadmin_has() -> None:
     assert parse_time("-1", 0) == -1
     assert parse_time("2026-01-31#23:59:58:123", 0) == whole + 123
     assert parse_time("2026-01-31#23:59:58", 0) == whole
-    for wrong in ("", "2026-01-31", "2026-13-01#00:00:00:000", "1.5"):
+    assert parse_time("2026-01-31T23:59:58", 0) == whole
+    assert parse_time("2026-01-31 23:59:58.123", 0) == whole + 123
+    assert parse_time("2026-01-31T23:59:58+00:00", 0) == parse_time("2026-02-01T00:59:58+01:00", 0)
+    assert parse_time("-15m", 1_000_000) == 100_000
+    assert parse_time("-2d", 172_800_001) == 1
+    for wrong in ("", "2026-01-32", "-15w", "2026-13-01#00:00:00:000", "1.5"):
         with pytest.raises(click.UsageError):
             parse_time(wrong, 0)
 
@@ -267,6 +285,62 @@ def test_table_without_rows_shows_its_titles(capsys: pytest.CaptureFixture[str])
 def test_names_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     print_parts([table([Row("\x1b[31mred\r", 1)], {"Name": "name"}), Lines(["\x07bell"])])
     assert not set(capsys.readouterr().out) & {"\x1b", "\r", "\x07"}
+
+
+class Screen(io.StringIO):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, parts: list[Part], columns: int, *, wide: bool = False
+) -> list[str]:
+    screen = Screen()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    print_parts(parts, wide=wide)
+    return [click.unstyle(line) for line in screen.getvalue().splitlines()]
+
+
+def test_wide_table_is_folded_on_a_terminal_and_no_word_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [["c" * 20, "7", "x" * 30, "", "z"], ["c", "11", "x", "y" * 60, "z"]]
+    wide = Table(("Name", "QID", "Third", "Fourth", "Fifth"), rows)
+    lines = on_a_terminal(monkeypatch, [wide], 60)
+    assert lines == [
+        "Name                  QID  Third",
+        f"{'c' * 20}    7  {'x' * 30}",
+        "    Fifth z",
+        f"{'c':20}   11  x",
+        f"    Fourth {'y' * 60}",
+        "    Fifth z",
+    ]
+    assert on_a_terminal(monkeypatch, [wide], 200)[0].split() == ["Name", "QID", "Third", "Fourth", "Fifth"]
+    assert on_a_terminal(monkeypatch, [wide], 60, wide=True)[0].startswith("#Name")
+
+
+def test_columns_and_lines_for_people_stay_out_of_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts: list[Part] = [
+        Table(("A", "Ours"), [["1", "2"]], human=frozenset({"Ours"})),
+        Lines(["mine", "rmq_sys_x"], frozenset({"rmq_sys_x"}), "topics of the system; --all shows them"),
+    ]
+    print_parts(parts)
+    assert capsys.readouterr().out == "#A\n1\nmine\nrmq_sys_x\n"
+    assert on_a_terminal(monkeypatch, parts, 80) == [
+        "A  Ours",
+        "1     2",
+        "mine",
+        "(1 topics of the system; --all shows them)",
+    ]
+
+
+def test_long_line_is_broken_between_words_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = on_a_terminal(monkeypatch, [Lines(["word " * 20 + "e" * 70])], 50)
+    assert all(len(line) <= 50 for line in lines[:-1])
+    assert lines[-1] == "    " + "e" * 70
 
 
 # -- the shell ---------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from orbitmq import __version__
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.figures.stats import BrokerStats, PutTimes, Rates
 from orbitmq.codes import Version, version_name
@@ -71,6 +72,7 @@ class RuntimeInfo:
         return {
             "brokerVersionDesc": version_name(Version.OURS),
             "orbitmqKernel": KERNEL,
+            "orbitmqRelease": f"orbitmq {__version__}",
             "brokerActive": _text(not self._config.is_slave if active is None else active()),
             "startAcceptSendRequestTimeStamp": str(self._config.accept_sends_from_ms),
             **self._life(),

@@ -43,6 +43,7 @@ def _cluster_view(result: brokers.ClusterBrokers | brokers.ClusterTotals, args: 
         "BID": "broker_id",
         "Addr": "address",
         "Version": "version",
+        "Release": "release",
         "InTPS(LOAD)": lambda r: f"{r.in_tps:.2f}({r.send_queue_size},{r.send_queue_wait_ms}ms)",
         "OutTPS(LOAD)": lambda r: (
             f"{r.out_tps:.2f}({r.pull_queue_size},{r.pull_queue_wait_ms}ms"
@@ -55,7 +56,7 @@ def _cluster_view(result: brokers.ClusterBrokers | brokers.ClusterTotals, args: 
         "ACTIVATED": "active",
     }
     silent = [f"{row.address}: {row.error}" for row in result.brokers if row.error]
-    return [table(result.brokers, columns), Lines(silent)]
+    return [table(result.brokers, columns, human=frozenset({"Release"})), Lines(silent)]
 
 
 def _rates_view(result: stats.TopicRates, args: Args) -> list[Part]:

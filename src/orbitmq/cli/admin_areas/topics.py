@@ -23,7 +23,8 @@ _TARGET: Final = targets()
 
 def _list_view(result: topics.TopicNames | topics.TopicOwners, args: Args) -> list[Part]:
     if isinstance(result, topics.TopicNames):
-        return [Lines(result.topics)]
+        hidden = frozenset[str]() if args["all"] else frozenset(result.system)
+        return [Lines(result.topics, hidden, "topics of the system; --all shows them")]
     return [table(result.topics, {"Cluster Name": "cluster", "Topic": "topic", "Consumer Group": "group"})]
 
 
@@ -119,8 +120,17 @@ COMMANDS: Final = (
     Command(
         name="topicList",
         help="Topics the name server knows.",
-        flags=(Flag(names=("-c", "--clusterModel"), help="With cluster and consumer groups.", switch=True),),
-        call=lambda admin, a: topics.topic_owners(admin) if a["clusterModel"] else topics.topic_names(admin),
+        flags=(
+            Flag(names=("-c", "--clusterModel"), help="With cluster and consumer groups.", switch=True),
+            Flag(
+                names=("-a", "--all"),
+                help="On a terminal too: topics of the system, retry and dead-letter topics.",
+                switch=True,
+            ),
+        ),
+        call=lambda admin, a: (
+            topics.topic_owners(admin) if a["clusterModel"] else topics.listed_topics(admin)
+        ),
         view=_list_view,
         results=(topics.TopicNames, topics.TopicOwners),
     ),

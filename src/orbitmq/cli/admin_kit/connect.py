@@ -9,6 +9,7 @@ import click
 
 from orbitmq.admin import Admin, AdminOptions
 from orbitmq.admin.session import Progress
+from orbitmq.cli.name_server import NAME_SERVER_DEFAULT, NAME_SERVER_VARIABLE, NameServerOption
 
 __all__ = ["CONNECTION_KEYS", "connection_options", "open_admin"]
 
@@ -17,12 +18,14 @@ def connection_options() -> list[click.Option]:
     """Fresh options for one command or group."""
     path = click.Path(exists=True, dir_okay=False, path_type=Path)
     return [
-        click.Option(
-            ["-n", "--namesrvAddr", "namesrv_addr"],
-            metavar="HOST:PORT;...",
-            help="Name servers. Else the variable NAMESRV_ADDR.",
-        ),
+        NameServerOption(["namesrv_addr"]),
         click.Option(["--json", "as_json"], is_flag=True, default=None, help="The result as JSON."),
+        click.Option(
+            ["--wide", "wide"],
+            is_flag=True,
+            default=None,
+            help="mqadmin's own lines, however wide; so is what goes into a pipe.",
+        ),
         click.Option(
             ["--timeout", "timeout_s"],
             type=click.FloatRange(min=0.1),
@@ -52,7 +55,7 @@ def connection_options() -> list[click.Option]:
 
 CONNECTION_KEYS: Final = tuple(str(option.name) for option in connection_options())
 _VARIABLES: Final = {
-    "namesrv_addr": "NAMESRV_ADDR",
+    "namesrv_addr": NAME_SERVER_VARIABLE,
     "access_key": "ORBITMQ_ACCESS_KEY",
     "secret_key": "ORBITMQ_SECRET_KEY",
 }
@@ -103,5 +106,5 @@ def open_admin(settings: dict[str, Any], environment: Any, progress: Progress | 
             check_host=not given["tls_any_host"],
         )
     options = AdminOptions(timeout_s=given["timeout_s"] or 5.0, credentials=credentials, tls=tls)
-    servers = given["namesrv_addr"] or ""
+    servers = given["namesrv_addr"] or NAME_SERVER_DEFAULT
     return Admin(servers, options) if progress is None else Admin(servers, options, progress=progress)

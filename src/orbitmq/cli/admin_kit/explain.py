@@ -98,7 +98,8 @@ def _first_line(error: BrokerError) -> str:
 def _checks(error: UnreachableError) -> list[str]:
     if error.role == "name server":
         return [
-            f"Check that a name server runs at {error.address} and that this machine reaches it.",
+            "If none runs there: `orbitmq up` starts one, with a broker. If it is elsewhere: -n HOST:PORT or the "
+            "variable NAMESRV_ADDR.",
             "One that takes only encrypted connections needs --tls.",
         ]
     return [

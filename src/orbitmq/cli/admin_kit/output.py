@@ -1,9 +1,9 @@
-"""Results as text: tables with mqadmin's columns, plain into a pipe, by rich on a terminal."""
+"""Results as text: tables with mqadmin's columns, as wide as they are into a pipe, fitted to a terminal."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -11,6 +11,7 @@ from typing import Any, Final
 import click
 
 from orbitmq.admin.base import Changed
+from orbitmq.cli.admin_kit.screen import screen_lines, table_lines, terminal_width
 
 __all__ = [
     "Lines",
@@ -35,11 +36,17 @@ class Table:
     titles: tuple[str, ...]
     rows: list[list[str]]
     header: bool = True
+    human: frozenset[str] = frozenset()
+    """Titles of columns that mqadmin does not have: shown on a terminal, left out of a pipe."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
     lines: list[str]
+    hidden: frozenset[str] = frozenset()
+    """Lines that a terminal does not show, only how many there are."""
+    hint: str = ""
+    """What is said of those, after their number."""
 
 
 Part = Table | Lines
@@ -59,10 +66,16 @@ def flat(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def table(rows: Iterable[Any], columns: Mapping[str, Value], *, header: bool = True) -> Table:
+def table(
+    rows: Iterable[Any],
+    columns: Mapping[str, Value],
+    *,
+    header: bool = True,
+    human: frozenset[str] = frozenset(),
+) -> Table:
     """Rows under the titles of ``columns``."""
     cells = [[_cell(row, value) for value in columns.values()] for row in rows]
-    return Table(tuple(columns), cells, header)
+    return Table(tuple(columns), cells, header, human)
 
 
 def pairs(values: Mapping[str, object], separator: str = ": ", width: int = 0) -> Lines:
@@ -98,42 +111,46 @@ _SAFE: Final = str.maketrans(dict.fromkeys((*range(9), *range(11, 32), 127), "ï¿
 """Names and bodies come from anybody: nothing in them may steer the terminal."""
 
 
-def print_parts(parts: Sequence[Part]) -> None:
-    """Print on standard output."""
+def print_parts(parts: Sequence[Part], *, wide: bool = False) -> None:
+    """Print on standard output: for a person on a terminal, as mqadmin does into a pipe or with ``wide``."""
+    width = terminal_width() if sys.stdout.isatty() and not wide else 0
     for number, part in enumerate(parts):
         if number and isinstance(part, Table) and part.header:
             click.echo()
-        if isinstance(part, Lines):
-            for line in part.lines:
-                click.echo(line.translate(_SAFE))
-        elif sys.stdout.isatty():
-            _print_rich(part)
-        else:
-            _print_plain(part)
+        lines = _lines(part, width) if isinstance(part, Lines) else _table(part, width)
+        for line in lines:
+            click.echo(line)
 
 
-def _print_plain(part: Table) -> None:
-    rows = [[f"#{title}" for title in part.titles], *part.rows] if part.header else part.rows
-    widths = [max((len(row[index]) for row in rows), default=0) for index in range(len(part.titles))]
+def _lines(part: Lines, width: int) -> Iterator[str]:
+    for line in part.lines:
+        if not width:
+            yield line.translate(_SAFE)
+        elif line not in part.hidden:
+            yield from screen_lines(line.translate(_SAFE), width)
+    if width and part.hidden:
+        yield f"({len(part.hidden)} {part.hint})"
+
+
+def _table(part: Table, width: int) -> Iterator[str]:
+    if not width:
+        yield from _plain(part)
+        return
+    # Names come from anybody: made safe first, and never taken for markup.
+    rows = [[cell.translate(_SAFE) for cell in row] for row in part.rows]
+    lines = table_lines(part.titles, rows, width)
+    title = next(lines)
+    if part.header:
+        yield click.style(title, bold=True)
+    yield from lines
+
+
+def _plain(part: Table) -> Iterator[str]:
+    kept = [index for index, title in enumerate(part.titles) if title not in part.human]
+    rows = [[row[index] for index in kept] for row in part.rows]
+    if part.header:
+        rows.insert(0, [f"#{part.titles[index]}" for index in kept])
+    widths = [max((len(row[index]) for row in rows), default=0) for index in range(len(kept))]
     for row in rows:
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        click.echo(line.translate(_SAFE).rstrip())
-
-
-def _print_rich(part: Table) -> None:
-    from rich.console import Console  # a tenth of the start of a command that prints into a pipe
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    shown = RichTable(box=None, pad_edge=False, header_style="bold", show_header=part.header)
-    for index, title in enumerate(part.titles):
-        numeric = bool(part.rows) and all(_is_number(row[index]) for row in part.rows)
-        shown.add_column(title, justify="right" if numeric else "left", overflow="fold")
-    for row in part.rows:
-        # Text, not markup: names come from anybody.
-        shown.add_row(*(Text(cell.translate(_SAFE)) for cell in row))
-    Console().print(shown)
-
-
-def _is_number(cell: str) -> bool:
-    return cell.replace(".", "", 1).lstrip("-").isdigit()
+        yield line.translate(_SAFE).rstrip()

@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import msgspec
@@ -115,7 +115,7 @@ async def _run(command: Command, args: Args, settings: dict[str, Any]) -> int:
             return _fail(Failure(str(error), [], EXIT_FAILED), as_json=as_json)
         async with admin:
             try:
-                await _show(command, admin, args, as_json=as_json)
+                await _show(command, admin, args, _Form(as_json, bool(settings["wide"])))
             except OrbitError as error:
                 return _fail(await explain(admin, args, error), as_json=as_json)
             except BrokenPipeError:
@@ -125,24 +125,31 @@ async def _run(command: Command, args: Args, settings: dict[str, Any]) -> int:
     return 0
 
 
-async def _show(command: Command, admin: Admin, args: Args, *, as_json: bool) -> None:
+class _Form(NamedTuple):
+    """How results are printed."""
+
+    as_json: bool
+    wide: bool
+
+
+async def _show(command: Command, admin: Admin, args: Args, form: _Form) -> None:
     interval_s = args.get(INTERVAL.key)
     while True:
         answer = command.call(admin, args)
         if isinstance(answer, AsyncIterator):
             async for result in answer:
-                _print(command, result, args, as_json=as_json)
+                _print(command, result, args, form)
         else:
-            _print(command, await answer, args, as_json=as_json)
+            _print(command, await answer, args, form)
         if not interval_s:
             return
         await asyncio.sleep(interval_s)
 
 
-def _print(command: Command, result: Result, args: Args, *, as_json: bool) -> None:
+def _print(command: Command, result: Result, args: Args, form: _Form) -> None:
     assert isinstance(result, command.results), f"{command.name} gave {type(result).__name__}"
-    if not as_json:
-        print_parts(command.view(result, args))
+    if not form.as_json:
+        print_parts(command.view(result, args), wide=form.wide)
         return
     text = msgspec.json.encode(result)
     if sys.stdout.isatty() and not command.streams:

@@ -1,0 +1,86 @@
+"""Tables for a person: they fit the width of the terminal, and no word is cut.
+
+A table that is too wide keeps its first columns as a table; the other values follow each row as ``title value`` pairs
+on indented lines. ``--wide`` prints mqadmin's own lines instead, which is also what goes into a pipe.
+"""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Iterator, Sequence
+
+__all__ = ["WIDTH_MIN", "screen_lines", "table_lines", "terminal_width"]
+
+WIDTH_MIN = 40
+_GAP = "  "
+_INDENT = "    "
+
+
+def terminal_width() -> int:
+    """Columns of the terminal, or what ``COLUMNS`` says."""
+    return max(WIDTH_MIN, shutil.get_terminal_size((80, 24)).columns)
+
+
+def screen_lines(text: str, width: int) -> list[str]:
+    """A line of text broken between words; one long word stays whole."""
+    if len(text) <= width:
+        return [text]
+    indent = " " * (len(text) - len(text.lstrip()))
+    return textwrap.wrap(
+        text,
+        width,
+        subsequent_indent=indent + _INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+        drop_whitespace=True,
+    )
+
+
+def table_lines(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+    """The lines of a table, the titles first."""
+    widths = [
+        max(len(title), *(len(row[index]) for row in rows)) if rows else len(title)
+        for index, title in enumerate(titles)
+    ]
+    shown = _columns_that_fit(widths, width)
+    numeric = [bool(rows) and all(_is_number(row[index]) for row in rows) for index in range(len(titles))]
+    yield _line(titles, widths, numeric, shown)
+    for row in rows:
+        yield _line(row, widths, numeric, shown)
+        pairs = [f"{titles[index]} {row[index]}" for index in range(shown, len(titles)) if row[index].strip()]
+        yield from _packed(pairs, width)
+
+
+def _columns_that_fit(widths: Sequence[int], width: int) -> int:
+    total = -len(_GAP)
+    for number, one in enumerate(widths):
+        total += one + len(_GAP)
+        if total > width:
+            return max(1, number)
+    return len(widths)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool], count: int) -> str:
+    shown = (
+        cells[index].rjust(widths[index]) if numeric[index] else cells[index].ljust(widths[index])
+        for index in range(count)
+    )
+    return _GAP.join(shown).rstrip()
+
+
+def _packed(pairs: Sequence[str], width: int) -> Iterator[str]:
+    """As many pairs on a line as fit; a pair is never broken."""
+    line = ""
+    for pair in pairs:
+        if line and len(_INDENT) + len(line) + len(_GAP) + len(pair) > width:
+            yield _INDENT + line
+            line = pair
+        else:
+            line = f"{line}{_GAP}{pair}" if line else pair
+    if line:
+        yield _INDENT + line
+
+
+def _is_number(cell: str) -> bool:
+    return cell.replace(".", "", 1).lstrip("-").isdigit()

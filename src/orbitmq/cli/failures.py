@@ -1,0 +1,52 @@
+"""What a failed command tells its user: the problem in one line, then what to do about it."""
+
+from __future__ import annotations
+
+import errno
+from typing import Final
+
+from orbitmq.errors import BrokerError, MessageIllegal, OrbitError, TopicNotFound
+
+__all__ = ["remedies", "start_failure"]
+
+_PORT: Final = (
+    "Stop the program that has it, or choose another port: --port, --broker-port, --set listenPort=0 ..."
+)
+_FOLDER: Final = "Name a folder that this user may write: --data, --set storePathRootDir=..."
+
+
+def start_failure(error: BaseException) -> str:
+    """One line for a server that could not start."""
+    text = str(error)
+    if isinstance(error, OSError):
+        number = error.errno
+        text = text.removeprefix(f"[Errno {number}] ")
+        if number == errno.EADDRINUSE:
+            return f"{text}. {_PORT}"
+        if number in (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EROFS):
+            where = f"{error.filename}: " if error.filename and str(error.filename) not in text else ""
+            return f"{where}{text}. {_FOLDER}"
+        if number == errno.ENOSPC:
+            return f"{text}. Free space on the disk of the store"
+    return text
+
+
+def remedies(error: OrbitError, name_server: str) -> list[str]:
+    """What a user of ``produce``, ``consume`` or ``run`` can do; empty if the error says it itself."""
+    from orbitmq.client import ConnectFailedError, NameServerError, NoRouteError, SendConnectionError
+    from orbitmq.client.errors import hint_for
+
+    doctor = f"`orbitmq doctor -n {name_server}` looks for the cause."
+    if isinstance(error, NameServerError):
+        return [
+            "If none runs there: `orbitmq up` starts one, with a broker. If it is elsewhere: -n HOST:PORT."
+        ]
+    if isinstance(error, NoRouteError | TopicNotFound):
+        return ["`orbitmq admin topicList` lists the topics, `updateTopic` creates or changes one.", doctor]
+    if isinstance(error, MessageIllegal):
+        return ["Send less in one message; a broker's own limit is maxMessageSize."]
+    if isinstance(error, SendConnectionError | ConnectFailedError):
+        return ["Its broker is down or cannot be reached from here.", doctor]
+    if isinstance(error, BrokerError) and (hint := hint_for(error.response_code)):
+        return [f"{hint}."]
+    return []

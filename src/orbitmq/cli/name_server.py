@@ -1,0 +1,36 @@
+"""``-n``: the option with the addresses of the name servers, spelt the same in every command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import click
+
+__all__ = ["NAME_SERVER_DEFAULT", "NAME_SERVER_VARIABLE", "NameServerOption", "name_server_option"]
+
+NAME_SERVER_DEFAULT: Final = "127.0.0.1:9876"
+NAME_SERVER_VARIABLE: Final = "NAMESRV_ADDR"
+F = TypeVar("F", bound=Callable[..., Any])
+_SPELLINGS: Final = ("--namesrv-addr", "--namesrv")
+"""Understood as well: what earlier releases and other tools call it."""
+
+
+class NameServerOption(click.Option):
+    """``-n, --namesrvAddr HOST:PORT;...``."""
+
+    def __init__(self, names: Sequence[str], **settings: Any) -> None:
+        text = (
+            settings.pop("help", None)
+            or f"Name servers, else the variable {NAME_SERVER_VARIABLE} [{NAME_SERVER_DEFAULT}]."
+        )
+        spelt = ["-n", "--namesrvAddr", *_SPELLINGS, *names]
+        super().__init__(spelt, metavar="HOST:PORT;...", help=text, **settings)
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        return f"-n, --namesrvAddr {self.metavar}", self.help or ""
+
+
+def name_server_option(name: str = "namesrv") -> Callable[[F], F]:
+    """The option as a decorator; its value is never empty."""
+    return click.option(name, cls=NameServerOption, default=NAME_SERVER_DEFAULT, envvar=NAME_SERVER_VARIABLE)
