@@ -63,11 +63,11 @@ NAV: Final[tuple[tuple[str, str], ...]] = (
     ("How to", "how-to/*.md"),
     ("Clients", "client.md java-names.md filters.md"),
     ("Spark", "spark*.md pipeline*.md"),
-    ("Operate", "operations.md admin.md failover.md console.md from-apache.md faq.md"),
+    ("Operate", "operations.md admin.md failover.md console.md mcp.md from-apache.md faq.md"),
     ("Reference", "reference/*.md"),
     ("Formats", "formats/*.md"),
     ("Decisions", "decisions/README.md decisions/0*.md"),
-    ("About", "glossary.md about/*.md"),
+    ("About", "glossary.md release.md about/*.md"),
 )
 _LINK: Final = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 _FENCE: Final = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)

@@ -17,7 +17,8 @@ _COMMANDS: Final = {
     "broker": ("orbitmq.cli.broker_server", "broker_command", "Run a broker."),
     "proxy": ("orbitmq.cli.proxy", "proxy_command", "Run a gRPC proxy for 5.x clients."),
     "filtersrv": ("orbitmq.cli.filtersrv", "filtersrv_command", "Run a filter server."),
-    "up": ("orbitmq.cli.up", "up_command", "Run a name server and a broker in one process."),
+    "up": ("orbitmq.cli.up", "up_command", "Run everything on this machine, for development."),
+    "init": ("orbitmq.cli.init", "init_command", "Write configuration files that start as they are."),
     "demo": ("orbitmq.cli.demo", "demo_command", "An end-to-end run that ends by itself."),
     "doctor": ("orbitmq.cli.doctor", "doctor_command", "What is wrong with a cluster, and what to do."),
     "admin": ("orbitmq.cli.admin", "admin_commands", "Look at a cluster and change it."),
@@ -28,6 +29,7 @@ _COMMANDS: Final = {
     "produce": ("orbitmq.cli.messages", "produce_command", "Send lines to a topic."),
     "consume": ("orbitmq.cli.messages", "consume_command", "Print the messages of a topic."),
     "run": ("orbitmq.cli.messages", "run_command", "Run a worker: module:consumer."),
+    "mcp": ("orbitmq.cli.mcp_server", "mcp_command", "Serve a cluster to assistants, read-only by default."),
     "completion": ("orbitmq.cli.completion", "completion_command", "Print a shell's completion script."),
     "bench": (
         "orbitmq.cli.bench",

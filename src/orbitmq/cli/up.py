@@ -18,6 +18,7 @@ import click
 
 from orbitmq.cli.failures import start_failure
 from orbitmq.cli.local_proxy import broker_and_proxy
+from orbitmq.cli.name_server import NAME_SERVER_DEFAULT
 from orbitmq.cli.servers import (
     BrokerSettings,
     fail,
@@ -26,7 +27,7 @@ from orbitmq.cli.servers import (
     read_config,
     run_server,
 )
-from orbitmq.cli.supervisor import Child, Supervisor, broker_children
+from orbitmq.cli.supervisor import PORT_STEP, Child, Supervisor, broker_children
 from orbitmq.errors import ConfigError
 from orbitmq.kernel import NAME as KERNEL
 from orbitmq.runtime.logs import configure_logging
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
 __all__ = ["up_command"]
 
 _LOOPBACK: Final = "127.0.0.1"
+_EVERYTHING_ON: Final = ("enablePropertyFilter=true", "recallMessageEnable=true")
+"""What a broker has off by default and a developer wants to try: SQL92 filters, recall of delayed messages."""
+_SLAVE_PORT: Final = 5
+"""From the port of a broker to the port of its slave."""
 _METRICS_PORT: Final = 5557
 _CONSOLE_PORT: Final = 8080
 _PROXY_PORT: Final = 8081
@@ -46,7 +51,8 @@ _PROXY_PORT: Final = 8081
 @dataclass(frozen=True, slots=True)
 class _Running:
     name_server: str
-    brokers: tuple[str, ...]
+    brokers: tuple[tuple[str, str], ...]
+    """Name and address; a slave is called after its broker."""
     proxy: str
     """Address of gRPC; empty without the extra it needs."""
     metrics: tuple[str, ...]
@@ -103,6 +109,7 @@ class _Running:
     show_default=True,
     help="Broker groups; those after the first have a process each.",
 )
+@click.option("--slaves", is_flag=True, help="A slave for every broker, in a process of its own.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Set one broker option.")
 @logging_options
 def up_command(
@@ -114,9 +121,9 @@ def up_command(
     overrides: tuple[str, ...],
     **given: Any,
 ) -> None:
-    """Run a name server, a broker and the web console in one process, on loopback only.
+    """Run everything on this machine for development: name server, broker, gRPC and web console, on loopback only.
 
-    Stop with Ctrl-C; the data stays for the next run.
+    Every feature is on. Stop with Ctrl-C; the data stays for the next run.
     """
     from orbitmq.broker.broker import Broker
     from orbitmq.namesrv.server import NameServer
@@ -136,6 +143,7 @@ def up_command(
             f"storePathRootDir={data / 'store'}",
             "metricsExporterType=PROM",
             f"metricsPromExporterPort={broker_metrics}",
+            *_EVERYTHING_ON,
             *overrides,
         )
         read = read_broker_settings(None, settings)
@@ -156,12 +164,18 @@ def up_command(
                 metrics = tuple(part.metrics.address for part in (broker, name_server) if part.metrics)
                 stored = _stored_count(broker)
                 children = _more_brokers(given["brokers"], read, settings, known, data, log)
+                if given["slaves"]:
+                    names = [config.broker_name, *(child.name for child in children)]
+                    children += _slaves(names, (broker.address, broker_port), settings, known, data)
                 async with (
                     Supervisor(children) as more,
                     _console(name_server.address, data, console_port, given["no_console"]) as console,
                 ):
                     addresses = (broker.address, *more.addresses)
-                    yield _Running(name_server.address, addresses, proxy, metrics, data, log, stored, console)
+                    brokers = tuple(
+                        zip((config.broker_name, *(c.name for c in children)), addresses, strict=True)
+                    )
+                    yield _Running(name_server.address, brokers, proxy, metrics, data, log, stored, console)
         click.echo("orbitmq stopped; the data stays")
 
     run_server(servers, _ready)
@@ -197,6 +211,31 @@ def _more_brokers(
         arguments,
         log_file=str(log),
     )
+
+
+def _slaves(
+    names: list[str], first: tuple[str, int], settings: tuple[str, ...], name_servers: str, data: Path
+) -> list[Child]:
+    """A slave for each broker, which finds its master through the name server."""
+    address, asked_port = first
+    port = int(address.rpartition(":")[2])
+    children = []
+    for number, name in enumerate(names):
+        own = {
+            "brokerName": name,
+            "brokerId": "1",
+            "brokerRole": "SLAVE",
+            "listenPort": str(port + number * PORT_STEP + _SLAVE_PORT if asked_port else 0),
+            "haListenPort": "0",
+            "storePathRootDir": str(data / "slaves" / name),
+            "metricsExporterType": "DISABLE",
+        }
+        command = [sys.executable, "-m", "orbitmq.cli.main", "broker", "-n", name_servers]
+        for one in (*settings, *(f"{key}={value}" for key, value in own.items())):
+            command += ["--set", one]
+        command += ["--log-file", str(data / f"{name}-slave.log")]
+        children.append(Child(f"{name} (slave)", tuple(command)))
+    return children
 
 
 @contextlib.asynccontextmanager
@@ -265,26 +304,25 @@ def _stored_count(broker: object) -> int:
     )
 
 
-def _has_admin() -> bool:
-    return importlib.util.find_spec("orbitmq.cli.admin") is not None
-
-
 def _ready(running: _Running) -> str:
     kept = f"{running.message_count} messages from before" if running.message_count else "kept between runs"
     python = Path(sys.executable)
     python = python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python
     orbitmq = shlex.quote(str(python.parent / "orbitmq"))
-    admin = f"  {orbitmq} admin clusterList -n {running.name_server}\n" if _has_admin() else ""
-    watch = f"  curl http://{running.metrics[0]}/metrics" if running.metrics else ""
-    proxy = f"  gRPC         {running.proxy} (clients of 5.x)\n" if running.proxy else ""
-    brokers = "".join(f"  broker       {address}\n" for address in running.brokers)
+    usual = running.name_server == NAME_SERVER_DEFAULT
+    where = "" if usual else f" -n {running.name_server}"
+    grpc = f"  gRPC         {running.proxy} (clients of 5.x)\n" if running.proxy else ""
+    brokers = "".join(f"  {'broker':<11}  {address}  {name}\n" for name, address in running.brokers)
     metrics = "".join(f"  metrics      http://{address}/metrics\n" for address in running.metrics)
     return f"""\
 orbitmq is ready, {KERNEL} kernel (Ctrl-C stops it)
   console      {running.console}
   name server  {running.name_server}
-{brokers}{proxy}{metrics}  data         {running.data} ({kept}; log in {running.log})
-Give any RocketMQ client namesrvAddr={running.name_server}; topics are created by the first send.
+{brokers}{grpc}{metrics}  data         {running.data} ({kept}; log in {running.log})
+On: SQL92 filters, delays and recall, transactions, topics created by the first send.
 Try next, in another terminal:
-  {shlex.quote(str(python))} examples/quickstart.py {running.name_server}
-{admin}{watch}"""
+  {orbitmq} produce Greetings hello world{where}
+  {orbitmq} consume Greetings{where}
+  {orbitmq} admin consumerProgress{where}
+  {orbitmq} doctor{where}
+Or give any RocketMQ client the name server address {running.name_server}."""
