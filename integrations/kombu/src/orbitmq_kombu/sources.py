@@ -1,0 +1,139 @@
+"""Where messages come from: a queue shared by a group, or an exchange every reader reads as a whole.
+
+Both live on the loop's thread. Messages that came wait in ``ready``, which kombu's thread takes from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from typing import Any, Final
+
+from orbitmq import LitePullConsumer, OrbitError, PoppedMessage, ReceivedMessage, SimpleConsumer
+from orbitmq.sync import LoopThread
+
+__all__ = ["Broadcast", "SharedQueue"]
+
+logger = logging.getLogger(__name__)
+
+_RECEIVE_S: Final = 15.0
+_AFTER_ERROR_S: Final = 1.0
+_COUNT_MAX: Final = 16
+_BROADCAST_MAX: Final = 10_000
+
+
+class SharedQueue:
+    """A topic whose messages the readers share. What is received is leased, and the lease is renewed until the
+    message is finished, so it comes again only if this process dies."""
+
+    def __init__(
+        self, loop: LoopThread, topic: str, consumer: SimpleConsumer, lease_s: float, arrived: threading.Event
+    ) -> None:
+        self._loop = loop
+        self._topic = topic
+        consumer.subscribe(topic)
+        self._consumer = consumer
+        self._lease_s = lease_s
+        self._arrived = arrived
+        self.ready: deque[PoppedMessage] = deque()
+        self._held: dict[str, PoppedMessage] = {}
+        self._receiving: Any = None
+        loop.run(consumer.start())
+        self._renewing = loop.submit(self._renew())
+
+    def ask(self, count: int) -> None:
+        """Have up to ``count`` messages received, unless that is under way."""
+        if self._receiving is None or self._receiving.done():
+            self._receiving = self._loop.submit(self._receive(max(1, min(count, _COUNT_MAX)), _RECEIVE_S))
+
+    def receive_now(self, count: int) -> None:
+        """Receive what is there, without waiting for more."""
+        self._loop.run(self._receive(max(1, min(count, _COUNT_MAX)), 0.0))
+
+    async def _receive(self, count: int, wait_s: float) -> None:
+        try:
+            messages = await self._consumer.receive(count, invisible_s=self._lease_s, wait_s=wait_s)
+        except OrbitError as error:
+            logger.warning("receive failed error=%s", error)
+            await asyncio.sleep(min(wait_s, _AFTER_ERROR_S))
+            return
+        for message in messages:
+            self._held[message.message_id] = message
+            self.ready.append(message)
+        self._arrived.set()
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease_s / 3)
+            for key, message in list(self._held.items()):
+                if self._held.get(key) is message:
+                    try:
+                        await self._consumer.change_invisible(message, self._lease_s)
+                    except OrbitError as error:
+                        logger.warning("lease not renewed id=%s error=%s", key, error)
+
+    def acknowledge(self, message: PoppedMessage) -> None:
+        """It is finished."""
+        self._held.pop(message.message_id, None)
+        self._loop.run(self._consumer.ack(message))
+
+    def give_back(self, message: PoppedMessage) -> None:
+        """Another reader may have it, at once."""
+        self._held.pop(message.message_id, None)
+        self._loop.run(self._consumer.change_invisible(message, 0))
+
+    def size(self) -> int:
+        """Messages that are not finished."""
+        return self._loop.run(self._size())
+
+    async def _size(self) -> int:
+        consumer, total = self._consumer, 0
+        for queue in await consumer.fetch_queues(self._topic):
+            first = max(await consumer.committed(queue), await consumer.min_offset(queue))
+            total += max(0, await consumer.max_offset(queue) - first)
+        return total
+
+    def close(self) -> None:
+        """Give back what was not taken."""
+        for future in (self._receiving, self._renewing):
+            if future is not None:
+                future.cancel()
+        while self.ready:
+            self.give_back(self.ready.popleft())
+        self._loop.run(self._consumer.stop())
+
+
+class Broadcast:
+    """A topic read as a whole, from its end on; nothing is acknowledged."""
+
+    def __init__(
+        self, loop: LoopThread, topic: str, consumer: LitePullConsumer, arrived: threading.Event
+    ) -> None:
+        self._loop = loop
+        self._topic = topic
+        self._consumer = consumer
+        self._arrived = arrived
+        self.ready: deque[ReceivedMessage] = deque()
+        loop.run(self._start())
+        self._reading = loop.submit(self._read())
+
+    async def _start(self) -> None:
+        await self._consumer.start()
+        queues = await self._consumer.fetch_queues(self._topic)
+        await self._consumer.assign(queues)
+        for queue in queues:
+            await self._consumer.seek_to_end(queue)
+
+    async def _read(self) -> None:
+        while True:
+            for message in await self._consumer.poll(_RECEIVE_S):
+                if len(self.ready) >= _BROADCAST_MAX:  # nobody reads: the oldest are of no use to anybody
+                    self.ready.popleft()
+                self.ready.append(message)
+            self._arrived.set()
+
+    def close(self) -> None:
+        self._reading.cancel()
+        self._loop.run(self._consumer.stop())
