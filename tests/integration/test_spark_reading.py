@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -26,6 +27,7 @@ from orbitmq.testing import RunningBroker, run_broker
 pytestmark = pytest.mark.slow
 
 DELETE_EXPIRED_COMMITLOG = 329
+UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200
 QUEUE = QueueKey("T", "broker-a", 0)
 COLUMNS = ("queue_offset", "body", "tags")
 
@@ -193,6 +195,40 @@ def test_partitions_of_a_batch_follow_the_options() -> None:
             pieces(broker, startingOffsets=asked, endingOffsets='{"T": {"broker-a": {"0": 2}}}')
         with pytest.raises(ConfigError, match="no such topic: nobody"):
             pieces(broker, topic="nobody")
+
+
+def test_queues_times_and_groups_choose_where_to_begin() -> None:
+    def pieces(broker: RunningBroker, **more: str) -> dict[int, tuple[int, int]]:
+        given = {"namesrvAddr": broker.name_server, "topic": "T", **more}
+        if "assign" in more:
+            del given["topic"]
+        planned = TopicReader(SourceOptions.parse(given, streaming=False)).partitions()
+        found = [part.piece for part in planned if isinstance(part, TopicPartition)]
+        return {piece.queue.queue_id: (piece.start, piece.end) for piece in found}
+
+    with run_broker() as broker:
+        fill(broker, 1000, queue_count=2)
+        whole = pieces(broker)
+        assert set(whole) == {0, 1}
+        assert pieces(broker, assign='{"T": [1]}') == {1: whole[1]}
+        assert pieces(broker, assign='{"T": {"broker-a": [0]}}') == {0: whole[0]}
+        with pytest.raises(ConfigError, match="names queue T/any broker/7, which does not exist"):
+            pieces(broker, assign='{"T": [0, 7]}')
+        late = '{"T": {"broker-a": {"0": 9000000000000}}}'
+        assert pieces(broker, startingOffsetsByTimestamp=late) == {1: whole[1]}
+        assert pieces(broker, endingOffsetsByTimestamp='{"T": {"broker-a": {"0": 1}}}') == {1: whole[1]}
+        with pytest.raises(ConfigError, match="T/broker-a/0 has no message stored at 9000000000000 or later"):
+            pieces(broker, startingOffsetsByTimestamp=late, startingOffsetsByTimestampStrategy="error")
+        with pytest.raises(ConfigError, match="names queue T/broker-z/0"):
+            pieces(broker, startingOffsetsByTimestamp='{"T": {"broker-z": {"0": 1}}}')
+        cluster = Cluster(options(broker))
+        cluster.queues()
+        created = {"groupName": "readers", "consumeEnable": True, "retryQueueNums": 1, "retryMaxTimes": 16}
+        body = json.dumps(created).encode()
+        assert remoting_call(broker.address, UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)[0] == 0
+        cluster.commit("readers", {QueueKey("T", "broker-a", 1): 30})
+        found = pieces(broker, startingOffsets="group", group="readers")
+        assert found == {0: whole[0], 1: (30, whole[1][1])}
 
 
 def test_topics_are_found_by_pattern_without_those_of_the_system() -> None:

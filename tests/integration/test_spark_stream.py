@@ -92,6 +92,17 @@ def test_batches_obey_their_limit_and_an_idle_stream_stays_where_it_is() -> None
         assert source.reportLatestOffset() == place
 
 
+def test_a_batch_is_bounded_in_bytes() -> None:
+    with run_broker() as broker:
+        send(broker, range(200), size=1000)
+        source = reader(broker, maxBytesPerTrigger="60000")
+        place = source.initialOffset()
+        end = source.latestOffset(place, ALL)
+        # A record takes its body and some 130 bytes.
+        assert 40 <= total(end) <= 60
+        assert len(read(source, place, end)) == total(end)
+
+
 def test_queues_that_appear_later_are_read_from_their_beginning() -> None:
     with run_broker() as broker:
         send(broker, range(100), queue_count=1)

@@ -210,6 +210,87 @@ def _run(plan: Plan, options: Mapping[str, Any]) -> None:
                 click.echo(line, err=True)
 
 
+# -- table ---------------------------------------------------------------------------------------------
+
+
+@pipeline_commands.command("table")
+@click.argument("topic")
+@click.argument("path")
+@click.option(
+    "--to", "form", required=True, type=click.Choice(["delta", "iceberg", "parquet"]), help="Kind of table."
+)
+@click.option(
+    "--schema",
+    default="",
+    help="Decode bodies by this file: .avsc (Avro), .desc or .pb (Protobuf), .ddl (columns, for JSON).",
+)
+@click.option("--message", default="", help="Protobuf: full name of the message.")
+@click.option(
+    "--framing",
+    type=click.Choice(["none", "confluent", "single-object"]),
+    default="none",
+    show_default=True,
+    help="What stands before an Avro datum.",
+)
+@click.option("--key", default="", help="Keep one row for each value of this column: the newest.")
+@click.option(
+    "--partition-by",
+    "partition",
+    type=click.Choice(["none", "day", "hour"]),
+    default="day",
+    show_default=True,
+    help="Parts of the table by store time (UTC); none with --key.",
+)
+@click.option("--dead-letter", default="", help="Topic for messages that cannot be decoded or have no key.")
+@click.option("--checkpoint", default="", help="Where the progress lies.  [default: PATH/_checkpoint]")
+@click.option("--trigger", default="", help="Pause between micro-batches, as in '10 seconds'.")
+@click.option("--max-rows", type=click.IntRange(min=1), help="Messages of a micro-batch.")
+@click.option("--compact-every", default="", help="Join small files that often, as in '1 hour'.")
+@click.option("--keep-versions", default="", help="Let older versions go after that time, as in '7 days'.")
+@click.option(
+    "--catalog",
+    multiple=True,
+    callback=_pairs,
+    metavar="KEY=VALUE",
+    help="Property of an Iceberg catalog (type, uri, ...); without any it lies beside the table.",
+)
+@click.option("--once", is_flag=True, help="End when what is there now was read.")
+@click.option("--dry-run", is_flag=True, help="Check everything, print the plan, start nothing.")
+@click.option(
+    "--metrics-port", type=click.IntRange(1, 65535), help="Serve figures for Prometheus on this port."
+)
+@click.option("--metrics-address", default="127.0.0.1", show_default=True, help="Address of that port.")
+@click.option("--quiet", is_flag=True, help="No progress, no summary.")
+@_namesrv
+@_option
+@_master
+@_conf
+@_spark_log
+def table_command(topic: str, path: str, **options: Any) -> None:
+    """Keep the table at PATH what TOPIC says. Run again, it goes on where it stopped."""
+    with _told():
+        from orbitmq.spark.pipeline.load import parse_pipeline
+        from orbitmq.spark.pipeline.table import TableRequest, table_document
+
+        named = (
+            "form", "schema", "message", "framing", "key", "partition", "dead_letter", "checkpoint", "trigger",
+            "compact_every", "keep_versions", "options", "catalog",
+        )  # fmt: skip
+        request = TableRequest(
+            topic=topic,
+            path=_absolute(path),
+            name_servers=options["namesrv"],
+            rows_max=options["max_rows"],
+            **{name: options[name] for name in named},
+        )
+        plan = make_plan(parse_pipeline(table_document(request), {}, {}), Path.cwd())
+        if options["dry_run"]:
+            for line in lines(plan, master=options["master"], once=options["once"]):
+                click.echo(line)
+            return
+        _run(plan, options)
+
+
 # -- archive and replay --------------------------------------------------------------------------------
 
 

@@ -49,6 +49,7 @@ from orbitmq.wire.headers import (
     SearchOffsetByTimestampRequest,
     UpdateConsumerOffsetRequest,
 )
+from orbitmq.wire.pulls import read_pull_answer
 
 __all__ = ["Answers", "Cluster"]
 
@@ -62,6 +63,9 @@ _MOMENT_S: Final = 0.5
 """How long a stream waits for a broker before it goes on without its news."""
 _SLAVE_PREFERRED_S: Final = 10.0
 """After a master failed to answer, its slave is asked first for so long."""
+_SAMPLED_QUEUES: Final = 8
+_SAMPLED_MESSAGES: Final = 32
+_SAMPLED_BYTES: Final = 256 * 1024
 _FILTER_CODES: Final = frozenset({ResponseCode.SUBSCRIPTION_PARSE_FAILED, ResponseCode.SYSTEM_ERROR})
 
 
@@ -108,7 +112,21 @@ class Cluster:
             QueueKey(topic, queue.broker_name, queue.queue_id)
             for topic, route in self._routes.items()
             for queue in route.subscribe_queues(topic)
+            if self._is_wanted(topic, queue.broker_name, queue.queue_id)
         )
+
+    def _is_wanted(self, topic: str, broker: str, queue_id: int) -> bool:
+        wanted = self._options.assigned
+        return not wanted or (topic, broker, queue_id) in wanted or (topic, "", queue_id) in wanted
+
+    def check_assigned(self, keys: Collection[QueueKey]) -> None:
+        """Raise ``ConfigError`` for an assigned queue that does not exist."""
+        for topic, broker, queue_id in self._options.assigned:
+            if not any(
+                key.topic == topic and key.queue_id == queue_id and broker in ("", key.broker) for key in keys
+            ):
+                where = f"{topic}/{broker or 'any broker'}/{queue_id}"
+                raise ConfigError(f"option 'assign' names queue {where}, which does not exist")
 
     def _first_routes(self, expected: Collection[QueueKey]) -> None:
         routes = self._client.run(self._find_routes, CALL_TIMEOUT_S * 2)
@@ -312,6 +330,36 @@ class Cluster:
             for answer in answers:
                 raise_refusal(answer)
             return offsets
+
+        return ask
+
+    def message_bytes(self, begins: Mapping[QueueKey, int]) -> int | None:
+        """What a message takes on the average, by the next few of some queues; None when no broker says."""
+        taken = count = 0
+        for key in sorted(begins)[:_SAMPLED_QUEUES]:
+            header = msgspec.structs.replace(
+                probe(key.topic, key.queue_id),
+                queue_offset=begins[key],
+                max_msg_nums=_SAMPLED_MESSAGES,
+                max_msg_bytes=_SAMPLED_BYTES,
+            )
+            work = self._sample(key, header)
+            for job in self._attend({("sample", key): work}, _MOMENT_S).values():
+                try:
+                    frame = job.result()
+                except OrbitError:
+                    continue
+                if frame.code == ResponseCode.SUCCESS:
+                    taken += len(frame.body)
+                    count += max(read_pull_answer(frame).next_begin_offset - begins[key], 1)
+        return -(-taken // count) if count else None
+
+    def _sample(self, key: QueueKey, header: Header) -> Work:
+        async def ask() -> Frame:
+            [answer] = await self._client.ask_all(
+                self.read_address(key)[0], RequestCode.PULL_MESSAGE, [header]
+            )
+            return answer
 
         return ask
 

@@ -1,8 +1,8 @@
 """The options of the Spark formats: text in, checked values out, errors that say what is accepted.
 
-Spark gives every option as text and may give its name in lower case, so names are compared without case. An
-unknown name that looks like a known one is refused (a misspelt ``failOnDataLoss`` must not be silently absent);
-any other unknown name is left alone, since Spark itself adds some.
+Spark gives every option as text and may give its name in lower case, so names are compared without case. A name
+nobody knows is refused, with the one that was probably meant: an option without effect would be found out by its
+rows. Names of Spark's Kafka reader are accepted where they mean the same.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EARLIEST",
+    "GROUP",
     "LATEST",
     "Access",
     "Offsets",
@@ -38,7 +39,7 @@ __all__ = [
     "name_servers",
     "number",
     "parse_offsets",
-    "refuse_misspelt",
+    "refuse_unknown",
     "required",
     "text",
 ]
@@ -48,6 +49,8 @@ Offsets = dict[str, dict[str, dict[str, int]]]
 
 LATEST: Final = -1
 EARLIEST: Final = -2
+GROUP: Final = -3
+"""Where the consumer group of the query is."""
 _QUEUE_OFFSET_MAX: Final = 2**63 - 1
 
 CLIENT_OPTIONS: Final = (
@@ -67,12 +70,18 @@ _SOURCE_OPTIONS: Final = (
     *CLIENT_OPTIONS,
     "topic",
     "topicPattern",
+    "assign",
     "startingOffsets",
     "endingOffsets",
     "startingTimestamp",
     "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
     "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
     "minOffsetsPerTrigger",
+    "maxTriggerDelay",
     "maxTriggerDelayMs",
     "minPartitions",
     "maxRecordsPerPartition",
@@ -86,6 +95,22 @@ _SOURCE_OPTIONS: Final = (
     "routeRefreshMs",
     "pullBatchSize",
 )
+_ALIASES: Final = {
+    "topic": ("topic", "subscribe", "path"),
+    "topicPattern": ("topicPattern", "subscribePattern"),
+    "pullTimeoutMs": ("pullTimeoutMs", "kafkaConsumer.pollTimeoutMs"),
+}
+"""Names of Spark's Kafka reader that mean the same."""
+_SPARKS_OWN: Final = ("path", "checkpointLocation", "queryName", "serialization.format")
+_ELSEWHERE: Final = {
+    "kafka.bootstrap.servers": "the servers are given as 'namesrvAddr'",
+    "includeheaders": "the column 'properties' is always there",
+    "kafka.group.id": "the group is given as 'group'",
+    "groupidprefix": "the group is given as 'group'",
+    "fetchoffset.numretries": "the time for all attempts is 'retryTimeoutMs'",
+    "fetchoffset.retryintervalms": "the time for all attempts is 'retryTimeoutMs'",
+}
+"""Names of Spark's Kafka reader that are something else here."""
 
 
 # -- single values -------------------------------------------------------------------------------------
@@ -135,29 +160,39 @@ def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
     return value.lower() == "true"
 
 
-def refuse_misspelt(options: Mapping[str, str], known: Iterable[str]) -> None:
-    """Raise ``ConfigError`` for a name that is not known but close to one that is."""
-    by_lower = {name.lower(): name for name in known}
+def refuse_unknown(options: Mapping[str, str], known: Iterable[str]) -> None:
+    """Raise ``ConfigError`` for a name nobody knows, with what was probably meant."""
+    names = [*known, *(name for names in _ALIASES.values() for name in names), *_SPARKS_OWN]
+    by_lower = {name.lower(): name for name in names}
     for given in options:
-        if given.lower() in by_lower:
+        name = given.strip().lower()
+        if given.lower() in by_lower or name.startswith("spark."):
             continue
-        close = get_close_matches(given.lower(), by_lower, 1, cutoff=0.8)
-        if close:
-            raise ConfigError(f"there is no option {given!r}; did you mean {by_lower[close[0]]!r}?")
+        if name in _ELSEWHERE:
+            raise ConfigError(f"there is no option {given!r}: {_ELSEWHERE[name]}")
+        close = get_close_matches(name, by_lower, 1, cutoff=0.6)
+        meant = (
+            f"; did you mean {by_lower[close[0]]!r}?" if close else f" (known: {', '.join(sorted(known))})"
+        )
+        raise ConfigError(f"there is no option {given!r}{meant}")
+
+
+def _aliased(options: Mapping[str, str], name: str) -> str | None:
+    return text(options, *_ALIASES[name])
 
 
 def parse_offsets(name: str, value: str, *, ending: bool = False) -> int | Offsets:
-    """``earliest``, ``latest``, or JSON ``{topic: {broker: {queue: offset}}}`` with -2 for earliest, -1 for latest.
+    """``earliest``, ``latest``, ``group``, or JSON ``{topic: {broker: {queue: offset}}}``: -2 is earliest, -1 latest.
 
-    Gives ``EARLIEST``, ``LATEST`` or the offsets. ``ending`` refuses earliest.
+    Gives ``EARLIEST``, ``LATEST``, ``GROUP`` or the offsets. ``ending`` refuses earliest and group.
     """
     word = value.strip().lower()
     if word == "latest":
         return LATEST
-    if word == "earliest" and not ending:
-        return EARLIEST
+    if not ending and word in ("earliest", "group"):
+        return EARLIEST if word == "earliest" else GROUP
     accepted = (
-        "" if ending else '"earliest", '
+        "" if ending else '"earliest", "group", '
     ) + '"latest" or JSON such as {"topic": {"broker-a": {"0": 42}}}'
     try:
         parsed = json.loads(value)
@@ -179,6 +214,63 @@ def parse_offsets(name: str, value: str, *, ending: bool = False) -> int | Offse
     except (AttributeError, TypeError):
         raise ConfigError(f"option {name!r} is {value!r}; accepted are {accepted}") from None
     return offsets
+
+
+def parse_times(options: Mapping[str, str], name: str) -> Offsets | None:
+    """JSON ``{topic: {broker: {queue: milliseconds}}}``."""
+    value = text(options, name)
+    if value is None:
+        return None
+    parsed = parse_offsets(name, value, ending=True)
+    if isinstance(parsed, int):
+        raise ConfigError(
+            f"option {name!r} is {value!r}; accepted is "
+            'JSON such as {"topic": {"broker-a": {"0": 1700000000000}}}'
+        )
+    return parsed
+
+
+def parse_assigned(value: str) -> tuple[tuple[str, str, int], ...]:
+    """``{topic: {broker: [queues]}}``, or ``{topic: [queues]}`` for these queues of every broker (broker empty)."""
+    accepted = 'JSON such as {"topic": {"broker-a": [0, 1]}} or {"topic": [0, 1]} is accepted'
+    found: set[tuple[str, str, int]] = set()
+    try:
+        for topic, brokers in json.loads(value).items():
+            by_broker = brokers.items() if isinstance(brokers, dict) else [("", brokers)]
+            for broker, numbers in by_broker:
+                if not isinstance(numbers, list) or any(type(one) is not int or one < 0 for one in numbers):
+                    raise TypeError
+                found.update((topic, broker, one) for one in numbers)
+    except (AttributeError, TypeError, ValueError):
+        raise ConfigError(f"option 'assign' is {value!r}; {accepted}") from None
+    if not found:
+        raise ConfigError(f"option 'assign' names no queue; {accepted}")
+    return tuple(sorted(found))
+
+
+_DELAY: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d|)", re.IGNORECASE)
+_DELAY_UNIT_MS: Final = {
+    "ms": 1,
+    "": 1,
+    "s": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
+
+
+def _trigger_delay_ms(options: Mapping[str, str]) -> int:
+    """``maxTriggerDelay`` as Kafka's reader takes it (``15m``), or ``maxTriggerDelayMs``."""
+    value = text(options, "maxTriggerDelay")
+    if value is None:
+        return _int(options, "maxTriggerDelayMs", 900_000, 1, 86_400_000)
+    found = _DELAY.fullmatch(value)
+    if found is None:
+        raise ConfigError(
+            f"option 'maxTriggerDelay' is {value!r}; a number and ms, s, m, h or d is accepted, as in 15m"
+        )
+    return max(int(found[1]) * _DELAY_UNIT_MS[found[2].lower()], 1)
 
 
 # -- who to talk to, and as whom -----------------------------------------------------------------------
@@ -259,10 +351,17 @@ class SourceOptions:
     access: Access
     topics: tuple[str, ...] = ()
     topic_pattern: str | None = None
+    assigned: tuple[tuple[str, str, int], ...] = ()
+    """Only these queues: topic, broker (empty: any), number."""
     starting: int | Offsets = EARLIEST
     ending: int | Offsets = LATEST
     starting_timestamp_ms: int | None = None
     ending_timestamp_ms: int | None = None
+    starting_times: Offsets | None = None
+    ending_times: Offsets | None = None
+    fail_on_late_time: bool = False
+    """A starting time after the last message of a queue is an error, not the end of the queue."""
+    bytes_per_trigger_max: int | None = None
     offsets_per_trigger_max: int | None = None
     offsets_per_trigger_min: int | None = None
     trigger_delay_max_ms: int = 900_000
@@ -282,36 +381,10 @@ class SourceOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         """Raises ``ConfigError`` that names the option and what it accepts."""
-        refuse_misspelt(options, _SOURCE_OPTIONS)
-        named, pattern = text(options, "topic", "path"), text(options, "topicPattern")
-        if (named is None) == (pattern is None):
-            raise ConfigError("one of the options 'topic' and 'topicPattern' is required, not both")
-        topics = tuple(dict.fromkeys(part.strip() for part in (named or "").split(",") if part.strip()))
-        if named is not None and not topics:
-            raise ConfigError("option 'topic' names no topic")
-        if pattern is not None:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise ConfigError(f"option 'topicPattern' is no regular expression: {error}") from None
-        if streaming:
-            for name in ("endingOffsets", "endingTimestamp"):
-                if text(options, name) is not None:
-                    raise ConfigError(f"option {name!r} is for batch reads; a stream has no end")
-        else:
-            for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger"):
-                if text(options, name) is not None:
-                    raise ConfigError(f"option {name!r} is for streams; a batch read has no trigger")
-        tags, sql = text(options, "tags", "subExpression"), text(options, "sql")
-        if tags is not None and sql is not None:
-            raise ConfigError(
-                "options 'tags' and 'sql' exclude each other: a broker takes one kind of filter"
-            )
-        if sql is not None:
-            try:
-                parse_filter(sql)
-            except SubscriptionParseFailed as error:
-                raise ConfigError(f"option 'sql': {error.remark}") from None
+        refuse_unknown(options, _SOURCE_OPTIONS)
+        topics, pattern, assigned = _which_topics(options)
+        _check_kind(options, streaming=streaming)
+        tags, sql = _filters(options)
         least, most = (
             number(options, "minOffsetsPerTrigger", low=1),
             number(options, "maxOffsetsPerTrigger", low=1),
@@ -319,28 +392,89 @@ class SourceOptions:
         if least is not None and most is not None and least > most:
             raise ConfigError(f"'minOffsetsPerTrigger' {least} is more than 'maxOffsetsPerTrigger' {most}")
         start = text(options, "startingOffsets") or ("latest" if streaming else "earliest")
+        starting, group = parse_offsets("startingOffsets", start), text(options, "group")
+        if starting == GROUP and group is None:
+            raise ConfigError("'startingOffsets' is 'group': name the group with the option 'group'")
+        strategy = text(options, "startingOffsetsByTimestampStrategy") or "latest"
+        if strategy not in ("error", "latest"):
+            raise ConfigError(
+                f"option 'startingOffsetsByTimestampStrategy' is {strategy!r}; error or latest is accepted"
+            )
+        pull_timeout = {"pullTimeoutMs": _aliased(options, "pullTimeoutMs") or "30000"}
         return cls(
             access=access(options),
             topics=topics,
             topic_pattern=pattern,
-            starting=parse_offsets("startingOffsets", start),
+            assigned=assigned,
+            starting=starting,
             ending=parse_offsets("endingOffsets", text(options, "endingOffsets") or "latest", ending=True),
             starting_timestamp_ms=number(options, "startingTimestamp"),
             ending_timestamp_ms=number(options, "endingTimestamp"),
+            starting_times=parse_times(options, "startingOffsetsByTimestamp"),
+            ending_times=parse_times(options, "endingOffsetsByTimestamp"),
+            fail_on_late_time=strategy == "error",
+            bytes_per_trigger_max=number(options, "maxBytesPerTrigger", low=1),
             offsets_per_trigger_max=most,
             offsets_per_trigger_min=least,
-            trigger_delay_max_ms=_int(options, "maxTriggerDelayMs", 900_000, 1, 86_400_000),
+            trigger_delay_max_ms=_trigger_delay_ms(options),
             partitions_min=number(options, "minPartitions", low=1, high=1_000_000),
             records_per_partition_max=number(options, "maxRecordsPerPartition", low=1),
             fail_on_data_loss=flag(options, "failOnDataLoss", True),
             tags=None if tags == "*" else tags,
             sql=sql,
-            group=text(options, "group"),
-            pull_timeout_ms=_int(options, "pullTimeoutMs", 30_000, 100, 3_600_000),
+            group=group,
+            pull_timeout_ms=_int(pull_timeout, "pullTimeoutMs", 30_000, 100, 3_600_000),
             retry_timeout_ms=_int(options, "retryTimeoutMs", 120_000, 0, 86_400_000),
             route_refresh_ms=_int(options, "routeRefreshMs", 10_000, 0, 3_600_000),
             pull_batch_size=_int(options, "pullBatchSize", 4096, 1, 65_536),
         )
+
+
+def _which_topics(
+    options: Mapping[str, str],
+) -> tuple[tuple[str, ...], str | None, tuple[tuple[str, str, int], ...]]:
+    """Topics, pattern, queues: what of them the options give."""
+    named, pattern = _aliased(options, "topic"), _aliased(options, "topicPattern")
+    chosen = text(options, "assign")
+    if sum(one is not None for one in (named, pattern, chosen)) != 1:
+        raise ConfigError(
+            "one of the options 'topic' and 'topicPattern' is required, not both (or 'assign' alone)"
+        )
+    topics = tuple(dict.fromkeys(part.strip() for part in (named or "").split(",") if part.strip()))
+    if named is not None and not topics:
+        raise ConfigError("option 'topic' names no topic")
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ConfigError(f"option 'topicPattern' is no regular expression: {error}") from None
+    assigned = () if chosen is None else parse_assigned(chosen)
+    return topics or tuple(dict.fromkeys(topic for topic, _, _ in assigned)), pattern, assigned
+
+
+def _check_kind(options: Mapping[str, str], *, streaming: bool) -> None:
+    """Refuse what is for the other kind of read."""
+    if streaming:
+        for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
+            if text(options, name) is not None:
+                raise ConfigError(f"option {name!r} is for batch reads; a stream has no end")
+        return
+    for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger"):
+        if text(options, name) is not None:
+            raise ConfigError(f"option {name!r} is for streams; a batch read has no trigger")
+
+
+def _filters(options: Mapping[str, str]) -> tuple[str | None, str | None]:
+    """Tags or an SQL filter that can be parsed."""
+    tags, sql = text(options, "tags", "subExpression"), text(options, "sql")
+    if tags is not None and sql is not None:
+        raise ConfigError("options 'tags' and 'sql' exclude each other: a broker takes one kind of filter")
+    if sql is not None:
+        try:
+            parse_filter(sql)
+        except SubscriptionParseFailed as error:
+            raise ConfigError(f"option 'sql': {error.remark}") from None
+    return tags, sql
 
 
 def _int(options: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:

@@ -33,7 +33,7 @@ from pyspark.sql.types import (
 
 from orbitmq.client.options import ProducerOptions
 from orbitmq.errors import ConfigError
-from orbitmq.spark.options import CLIENT_OPTIONS, access, client_settings, number, refuse_misspelt, text
+from orbitmq.spark.options import CLIENT_OPTIONS, access, client_settings, number, refuse_unknown, text
 from orbitmq.spark.sink_place import RowSender
 from orbitmq.spark.sink_rows import RowKeys, encode_rows, key_prefix, split_by_size
 from orbitmq.spark.sink_send import QueueTally, SendSession, SinkClient, sink_client
@@ -129,7 +129,7 @@ class RowsSent(WriterCommitMessage):
 
 def plan_sink(options: Mapping[str, str], schema: StructType, *, streaming: bool) -> SinkPlan:
     """Check options and columns. Raises ``ConfigError`` that says what is accepted."""
-    refuse_misspelt(options, _OPTIONS)
+    refuse_unknown(options, _OPTIONS)
     access(options)
     topic = text(options, "topic", "path")
     unique_column = text(options, "uniqueKeyColumn")

@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 from orbitmq.errors import ConfigError, CorruptionError, RecordError
 from orbitmq.record.scan import EndKind, ScanEnd, scan
 from orbitmq.spark.arrow import Positions, decode_records, scan_records
-from orbitmq.spark.options import flag, number, refuse_misspelt, required, text
+from orbitmq.spark.options import flag, number, refuse_unknown, required, text
 from orbitmq.spark.schema import SCHEMA_DDL, selected_columns
 from orbitmq.spark.store_files import (
     RESYNC_BYTES,
@@ -81,7 +81,7 @@ class StoreOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> StoreOptions:
         """Raises ``ConfigError`` that names the option and what it accepts."""
-        refuse_misspelt(options, _OPTIONS)
+        refuse_unknown(options, _OPTIONS)
         named, pattern = text(options, "topic"), text(options, "topicPattern")
         if named is not None and pattern is not None:
             raise ConfigError("give 'topic' or 'topicPattern', not both")

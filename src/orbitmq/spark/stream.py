@@ -139,6 +139,7 @@ class _Driver:
         begins = self._begins(start, ends)
         if not self._enough(begins, ends):
             return given
+        most = self._by_bytes(begins, ends, most)
         if most is not None and self._backlog(begins, ends) > most:
             # What is gone must not use up the limit: a stream far behind would pass over it batch by batch, and an
             # error would name one batch of it.
@@ -219,6 +220,18 @@ class _Driver:
     @staticmethod
     def _backlog(begins: QueueOffsets, ends: QueueOffsets) -> int:
         return sum(max(ends[key] - begins[key], 0) for key in ends)
+
+    def _by_bytes(self, begins: QueueOffsets, ends: QueueOffsets, most: int | None) -> int | None:
+        """The limit in messages that ``maxBytesPerTrigger`` comes to, by the size of the next few messages."""
+        limit = self._options.bytes_per_trigger_max
+        waiting = {key: at for key, at in begins.items() if ends.get(key, at) > at}
+        if limit is None or not waiting:
+            return most
+        size = self._cluster.message_bytes(waiting)
+        if size is None:
+            return most
+        rows = max(limit // max(size, 1), 1)
+        return rows if most is None else min(most, rows)
 
     def _enough(self, begins: QueueOffsets, ends: QueueOffsets) -> bool:
         """Whether ``minOffsetsPerTrigger`` is reached, or has been waited for long enough."""

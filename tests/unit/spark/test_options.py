@@ -43,7 +43,12 @@ def test_names_are_compared_without_case_and_aliases_are_known() -> None:
         ({"topic": ","}, "names no topic"),
         ({"startingOffset": "earliest"}, "did you mean 'startingOffsets'"),
         ({"failOnDataloss ": "true"}, "did you mean 'failOnDataLoss'"),
-        ({"startingOffsets": "first"}, "'earliest', 'latest' or JSON".replace("'", '"')),
+        ({"startingOffsets": "first"}, "'earliest', 'group', 'latest' or JSON".replace("'", '"')),
+        ({"startingOffsets": "group"}, "name the group"),
+        ({"startingOffsetsByTimestamp": "latest"}, "JSON such as"),
+        ({"startingOffsetsByTimestampStrategy": "maybe"}, "error or latest"),
+        ({"maxTriggerDelay": "soon"}, "as in 15m"),
+        ({"maxBytesPerTrigger": "5"}, "for streams"),
         ({"startingOffsets": '{"t": {"a": {"x": 1}}}'}, "accepted are"),
         ({"startingOffsets": '{"t": {"a": {"0": -3}}}'}, "out of range"),
         ({"endingOffsets": "earliest"}, "accepted are"),
@@ -72,8 +77,35 @@ def test_a_stream_refuses_an_end_and_a_pattern_that_is_none() -> None:
         parse({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, streaming=True)
 
 
-def test_an_unknown_option_that_resembles_none_is_left_alone() -> None:
-    assert parse({"serialization.format": "1"}) == parse()
+def test_what_spark_adds_is_left_alone_and_nothing_else() -> None:
+    assert parse({"serialization.format": "1", "checkpointLocation": "x"}) == parse()
+    for given, problem in (
+        ({"colour": "red"}, "there is no option 'colour'"),
+        ({"kafka.bootstrap.servers": "a:1"}, "given as 'namesrvAddr'"),
+        ({"startingOffsetsByTime": "{}"}, "did you mean 'startingOffsetsByTimestamp'"),
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            parse(given)
+
+
+def test_names_of_the_kafka_reader_mean_the_same() -> None:
+    kafka = {"subscribe": "orders", "kafkaConsumer.pollTimeoutMs": "500", "maxTriggerDelay": "2m"}
+    found = SourceOptions.parse({"namesrvAddr": "127.0.0.1:9876", **kafka}, streaming=True)
+    assert (found.topics, found.pull_timeout_ms, found.trigger_delay_max_ms) == (("orders",), 500, 120_000)
+    assert (
+        SourceOptions.parse({"namesrvAddr": "a:1", "subscribePattern": "o.*"}, streaming=True).topic_pattern
+        == "o.*"
+    )
+
+
+def test_queues_are_assigned_by_broker_or_on_all() -> None:
+    given = {"namesrvAddr": "a:1", "assign": '{"t": {"a": [1, 0]}, "u": [2]}'}
+    found = SourceOptions.parse(given, streaming=False)
+    assert found.assigned == (("t", "a", 0), ("t", "a", 1), ("u", "", 2))
+    assert found.topics == ("t", "u")
+    for wrong in ("[]", "{}", '{"t": {"a": "0"}}', '{"t": [-1]}'):
+        with pytest.raises(ConfigError, match="assign"):
+            SourceOptions.parse({**given, "assign": wrong}, streaming=False)
 
 
 def test_offsets_as_json_are_read_by_topic_broker_and_queue() -> None:

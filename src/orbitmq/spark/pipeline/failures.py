@@ -16,7 +16,7 @@ _STACK: Final = re.compile(
     r"^\s*(?:at |File \"|Traceback |\.\.\. \d+ more|During handling|The above exception)"
 )
 _OURS: Final = re.compile(
-    r"(?:^|\s)(?:orbitmq|__main__)[\w.]*\.(\w+(?:Error|Exception|Illegal|Found|Lost)): (.+)"
+    r"(?:^|\s)(?:orbitmq|__main__)[\w.]*\.(\w+(?:Error|Exception|Illegal|Found|Lost|Failed|Fault)): (.+)"
 )
 _PYTHON: Final = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Illegal|Exit|Interrupt)): (.+)")
 _JAVA: Final = re.compile(r"^(?:Caused by: |: )?(?:[a-z]\w*\.)+([A-Z]\w*(?:Exception|Error)): (.+)")

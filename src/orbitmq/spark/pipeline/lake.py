@@ -1,14 +1,15 @@
-"""Delta and Iceberg tables, each micro-batch exactly once, without a connector in the JVM.
+"""What the tables of a lake share: files that Spark writes and a commit that names them.
 
-Spark's executors write the rows as Parquet files under ``data/<query>/<batch>`` of the table; nobody sees them yet.
-The driver then makes one commit of the table that names the files *and* notes the number of the batch under the id of
-the query. A batch that Spark repeats after a crash finds its number and does nothing, or finds files without a commit
-and writes them again.
+Spark's executors write the rows of a micro-batch as Parquet files that no table names yet. The driver then makes one
+commit that names the files *and* notes the number of the batch under the id of the query. A batch that Spark repeats
+after a crash finds its number and does nothing, or finds files without a commit and writes them again.
 """
 
 from __future__ import annotations
 
+import logging
 import posixpath
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
@@ -16,7 +17,9 @@ from urllib.parse import unquote
 import pyarrow.fs as pafs  # type: ignore[import-untyped]  # pyarrow has no types of its own
 import pyarrow.parquet as pq  # type: ignore[import-untyped]  # as above
 
-from orbitmq.spark.pipeline.errors import EnvironmentFault
+from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
+from orbitmq.spark.pipeline.errors import RunFailed
+from orbitmq.spark.pipeline.moments import duration_s
 from orbitmq.spark.store_files import open_location
 
 if TYPE_CHECKING:
@@ -24,9 +27,13 @@ if TYPE_CHECKING:
 
     from orbitmq.spark.pipeline.spec import DeltaSink, IcebergSink
 
-__all__ = ["BatchKey", "DeltaTableWriter", "IcebergTableWriter", "WrittenFile", "written_files"]
+__all__ = ["BatchKey", "Upkeep", "WrittenFile", "newest_rows", "write_files", "written_files"]
+
+logger = logging.getLogger(__name__)
 
 _NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
+_STORED: Final = ("_store_timestamp", "store_timestamp")
+_OFFSETS: Final = ("_queue_offset", "queue_offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,101 +75,68 @@ def written_files(directory: str) -> list[WrittenFile]:
     return sorted(found, key=lambda one: one.path)
 
 
-def _write(frame: DataFrame, directory: str, partition_by: list[str]) -> list[WrittenFile]:
+def write_files(
+    frame: DataFrame, directory: str, partition_by: list[str], compression: str = "zstd"
+) -> list[WrittenFile]:
+    """Let Spark write the rows below a directory."""
     # Spark's default is INT96, which Iceberg does not know.
     frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     # Overwrite: what lies there is of an attempt at this batch that was not committed.
-    frame.write.mode("overwrite").option("compression", "zstd").partitionBy(*partition_by).parquet(directory)
+    writer = frame.write.mode("overwrite").option("compression", compression)
+    writer.partitionBy(*partition_by).parquet(directory)
     return written_files(directory)
 
 
-class DeltaTableWriter:
-    """Appends batches to a Delta table, or replaces its content in output mode complete."""
+# -- upsert --------------------------------------------------------------------------------------------
 
-    def __init__(self, sink: DeltaSink, path: str) -> None:
-        try:
-            import deltalake
-        except ImportError:
-            raise EnvironmentFault("Delta tables need deltalake: pip install 'orbitmq[lake]'") from None
-        self._lake: Any = deltalake
-        self._sink = sink
-        self._path = path
 
-    def write(self, frame: DataFrame, batch: BatchKey, partition_by: list[str]) -> int:
-        """Commit a batch unless it was; rows that were added."""
-        lake, options = self._lake, dict(self._sink.options) or None
-        schema = lake.Schema.from_json(frame.schema.json())
-        # Columns stay nullable: a table outlives the query that made it.
-        table = lake.DeltaTable.create(
-            self._path, schema, mode="ignore", partition_by=partition_by, storage_options=options
+def newest_column(columns: list[str], sink: DeltaSink | IcebergSink) -> str:
+    """The column whose greatest value is the newest row; empty where there is none."""
+    if sink.newest_by:
+        if sink.newest_by not in columns:
+            raise RunFailed(f"newestBy: there is no column {sink.newest_by!r} among {', '.join(columns)}")
+        return sink.newest_by
+    return next((name for name in _STORED if name in columns), "")
+
+
+def newest_rows(frame: DataFrame, sink: DeltaSink | IcebergSink) -> Any:
+    """For each key the newest row, as an Arrow table. Raises ``RunFailed`` for a row without a key."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    if sink.key not in frame.columns:
+        raise RunFailed(f"key: there is no column {sink.key!r} among {', '.join(frame.columns)}")
+    order = [newest_column(frame.columns, sink), *(name for name in _OFFSETS if name in frame.columns)]
+    by = [f.col(name).desc_nulls_last() for name in order if name] or [f.monotonically_increasing_id().desc()]
+    window = Window.partitionBy(sink.key).orderBy(*by)
+    newest = frame.withColumn("_orbitmq_place", f.row_number().over(window)).where("_orbitmq_place = 1")
+    table = newest.drop("_orbitmq_place").toArrow()
+    if table.column(sink.key).null_count:
+        raise RunFailed(
+            f"a row has no {sink.key!r}, which is the key of the table: reject such rows in a quality step, or with "
+            "--dead-letter"
         )
-        done = table.transaction_version(batch.query)
-        if done is not None and done >= batch.number:
-            return 0
-        below = f"data/{batch.query}/{batch.number}"
-        files = _write(frame, f"{self._path}/{below}", partition_by)
-        if not files and self._sink.output_mode == "append":
-            return 0
-        from deltalake.transaction import AddAction
-
-        actions = [
-            AddAction(
-                path=f"{below}/{file.path}",
-                size=file.size_bytes,
-                partition_values=dict(file.partition),
-                modification_time=file.modified_ms,
-                data_change=True,
-                stats=f'{{"numRecords": {file.row_count}}}',
-            )
-            for file in files
-        ]
-        table.create_write_transaction(
-            actions,
-            "overwrite" if self._sink.output_mode == "complete" else "append",
-            schema,
-            partition_by,
-            commit_properties=lake.CommitProperties(
-                app_transactions=[lake.Transaction(batch.query, batch.number)]
-            ),
-        )
-        return sum(file.row_count for file in files)
+    return table
 
 
-class IcebergTableWriter:
-    """Appends batches to an Iceberg table, or replaces its content in output mode complete."""
+# -- upkeep --------------------------------------------------------------------------------------------
 
-    def __init__(self, sink: IcebergSink) -> None:
+
+class Upkeep:
+    """When small files are joined and old versions let go: between two batches, on the driver."""
+
+    def __init__(self, sink: DeltaSink | IcebergSink, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._every_s = duration_s(sink.compact_every) if sink.compact_every else None
+        self.keep_s = duration_s(sink.keep_versions) if sink.keep_versions else None
+        self._last = clock.monotonic()
+
+    def after_batch(self, work: Callable[[], str]) -> None:
+        """Do the work if it is time. A failure is a warning: the table is whole without it."""
+        if self._every_s is None or self._clock.monotonic() - self._last < self._every_s:
+            return
+        self._last = self._clock.monotonic()
         try:
-            from pyiceberg.catalog import load_catalog
-            from pyiceberg.exceptions import NotInstalledError
-        except ImportError:
-            raise EnvironmentFault("Iceberg tables need pyiceberg: pip install 'orbitmq[lake]'") from None
-        self._sink = sink
-        try:
-            self._catalog = load_catalog(sink.catalog, **sink.properties)
-        except (ValueError, NotInstalledError) as error:
-            raise EnvironmentFault(f"catalog {sink.catalog!r} cannot be opened: {error}") from error
-
-    def write(self, frame: DataFrame, batch: BatchKey) -> int:
-        """Commit a batch unless it was; rows that were added."""
-        from pyiceberg.expressions import AlwaysTrue
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        namespace = self._sink.table.rpartition(".")[0]
-        self._catalog.create_namespace_if_not_exists(namespace)
-        columns = to_arrow_schema(frame.schema, timezone="UTC")
-        table = self._catalog.create_table_if_not_exists(self._sink.table, columns)
-        note = f"orbitmq.batch.{batch.query}"
-        if int(table.properties.get(note, "-1")) >= batch.number:
-            return 0
-        directory = f"{table.location().removesuffix('/')}/data/{batch.query}/{batch.number}"
-        files = _write(frame, directory, [])
-        if not files and self._sink.output_mode == "append":
-            return 0
-        with table.transaction() as change:
-            if self._sink.output_mode == "complete" and table.current_snapshot() is not None:
-                change.delete(AlwaysTrue())
-            if files:
-                change.add_files([f"{directory}/{file.path}" for file in files], check_duplicate_files=False)
-            change.set_properties({note: str(batch.number)})
-        return sum(file.row_count for file in files)
+            logger.info("table compacted %s", work())
+        except Exception as error:  # noqa: BLE001  # of a library; the next batch tries again when it is time
+            logger.warning("table not compacted error=%s", error)

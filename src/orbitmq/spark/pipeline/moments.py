@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
+from typing import Final
 
 from orbitmq.spark.pipeline.errors import SpecError
 
-__all__ = ["milliseconds", "moment_text"]
+__all__ = ["duration_s", "milliseconds", "moment_text"]
 
 
 def milliseconds(value: str | int, path: str) -> int:
@@ -30,3 +32,19 @@ def milliseconds(value: str | int, path: str) -> int:
 def moment_text(value_ms: int) -> str:
     """ISO 8601 in UTC."""
     return datetime.fromtimestamp(value_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+_UNIT_S: Final = {
+    "millisecond": 0.001,
+    "second": 1.0,
+    "minute": 60.0,
+    "hour": 3600.0,
+    "day": 86_400.0,
+    "week": 604_800.0,
+}
+_PART: Final = re.compile(rf"(\d+(?:\.\d+)?)\s+({'|'.join(_UNIT_S)})s?", re.IGNORECASE)
+
+
+def duration_s(text: str) -> float:
+    """The seconds of ``1 hour 30 minutes``, which was checked before (``plan.py``)."""
+    return sum(float(count) * _UNIT_S[unit.lower()] for count, unit in _PART.findall(text))

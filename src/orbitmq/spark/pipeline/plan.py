@@ -272,6 +272,8 @@ def _queries(
             _check_cluster(pipeline, sink.namesrv_addr, path)
             if stream:
                 _check_circle(pipeline, sink, path)
+        if isinstance(sink, spec.DeltaSink | spec.IcebergSink):
+            _check_table(sink, path)
         if stream and not relation.streaming:
             raise SpecError(
                 f"{path}.from", f"{relation.name!r} is read once and never changes: use mode: batch for it"
@@ -283,6 +285,17 @@ def _queries(
             yield Query(
                 name, relation.name, relation.streaming, checkpoint if stream else "", _sink_text(sink), sink
             )
+
+
+def _check_table(sink: spec.DeltaSink | spec.IcebergSink, path: str) -> None:
+    _check_duration(sink.compact_every, f"{path}.compactEvery")
+    _check_duration(sink.keep_versions, f"{path}.keepVersions")
+    if sink.key and sink.output_mode == "complete":
+        raise SpecError(f"{path}.key", "outputMode complete replaces the whole table; a key is for append")
+    if sink.newest_by and not sink.key:
+        raise SpecError(f"{path}.newestBy", "is for a table with a key")
+    if sink.keep_versions and not sink.compact_every:
+        raise SpecError(f"{path}.keepVersions", "is done when the table is compacted: give compactEvery, too")
 
 
 def _check_circle(pipeline: spec.Pipeline, sink: spec.TopicSink, path: str) -> None:

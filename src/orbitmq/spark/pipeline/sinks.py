@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, assert_never
 from orbitmq.spark.pipeline import spec
 from orbitmq.spark.pipeline.database import DatabaseWriter
 from orbitmq.spark.pipeline.errors import SpecError, did_you_mean
-from orbitmq.spark.pipeline.lake import BatchKey, DeltaTableWriter, IcebergTableWriter
+from orbitmq.spark.pipeline.lake import BatchKey
+from orbitmq.spark.pipeline.lake_delta import DeltaTableWriter
+from orbitmq.spark.pipeline.lake_iceberg import IcebergTableWriter
+from orbitmq.spark.pipeline.lake_parquet import ParquetTableWriter
 from orbitmq.spark.pipeline.plan import Plan, Query
 from orbitmq.spark.pipeline.sources import cluster_options
 
@@ -48,7 +51,7 @@ def start_query(frame: DataFrame, plan: Plan, query: Query, view: TableView, *, 
     """Start the query of a sink."""
     sink = query.sink
     function: BatchFunction | None = None
-    if isinstance(sink, spec.ParquetSink):
+    if isinstance(sink, spec.ParquetSink) and sink.layout == "spark":
         frame, by = _partitioned(frame, sink.partition_by, query)
         writer = frame.writeStream.format("parquet").option("path", plan.located(sink.path))
         writer = writer.option("compression", sink.compression).partitionBy(*by)
@@ -57,10 +60,14 @@ def start_query(frame: DataFrame, plan: Plan, query: Query, view: TableView, *, 
         writer = writer.options(**_topic_options(frame, plan, sink)).outputMode(sink.output_mode)
     else:
         by = []
-        if isinstance(sink, spec.DeltaSink):
-            frame, by = _partitioned(frame, sink.partition_by, query)
+        if isinstance(sink, spec.DeltaSink | spec.IcebergSink | spec.ParquetSink):
+            # Rows that are replaced by key may change their day, so a default partition would only cost.
+            default: list[str] | None = [] if isinstance(sink, spec.IcebergSink) or _key_of(sink) else None
+            wanted = default if sink.partition_by is None else list(sink.partition_by)
+            frame, by = _partitioned(frame, wanted, query)
         function = _batch_function(frame, plan, query, view, by)
-        writer = frame.writeStream.outputMode(sink.output_mode).foreachBatch(function)
+        mode = "append" if isinstance(sink, spec.ParquetSink) else sink.output_mode
+        writer = frame.writeStream.outputMode(mode).foreachBatch(function)
     writer = writer.queryName(query_name(plan, query))
     if query.checkpoint:
         writer = writer.option("checkpointLocation", query.checkpoint)
@@ -88,9 +95,16 @@ def _batch_function(
         case spec.ConsoleSink():
             title = sink.title or query.relation
             return lambda batch, number: _show(batch, sink, f"{title} (batch {number})", view)
-        case spec.ParquetSink() | spec.TopicSink():
+        case spec.ParquetSink():
+            files = ParquetTableWriter(sink, plan.located(sink.path))
+            return lambda batch, number: _ignore(files.write(batch, _key(batch, number), by))
+        case spec.TopicSink():
             raise AssertionError("written by Spark itself")
     assert_never(sink)
+
+
+def _key_of(sink: spec.Sink) -> str:
+    return sink.key if isinstance(sink, spec.DeltaSink | spec.IcebergSink) else ""
 
 
 def _key(batch: DataFrame, number: int) -> BatchKey:
@@ -115,9 +129,12 @@ def write_batch(frame: DataFrame, plan: Plan, query: Query, view: TableView) -> 
             writer = frame.write.mode(sink.save_mode).option("compression", sink.compression)
             writer.partitionBy(*by).parquet(plan.located(sink.path))
         case spec.DeltaSink():
-            frame, by = _partitioned(frame, sink.partition_by, query)
+            frame, by = _partitioned(
+                frame, [] if sink.key and not sink.partition_by else sink.partition_by, query
+            )
             DeltaTableWriter(sink, plan.located(sink.path)).write(frame, run, by)
         case spec.IcebergSink():
+            frame, _ = _partitioned(frame, sink.partition_by or [], query)
             IcebergTableWriter(sink).write(frame, run)
         case spec.JdbcSink():
             DatabaseWriter(frame.sparkSession, sink, run.query).write(frame, None)
@@ -131,10 +148,11 @@ def write_batch(frame: DataFrame, plan: Plan, query: Query, view: TableView) -> 
 
 
 def _partitioned(frame: DataFrame, wanted: list[str] | None, query: Query) -> tuple[DataFrame, list[str]]:
-    """The frame with the columns it is partitioned by; ``date`` is made of the store time where it is missing."""
+    """The frame with the columns it is partitioned by; ``date`` and ``hour`` are made of the store time (UTC) where
+    they are missing."""
     from pyspark.sql import functions as f
 
-    timed = "store_timestamp" in frame.columns
+    timed = next((name for name in ("store_timestamp", "_store_timestamp") if name in frame.columns), "")
     if wanted is None:
         wanted = [name for name in ("topic", "date") if name in frame.columns or (name == "date" and timed)]
         if len(wanted) == len(frame.columns):
@@ -142,12 +160,13 @@ def _partitioned(frame: DataFrame, wanted: list[str] | None, query: Query) -> tu
     for name in wanted:
         if name in frame.columns:
             continue
-        if name != "date" or not timed:
+        if name not in ("date", "hour") or not timed:
             raise SpecError(
                 f"sink {query.name}: partitionBy",
                 f"there is no column {name!r}{did_you_mean(name, frame.columns)}",
             )
-        frame = frame.withColumn("date", f.to_date("store_timestamp"))
+        made = f.to_date(timed) if name == "date" else f.hour(timed)
+        frame = frame.withColumn(name, made)
     return frame, wanted
 
 

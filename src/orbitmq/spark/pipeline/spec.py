@@ -186,6 +186,21 @@ class _Sink(_Strict, frozen=True, kw_only=True):
     enabled: bool = True
 
 
+class _Table(_Sink, frozen=True, kw_only=True):
+    """What tables that are committed by us have."""
+
+    key: Name | Literal[""] = ""
+    """Upsert: of rows with the same value in this column the table keeps the last."""
+    newest_by: Name | Literal[""] = ""
+    """Which of them is the last: the one with the greatest value here; without it ``store_timestamp`` or
+    ``_store_timestamp`` where there is one, else the one that came last."""
+    compact_every: str = ""
+    """Join small files that often (``1 hour``); without it never."""
+    keep_versions: str = ""
+    """Let older versions of the table, and files no version names, go after that time (``7 days``), each time it is
+    compacted; without it never."""
+
+
 class ParquetSink(_Sink, frozen=True, kw_only=True, tag="parquet", tag_field="kind"):
     """Parquet files, each row exactly once."""
 
@@ -195,9 +210,12 @@ class ParquetSink(_Sink, frozen=True, kw_only=True, tag="parquet", tag_field="ki
     compression: Literal["zstd", "snappy", "gzip", "none"] = "zstd"
     save_mode: Literal["append", "overwrite", "error"] = "append"
     """Batch only."""
+    layout: Literal["spark", "plain"] = "spark"
+    """Streams: ``spark`` leaves a list of finished files that Spark alone reads; with ``plain`` only whole batches
+    are ever in the directory, so that any reader sees each row once."""
 
 
-class DeltaSink(_Sink, frozen=True, kw_only=True, tag="delta", tag_field="kind"):
+class DeltaSink(_Table, frozen=True, kw_only=True, tag="delta", tag_field="kind"):
     """A Delta table, each micro-batch committed exactly once. Needs ``orbitmq[lake]``."""
 
     path: Text
@@ -207,7 +225,7 @@ class DeltaSink(_Sink, frozen=True, kw_only=True, tag="delta", tag_field="kind")
     """Storage options of ``deltalake``."""
 
 
-class IcebergSink(_Sink, frozen=True, kw_only=True, tag="iceberg", tag_field="kind"):
+class IcebergSink(_Table, frozen=True, kw_only=True, tag="iceberg", tag_field="kind"):
     """An Iceberg table, each micro-batch committed exactly once. Needs ``orbitmq[lake]``."""
 
     table: Annotated[str, Meta(pattern=r"^[^.\s]+(\.[^.\s]+)+$")]
@@ -215,6 +233,10 @@ class IcebergSink(_Sink, frozen=True, kw_only=True, tag="iceberg", tag_field="ki
     catalog: str = "default"
     properties: dict[str, str] = {}
     """Of the catalog, as ``pyiceberg`` names them (``type``, ``uri``, ``warehouse``)."""
+    location: str = ""
+    """Directory of a table that is made; without it where the catalog puts it."""
+    partition_by: list[Name] | None = None
+    """Of a table that is made; without it none."""
     output_mode: Literal["append", "complete"] = "append"
 
 
