@@ -199,7 +199,7 @@ class Broker:
             fs=self._fs,
             clock=self._clock,
             post=loop.call_soon_threadsafe,
-            memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            on_arrival=self._arrived_in_group if config.failover_enabled else self._arrived,
         )
         self.store.filter_bitmap = self.filters.bitmap
         # Recovery of a large store takes seconds; nobody is served yet, so blocking the loop harms no one.
@@ -222,13 +222,8 @@ class Broker:
             self.pop.log.topic: self.pop.log.arrived,
         }
         self._build_hot_handlers(store_host)
-        self.registration = Registration(config, self.topics, tls=self._client_tls, sign=self.security.signer)
-        self.registration.filter_servers = self.filter_servers.addresses
-        self.filter_servers.on_change = self.registration.refresh
-        self.registration.on_master = self.roles.told_master
         await self._serve(await self._measured(self._build_handlers(store_host)), sockets)
         self._start_jobs()
-        self.topics.on_change = self.registration.topic_changed
         await self.registration.start(self.address, self.ha_address)
         if self.failover is not None:
             self.failover.start()
@@ -385,8 +380,8 @@ class Broker:
                 gate=self.gate,
                 in_sync=in_sync,
                 file=self._metadata_file("failover.json"),
+                on_office=self._elected,
             )
-            self.failover.on_office = self._elected
 
     def _elected(self, epoch: int) -> None:
         """With its epoch in the version of the topics a name server tells a new master from an old one."""
@@ -408,7 +403,12 @@ class Broker:
     def _load_metadata(self) -> None:
         config = self.config
         file = self._metadata_file
-        self.topics = TopicTable(config, self._clock, file("topics.json"))
+        self.topics = TopicTable(
+            config,
+            self._clock,
+            file("topics.json"),
+            on_change=lambda topic: self.registration.topic_changed(topic),
+        )
         self.groups = GroupTable(config, self._clock, file("subscriptionGroup.json"))
         self.offsets = ConsumerOffsets(config, self._clock, file("consumerOffset.json"))
         for table in (self.topics, self.offsets, self.groups):
@@ -427,7 +427,17 @@ class Broker:
         )
         self.producers = ProducerTable(config, self._clock)
         self.locks = QueueLocks(config, self._clock)
-        self.filter_servers = FilterServers(config, self._clock)
+        self.filter_servers = FilterServers(
+            config, self._clock, on_change=lambda: self.registration.refresh()
+        )
+        self.registration = Registration(
+            config,
+            self.topics,
+            tls=self._client_tls,
+            sign=self.security.signer,
+            on_master=lambda address, ha_address: self.roles.told_master(address, ha_address),
+            filter_servers=self.filter_servers.addresses,
+        )
 
     def _build_hot_handlers(self, store_host: bytes) -> None:
         config = self.config
@@ -465,7 +475,6 @@ class Broker:
             sql_filters=self.filters,
         )
         self._pop = PopHandlers(service=self.pop, consumers=self.consumers, sql_filters=self.filters)
-        self.store.on_arrival = self._arrived if self.failover is None else self._arrived_in_group
 
     def _build_handlers(self, store_host: bytes) -> list[Route | RawRoute]:
         config = self.config

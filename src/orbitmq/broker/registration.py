@@ -103,8 +103,14 @@ class Registration:
         router: Router | None = None,
         tls: ssl.SSLContext | None = None,
         sign: Callable[[Mapping[str, str], bytes], dict[str, str]] | None = None,
+        on_master: Callable[[str, str], None] | None = None,
+        filter_servers: Callable[[], list[str]] = list,
     ) -> None:
-        """``router`` serves what name servers ask over these connections (NOTIFY_MIN_BROKER_ID_CHANGE)."""
+        """``router`` serves what name servers ask over these connections (NOTIFY_MIN_BROKER_ID_CHANGE).
+
+        ``on_master``: a slave is told its master's address and replication address, each time an answer carries them.
+        ``filter_servers``: addresses that routes name beside this broker's; ``refresh`` is due when they change.
+        """
         self._config = config
         self._topics = topics
         self._rpc = RpcClient(router=router or Router(()), tls=tls, on_close=self._connection_closed)
@@ -115,10 +121,8 @@ class Registration:
         self._ha_address = ""
         self._encoded: tuple[object, list[bytes]] | None = None
         self._stopping = False
-        self.on_master: Callable[[str, str], None] | None = None
-        """A slave is told its master's address and replication address, each time an answer carries them."""
-        self.filter_servers: Callable[[], list[str]] = list
-        """Addresses that routes name beside this broker's; ``refresh`` is due when they change."""
+        self._on_master = on_master
+        self._filter_servers = filter_servers
 
     async def start(self, address: str, ha_address: str, *, wait_s: float = _SHORT_TIMEOUT_S) -> None:
         """Register with all name servers and keep doing it. Returns when each was tried, at the latest after
@@ -282,8 +286,8 @@ class Registration:
         timeout_s = config.register_timeout_ms / 1000
         answer = await self._call(link, RequestCode.REGISTER_BROKER, header, body, timeout_s)
         learnt = decode_header(RegisterBrokerResponse, answer)
-        if learnt.master_addr and config.is_slave and self.on_master is not None:
-            self.on_master(learnt.master_addr, learnt.ha_server_addr or "")
+        if learnt.master_addr and config.is_slave and self._on_master is not None:
+            self._on_master(learnt.master_addr, learnt.ha_server_addr or "")
         if answer.body:
             self._topics.mark_ordered(bodies.KvTable.decode(answer.body).table)
 
@@ -340,7 +344,7 @@ class Registration:
         """The whole table, encoded once for all links and as long as nothing changes."""
         config = self._config
         split_count = config.split_registration_count if config.split_registration else 0
-        filter_servers = tuple(self.filter_servers())
+        filter_servers = tuple(self._filter_servers())
         key = (
             self._topics.data_version,
             config.permission,
@@ -365,7 +369,7 @@ class Registration:
         )
         return bodies.encode_registration(
             bodies.RegisterBrokerBody(
-                filter_server_list=self.filter_servers(), topic_config_serialize_wrapper=wrapper
+                filter_server_list=self._filter_servers(), topic_config_serialize_wrapper=wrapper
             ),
             compressed=self._config.register_compressed,
         )

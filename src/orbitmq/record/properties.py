@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from orbitmq.codes import Property
 from orbitmq.errors import RecordError
+from orbitmq.kernel import find_property
 from orbitmq.record.layout import PROPERTIES_BYTES_MAX
 
 __all__ = [
@@ -33,37 +33,6 @@ PAIR_END: Final = b"\x02"
 UNIQUE_KEY_PAIR: Final = b"\x02UNIQ_KEY\x01"
 """How the pair begins, but for the first of a text."""
 _UNIQUE_KEY: Final = UNIQUE_KEY_PAIR[1:]
-
-# Building "0x02 name 0x01" costs as much as the search itself; well-known names are looked up instead.
-_NEEDLES: Final[dict[bytes, bytes]] = {
-    name.encode(): PAIR_END + name.encode() + NAME_END for name in Property.__members__.values()
-}
-
-
-def find_property(raw: bytes, name: bytes) -> bytes | None:
-    """The value of one property, or None; the rest of the text is not parsed.
-
-    A match counts only at the start of the text or behind a 0x02, so neither the tail of a longer name nor the
-    inside of a value is taken for the property.
-    """
-    # Method calls are what this costs (about 0.1 us each), hence the subscript and the single search.
-    try:
-        needle = _NEEDLES[name]
-    except KeyError:
-        needle = PAIR_END + name + NAME_END
-    at = raw.rfind(needle)
-    while at >= 0:
-        start = at + len(needle)
-        end = raw.find(b"\x02", start)
-        value = raw[start:end] if end >= 0 else raw[start:]
-        if value:
-            return value
-        # Rare: this pair is empty, so an earlier one of the name counts.
-        at = raw.rfind(needle, 0, at)
-    if raw.startswith(needle[1:]):
-        end = raw.find(b"\x02")
-        return raw[len(needle) - 1 : end if end >= 0 else len(raw)] or None
-    return None
 
 
 def decode_properties(raw: bytes) -> dict[str, str]:
@@ -105,7 +74,7 @@ def terminated(raw: bytes) -> bytes:
 
 def remove_property(raw: bytes, name: bytes) -> bytes:
     """The text without any pair of that name; the same object when there is none."""
-    needle = _NEEDLES.get(name) or PAIR_END + name + NAME_END
+    needle = PAIR_END + name + NAME_END
     at = raw.find(needle)
     if raw.startswith(needle[1:]) or (at >= 0 and raw.find(needle, at + 1) >= 0):
         # At the start, or several times: rare enough to take the text apart, which is linear whatever it holds.

@@ -13,7 +13,6 @@ from typing import Final
 
 from orbitmq.codes import Property
 from orbitmq.errors import CorruptionError
-from orbitmq.kernel import Filter
 from orbitmq.record.layout import BLANK, BLANK_BYTES, MAGIC_V1
 from orbitmq.record.scan import EndKind, scan
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
@@ -30,7 +29,7 @@ from orbitmq.store.layout import UNIT, UNIT_BYTES
 from orbitmq.store.queues.consume_queue import TAIL_BYTES_MAX, ConsumeQueue
 from orbitmq.store.queues.extensions import Bitmap
 from orbitmq.store.read.reader import QueueReader
-from orbitmq.store.types import Appended, AppendedBatch, FlushMode, IndexUpdate, NewMessage, ReadResult
+from orbitmq.store.types import Appended, AppendedBatch, Arrival, FlushMode, IndexUpdate, NewMessage
 from orbitmq.store.upkeep.flush import Flusher, Post
 from orbitmq.store.upkeep.lock_files import AbortFile, StoreLock
 from orbitmq.store.upkeep.recovery import Recovery, RecoveryReport
@@ -60,8 +59,10 @@ class MessageStore:
         clock: Clock = SYSTEM_CLOCK,
         post: Post | None = None,
         memory_bytes: int | None = None,
+        on_arrival: Arrival | None = None,
     ) -> None:
-        """``store_host`` is the broker's own address (8 or 20 bytes), written into every record.
+        """``store_host`` is the broker's own address (8 or 20 bytes), written into every record. ``on_arrival`` is
+        called once per touched queue after an append or a replicated append.
 
         ``post`` runs a function on the caller's thread (``loop.call_soon_threadsafe``). Without it there is no
         worker thread: ``flush`` is the caller's to call, which is what tools and deterministic tests want.
@@ -95,9 +96,10 @@ class MessageStore:
             prepare_segment=self._prepare_segment,
             write_failed=self._write_failed,
             cut_back=self.truncate,
+            on_arrival=on_arrival,
         )
         self._appender.refusal = _NOT_OPEN
-        # The appender's own methods, because a call through one of this class would cost 0.1 us a message.
+        # The appender's and the reader's own methods: a call through one of this class would cost 0.1 us a message.
         self.append: Callable[[NewMessage], Appended] = self._appender.append
         """Store one message; visible to readers at once. Raises ``StoreError``; then nothing was stored."""
         self.append_batch: Callable[[Sequence[NewMessage]], list[Appended]] = self._appender.append_batch
@@ -108,6 +110,8 @@ class MessageStore:
 
         Raises ``RecordError`` for what is no batch, and as ``append`` does.
         """
+        self.read: Final = self._reader.read
+        """Read a queue; see ``QueueReader.read``."""
 
     @property
     def filter_bitmap(self) -> Bitmap | None:
@@ -118,15 +122,6 @@ class MessageStore:
     def filter_bitmap(self, value: Bitmap | None) -> None:
         if self._queues.extensions is not None:
             self._queues.extensions.bitmap = value
-
-    @property
-    def on_arrival(self) -> Callable[[str, int], None] | None:
-        """Called once per touched queue after an append or a replicated append, with (topic, queue id)."""
-        return self._appender.on_arrival
-
-    @on_arrival.setter
-    def on_arrival(self, value: Callable[[str, int], None] | None) -> None:
-        self._appender.on_arrival = value
 
     # Life.
     def open(self) -> RecoveryReport:
@@ -269,9 +264,7 @@ class MessageStore:
         if dispatched < log.end and not _is_begun(data, dispatched - undispatched):
             dispatched = self._dispatch_from(dispatched, arrived)
         log.partial_start = dispatched if dispatched < log.end else -1
-        if self.on_arrival is not None:
-            for queue in arrived:
-                self.on_arrival(queue.topic, queue.queue_id)
+        self._appender.announce(arrived)
         if log.end > log.prepare_at:
             self._prepare_segment()
         self._renew_refusal()
@@ -372,31 +365,7 @@ class MessageStore:
         self._log.prepare_at = 1 << 62
         self._flusher.make_segment(self._log.segment_start + self._log.segment_bytes)
 
-    # Read.
-    def read(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_count: int,
-        *,
-        max_bytes: int | None = None,
-        wanted: Filter | None = None,
-    ) -> ReadResult:
-        """Records of a queue from ``offset``, whole and in order. Never raises for any offset.
-
-        ``wanted`` selects by tag code, by SQL program or both; without it every record is returned. Counts and bytes
-        are bounded by the store's own limits, too. ``next_offset`` is where to go on, also when nothing was found.
-        """
-        return self._reader.read(
-            topic,
-            queue_id,
-            offset,
-            max_count,
-            max_bytes=max_bytes,
-            wanted=wanted,
-        )
-
+    # Read: `read` is set in __init__.
     def record_at(self, log_offset: int, size: int | None = None) -> memoryview | None:
         """One whole record, or None when none starts there."""
         return self._log.record(log_offset, size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
@@ -46,6 +47,10 @@ class AppendedBatch(msgspec.Struct, gc=False):
     queue_offset: int
     """Of the first one."""
     store_timestamp_ms: int
+
+
+Arrival = Callable[[str, int], None]
+"""Told the topic and the id of a queue that has got messages."""
 
 
 class ReadStatus(enum.Enum):

@@ -19,7 +19,7 @@ from orbitmq.codes import RequestCode
 from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.topic import TopicConfig
 from orbitmq.record.properties import encode_properties
-from orbitmq.store.types import Appended, NewMessage
+from orbitmq.store.types import Appended, Arrival, NewMessage
 from orbitmq.testing.manual_clock import ManualClock
 from orbitmq.transport.connection import Connection
 from orbitmq.transport.router import Answer, Route, finish_slow_request
@@ -111,7 +111,13 @@ class World:
         self.consumers = ConsumerTable(self.config, self.clock)
         self.producers = ProducerTable(self.config, self.clock)
         self.stats = BrokerStats("DefaultCluster", self.clock.now_ms())
-        self.store = open_store(directory, self.clock)
+        self.arrivals: list[Arrival] = []
+        """Told when a queue has got messages."""
+        self.store = open_store(directory, self.clock, self._arrived)
+
+    def _arrived(self, topic: str, queue_id: int) -> None:
+        for told in self.arrivals:
+            told(topic, queue_id)
 
     def topic(self, name: str, queues: int = 2, **fields: Any) -> None:
         self.topics.update(

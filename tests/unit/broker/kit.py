@@ -21,7 +21,7 @@ from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM
 from orbitmq.runtime.safe_file import SafeFile
 from orbitmq.store.config import StoreConfig
 from orbitmq.store.message_store import MessageStore
-from orbitmq.store.types import NewMessage
+from orbitmq.store.types import Arrival, NewMessage
 from orbitmq.testing.manual_clock import ManualClock
 from orbitmq.transport.connection import Connection
 from orbitmq.transport.router import Route, Router
@@ -122,11 +122,14 @@ class Asker:
         return decoded
 
 
-def open_store(directory: Path, clock: ManualClock | None = None) -> MessageStore:
+def open_store(
+    directory: Path, clock: ManualClock | None = None, on_arrival: Arrival | None = None
+) -> MessageStore:
     """A small real store; without a worker thread, so nothing runs behind the test."""
     store = MessageStore(
         StoreConfig(root=str(directory / "store"), segment_bytes=1 << 20, index_slots=100, index_entries=400),
         clock=clock if clock is not None else ManualClock(),
+        on_arrival=on_arrival,
     )
     store.open()
     return store

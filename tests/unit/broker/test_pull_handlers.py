@@ -68,7 +68,7 @@ class Puller:
             clock=self.world.clock,
             sql_filters=Sql(),
         )
-        self.world.store.on_arrival = self.handlers.waiters.arrived
+        self.world.arrivals.append(self.handlers.waiters.arrived)
         self.router = Router(self.handlers.routes())
         self.fake: TalkingConnection
         self.connection: Connection

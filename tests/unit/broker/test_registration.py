@@ -98,9 +98,16 @@ def wrapper_of(frame: Frame) -> bodies.TopicConfigWrapper:
 class World:
     def __init__(self, directory: Path, config: BrokerConfig) -> None:
         self.config = config
-        self.topics = TopicTable(config, ManualClock(), safe_file(directory, "topics.json"))
-        self.registration = Registration(config, self.topics)
-        self.topics.on_change = self.registration.topic_changed
+        self.masters: list[tuple[str, str]] = []
+        self.topics = TopicTable(
+            config,
+            ManualClock(),
+            safe_file(directory, "topics.json"),
+            on_change=lambda topic: self.registration.topic_changed(topic),
+        )
+        self.registration = Registration(
+            config, self.topics, on_master=lambda master, ha: self.masters.append((master, ha))
+        )
 
 
 @asynccontextmanager
@@ -240,16 +247,13 @@ def test_a_slave_learns_its_master(tmp_path: Path, role: BrokerRole, broker_id: 
         server = FakeNameServer()
         header = RegisterBrokerResponse(master_addr="m:1", ha_server_addr="m:2")
         server.answers[RequestCode.REGISTER_BROKER] = Reply(header=header)
-        masters: list[tuple[str, str]] = []
         async with registered(tmp_path, server, wait_s=0.0, role=role, broker_id=broker_id) as world:
-            world.registration.on_master = lambda master, ha: masters.append((master, ha))
             await server.next()
             world.registration.refresh()
             await server.next()
             world.registration.refresh()
             await server.next()
-        assert (set(masters) == {("m:1", "m:2")}) is told
-        assert bool(masters) is told
+        assert set(world.masters) == ({("m:1", "m:2")} if told else set())
 
     bounded(test)
 

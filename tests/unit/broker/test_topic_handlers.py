@@ -42,12 +42,13 @@ class World:
     def __init__(self, directory: Path) -> None:
         clock = ManualClock()
         self.config = BrokerConfig(broker_name="broker-a", cluster_name="DefaultCluster")
-        self.topics = TopicTable(self.config, clock, safe_file(directory, "topics.json"))
+        self.told: list[TopicConfig] = []
+        self.topics = TopicTable(
+            self.config, clock, safe_file(directory, "topics.json"), on_change=self.told.append
+        )
         self.offsets = ConsumerOffsets(self.config, clock, safe_file(directory, "offsets.json"))
         self.store = open_store(directory, clock)
         self.deleted: list[str] = []
-        self.told: list[TopicConfig] = []
-        self.topics.on_change = self.told.append
         self.asker = Asker(
             TopicHandlers(
                 config=self.config,

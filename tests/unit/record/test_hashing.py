@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orbitmq.record.hashing import body_crc, extend_hash, index_hash, java_hash, java_hash_bytes, tags_code
+from orbitmq.record.hashing import body_crc, index_hash, java_hash, java_hash_bytes, tags_code
 
 
 def by_definition(text: str) -> int:
@@ -50,12 +50,6 @@ def test_java_hash_of_any_length_and_alphabet_follows_the_definition(text: str) 
 
 def test_java_hash_of_bytes_that_are_not_utf8_is_that_of_the_replaced_text() -> None:
     assert java_hash_bytes(b"a\xff") == by_definition("a\ufffd")
-
-
-@pytest.mark.parametrize("length", [0, 1, 32, 512, 513, 2000])
-def test_extend_hash_continues_a_prefix(length: int) -> None:
-    rest = bytes(range(48, 123)) * 30
-    assert extend_hash(java_hash("TopicA#"), rest[:length]) == java_hash("TopicA#" + rest[:length].decode())
 
 
 def test_index_hash_is_never_negative() -> None:

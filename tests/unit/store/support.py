@@ -7,7 +7,7 @@ from typing import Any
 from orbitmq.record.codec import Record, decode_record
 from orbitmq.store.config import StoreConfig
 from orbitmq.store.message_store import MessageStore
-from orbitmq.store.types import NewMessage, ReadStatus
+from orbitmq.store.types import Arrival, NewMessage, ReadStatus
 from orbitmq.testing.faulty_fs import FaultyFileSystem
 from orbitmq.testing.manual_clock import ManualClock
 
@@ -34,11 +34,20 @@ def config(**changes: Any) -> StoreConfig:
 
 
 def open_store(
-    fs: FaultyFileSystem, clock: ManualClock | None = None, *, store_host: bytes = HOST, **changes: Any
+    fs: FaultyFileSystem,
+    clock: ManualClock | None = None,
+    *,
+    store_host: bytes = HOST,
+    on_arrival: Arrival | None = None,
+    **changes: Any,
 ) -> MessageStore:
     """Opened, without a worker thread."""
     store = MessageStore(
-        config(**changes), fs=fs, clock=clock or ManualClock(START_MS), store_host=store_host
+        config(**changes),
+        fs=fs,
+        clock=clock or ManualClock(START_MS),
+        store_host=store_host,
+        on_arrival=on_arrival,
     )
     store.open()
     return store

@@ -295,9 +295,9 @@ def test_full_disk_refuses_the_row_and_leaves_nothing_of_it() -> None:
 
 
 def test_closed_store_refuses_and_arrival_is_told_once() -> None:
-    store = begun(FaultyFileSystem())
     arrived: list[tuple[str, int]] = []
-    store.on_arrival = lambda topic, queue_id: arrived.append((topic, queue_id))
+    store = begun(FaultyFileSystem(), on_arrival=lambda topic, queue_id: arrived.append((topic, queue_id)))
+    arrived.clear()
     store.append_entries(template(encode_batch(entries(4))))
     assert arrived == [(TOPIC, 1)]
     store.close()

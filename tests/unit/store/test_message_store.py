@@ -144,8 +144,9 @@ def test_query_finds_by_key_within_times_and_bounds_the_count() -> None:
 def replicated(source: MessageStore, piece_bytes: int) -> tuple[MessageStore, list[tuple[str, int]]]:
     """A second store that got the first one's log in pieces."""
     arrived: list[tuple[str, int]] = []
-    replica = open_store(FaultyFileSystem())
-    replica.on_arrival = lambda topic, queue_id: arrived.append((topic, queue_id))
+    replica = open_store(
+        FaultyFileSystem(), on_arrival=lambda topic, queue_id: arrived.append((topic, queue_id))
+    )
     while replica.max_log_offset < source.max_log_offset:
         piece = source.log_range(replica.max_log_offset, piece_bytes)
         replica.append_raw(replica.max_log_offset, piece)

@@ -75,8 +75,10 @@ class Failover:
         gate: AckGate,
         in_sync: InSyncSet,
         file: SafeFile,
+        on_office: Callable[[int], None],
     ) -> None:
-        """``file`` keeps the newest epoch our log has a part of. Raises ``ConfigError``, ``CorruptionError``."""
+        """``file`` keeps the newest epoch our log has a part of. ``on_office`` is told the epoch when this broker has
+        been elected, before it takes sends. Raises ``ConfigError``, ``CorruptionError``."""
         self._config = config
         self._store = store
         self._roles = roles
@@ -112,8 +114,7 @@ class Failover:
         self.in_sync = in_sync
         self.acting = False
         """Whether this broker is the master."""
-        self.on_office: Callable[[int], None] | None = None
-        """Told the epoch when this broker has been elected, before it takes sends."""
+        self._on_office = on_office
         roles.replicas.epoch = 0
         roles.replicas.acks.in_sync = in_sync
         roles.before_following = self._align
@@ -286,8 +287,7 @@ class Failover:
         self._check_minimum()
         # By the version of the table as it was copied, so before the version moves.
         self._roles.adopt_topics()
-        if self.on_office is not None:
-            self.on_office(state.epoch)
+        self._on_office(state.epoch)
         await self._roles.change(BrokerRole[self._config.failover_role], MASTER_ID)
         if not self.acting:
             await self._demote()

@@ -30,12 +30,14 @@ SILENCE_MS_MAX: Final = 30_000
 class FilterServers:
     """Who filters by class for this broker."""
 
-    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+    def __init__(
+        self, config: BrokerConfig, clock: Clock, *, on_change: Callable[[], None] | None = None
+    ) -> None:
+        """``on_change`` is called when the list is another one than before."""
         self._config = config
         self._clock = clock
         self._seen: dict[str, tuple[int, Connection]] = {}
-        self.on_change: Callable[[], None] | None = None
-        """Called when the list is another one than before."""
+        self._on_change = on_change
 
     def addresses(self) -> list[str]:
         return sorted(self._seen)
@@ -85,5 +87,5 @@ class FilterServers:
             self._changed()
 
     def _changed(self) -> None:
-        if self.on_change is not None:
-            self.on_change()
+        if self._on_change is not None:
+            self._on_change()

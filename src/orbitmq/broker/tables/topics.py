@@ -43,9 +43,19 @@ _BENCHMARK_QUEUES: Final = 1024
 class TopicTable:
     """Topic configs by name."""
 
-    def __init__(self, config: BrokerConfig, clock: Clock, file: SafeFile) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        file: SafeFile,
+        *,
+        on_change: Callable[[TopicConfig], None] | None = None,
+    ) -> None:
+        """``on_change`` is told about every topic created or changed; a deleted one leaves with the next
+        registration."""
         self._config = config
         self._clock = clock
+        self._on_change = on_change
         self._file = TableFile(file, "topicConfigTable", TopicConfig)
         self.saves = TableSaves(
             "topics", lambda: self._file.content(self.data_version, self.configs), self._file.write
@@ -58,8 +68,6 @@ class TopicTable:
         """The epoch this broker is master of, with failover: a name server then ignores the master before it."""
         self.mapping_version = self.data_version
         """Of the table of static topics, which is always empty here."""
-        self.on_change: Callable[[TopicConfig], None] | None = None
-        """Told about every topic created or changed; a deleted one leaves with the next registration."""
 
     # -- views -----------------------------------------------------------------------------------------
 
@@ -233,9 +241,9 @@ class TopicTable:
             self.saves.aside()
         else:
             self.saves.now()
-        if self.on_change is not None:
+        if self._on_change is not None:
             for config in configs:
-                self.on_change(config)
+                self._on_change(config)
 
     def _bump(self) -> None:
         self.data_version = self.data_version.next(self._clock.now_ms(), self.state_version)

@@ -339,9 +339,9 @@ def _number(text: str | None, allowed: range, default: int | None = None) -> int
         if default is None:
             raise _Unreadable
         return default
-    if _NUMBER(text) is None or not text.isascii() or int(text) not in allowed:
+    if _NUMBER(text) is None or (number := int(text)) not in allowed:
         raise _Unreadable
-    return int(text)
+    return number
 
 
 def _flag(text: str | None) -> bool:
@@ -356,11 +356,11 @@ def read_send(code: int, form: int, ext_raw: bytes) -> SendFields | None:
     if found is None:
         return None
     names = _LONG_NAMES if code == _SEND else _SHORT_NAMES
-    a, b, c, d, e, f, g, h, i, j, k, last, m = (found.get(name) for name in names)
+    a, b, c, d, e, f, g, h, i, j, k, last, m = map(found.get, names)
     try:
         if b is None:
             return None
-        for switch in (k, *(found.get(name) for name in _SWITCHES)):
+        for switch in (k, *map(found.get, _SWITCHES)):
             _flag(switch)
         return SendFields(
             a or "",

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from array import array
+from collections.abc import Sequence
 from operator import mul
-from sys import byteorder
 from typing import Final
 from zlib import crc32
 
 from orbitmq.kernel.plain.layout import CRC_MASK
 
-__all__ = ["body_crc", "java_hash_bytes"]
+__all__ = ["body_crc", "java_hash", "java_hash_bytes"]
 
 _POWERS: Final = tuple(pow(31, n, 1 << 32) for n in range(256))
 """Java's hash is the sum of ``unit[i] * 31 ** (n - 1 - i)``, cut to 32 bits."""
@@ -26,12 +25,22 @@ def java_hash_bytes(data: bytes) -> int:
 
     Computed over UTF-16 code units; what is not UTF-8 counts as U+FFFD, as in Java.
     """
-    units = array("H", data.decode("utf-8", "replace").encode("utf-16-le"))
-    if byteorder == "big":
-        units.byteswap()
-    value = 0
-    for start in range(0, len(units), len(_POWERS)):
-        piece = units[start : start + len(_POWERS)]
-        value = value * pow(31, len(piece), 1 << 32) + sum(map(mul, reversed(piece), _POWERS))
-    value &= 0xFFFFFFFF
+    return _java_hash(data if data.isascii() else _units(data.decode("utf-8", "replace")))
+
+
+def java_hash(text: str) -> int:
+    """The same for a text, which may hold halves of surrogate pairs."""
+    return _java_hash(_units(text))
+
+
+def _units(text: str) -> Sequence[int]:
+    data = text.encode("utf-16-be", "surrogatepass")
+    return [high << 8 | low for high, low in zip(data[::2], data[1::2], strict=True)]
+
+
+def _java_hash(units: Sequence[int]) -> int:
+    powers: Sequence[int] = _POWERS
+    if len(units) > len(powers):
+        powers = [pow(31, n, 1 << 32) for n in range(len(units))]
+    value: int = sum(map(mul, reversed(units), powers)) & 0xFFFFFFFF
     return value - (1 << 32) if value >= 1 << 31 else value

@@ -124,7 +124,7 @@ def _encode_all(
     units: list[list[bytes]] = [[] for _ in next_offsets]
     keys: list[bytes] = []
     for message, slot in zip(messages, slots, strict=True):
-        topic, _, _, properties, _, _, _, sys_flag, _, _ = message
+        sys_flag = message[7]
         if not 0 <= slot < len(next_offsets):
             raise RecordError(f"there is no slot {slot}")
         in_queue = not sys_flag & PREPARED
@@ -133,10 +133,11 @@ def _encode_all(
         records.append(record)
         log_offsets.append(log_offset)
         queue_offsets.append(queue_offset)
+        values = _values(bytes(message[3]))
         if in_queue:
-            units[slot].append(UNIT.pack(log_offset, len(record), tag_code(properties)))
+            units[slot].append(UNIT.pack(log_offset, len(record), _tag_code(values)))
             next_offsets[slot] += 1
-        for hashed in _key_hashes(topic.encode(), properties, sys_flag, with_keys):
+        for hashed in _key_hashes(message[0].encode(), values, sys_flag, with_keys):
             keys.append(INDEX_KEY.pack(hashed, log_offset, store_ms))
         log_offset += len(record)
     return (
@@ -275,32 +276,36 @@ def _split(data: bytes) -> list[tuple[int, bytes, bytes]]:
     return entries
 
 
+def _values(properties: bytes) -> dict[bytes, bytes]:
+    """The values by name: of several pairs of one name that of the last one that is not empty."""
+    pairs = [pair.partition(b"\x01") for pair in properties.split(b"\x02")]
+    return {name: value for name, _, value in pairs if value}
+
+
 def find_property(properties: bytes, name: bytes) -> bytes | None:
     """The value of the last pair of that name that is not empty; None without one."""
-    found = None
-    for pair in properties.split(b"\x02"):
-        if pair.startswith(name + b"\x01") and len(pair) > len(name) + 1:
-            found = pair[len(name) + 1 :]
-    return found
+    return _values(properties).get(name) if name in properties else None
 
 
 def tag_code(properties: bytes) -> int:
     """What a queue unit holds for a message: the hash of its tag, 0 without one."""
-    return java_hash_bytes(find_property(properties, b"TAGS") or b"")
+    return _tag_code(_values(properties))
 
 
-def _key_hashes(topic: bytes, properties: bytes, sys_flag: int, with_keys: int) -> list[int]:
+def _tag_code(values: dict[bytes, bytes]) -> int:
+    return java_hash_bytes(values.get(b"TAGS", b""))
+
+
+def _key_hashes(topic: bytes, values: dict[bytes, bytes], sys_flag: int, with_keys: int) -> list[int]:
     """Of ``topic#UNIQ_KEY``, ``topic#key`` for every word of KEYS, and ``topic#T#tag``, in this order."""
     keys: list[bytes] = []
     if with_keys == NO_KEYS or sys_flag & ROLLED_BACK == ROLLED_BACK:
         return []
-    unique = find_property(properties, b"UNIQ_KEY")
-    if unique is not None:
-        keys.append(unique)
-    keys += [word for word in (find_property(properties, b"KEYS") or b"").split(b" ") if word]
-    tag = find_property(properties, b"TAGS") if with_keys == KEYS_AND_TAG else None
-    if tag is not None:
-        keys.append(b"T#" + tag)
+    if b"UNIQ_KEY" in values:
+        keys.append(values[b"UNIQ_KEY"])
+    keys += [word for word in values.get(b"KEYS", b"").split(b" ") if word]
+    if with_keys == KEYS_AND_TAG and b"TAGS" in values:
+        keys.append(b"T#" + values[b"TAGS"])
     hashes = [java_hash_bytes(topic + b"#" + key) for key in keys]
     # The absolute value, and 0 where that overflows in Java.
     return [0 if hashed == -0x80000000 else abs(hashed) for hashed in hashes]
@@ -314,7 +319,7 @@ def hash_keys(records: Sequence[tuple[str, bytes, int, int, int]], with_keys: in
     return b"".join(
         INDEX_KEY.pack(hashed, log_offset, store_ms)
         for topic, properties, sys_flag, log_offset, store_ms in records
-        for hashed in _key_hashes(topic.encode("utf-8", "replace"), properties, sys_flag, with_keys)
+        for hashed in _key_hashes(topic.encode("utf-8", "replace"), _values(properties), sys_flag, with_keys)
     )
 
 
@@ -424,14 +429,15 @@ def dispatch_records(
         properties,
     ) in walked:
         newest_ms = max(newest_ms, stored_ms)
-        for hashed in _key_hashes(topic, properties, sys_flag, with_keys):
+        values = _values(properties)
+        for hashed in _key_hashes(topic, values, sys_flag, with_keys):
             keys.append(INDEX_KEY.pack(hashed, log_offset, stored_ms))
         if sys_flag & PREPARED:
             continue
         first, units = queues.setdefault((topic, queue_id), (queue_offset, []))
         if queue_offset != first + len(units):
             return None
-        units.append(UNIT.pack(log_offset, size, tag_code(properties)))
+        units.append(UNIT.pack(log_offset, size, _tag_code(values)))
     return (
         [(topic, queue_id, first, b"".join(units)) for (topic, queue_id), (first, units) in queues.items()],
         len(walked),

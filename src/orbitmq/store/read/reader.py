@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from orbitmq.kernel import Filter, select
+from orbitmq.record.layout import LONG
 from orbitmq.store.components import StoreParts
 from orbitmq.store.layout import UNIT, UNIT_BYTES
 from orbitmq.store.queues.consume_queue import ConsumeQueue
@@ -49,10 +50,14 @@ class QueueReader:
         offset: int,
         max_count: int,
         *,
-        max_bytes: int | None,
-        wanted: Filter | None,
+        max_bytes: int | None = None,
+        wanted: Filter | None = None,
     ) -> ReadResult:
-        """See ``MessageStore.read``."""
+        """Records of a queue from ``offset``, whole and in order. Never raises for any offset.
+
+        ``wanted`` selects by tag code, by SQL program or both; without it every record is returned. Counts and bytes
+        are bounded by the store's own limits, too. ``next_offset`` is where to go on, also when nothing was found.
+        """
         queue = self._by_key.get((topic, queue_id))
         if queue is None:
             return ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, self._corrected(offset, 0), 0, 0)
@@ -75,7 +80,7 @@ class QueueReader:
         if not units:
             return ReadResult(ReadStatus.OFFSET_FOUND_NULL, queue.next_file_offset(offset), low, high)
         limits = (count_max, min(bytes_max, config.memory_transfer_bytes_max))
-        if _log_offset(units, 0) < memory_start:
+        if LONG.unpack_from(units)[0] < memory_start:
             limits = (
                 min(count_max, config.disk_transfer_count_max),
                 min(bytes_max, config.disk_transfer_bytes_max),
@@ -89,7 +94,7 @@ class QueueReader:
             return result
         result.next_offset = offset + looked
         # As in Apache, how far the reader lags is measured at the last record looked at.
-        result.from_disk = _log_offset(units, looked - 1) < memory_start
+        result.from_disk = LONG.unpack_from(units, (looked - 1) * UNIT_BYTES)[0] < memory_start
         return result
 
     def _collect(
@@ -161,7 +166,3 @@ class QueueReader:
         if upper:
             return max(low - 1, queue.min_offset)
         return low
-
-
-def _log_offset(units: bytes, number: int) -> int:
-    return int.from_bytes(units[number * UNIT_BYTES : number * UNIT_BYTES + 8], "big", signed=True)

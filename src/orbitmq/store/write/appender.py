@@ -22,7 +22,7 @@ from orbitmq.store.errors import (
     StoreUnavailable,
 )
 from orbitmq.store.queues.consume_queue import TAIL_BYTES_MAX, ConsumeQueue
-from orbitmq.store.types import Appended, AppendedBatch, NewMessage
+from orbitmq.store.types import Appended, AppendedBatch, Arrival, NewMessage
 
 __all__ = ["Appender"]
 
@@ -39,10 +39,10 @@ class Appender:
         prepare_segment: Callable[[], None],
         write_failed: Callable[[OSError | None], None],
         cut_back: Callable[[int], None],
+        on_arrival: Arrival | None = None,
     ) -> None:
         self.refusal = ""
         """Why appends are refused now; empty when they are not."""
-        self.on_arrival: Callable[[str, int], None] | None = None
         self.message_bytes_max = parts.config.message_bytes_max
         self._segment_bytes = parts.config.segment_bytes
         self._long_topic_allowed = parts.config.long_topic_allowed
@@ -57,6 +57,7 @@ class Appender:
         self._prepare_segment = prepare_segment
         self._write_failed = write_failed
         self._cut_back = cut_back
+        self._on_arrival = on_arrival
 
     def append(self, message: NewMessage) -> Appended:
         """See ``MessageStore.append``."""
@@ -163,9 +164,13 @@ class Appender:
         for queue in queues:
             if len(queue.tail) >= TAIL_BYTES_MAX:
                 self.write_tail(queue)
-        if self.on_arrival is not None:
+        self.announce(queues)
+
+    def announce(self, queues: Iterable[ConsumeQueue]) -> None:
+        """Tell who waits for messages that these queues have got some."""
+        if self._on_arrival is not None:
             for queue in queues:
-                self.on_arrival(queue.topic, queue.queue_id)
+                self._on_arrival(queue.topic, queue.queue_id)
 
     def _check_bodies(self, messages: Sequence[NewMessage]) -> None:
         body_max = self.message_bytes_max
@@ -178,7 +183,7 @@ class Appender:
     def _append_one_by_one(self, messages: Sequence[NewMessage]) -> list[Appended]:
         """A batch larger than a segment: still all or nothing, by cutting the log back on failure."""
         start = self._log.end
-        arrival, self.on_arrival = self.on_arrival, None
+        arrival, self._on_arrival = self._on_arrival, None
         try:
             results = [self.append(message) for message in messages]
         except StoreError:
@@ -186,7 +191,7 @@ class Appender:
                 self._cut_back(start)
             raise
         finally:
-            self.on_arrival = arrival
+            self._on_arrival = arrival
         if arrival is not None:
             for topic, queue_id in dict.fromkeys((message.topic, message.queue_id) for message in messages):
                 arrival(topic, queue_id)

@@ -22,7 +22,7 @@ from orbitmq.runtime.clock import SYSTEM_CLOCK
 from orbitmq.store.config import StoreConfig
 from orbitmq.store.errors import MessageTooLarge, StoreUnavailable
 from orbitmq.store.message_store import MessageStore
-from orbitmq.store.types import Appended, NewMessage
+from orbitmq.store.types import Appended, Arrival, NewMessage
 from orbitmq.testing.manual_clock import ManualClock
 
 START_MS = 1_700_000_000_000
@@ -237,7 +237,8 @@ def read_json_offsets(path: Path) -> dict[str, int]:
 
 def test_running_it_sleeps_until_a_head_is_due_or_a_message_comes(tmp_path: Path) -> None:
     """With the real clock: an idle service notices a new message at once, and delivers it when it is due."""
-    store: MessageStore = open_store(tmp_path)
+    listeners: list[Arrival] = []
+    store = open_store(tmp_path, on_arrival=lambda topic, queue_id: listeners[0](topic, queue_id))
     levels = DelayLevels("1s")
 
     puts = door(store, SYSTEM_CLOCK)
@@ -254,8 +255,8 @@ def test_running_it_sleeps_until_a_head_is_due_or_a_message_comes(tmp_path: Path
         )
         schedule.load()
         arrived = asyncio.Event()
-        store.on_arrival = lambda topic, queue_id: (
-            schedule.arrived(queue_id) if topic == SCHEDULE_TOPIC else arrived.set()
+        listeners.append(
+            lambda topic, queue_id: schedule.arrived(queue_id) if topic == SCHEDULE_TOPIC else arrived.set()
         )
         schedule.start()
         await asyncio.sleep(0.05)

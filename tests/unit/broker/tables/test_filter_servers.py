@@ -14,9 +14,12 @@ from orbitmq.transport.connection import Connection
 class Kit:
     def __init__(self, limit: int) -> None:
         self.clock = ManualClock()
-        self.servers = FilterServers(BrokerConfig(broker_name="b", filter_servers_max=limit), self.clock)
         self.changes: list[list[str]] = []
-        self.servers.on_change = lambda: self.changes.append(self.servers.addresses())
+        self.servers = FilterServers(
+            BrokerConfig(broker_name="b", filter_servers_max=limit),
+            self.clock,
+            on_change=lambda: self.changes.append(self.servers.addresses()),
+        )
 
     def register(self, address: str, connection: Connection | None = None) -> int:
         asker = Asker(self.servers.routes(), connection or peer())

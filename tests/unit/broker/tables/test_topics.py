@@ -23,8 +23,8 @@ GOLDEN = data.APACHE / "config" / "topics.json"
 SMALL = BrokerConfig(broker_name="broker-a", cluster_name="DefaultCluster", timer_wheel_enabled=False)
 
 
-def table(directory: Path, config: BrokerConfig = CONFIG) -> TopicTable:
-    return TopicTable(config, ManualClock(), safe_file(directory, "topics.json"))
+def table(directory: Path, config: BrokerConfig = CONFIG, **listener: Any) -> TopicTable:
+    return TopicTable(config, ManualClock(), safe_file(directory, "topics.json"), **listener)
 
 
 def recorded_registration() -> dict[str, Any]:
@@ -105,9 +105,8 @@ def test_a_broken_file_stops_the_start(tmp_path: Path, content: bytes) -> None:
 
 
 def test_an_unknown_topic_is_created_from_the_template(tmp_path: Path) -> None:
-    topics = table(tmp_path)
     told: list[TopicConfig] = []
-    topics.on_change = told.append
+    topics = table(tmp_path, on_change=told.append)
     before = topics.data_version
     created = topics.create_in_send("New", "TBW102", 4)
     assert created is not None
@@ -149,9 +148,8 @@ def test_a_client_that_asks_for_no_queues_gets_none(tmp_path: Path, asked: int) 
 
 
 def test_retry_topics_are_created_once_and_their_order_corrected(tmp_path: Path) -> None:
-    topics = table(tmp_path)
     told: list[TopicConfig] = []
-    topics.on_change = told.append
+    topics = table(tmp_path, on_change=told.append)
     first = topics.create_in_send_back("%RETRY%g", 1, 6, 2)
     assert (first.write_queue_nums, first.perm, first.topic_sys_flag, first.order) == (1, 6, 2, False)
     assert topics.create_in_send_back("%RETRY%g", 5, 6) is first
