@@ -16,7 +16,6 @@ from orbitmq.kernel import find_property
 from orbitmq.record.layout import PROPERTIES_BYTES_MAX
 
 __all__ = [
-    "UNIQUE_KEY_PAIR",
     "check_properties",
     "decode_properties",
     "encode_properties",
@@ -25,14 +24,10 @@ __all__ = [
     "set_properties",
     "set_property",
     "terminated",
-    "without_unique_key",
 ]
 
 NAME_END: Final = b"\x01"
 PAIR_END: Final = b"\x02"
-UNIQUE_KEY_PAIR: Final = b"\x02UNIQ_KEY\x01"
-"""How the pair begins, but for the first of a text."""
-_UNIQUE_KEY: Final = UNIQUE_KEY_PAIR[1:]
 
 
 def decode_properties(raw: bytes) -> dict[str, str]:
@@ -109,13 +104,3 @@ def _utf8(text: str) -> bytes:
     except UnicodeEncodeError:
         # Java writes '?' for half a surrogate pair.
         return text.encode("utf-8", "replace")
-
-
-def without_unique_key(text: bytes) -> tuple[bytes, bytes]:
-    """What stands before the unique key of a property text, and what behind it."""
-    before, found, rest = text.partition(UNIQUE_KEY_PAIR)
-    if not found:
-        if not text.startswith(_UNIQUE_KEY):
-            return text, b""
-        before, rest = _UNIQUE_KEY, text[len(_UNIQUE_KEY) :]
-    return before, rest.partition(PAIR_END)[2]
