@@ -100,8 +100,6 @@ logger = logging.getLogger(__name__)
 
 _ROUTED_S: Final = 1.0
 """How long the first send to a new topic waits for name servers: less than a client waits for its answer."""
-
-
 _ACL_RELOAD_S: Final = 2.0
 """Access lists of 4.x are looked at this often; Apache does every 5 s."""
 
