@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from tests.apache.artifacts import LATEST
+from tests.apache.artifacts import LATEST, driver_classes
 from tests.apache.process import ChildProcess, java_command
 from tests.apache.servers import Addressed, address_of
 
@@ -63,10 +63,20 @@ class Side:
 
 
 class JavaLoad(ChildProcess):
-    """``orbitmq.driver.Load``: the official Java client as a load that can be paused. Options are its own."""
+    """``orbitmq.driver.Load``: the official Java client as a load that can be paused. Options are its own.
+
+    ``main`` is another program that takes the same options, in the class path ``classes``."""
 
     def __init__(
-        self, mode: str, namesrv: Addressed | str, topic: str, *, version: str = LATEST, **options: str
+        self,
+        mode: str,
+        namesrv: Addressed | str,
+        topic: str,
+        *,
+        version: str = LATEST,
+        main: str = "orbitmq.driver.Load",
+        classes: str = "",
+        **options: str,
     ) -> None:
         workdir = Path(tempfile.mkdtemp(prefix=f"orbitmq-load-{mode}-"))
         self._counter_file = workdir / "counter"
@@ -75,7 +85,13 @@ class JavaLoad(ChildProcess):
         given |= {"counter": str(self._counter_file)} | options
         arguments = [f"{name}={value}" for name, value in given.items()]
         command = java_command(
-            version, workdir, "orbitmq.driver.Guard", "orbitmq.driver.Load", *arguments, jvm_args=BENCH_JVM
+            version,
+            workdir,
+            "orbitmq.driver.Guard",
+            main,
+            *arguments,
+            jvm_args=BENCH_JVM,
+            classes=classes and f"{driver_classes(version)}:{classes}",
         )
         super().__init__(f"load-{mode}", command, workdir)
         with self._counter_file.open("r+b") as file:

@@ -89,13 +89,20 @@ def create_consumer_group(broker: Addressed | str, group: str, **settings: Any) 
 class OurProxy(ApacheServer):
     """``orbitmq proxy`` as a process, used like the harness's own servers."""
 
-    def __init__(self, namesrv: Addressed | str, **settings: str | int | bool) -> None:
+    def __init__(
+        self,
+        namesrv: Addressed | str,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        **settings: str | int | bool,
+    ) -> None:
         super().__init__("orbitmq-proxy", None)
-        self.port = free_ports()[0]
-        self.address = f"127.0.0.1:{self.port}"
+        self.port = port or free_ports()[0]
+        self.address = f"{host}:{self.port}"
         self._settings = {
             "grpcServerPort": self.port,
-            "bindAddress": "127.0.0.1",
+            "bindAddress": host,
             "namesrvAddr": address_of(namesrv),
             **settings,
         }

@@ -1,21 +1,34 @@
-"""kill -9 of proxies under load: nothing acknowledged to a producer is lost, and nothing whose acknowledgement was
-answered is delivered again. What was on its way through the killed proxy is delivered again when its time is over."""
+"""kill -9 of proxies and of a broker behind one, under load: nothing acknowledged to a producer is lost.
+
+With a killed proxy nothing whose acknowledgement was answered is delivered again; what was on its way through it is,
+when its time is over. With a killed broker that holds for all but the acknowledgements of its last 100 ms, which
+were in memory alone.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from tests.apache.ours import OrbitBroker, OrbitNamesrv
 from tests.apache.proxy_stack import OurProxy
+from tests.apache.servers import create_topic
 from tests.proxy.cluster import Cluster, running_cluster
 from tests.proxy.load import Load, wait_for
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = {"minInvisibleTimeMillsForRecv": 1000, "grpcClientConsumerMinLongPollingTimeoutMillis": 1000}
+logger = logging.getLogger(__name__)
+
+SETTINGS: dict[str, Any] = {
+    "minInvisibleTimeMillsForRecv": 1000,
+    "grpcClientConsumerMinLongPollingTimeoutMillis": 1000,
+}
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +96,45 @@ def _pause_with_messages(cluster: Cluster, proxy: OurProxy) -> int:
         proxy.resume()
         time.sleep(0.01)
     raise AssertionError("the proxy never holds a message")
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.soak)])
+def test_killed_broker_behind_a_proxy_loses_nothing(kills: int) -> None:
+    topic, group = "KillBroker", "kill-broker"
+    with contextlib.ExitStack() as stack:
+        namesrv = stack.enter_context(OrbitNamesrv())
+        names = ["broker-0", "broker-1"]
+        brokers = [stack.enter_context(OrbitBroker(namesrv, brokerName=name)) for name in names]
+        for broker in brokers:
+            create_topic(namesrv, broker, topic, queue_count=2)
+        # A broker that is back is found when its route is asked for again.
+        proxy = stack.enter_context(OurProxy(namesrv, **SETTINGS, topicRouteServiceCacheRefreshSeconds=1))
+        load = Load([proxy.address], topic, group, names)
+        load.start()
+        late = 0
+        try:
+            for _ in range(kills):
+                load.wait_sent(200)
+                brokers[0].kill()
+                late += load.done_since(time.monotonic() - 1.0)
+                load.wait_sent(100)  # with the other broker
+                brokers[0].start()
+                load.wait_sent(200)
+            load.stop_sending()
+            load.wait_delivered()
+            wait_for(load.all_done, lambda: "something is not delivered until it is acknowledged")
+        finally:
+            load.stop()
+    figures = {
+        "sent": len(load.acknowledged),
+        "delivered again": load.delivered.total() - len(load.delivered),
+        "after its acknowledgement": len(load.after_done),
+        "acknowledged in the last second before a kill": late,
+    }
+    logger.info("kill of a broker behind a proxy: %s", figures)
+    assert not load.failures, load.failures
+    assert not load.missing
+    assert len(load.after_done) <= late, figures
 
 
 @pytest.mark.soak

@@ -130,6 +130,27 @@ def test_message_of_a_push_consumer_is_renewed_until_it_is_acknowledged(stack: L
         stream.close()
 
 
+@pytest.mark.parametrize("renew", [False, True])
+def test_consumer_that_came_from_another_proxy_without_settings_is_served(
+    stack: LocalStack, renew: bool
+) -> None:
+    name = f"moved{renew}"
+    with grpc.insecure_channel(stack.endpoint) as channel:
+        _send(channel, "GPlainC", name.encode(), f"01{name}")
+        received = [
+            one for one in _receive(channel, name, "GPlainC", renew=renew) if one.body == name.encode()
+        ]
+        assert len(received) == 1
+        client = stack.proxy.clients.find(name)
+        assert client is not None
+        assert client.settings.client_type == (pb.PUSH_CONSUMER if renew else pb.SIMPLE_CONSUMER)
+        assert bool(client.held) is renew
+        beat = pb.HeartbeatRequest(group=pb.Resource(name=f"group-{name}"))
+        assert _call(channel, "Heartbeat", beat, name).status.code == pb.OK
+        end = pb.NotifyClientTerminationRequest(group=pb.Resource(name=f"group-{name}"))
+        assert _call(channel, "NotifyClientTermination", end, name).status.code == pb.OK
+
+
 def test_messages_of_a_client_that_ends_come_to_another_soon(stack: LocalStack) -> None:
     with grpc.insecure_channel(stack.endpoint) as channel:
         stream = _consumer(channel, "ending", "GNormalC", pb.PUSH_CONSUMER)

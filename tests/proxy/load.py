@@ -109,8 +109,8 @@ class Load:
         self.delivered: collections.Counter[str] = collections.Counter()
         self.again = 0
         """Deliveries that were not the first attempt."""
-        self.done: set[str] = set()
-        """Bodies whose acknowledgement was answered with OK while the message was still hidden."""
+        self.done: dict[str, float] = {}
+        """Bodies whose acknowledgement was answered with OK while the message was still hidden, and when that was."""
         self.after_done: list[str] = []
         """Delivered all the same. Nothing explains that."""
         self.failures: list[BaseException] = []
@@ -123,6 +123,15 @@ class Load:
     def missing(self) -> set[str]:
         """Acknowledged to a producer and never delivered."""
         return self.acknowledged - self.delivered.keys()
+
+    def all_done(self) -> bool:
+        """Whether everything acknowledged to a producer was acknowledged by a consumer, or nobody works any more."""
+        return self.acknowledged <= self.done.keys() or bool(self.failures)
+
+    def done_since(self, moment: float) -> int:
+        """How many acknowledgements were answered since that moment of the monotonic clock."""
+        with self._lock:
+            return sum(when >= moment for when in self.done.values())
 
     def start(self) -> None:
         for thread in self._producers + self._consumers:
@@ -200,5 +209,5 @@ class Load:
         hidden_until_ms = parse_handle(system.receipt_handle).visible_ms
         if answer is not None and answer.status.code == pb.OK and time.time() * 1000 < hidden_until_ms:
             with self._lock:
-                self.done.add(body)
+                self.done[body] = time.monotonic()
         return answer is not None

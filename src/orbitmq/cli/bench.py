@@ -37,6 +37,8 @@ PARTS: Final[Mapping[str, Sequence[str]]] = {
     "filter": ("filter",),
     "delay": ("delay",),
     "client": ("client",),
+    "pop": ("pop",),
+    "grpc": ("grpc",),
     "ha": ("ha",),
     "spark": ("spark",),
 }

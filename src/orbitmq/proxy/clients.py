@@ -116,11 +116,8 @@ class Clients:
             raise Refused(pb.UNRECOGNIZED_CLIENT_TYPE, _UNKNOWN)
         return client
 
-    async def wait_known(self, client_id: str) -> Client:
-        """``known``, but a moment later: some clients receive without waiting for the answer to their settings.
-
-        Raises ``Refused``.
-        """
+    async def wait_known(self, client_id: str) -> Client | None:
+        """``find``, but a moment later: some clients receive without waiting for the answer to their settings."""
         client = self._clients.get(client_id)
         if client is None and len(self._awaited) < _AWAITED_MAX:
             registered = self._awaited.setdefault(client_id, asyncio.Event())
@@ -129,10 +126,21 @@ class Clients:
                     await registered.wait()
             except TimeoutError:
                 self._awaited.pop(client_id, None)
-        return self.known(client_id)
+            client = self._clients.get(client_id)
+        return client
 
     def register(self, client_id: str, settings: pb.Settings, stream: Call) -> Client:
         """Keep a client's settings; its stream is where they came from. Raises ``Refused``."""
+        client = self._keep(client_id, settings, stream)
+        client.stream = stream
+        return client
+
+    def adopt(self, client_id: str, settings: pb.Settings, call: Call) -> Client:
+        """Keep a consumer that makes a call without having sent settings: it came from another proxy. There is no way
+        to send it commands until it does. Raises ``Refused``."""
+        return self._keep(client_id, settings, call)
+
+    def _keep(self, client_id: str, settings: pb.Settings, call: Call) -> Client:
         client = self._clients.get(client_id)
         if client is None:
             if len(self._clients) >= CLIENTS_MAX:
@@ -142,14 +150,13 @@ class Clients:
                 "client registered id=%s type=%s peer=%s",
                 client_id,
                 pb.ClientType.Name(settings.client_type),
-                stream.remote,
+                call.remote,
             )
         client.settings = settings
         client.group = settings.subscription.group.name
-        client.stream = stream
-        client.remote = stream.remote
-        client.language = stream.header("x-mq-language")
-        client.version = stream.header("x-mq-client-version")
+        client.remote = call.remote
+        client.language = call.header("x-mq-language")
+        client.version = call.header("x-mq-client-version")
         client.seen = self._now()
         awaited = self._awaited.pop(client_id, None)
         if awaited is not None:

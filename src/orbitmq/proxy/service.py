@@ -14,7 +14,7 @@ from orbitmq.proxy.access import Access, Right
 from orbitmq.proxy.acking import Acking
 from orbitmq.proxy.brokers import Brokers
 from orbitmq.proxy.checks import check_group, check_topic
-from orbitmq.proxy.clients import Clients, merged_settings
+from orbitmq.proxy.clients import Client, Clients, merged_settings
 from orbitmq.proxy.commands import Commands
 from orbitmq.proxy.config import ProxyConfig
 from orbitmq.proxy.http2.call import Call, GrpcError, GrpcStatus, Kind, Method
@@ -280,6 +280,8 @@ class Service:
             topic = request.message_queue.topic.name
             client_id = await self._allow(call, Right.sub_group(request.group.name), Right.sub_topic(topic))
             client = await self._clients.wait_known(client_id)
+            if client is None:
+                client = await self._adopted(call, client_id, request)
             await self._receiving.receive(call, request, client)
         except Refused as refused:
             self._refuse_receive(call, refused)
@@ -290,6 +292,15 @@ class Service:
         end.delivery_timestamp.seconds = now_ms // 1000
         end.delivery_timestamp.nanos = now_ms % 1000 * 1_000_000
         call.write(end.SerializeToString())
+
+    async def _adopted(self, call: Call, client_id: str, request: pb.ReceiveMessageRequest) -> Client:
+        """A consumer without settings. Some do not send them again when they go on with another proxy (Python 5.1.2),
+        and would stand still for minutes; everything a receive needs is known of the group. Raises ``Refused``."""
+        asked = pb.Settings(client_type=pb.PUSH_CONSUMER if request.auto_renew else pb.SIMPLE_CONSUMER)
+        asked.subscription.group.name = check_group(request.group.name)
+        check_topic(request.message_queue.topic.name)
+        settings = merged_settings(self._config, asked, await self._brokers.group(request.group.name))
+        return self._clients.find(client_id) or self._clients.adopt(client_id, settings, call)
 
     def _refuse_receive(self, call: Call, refused: Refused) -> None:
         self._count("ReceiveMessage", refused.code)

@@ -286,6 +286,46 @@ def refusals() -> Any:
     return seen
 
 
+def steady() -> Any:
+    """Sends and receives until there is a file ``stop``, for CASES_SECONDS at most, whatever happens to
+    proxies; then receives the rest. Only when named."""
+    until = time.monotonic() + float(os.environ["CASES_SECONDS"])
+    sent: set[str] = set()
+    figures = {"failed sends": 0, "failed receives": 0}
+    sender = producer("Normal")
+
+    def send() -> None:
+        number = 0
+        while time.monotonic() < until and not os.path.exists("stop"):
+            number += 1
+            try:
+                sender.send(message("Normal", f"s{number}"))
+                sent.add(f"s{number}")
+            except Exception:  # noqa: BLE001 - not acknowledged: it may be stored or not
+                figures["failed sends"] += 1
+            time.sleep(0.01)
+
+    sending = threading.Thread(target=send)
+    consumer = SimpleConsumer(CONFIG, PREFIX + "Plain", {PREFIX + "Normal": FilterExpression()}, 5)
+    consumer.startup()
+    sending.start()
+    got: dict[str, int] = {}
+    while time.monotonic() < until + 60 and (sending.is_alive() or not sent <= got.keys()):
+        try:
+            for received in consumer.receive(16, 10):
+                body = received.body.decode()
+                got[body] = got.get(body, 0) + 1
+                consumer.ack(received)
+        except Exception:  # noqa: BLE001 - what was not acknowledged comes again
+            figures["failed receives"] += 1
+            time.sleep(0.2)
+    sending.join()
+    REPEATED.count = sum(got.values()) - len(got)
+    assert sent <= got.keys(), sorted(sent - got.keys())[:20]
+    assert sent
+    return figures | {"sent": len(sent)}
+
+
 def run(function: Callable[[], Any]) -> None:
     outcome: dict[str, Any] = {"case": function.__name__}
     started = time.monotonic()
@@ -302,11 +342,10 @@ def run(function: Callable[[], Any]) -> None:
 def main() -> None:
     """All cases at once: most of their time is waiting."""
     wanted = sys.argv[3:]
-    threads = [
-        threading.Thread(target=run, args=(function,))
-        for function in CASES
-        if not wanted or function.__name__ in wanted
-    ]
+    chosen = [function for function in CASES if not wanted or function.__name__ in wanted]
+    if "steady" in wanted:
+        chosen.append(steady)
+    threads = [threading.Thread(target=run, args=(function,)) for function in chosen]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from tests.apache.artifacts import build_product, jars, run_tool, source_digest, unavailable
 
-__all__ = ["CLIENTS", "failures", "repeated", "require_client", "run_cases"]
+__all__ = ["CLIENTS", "failures", "java_class_path", "repeated", "require_client", "run_cases"]
 
 HERE: Final = Path(__file__).parent
 PYTHON_CLIENT: Final = "rocketmq-python-client==5.1.2"
@@ -32,15 +32,23 @@ def _python(endpoint: str, prefix: str) -> list[str]:
 
 
 def _java(endpoint: str, prefix: str) -> list[str]:
-    source = HERE / "java" / "GrpcCases.java"
-    library = jars(JAVA_CLIENT)
+    options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", f"-Duser.home={_java_classes()}"]
+    return ["java", *options, "-cp", java_class_path(), "GrpcCases", endpoint, prefix, "true"]
+
+
+def _java_classes() -> Path:
+    sources = sorted((HERE / "java").glob("*.java"))
 
     def compile_into(target: Path) -> None:
-        run_tool(["javac", "-nowarn", "-d", str(target), "-cp", f"{library}/*", str(source)], HERE)
+        command = ["javac", "-nowarn", "-d", str(target), "-cp", f"{jars(JAVA_CLIENT)}/*"]
+        run_tool([*command, *map(str, sources)], HERE)
 
-    classes = build_product("grpc-java", source_digest([source]), compile_into)
-    options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", f"-Duser.home={classes}"]
-    return ["java", *options, "-cp", f"{classes}:{library}/*", "GrpcCases", endpoint, prefix, "true"]
+    return build_product("grpc-java", source_digest(sources), compile_into)
+
+
+def java_class_path() -> str:
+    """Our programs for Apache's gRPC client for Java, and the client."""
+    return f"{_java_classes()}:{jars(JAVA_CLIENT)}/*"
 
 
 def _go(endpoint: str, prefix: str) -> list[str]:
@@ -85,8 +93,10 @@ def run_cases(
     *,
     cases: tuple[str, ...] = (),
     credentials: tuple[str, str] | None = None,
+    seconds: float = 0.0,
 ) -> list[dict[str, Any]]:
-    """What each case of one client came to; all cases when none is named. Calls are signed with ``credentials``."""
+    """What each case of one client came to; all cases when none is named. Calls are signed with ``credentials``.
+    ``seconds`` is how long the case ``steady`` sends at most; a file ``stop`` in ``workdir`` ends it."""
     access_key, secret_key = credentials or ("", "")
     done = subprocess.run(
         [*CLIENTS[client](endpoint, prefix), *cases],
@@ -98,6 +108,7 @@ def run_cases(
             **os.environ,
             "CASES_ACCESS_KEY": access_key,
             "CASES_SECRET_KEY": secret_key,
+            "CASES_SECONDS": str(seconds),
             "rocketmq.client.logRoot": str(workdir),
         },
     )

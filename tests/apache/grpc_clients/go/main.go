@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"sort"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -41,6 +42,9 @@ func main() {
 	wanted := map[string]bool{}
 	for _, name := range os.Args[3:] {
 		wanted[name] = true
+	}
+	if wanted["steady"] {
+		cases["steady"] = steady
 	}
 	var running sync.WaitGroup
 	for name, work := range cases {
@@ -444,4 +448,78 @@ func refusals() (any, int, error) {
 		}
 	}
 	return seen, 0, expect(len(seen) == 2, seen)
+}
+
+// steady sends and receives until there is a file stop, whatever happens to proxies; then receives the rest. Only when
+// named.
+func steady() (any, int, error) {
+	seconds, err := strconv.ParseFloat(os.Getenv("CASES_SECONDS"), 64)
+	if err != nil {
+		return nil, 0, err
+	}
+	until := time.Now().Add(time.Duration(seconds * float64(time.Second)))
+	sender, err := producer("Normal")
+	if err != nil {
+		return nil, 0, err
+	}
+	defer sender.GracefulStop()
+	consumer, err := simple("Normal", "Plain", mq.SUB_ALL)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer consumer.GracefulStop()
+	sent, failedSends, failedReceives := map[string]bool{}, 0, 0
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for number := 1; time.Now().Before(until) && !stopped(); number++ {
+			body := fmt.Sprintf("s%d", number)
+			if _, err := sender.Send(context.Background(), message("Normal", body)); err != nil {
+				failedSends++ // not acknowledged: it may be stored or not
+			} else {
+				sent[body] = true
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	got := map[string]int{}
+	complete := func() bool {
+		select {
+		case <-done:
+		default:
+			return false
+		}
+		for body := range sent {
+			if got[body] == 0 {
+				return false
+			}
+		}
+		return true
+	}
+	for time.Now().Before(until.Add(60*time.Second)) && !complete() {
+		views, err := consumer.Receive(context.Background(), 16, 10*time.Second)
+		if status, found := mq.AsErrRpcStatus(err); err != nil && !(found && status.GetCode() == 40401) {
+			failedReceives++
+			time.Sleep(200 * time.Millisecond)
+		}
+		for _, view := range views {
+			got[string(view.GetBody())]++
+			if err := consumer.Ack(context.Background(), view); err != nil {
+				failedReceives++ // what was not acknowledged comes again
+				break
+			}
+		}
+	}
+	<-done
+	repeated := 0
+	for _, count := range got {
+		repeated += count - 1
+	}
+	seen := fmt.Sprintf("sent %d, failed sends %d, failed receives %d", len(sent), failedSends, failedReceives)
+	return seen, repeated, expect(complete() && len(sent) > 0, fmt.Sprintf("%s, got %d", seen, len(got)))
+}
+
+func stopped() bool {
+	_, err := os.Stat("stop")
+	return err == nil
 }

@@ -69,6 +69,9 @@ public final class GrpcCases {
         cases.put("dead_letters", GrpcCases::deadLetters);
         cases.put("refusals", GrpcCases::refusals);
         Set<String> wanted = new HashSet<>(Arrays.asList(args).subList(3, args.length));
+        if (wanted.contains("steady")) {
+            cases.put("steady", GrpcCases::steady);
+        }
         List<Thread> running = new ArrayList<>();
         for (Map.Entry<String, Case> entry : cases.entrySet()) {
             if (wanted.isEmpty() || wanted.contains(entry.getKey())) {
@@ -347,5 +350,46 @@ public final class GrpcCases {
         }
         check(seen.size() == 2, seen);
         return seen;
+    }
+
+    /** Sends and receives until there is a file stop, whatever happens to proxies; then receives the rest. Only when named. */
+    static Object steady() throws Exception {
+        long until = System.nanoTime() + (long) (Double.parseDouble(System.getenv("CASES_SECONDS")) * 1e9);
+        Set<String> sent = java.util.concurrent.ConcurrentHashMap.newKeySet();
+        Map<String, Integer> got = new TreeMap<>();
+        int[] failed = new int[2];
+        try (Producer producer = producer("Normal");
+             SimpleConsumer consumer = simple("Normal", "Plain", FilterExpression.SUB_ALL)) {
+            Thread sending = new Thread(() -> {
+                for (int number = 1; System.nanoTime() < until && !new java.io.File("stop").exists(); number++) {
+                    try {
+                        producer.send(message("Normal", "s" + number).build());
+                        sent.add("s" + number);
+                        Thread.sleep(10);
+                    } catch (ClientException error) {
+                        failed[0]++; // not acknowledged: it may be stored or not
+                    } catch (InterruptedException error) {
+                        return;
+                    }
+                }
+            });
+            sending.start();
+            while (System.nanoTime() < until + 60_000_000_000L
+                && (sending.isAlive() || !got.keySet().containsAll(sent))) {
+                try {
+                    for (MessageView view : consumer.receive(16, Duration.ofSeconds(10))) {
+                        got.merge(body(view), 1, Integer::sum);
+                        consumer.ack(view);
+                    }
+                } catch (ClientException error) {
+                    failed[1]++; // what was not acknowledged comes again
+                    Thread.sleep(200);
+                }
+            }
+            sending.join();
+        }
+        REPEATED.set(got.values().stream().mapToInt(count -> count - 1).sum());
+        check(got.keySet().containsAll(sent) && !sent.isEmpty(), sent.size() + " sent, " + got.size() + " got");
+        return "sent " + sent.size() + ", failed sends " + failed[0] + ", failed receives " + failed[1];
     }
 }

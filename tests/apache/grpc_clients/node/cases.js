@@ -2,6 +2,7 @@
 // once; prints one JSON object per case. Without TLS, the client's default: it would refuse a self-signed certificate.
 'use strict';
 
+const { existsSync } = require('node:fs');
 const { Producer, SimpleConsumer, PushConsumer, ConsumeResult, FilterExpression } = require('rocketmq-client-nodejs');
 const definitions = require('rocketmq-client-nodejs/proto/apache/rocketmq/v2/definition_pb');
 
@@ -236,6 +237,48 @@ const cases = {
     return seen;
   },
 };
+
+// Sends and receives until there is a file stop, whatever happens to proxies; then receives the rest. Only when named.
+async function steady(outcome) {
+  const until = Date.now() + Number(process.env.CASES_SECONDS) * 1000;
+  const sent = new Set();
+  const got = new Map();
+  const failed = { sends: 0, receives: 0 };
+  await withProducer('Normal', producer => withSimple('Normal', 'Plain', '*', async consumer => {
+    let sending = true;
+    const send = async () => {
+      for (let number = 1; Date.now() < until && !existsSync('stop'); number++) {
+        try {
+          await producer.send(message('Normal', `s${number}`));
+          sent.add(`s${number}`);
+        } catch (error) {
+          failed.sends++; // not acknowledged: it may be stored or not
+        }
+        await pause(10);
+      }
+      sending = false;
+    };
+    const sender = send();
+    while (Date.now() < until + MINUTE && (sending || ![ ...sent ].every(body => got.has(body)))) {
+      try {
+        for (const view of await consumer.receive(16, 10_000)) {
+          const body = view.body.toString();
+          got.set(body, (got.get(body) || 0) + 1);
+          await consumer.ack(view);
+        }
+      } catch (error) {
+        failed.receives++; // what was not acknowledged comes again
+        await pause(200);
+      }
+    }
+    await sender;
+  }));
+  outcome.repeated = [ ...got.values() ].reduce((sum, count) => sum + count - 1, 0);
+  check(sent.size && [ ...sent ].every(body => got.has(body)), [ sent.size, got.size, failed ]);
+  return { sent: sent.size, failed };
+}
+
+if (wanted.includes('steady')) cases.steady = steady;
 
 async function run(name) {
   const outcome = { case: name, ok: true, seen: null, repeated: 0 };
