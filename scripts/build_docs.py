@@ -9,6 +9,9 @@ Links out of docs/ (to the README, to sources) become links to a page of the sit
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import functools
+import importlib
 import inspect
 import os
 import re
@@ -29,6 +32,7 @@ from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.figures.metrics import BROKER_FAMILIES
 from orbitmq.broker.unsupported import UNSUPPORTED
 from orbitmq.cli.main import main as orbitmq_command
+from orbitmq.client import options as client_options
 from orbitmq.codes import RequestCode
 from orbitmq.filtersrv.config import FilterServerConfig
 from orbitmq.metrics.families import LEFT_OUT, Declared
@@ -43,6 +47,7 @@ from orbitmq.transport.tls import TlsConfig
 ROOT: Final = Path(__file__).resolve().parents[1]
 PAGES: Final = ROOT / "build" / "docs"
 SITE: Final = ROOT / "site"
+IMAGES: Final = ROOT / "docs" / "images"
 REFERENCE: Final = ROOT / "docs" / "reference" / "README.md"
 OUTSIDE: Final = {
     "README.md": "about/readme.md",
@@ -61,15 +66,16 @@ NAV: Final[tuple[tuple[str, str], ...]] = (
     ("", "index.md"),
     ("", "tutorial.md"),
     ("How to", "how-to/*.md"),
-    ("Clients", "client.md java-names.md filters.md"),
+    ("Clients", "client.md delivery.md threads.md for-kafka-users.md java-names.md filters.md"),
     ("Spark", "spark*.md pipeline*.md"),
-    ("Operate", "operations.md admin.md failover.md console.md mcp.md from-apache.md faq.md"),
+    ("Operate", "operations.md sizing.md admin.md failover.md console.md mcp.md from-apache.md faq.md"),
     ("Reference", "reference/*.md"),
     ("Formats", "formats/*.md"),
     ("Decisions", "decisions/README.md decisions/0*.md"),
     ("About", "glossary.md release.md about/*.md"),
 )
 _LINK: Final = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
+_IMAGE: Final = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)\)")
 _FENCE: Final = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
@@ -105,13 +111,23 @@ def with_site_links(text: str, source: Path, pages: Mapping[Path, str]) -> str:
             return f"{label} (`{path.relative_to(ROOT).as_posix()}`)"
         return found.group()  # mkdocs says what is wrong with it
 
+    def image(found: re.Match[str]) -> str:
+        path = (source.parent / found.group(2)).resolve()
+        if not path.is_relative_to(IMAGES):
+            return found.group()
+        target = f"images/{path.relative_to(IMAGES).as_posix()}"
+        return f"![{found.group(1)}]({os.path.relpath(target, Path(own).parent)})"
+
+    def linked(prose: str) -> str:
+        return _IMAGE.sub(image, _LINK.sub(link, prose))
+
     parts: list[str] = []
     position = 0
     for fence in _FENCE.finditer(text):
-        parts.append(_LINK.sub(link, text[position : fence.start()]))
+        parts.append(linked(text[position : fence.start()]))
         parts.append(fence.group())
         position = fence.end()
-    return "".join([*parts, _LINK.sub(link, text[position:])])
+    return "".join([*parts, linked(text[position:])])
 
 
 def title_of(path: Path) -> str:
@@ -319,6 +335,94 @@ def requests_page() -> str:
     )
 
 
+API: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "client": ("asyncio client", ("orbitmq.client",)),
+    "sync": ("plain client", ("orbitmq.client.sync",)),
+    "testing": ("testing kit", ("orbitmq.testing",)),
+    "admin": (
+        "admin functions",
+        tuple(
+            f"orbitmq.admin.{name}"
+            for name in ("session", "topics", "groups", "offsets", "messages", "brokers", "doctor", "errors")
+        ),
+    ),
+    "errors": ("errors", ("orbitmq.errors", "orbitmq.client.errors")),
+}
+"""Page of the API reference: its title, and the modules whose public names it shows."""
+
+
+def api_page(name: str) -> str:
+    """A page that mkdocstrings fills: every name of ``__all__`` with its docstring and signature."""
+    title, modules = API[name]
+    elsewhere = {module for page, (_, others) in API.items() if page != name for module in others}
+    lines = [f"# API: {title}", ""]
+    for module_name in modules:
+        module = importlib.import_module(module_name)
+        names = list(getattr(module, "__all__", ()))
+        lines += [f"Module `{module_name}`.", ""]
+        for one in names:
+            home = getattr(getattr(module, one), "__module__", None) or module_name
+            if home in elsewhere:
+                continue
+            path = f"{home}.{one}" if home.startswith("orbitmq.") else f"{module_name}.{one}"
+            if f"::: {path}" not in lines:
+                lines += [f"::: {path}", ""]
+    return "\n".join(lines)
+
+
+def _shown_default(field: dataclasses.Field[Any]) -> str:
+    if field.default is not dataclasses.MISSING:
+        value = field.default
+        return getattr(value, "__name__", None) or str(getattr(value, "name", value))
+    return "" if field.default_factory is dataclasses.MISSING else "empty"
+
+
+def defaults_page() -> str:
+    """Every default of clients and servers."""
+    lines = [
+        "# All defaults",
+        "",
+        "Keyword arguments of the client's classes, then the options of the servers. Meanings of the latter are in "
+        "[Options](options.md).",
+        "",
+        "## Client",
+        "",
+    ]
+    rows = []
+    seen: set[str] = set()
+    for kind in (
+        client_options.ClientOptions,
+        client_options.ProducerOptions,
+        client_options.ConsumerOptions,
+        client_options.PushOptions,
+        client_options.LitePullOptions,
+        client_options.SimpleOptions,
+    ):
+        for field in dataclasses.fields(kind):
+            key = f"{field.name}={_shown_default(field)}"
+            if key not in seen:
+                seen.add(key)
+                of = kind.__name__.removesuffix("Options")
+                rows.append((f"`{field.name}`", f"`{_shown_default(field)}`", of.lower()))
+    lines += table(("argument", "default", "of"), rows)
+    for title, config in (
+        ("Broker", BrokerConfig),
+        ("Store", StoreConfig),
+        ("Access control", AuthConfig),
+        ("TLS", TlsConfig),
+        ("Name server", NameServerConfig),
+    ):
+        lines += [f"## {title}", ""]
+        lines += table(
+            ("option", "default"),
+            (
+                (f"`{option.key}`", f"`{text}`" if (text := render_value(option.default)) else "")
+                for option in sorted(options_of(config), key=lambda option: option.key.lower())
+            ),
+        )
+    return "\n".join(lines)
+
+
 # -- the build -----------------------------------------------------------------------------------------
 
 
@@ -338,6 +442,8 @@ def write_pages(target: Path = PAGES) -> None:
         ("commands", commands_page),
         ("metrics", metrics_page),
         ("requests", requests_page),
+        ("defaults", defaults_page),
+        *((f"api-{name}", functools.partial(api_page, name)) for name in API),
     ):
         (reference / f"{name}.md").write_text(page(), "utf-8")
 
@@ -362,6 +468,7 @@ def build(target: Path = PAGES, site: Path = SITE) -> int:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},  # an advertisement of the theme's successor
         check=False,
     )
     if done.returncode:

@@ -59,7 +59,7 @@ import sys
 from pathlib import Path
 
 blocks = re.findall(r"^```python\n(.*?)^```", Path("README.md").read_text("utf-8"), re.DOTALL | re.MULTILINE)
-for name, block in zip(("produce", "consume"), blocks, strict=False):
+for name, block in zip(("first", "produce", "consume"), blocks, strict=False):
     Path(f"{name}.py").write_text(block.replace("127.0.0.1:9876", sys.argv[1]))
 PYTHON
 .venv/bin/python produce.py | sed -n 1p

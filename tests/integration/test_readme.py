@@ -47,7 +47,7 @@ RUN_ELSEWHERE: frozenset[str] = frozenset({"Spark"})
 def examples() -> dict[str, str]:
     """Heading: the Python example below it."""
     found: dict[str, str] = {}
-    for section in (ROOT / "README.md").read_text("utf-8").split("\n## ")[1:]:
+    for section in re.split(r"\n##+ ", (ROOT / "README.md").read_text("utf-8"))[1:]:
         for block in re.findall(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE):
             heading = section.partition("\n")[0]
             assert heading not in found, f"two examples under {heading}"
@@ -66,7 +66,7 @@ def output_of(example: str) -> list[str]:
 @pytest.mark.slow
 def test_examples_of_the_readme_produce_and_consume_the_same_messages(tmp_path: Path) -> None:
     found = examples()
-    produce, consume = found.pop("Produce"), found.pop("Consume")
+    first, produce, consume = (found.pop(name) for name in ("Send and receive", "Produce", "Consume"))
     assert found.keys() <= RUN_ELSEWHERE, "an example that no test runs"
     with server("namesrv", "--port", "0", "--set", f"kvConfigPath={tmp_path / 'kv.json'}") as bound:
         name_server = f"127.0.0.1:{bound.rpartition(':')[2]}"
@@ -76,6 +76,7 @@ def test_examples_of_the_readme_produce_and_consume_the_same_messages(tmp_path: 
             *("--set", "listenPort=0", "--set", "brokerIP1=127.0.0.1"),
             *("--set", f"storePathRootDir={tmp_path / 'store'}"),
         ):
+            assert output_of(first.replace(README_NAME_SERVER, name_server)) == ["hello"]
             sent = output_of(produce.replace(README_NAME_SERVER, name_server))
             assert sent == [f"sent OK order-{number}" for number in range(8)]
             got = output_of(consume.replace(README_NAME_SERVER, name_server))

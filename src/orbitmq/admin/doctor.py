@@ -27,9 +27,11 @@ from orbitmq.wire.bodies import ClusterInfo
 __all__ = ["Checkup", "Finding", "Level", "checkup"]
 
 DISK_WARN: Final = 0.75
-"""Where a broker begins to delete old segments before their time."""
+"""Where a broker deletes expired segments at any hour (diskMaxUsedSpaceRatio)."""
+DISK_FORCED: Final = 0.85
+"""Where it deletes segments that have not expired (diskSpaceCleanForciblyRatio)."""
 DISK_FULL: Final = 0.90
-"""Where it refuses messages."""
+"""Where it refuses messages (diskSpaceWarningLevelRatio)."""
 CLOCK_WARN_MS: Final = 5_000
 REPLICATION_LAG_WARN_BYTES: Final = 256 << 20
 """What a SYNC_MASTER allows a slave to be behind before it no longer counts (haSlaveFallbehindMax)."""
@@ -194,8 +196,10 @@ def _disk(who: str, table: dict[str, str], notes: _Notes) -> None:
     )
     if ratio >= DISK_FULL:
         notes.fail(f"{text}: messages are refused", remedy)
+    elif ratio >= DISK_FORCED:
+        notes.warn(f"{text}: the oldest messages are deleted before their time", remedy)
     elif ratio >= DISK_WARN:
-        notes.warn(f"{text}: old messages are deleted before their time", remedy)
+        notes.warn(f"{text}: expired messages are deleted at any hour", remedy)
     else:
         notes.ok(text)
 

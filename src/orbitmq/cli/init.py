@@ -178,7 +178,7 @@ def _broker(broker: _Broker, number: int, data: Path, ports: _Ports) -> str:
         "brokerIP1=127.0.0.1",
         "brokerIP2=127.0.0.1",
         "",
-        "# The messages. A disk of its own; old ones go early when it is 75 % full, sends are refused at 90 %.",
+        "# The messages, best on a disk of its own: at 85 % the oldest are deleted, at 90 % sends are refused.",
         f"storePathRootDir={store}",
         "# SYNC_FLUSH answers a send when the disk has it: safe against power cuts, and slower.",
         "flushDiskType=ASYNC_FLUSH",
