@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -437,14 +437,15 @@ def write_pages(target: Path = PAGES) -> None:
     shutil.copytree(ROOT / "docs" / "images", target / "images")
     reference = target / "reference"
     reference.mkdir(exist_ok=True)
-    for name, page in (
-        ("options", options_page),
-        ("commands", commands_page),
-        ("metrics", metrics_page),
-        ("requests", requests_page),
-        ("defaults", defaults_page),
-        *((f"api-{name}", functools.partial(api_page, name)) for name in API),
-    ):
+    generated: dict[str, Callable[[], str]] = {
+        "options": options_page,
+        "commands": commands_page,
+        "metrics": metrics_page,
+        "requests": requests_page,
+        "defaults": defaults_page,
+        **{f"api-{name}": functools.partial(api_page, name) for name in API},
+    }
+    for name, page in generated.items():
         (reference / f"{name}.md").write_text(page(), "utf-8")
 
 
