@@ -165,6 +165,14 @@ def test_site_builds_without_a_warning_and_has_every_reference(tmp_path: Path) -
         assert f"{name}</span>" in client, f"{name} is not in the API reference"
 
 
+@pytest.mark.soak
+def test_tutorial_and_how_tos_can_be_typed_from_top_to_bottom() -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "type_docs.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("tutorial.md: ")
+
+
 def test_link_out_of_the_docs_becomes_one_of_the_site_or_plain_text() -> None:
     pages = build_docs.site_pages()
     source = DOCS / "index.md"

@@ -11,12 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.figures.metrics import BROKER_FAMILIES
-from orbitmq.cli.servers import read_config
+from orbitmq.cli.settings import read_broker_settings, read_config
 from orbitmq.metrics.families import Kind
 from orbitmq.metrics.process import ProcessMetrics
 from orbitmq.namesrv.config import NameServerConfig
@@ -178,3 +179,98 @@ def test_dashboard_asks_only_for_metrics_there_are() -> None:
         ), family.name
     spots = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels]
     assert len(set(spots)) == len(spots), "panels on top of each other"
+
+
+# -- Kubernetes --------------------------------------------------------------------------------------------
+
+MANIFESTS = sorted((PACKAGING / "kubernetes").glob("*.yaml"))
+RESOURCES = [path for path in MANIFESTS if path.name != "kustomization.yaml"]
+KUBERNETES_VERSION = "1.30"
+
+
+def resources() -> list[dict[str, Any]]:
+    return [one for path in RESOURCES for one in yaml.safe_load_all(path.read_text())]
+
+
+@pytest.mark.slow
+def test_manifests_are_valid_for_the_schema_of_kubernetes() -> None:
+    for one in resources():
+        kubernetes_validate.validate(one, KUBERNETES_VERSION, strict=True)
+    listed = yaml.safe_load((PACKAGING / "kubernetes" / "kustomization.yaml").read_text())["resources"]
+    assert sorted(listed) == sorted(path.name for path in RESOURCES)
+
+
+@pytest.mark.slow
+def test_manifests_build_with_kubectl_where_it_is_installed() -> None:
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        return
+    command = [kubectl, "kustomize", str(PACKAGING / "kubernetes")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert all(
+        one["metadata"].get("namespace")
+        for one in yaml.safe_load_all(done.stdout)
+        if one["kind"] != "Namespace"
+    )
+
+
+@pytest.mark.parametrize(
+    "one",
+    [one for one in resources() if one["kind"] == "StatefulSet"],
+    ids=lambda one: one["metadata"]["name"],
+)
+def test_pod_starts_with_options_there_are_is_probed_and_locked_down(one: dict[str, Any]) -> None:
+    pod = one["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    command, *arguments = container["args"]
+    settings = [
+        text.removeprefix("--set=").replace("$(POD_IP)", "10.0.0.1") for text in arguments if "--set=" in text
+    ]
+    if command == "broker":
+        config: Any = read_broker_settings(None, settings).config
+    else:
+        config, _, unknown = read_config(NameServerConfig, None, settings)
+        assert unknown == []
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports["remoting"] == config.listen_port
+    assert ports["metrics"] == config.metrics_port
+    assert config.metrics_host == "0.0.0.0", "probes come from the node"
+    for probe, path in (
+        ("startupProbe", "/healthz"),
+        ("livenessProbe", "/healthz"),
+        ("readinessProbe", "/readyz"),
+    ):
+        assert container[probe]["httpGet"] == {"path": path, "port": "metrics"}
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    (mount,) = container["volumeMounts"]
+    written = [text.partition("=")[2] for text in settings if "Path" in text]
+    assert written
+    assert all(path.startswith(mount["mountPath"]) for path in written)
+    # A service finds its pods.
+    service = next(
+        two
+        for two in resources()
+        if two["kind"] == "Service" and two["metadata"]["name"] == one["spec"]["serviceName"]
+    )
+    assert service["spec"]["selector"].items() <= one["spec"]["template"]["metadata"]["labels"].items()
+
+
+def test_manifests_are_two_masters_with_a_slave_each() -> None:
+    found = set()
+    for one in resources():
+        if one["kind"] != "StatefulSet" or not one["metadata"]["name"].startswith("broker"):
+            continue
+        arguments = one["spec"]["template"]["spec"]["containers"][0]["args"]
+        values = dict(
+            text.removeprefix("--set=").split("=", 1) for text in arguments if text.startswith("--set=")
+        )
+        found.add((values["brokerName"], values["brokerId"], values["brokerRole"]))
+    assert found == {
+        ("broker-a", "0", "SYNC_MASTER"),
+        ("broker-a", "1", "SLAVE"),
+        ("broker-b", "0", "SYNC_MASTER"),
+        ("broker-b", "1", "SLAVE"),
+    }
