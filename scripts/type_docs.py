@@ -2,9 +2,9 @@
 
 Usage: python scripts/type_docs.py [PAGE...]
 
-Servers a page starts (`orbitmq up`, `namesrv`, `broker`) run until the end of their page; every other command must end
-with 0, and a program must print what the page says. Runs in a network namespace of its own (``unshare``), so that no
-other program has the ports. The how-tos run on the servers and the data that the tutorial left.
+Servers a page starts (`orbitmq up`, `namesrv`, `broker`) run until the end of their page; every other command must
+end with 0, and a program must print what the page says. Runs in a network namespace of its own (``unshare``), so that
+no other program has the ports. The how-tos run on the servers and the data that the tutorial left.
 """
 
 from __future__ import annotations
