@@ -14,6 +14,16 @@ from orbitmq.testing import run_broker
 __all__ = ["apache_tools"]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What only a page and its script can break runs over our cluster; over Apache's with `make soak`."""
+    for item in items:
+        params: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
+        narrow = params.get("width") == 390
+        if params.get("site") == "apache" and (narrow or item.get_closest_marker("ui_only")):
+            item.add_marker(pytest.mark.soak)
+
+
 # Per module: while Playwright runs, asyncio.run cannot be used on this thread, and other tests do.
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:

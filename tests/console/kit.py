@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 from playwright.sync_api import Browser, Page, Route, sync_playwright
 
-from orbitmq.admin import Admin
+from orbitmq.admin import Admin, AdminOptions
 from orbitmq.cli.console import option_meanings
 from orbitmq.client import (
     ConsumeFromWhere,
@@ -130,11 +130,15 @@ async def _give_up(name_server: str) -> None:
 
 @contextlib.contextmanager
 def running_console(
-    loop: LoopThread, name_server: str, settings: ConsoleSettings | None = None
+    loop: LoopThread,
+    name_server: str,
+    settings: ConsoleSettings | None = None,
+    options: AdminOptions | None = None,
 ) -> Iterator[RunningConsole]:
     """A console on a free port."""
     settings = ConsoleSettings(sample_s=1.0, meanings=option_meanings()) if settings is None else settings
-    serving = serve_console(Admin(name_server), settings, port=0)
+    admin = Admin(name_server) if options is None else Admin(name_server, options)
+    serving = serve_console(admin, settings, port=0)
     running = loop.run(serving.__aenter__())
     try:
         yield running

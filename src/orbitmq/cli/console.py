@@ -34,13 +34,15 @@ def missing_packages() -> list[str]:
 
 def option_meanings() -> Mapping[str, OptionMeaning]:
     """What the options of our broker do; Apache's have the same names."""
+    from orbitmq.auth.config import AuthConfig
     from orbitmq.broker.config import BrokerConfig
     from orbitmq.console.settings import OptionMeaning
     from orbitmq.store.config import StoreConfig
+    from orbitmq.transport.tls import TlsConfig
 
     return {
         one.key: OptionMeaning(one.doc, one.reload)
-        for config in (StoreConfig, BrokerConfig)
+        for config in (StoreConfig, BrokerConfig, AuthConfig, TlsConfig)
         for one in options_of(config)
     }
 

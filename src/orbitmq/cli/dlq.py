@@ -18,7 +18,7 @@ from orbitmq.admin import Admin
 from orbitmq.admin import deadletters as dead
 from orbitmq.cli.admin_kit.connect import connection_options, open_admin
 from orbitmq.cli.servers import fail
-from orbitmq.errors import OrbitError
+from orbitmq.errors import OrbitError, TopicNotFound
 
 __all__ = ["dlq_commands"]
 
@@ -44,6 +44,8 @@ def _run(work: Callable[[Admin], Awaitable[None]]) -> None:
                 await work(admin)
 
         asyncio.run(run())
+    except TopicNotFound:  # the topic of dead letters is made with the first one
+        click.echo("the group has no dead letters", err=True)
     except OrbitError as error:
         fail(str(error))
 

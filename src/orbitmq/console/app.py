@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import logging
+import secrets
 from collections.abc import Awaitable, Callable
 from importlib import resources
 from types import TracebackType
@@ -21,6 +23,7 @@ from starlette.routing import Route
 
 from orbitmq.admin import Admin, AdminError, AdminOptions
 from orbitmq.admin import auth as broker_users
+from orbitmq.codes import RequestCode
 from orbitmq.console import formats
 from orbitmq.console.history import History
 from orbitmq.console.masking import Masking
@@ -38,8 +41,9 @@ from orbitmq.console.security import (
 )
 from orbitmq.console.settings import ConsoleSettings, Role
 from orbitmq.console.view import Action, Form, View, link
-from orbitmq.errors import OrbitError
+from orbitmq.errors import NoPermission, OrbitError
 from orbitmq.runtime.tasks import TaskOwner, every
+from orbitmq.wire.bodies import HeartbeatData
 
 if TYPE_CHECKING:
     from orbitmq.console.jobs import ResendJob
@@ -73,6 +77,7 @@ class Console:
         self.audit = AuditLog(state / "audit.jsonl" if state else None, admin.clock)
         self.masking = Masking(self.settings.bodies, self.settings.masks)
         self.sessions = Sessions(admin.clock)
+        self.sessions.on_end = self._session_ended
         self.sampler = Sampler(admin, self.history)
         self.users = UserFile(self.settings.users) if self.settings.users else None
         self.tasks = TaskOwner("console")
@@ -90,8 +95,14 @@ class Console:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for session in self.sessions.end_all():
+            await _close_admin(session)
         await self.tasks.close()
         self.history.close()
+
+    def _session_ended(self, session: Session) -> None:
+        if session.admin is not None:
+            self.tasks.start(_close_admin(session), "session-end")
 
     def _environment(self) -> jinja2.Environment:
         environment = jinja2.Environment(
@@ -289,16 +300,7 @@ class Console:
     async def _broker_user(self, user: str, password: str) -> tuple[Admin, Role | None]:
         """Ask the brokers with the user's own credentials. Super users are admins, others operators: what those may
         do is decided by the broker, request by request."""
-        from orbitmq.client.options import Credentials
-
-        base = self.admin.options
-        options = AdminOptions(
-            timeout_s=base.timeout_s,
-            connect_timeout_s=base.connect_timeout_s,
-            credentials=Credentials(user, password, ""),
-            tls=base.tls,
-        )
-        admin = Admin(";".join(self.admin.name_servers), options, clock=self.admin.clock)
+        admin = self._admin_of(user, password)
         await admin.__aenter__()
         role: Role | None = None
         try:
@@ -309,7 +311,11 @@ class Console:
             # The broker's own list says the type; whether the password is right, a signed request shows.
             known = await broker_users.users(self.admin, broker=None, cluster=cluster, username=user)
             address = (await admin.targets(None, cluster))[0]
-            await admin.ask(address, 28)
+            await _say_hello(admin, address)
+            async with self._admin_of(user, secrets.token_hex(16)) as impostor:
+                with contextlib.suppress(NoPermission):
+                    await _say_hello(impostor, address)
+                    raise AdminError("the broker does not check signatures: set authenticationEnabled=true")
             found = next((one for one in known.users if one.user_status.lower() != "disable"), None)
             if found is not None:
                 role = Role.ADMIN if found.user_type.lower() == "super" else Role.OPERATOR
@@ -319,6 +325,18 @@ class Console:
             await admin.__aexit__(None, None, None)
         return admin, role
 
+    def _admin_of(self, user: str, password: str) -> Admin:
+        from orbitmq.client.options import Credentials
+
+        base = self.admin.options
+        options = AdminOptions(
+            timeout_s=base.timeout_s,
+            connect_timeout_s=base.connect_timeout_s,
+            credentials=Credentials(user, password, ""),
+            tls=base.tls,
+        )
+        return Admin(";".join(self.admin.name_servers), options, clock=self.admin.clock)
+
     async def _logout(self, request: Request) -> Response:
         form = await self._form(request)
         key = request.cookies.get(COOKIE)
@@ -326,11 +344,20 @@ class Console:
         if session is None or not token_matches(session, form.text("token")):
             raise HTTPException(403, "This request was not sent by a page of this console.")
         self.sessions.end(key)
-        if session.admin is not None:
-            await session.admin.__aexit__(None, None, None)
         response = RedirectResponse("/login", 303)
         response.delete_cookie(COOKIE, path="/")
         return response
+
+
+async def _close_admin(session: Session) -> None:
+    if session.admin is not None:
+        await session.admin.__aexit__(None, None, None)
+
+
+async def _say_hello(admin: Admin, address: str) -> None:
+    """A heartbeat that names no group: every user may send it, and it changes nothing. Raises a refusal."""
+    body = HeartbeatData(client_id="orbitmq-console-login").encode()
+    await admin.ask(address, RequestCode.HEART_BEAT, None, body)
 
 
 async def _healthy(request: Request) -> Response:

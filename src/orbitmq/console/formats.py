@@ -21,6 +21,13 @@ def number(value: float | None) -> Markup | str:
     return _UNKNOWN if value is None else f"{int(value):,}"
 
 
+def counted(value: int, what: str) -> str:
+    """``1 group``, ``2 groups``."""
+    if value == 1:
+        what = what.removesuffix("ies") + "y" if what.endswith("ies") else what.removesuffix("s")
+    return f"{value:,} {what}"
+
+
 def rate(value: float | None) -> Markup | str:
     if value is None:
         return _UNKNOWN
@@ -85,6 +92,7 @@ def text(value: object) -> Markup | str:
 
 FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "number": number,
+    "counted": counted,
     "rate": rate,
     "size": size,
     "percent": percent,

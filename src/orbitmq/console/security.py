@@ -77,13 +77,15 @@ class Sessions:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._sessions: dict[str, Session] = {}
+        self.on_end: Callable[[Session], None] = lambda _session: None
+        """Told of every session that is over, so that its connections can be closed."""
 
     def open(self, user: str, role: Role, admin: Admin | None = None) -> tuple[str, Session]:
         now_s = self._clock.monotonic()
         for key in [key for key, one in self._sessions.items() if one.expires_s < now_s]:
-            del self._sessions[key]
+            self.end(key)
         while len(self._sessions) >= _SESSIONS_MAX:
-            del self._sessions[next(iter(self._sessions))]
+            self.end(next(iter(self._sessions)))
         key = secrets.token_urlsafe(32)
         session = Session(secrets.token_urlsafe(32), user, role, now_s + _SESSION_S, admin)
         self._sessions[key] = session
@@ -95,8 +97,16 @@ class Sessions:
             return None
         return session
 
-    def end(self, key: str | None) -> Session | None:
-        return self._sessions.pop(key or "", None)
+    def end(self, key: str | None) -> None:
+        session = self._sessions.pop(key or "", None)
+        if session is not None:
+            self.on_end(session)
+
+    def end_all(self) -> list[Session]:
+        """End every session; their connections are the caller's to close."""
+        ended = list(self._sessions.values())
+        self._sessions.clear()
+        return ended
 
 
 def host_allowed(host: str, hosts: frozenset[str], *, needs_login: bool) -> bool:

@@ -7,10 +7,10 @@ the newest of each says what runs, what is done and when; the offsets against th
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 from starlette.responses import Response
 
 from orbitmq.admin.census import gather_bounded
@@ -89,23 +89,20 @@ def _read(pipeline: Pipeline) -> Pipeline:
 
 
 def _offsets(line: str) -> dict[str, dict[str, int]]:
-    """Queues and next offsets in the form the source writes; of other sources nothing."""
+    """Queues and next offsets in the form the source writes, ``{topic: {broker: {queue: offset}}}``; of other sources
+    nothing."""
     try:
-        body = json.loads(line)
-    except ValueError:
+        table = msgspec.json.decode(line, type=dict[str, dict[str, dict[str, int]]])
+    except (msgspec.DecodeError, msgspec.ValidationError):
         return {}
-    table = body.get("queues", body.get("offsets")) if isinstance(body, dict) else None
-    found: dict[str, dict[str, int]] = {}
-    if isinstance(table, dict):
-        for topic, queues in table.items():
-            if isinstance(queues, dict):
-                found[topic] = {
-                    f"{broker}:{queue}": int(offset)
-                    for broker, numbers in queues.items()
-                    if isinstance(numbers, dict)
-                    for queue, offset in numbers.items()
-                }
-    return found
+    return {
+        topic: {
+            f"{broker}:{queue}": offset
+            for broker, numbers in brokers.items()
+            for queue, offset in numbers.items()
+        }
+        for topic, brokers in table.items()
+    }
 
 
 async def pipelines(view: View) -> Response:

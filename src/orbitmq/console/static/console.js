@@ -51,10 +51,12 @@
     const labels = box.dataset.labels.split("|");
     const axis = { stroke: colour("--dim"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
     const now = Date.now() / 1000;
+    const share = box.dataset.unit === "share";
+    const shown = share ? (v) => Math.round(v * 100) + " %" : short;
     drawn.set(box, new uPlot({
       width: box.clientWidth, height: 150, legend: { show: names.length > 1, live: false }, cursor: { drag: { x: false, y: false } },
-      scales: { x: { range: [Math.max(now - hours * 3600, Math.min(body.times[0], now - 600)), now] }, y: { range: (u, low, high) => [0, Math.max(1e-9, high || 1) * 1.1] } },
-      axes: [{ ...axis, size: 26, space: 70, values: (u, splits) => splits.map((t) => { const d = new Date(t * 1000); return `${pad(d.getHours())}:${pad(d.getMinutes())}`; }) }, { ...axis, size: 46, values: (u, values) => values.map(short) }],
+      scales: { x: { range: [Math.max(now - hours * 3600, Math.min(body.times[0], now - 600)), now] }, y: { range: (u, low, high) => share ? [0, 1] : [0, Math.max(1e-9, high || 1) * 1.1] } },
+      axes: [{ ...axis, size: 26, space: 70, values: (u, splits) => splits.map((t) => { const d = new Date(t * 1000); return `${pad(d.getHours())}:${pad(d.getMinutes())}`; }) }, { ...axis, size: 46, values: (u, values) => values.map(shown) }],
       series: [{}, ...labels.map((label, i) => ({ label, stroke: colour(`--chart${i + 1}`), width: 1.6, points: { show: false }, spanGaps: true, fill: i ? undefined : colour("--chart1") + "18" }))],
     }, [body.times, ...body.values], box));
   };
@@ -160,6 +162,9 @@
   const ready = (root) => { tellTimes(root); tellZone(root); liveSearch(root); refresh(); };
   ready(document);
   drawAll();
+  // On a narrow screen the menu is a row that scrolls: show where we are.
+  const here = document.querySelector("#nav [aria-current]");
+  if (here) here.parentElement.scrollLeft = here.offsetLeft - here.parentElement.offsetLeft - 40;
   document.getElementById("theme")?.addEventListener("click", setTheme);
   document.getElementById("help")?.addEventListener("click", () => document.getElementById("keys").showModal());
   all("[data-hours]").forEach((button) => button.addEventListener("click", () => {
