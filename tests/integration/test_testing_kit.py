@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import queue
 import subprocess
 import sys
+import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 import orbitmq
-from orbitmq.client.sync import Producer, PullConsumer
+from orbitmq import Message, ReceivedMessage, RetryLater
+from orbitmq.client.sync import Producer, PullConsumer, PushConsumer
 from orbitmq.errors import ConfigError
-from orbitmq.testing import run_broker
+from orbitmq.testing import RunningBroker, run_broker
 
 SUITE = """
 from orbitmq import Message, sync
@@ -66,3 +70,46 @@ def test_public_names_load_on_first_use_only() -> None:
         "from orbitmq import PushConsumer, Message, RetryLater"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=30)
+
+
+@pytest.mark.slow
+def test_delays_and_retries_take_as_long_as_turning_the_clock() -> None:
+    with run_broker() as broker:
+        topic = broker.create_topic("delayed")
+        seen: queue.Queue[tuple[str, int]] = queue.Queue()
+        consumer = PushConsumer("delayed-readers", broker.name_server, start="first")
+
+        @consumer.listen(topic)
+        def handle(message: ReceivedMessage) -> None:
+            seen.put((message.text(), message.attempt))
+            if message.text() == "fails" and message.attempt < 4:
+                raise RetryLater
+
+        with consumer, Producer("delayed-writers", broker.name_server) as producer:
+            producer.send(Message(topic, "in an hour", delay=timedelta(hours=1)))
+            producer.send(Message(topic, "level 18", delay_level=18))
+            producer.send(Message(topic, "now"))
+            assert seen.get(timeout=10) == ("now", 1)
+            broker.advance(timedelta(minutes=59))
+            producer.send(Message(topic, "still now"))
+            assert seen.get(timeout=10) == ("still now", 1), "the others wait for another minute"
+            broker.advance(61)
+            assert seen.get(timeout=10) == ("in an hour", 1)
+            broker.advance(timedelta(hours=1))
+            assert seen.get(timeout=10) == ("level 18", 1)
+            producer.send(Message(topic, "fails"))
+            for attempt in range(1, 5):
+                assert seen.get(timeout=10) == ("fails", attempt)
+                if attempt < 4:
+                    settled(broker, seen)
+        with pytest.raises(ValueError, match="ahead only"):
+            broker.advance(-1)
+
+
+def settled(broker: RunningBroker, seen: queue.Queue[tuple[str, int]]) -> None:
+    """Turn the clock until the message that was sent back comes; it may be on its way to the broker."""
+    deadline = time.monotonic() + 10
+    while seen.empty():
+        assert time.monotonic() < deadline
+        broker.advance(timedelta(minutes=2))
+        time.sleep(0.02)

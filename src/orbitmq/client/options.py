@@ -18,6 +18,7 @@ from orbitmq.model.names import AUTO_CREATE_TOPIC, TRACE_TOPIC
 from orbitmq.model.rebalance import Strategy, allocate_averagely
 from orbitmq.model.route import MessageQueue
 from orbitmq.record.compression import COMPRESSION_LEVEL, Compression
+from orbitmq.transport.tls import verifying_context
 from orbitmq.wire.bodies import ConsumeFromWhere, MessageModel
 
 __all__ = [
@@ -62,8 +63,9 @@ class ClientOptions:
     namespace: str = ""
     """Put before every topic and group on the wire, and taken off again."""
     credentials: Credentials | None = None
-    tls: ssl.SSLContext | None = None
-    """See ``orbitmq.transport.tls.client_context``."""
+    tls: ssl.SSLContext | bool | None = None
+    """True: servers need a certificate for the name or address they are reached by, signed by an authority this
+    machine trusts. A context says more; see ``orbitmq.client_context``."""
     serialize: SerializeType = SerializeType.ROCKETMQ
     """Form of the headers. The binary form is half the size and cheaper to read for every broker since 4.0."""
     connect_timeout_s: float = _between(3.0, 0.001, 3600)
@@ -77,11 +79,19 @@ class ClientOptions:
     """How long a stop waits for handlers and answers."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.tls, bool):
+            object.__setattr__(self, "tls", verifying_context() if self.tls else None)
         for option in fields(self):
             low, high = option.metadata.get("low"), option.metadata.get("high")
             value = getattr(self, option.name)
             if low is not None and not low <= value <= high:
                 raise ConfigError(f"{option.name} is {value!r}; {low} to {high} is accepted")
+
+    @property
+    def tls_context(self) -> ssl.SSLContext | None:
+        """What ``tls`` stands for."""
+        assert not isinstance(self.tls, bool), "replaced at construction"
+        return self.tls
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,7 @@ class ClientSettings(TypedDict, total=False):
     unit_name: str
     namespace: str
     credentials: Credentials | None
-    tls: ssl.SSLContext | None
+    tls: ssl.SSLContext | bool | None
     serialize: SerializeType
     connect_timeout_s: float
     call_timeout_s: float

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
@@ -199,6 +200,16 @@ class _Facade:
     def _close_loop(self) -> None:
         if self._owns_loop:
             self._loop.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_stopped", True) or not hasattr(self, "_client"):
+            return
+        if self._client._instance.running:
+            text = f"client {self.client_id} was not stopped: `with` does it, or `client.stop()`"
+            warnings.warn(text, ResourceWarning, source=self, stacklevel=2)
+            self._client._instance.forget()
+        if self._owns_loop:
+            self._loop.close_soon()
 
     @property
     def client_id(self) -> str:

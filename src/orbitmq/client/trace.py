@@ -301,7 +301,7 @@ async def _start(
         ";".join(instance.name_servers),
         ProducerOptions(
             credentials=options.credentials,
-            tls=options.tls,
+            tls=options.tls_context,
             serialize=options.serialize,
             client_ip=options.client_ip,
             send_timeout_s=5.0,

@@ -7,6 +7,8 @@
     with run_broker() as broker:
         producer = Producer("group", broker.name_server)
 
+``broker.advance(timedelta(hours=1))`` turns the broker's clock ahead, so delays and retries take milliseconds.
+
 They run on a thread of their own, so plain tests and asyncio tests use them alike.
 """
 
@@ -15,7 +17,8 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import AsyncGenerator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 from orbitmq.broker.broker import Broker
@@ -25,6 +28,7 @@ from orbitmq.codes import Perm, RequestCode, ResponseCode
 from orbitmq.errors import error_for_code
 from orbitmq.namesrv.config import NameServerConfig
 from orbitmq.namesrv.server import NameServer
+from orbitmq.testing.turned_clock import TurnedClock
 from orbitmq.transport.client import RpcClient
 from orbitmq.wire.headers import UpdateAndCreateTopicRequest
 
@@ -39,7 +43,9 @@ class RunningBroker:
     """Address to give to producers and consumers."""
     address: str
     data: Path
-    _loop: LoopThread
+    _loop: LoopThread = field(repr=False)
+    _clock: TurnedClock = field(repr=False)
+    _broker: Broker = field(repr=False)
     metrics: str | None = None
     """Address of the broker's metrics, with ``metricsExporterType="PROM"``."""
 
@@ -47,6 +53,18 @@ class RunningBroker:
         """Create a topic and return its name; it can be used at once."""
         self._loop.run(self._create_topic(topic, queue_count))
         return topic
+
+    def advance(self, time: timedelta | float) -> None:
+        """Turn the broker's clock ahead (a timedelta, or seconds): delayed messages and retries that are due by then
+        are delivered at once. The clocks of clients stay as they are; messages they send later have delays that
+        count from the broker's new time."""
+        seconds = time.total_seconds() if isinstance(time, timedelta) else time
+        self._loop.run(self._advance(round(seconds * 1000)))
+
+    async def _advance(self, ms: int) -> None:
+        self._clock.turn(ms)
+        self._broker.schedule.look_again()
+        self._broker.timers.look_again()
 
     async def _create_topic(self, topic: str, queue_count: int) -> None:
         client = RpcClient()
@@ -88,17 +106,17 @@ def run_broker(
         directory.mkdir(parents=True, exist_ok=True)
         loop = LoopThread()
         stack.callback(loop.close)
-        servers = _servers(directory, port, name_server_port, settings)
-        address, name_server, metrics = loop.run(anext(servers))
+        servers = _servers(loop, directory, port, name_server_port, settings)
         try:
-            yield RunningBroker(name_server, address, directory, loop, metrics)
+            yield loop.run(anext(servers))
         finally:
             loop.run(servers.aclose())
 
 
 async def _servers(
-    directory: Path, port: int, name_server_port: int, settings: dict[str, str | int | bool]
-) -> AsyncGenerator[tuple[str, str, str | None], None]:
+    loop: LoopThread, directory: Path, port: int, name_server_port: int, settings: dict[str, str | int | bool]
+) -> AsyncGenerator[RunningBroker, None]:
+    clock = TurnedClock()
     name_server_config, _, _ = read_config(
         NameServerConfig,
         None,
@@ -124,9 +142,10 @@ async def _servers(
         }
         texts = [f"{key}={_text(value)}" for key, value in values.items()]
         read = read_broker_settings(None, texts)
-        async with Broker(read.config, read.store_config, more=read.more) as broker:
+        async with Broker(read.config, read.store_config, clock=clock, more=read.more) as broker:
             metrics = None if broker.metrics is None else broker.metrics.address
-            yield broker.address, name_server.address, metrics
+            address = name_server.address
+            yield RunningBroker(address, broker.address, directory, loop, clock, broker, metrics)
 
 
 def _text(value: str | int | bool) -> str:

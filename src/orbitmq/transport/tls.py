@@ -33,6 +33,7 @@ __all__ = [
     "self_signed_context",
     "server_context",
     "server_tls",
+    "verifying_context",
 ]
 
 logger = logging.getLogger(__name__)
@@ -325,6 +326,13 @@ def client_context(
         return context
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"TLS files cannot be used: {error}") from error
+
+
+def verifying_context() -> ssl.SSLContext:
+    """A client's context that trusts the authorities of this machine, and checks names."""
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
 
 
 class TlsFilter:

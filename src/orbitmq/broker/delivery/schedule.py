@@ -166,6 +166,10 @@ class Schedule:
         if queue_id not in self._heads:
             self._wake.set()
 
+    def look_again(self) -> None:
+        """The clock was changed: what is due may be another message."""
+        self._wake.set()
+
     async def _wait_and_deliver(self) -> None:
         wait_ms = min(self._look_at_ms - self._clock.now_ms(), _SLEEP_MS_MAX)
         if wait_ms > 0:

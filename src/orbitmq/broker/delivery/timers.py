@@ -321,6 +321,10 @@ class Timers:
         """The timer queue got messages; wired to the store."""
         self._wake.set()
 
+    def look_again(self) -> None:
+        """The clock was changed: what is due may be another message."""
+        self._wake.set()
+
     async def _wait_and_work(self) -> None:
         wait_ms = min(self._look_at_ms - self.clock.now_ms(), _SLEEP_MS_MAX)
         if wait_ms > 0:

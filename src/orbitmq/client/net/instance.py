@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import warnings
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from typing import Final, Protocol
@@ -96,7 +97,7 @@ class ClientInstance:
             month_of=month_of,
         )
         self._rpc: RpcClient | None = None
-        self._stopped = False
+        self._stopped = self._warned = False
         self.tasks = TaskOwner("client")
         self.book = RouteBook(
             self.name_servers,
@@ -126,7 +127,7 @@ class ClientInstance:
         options = self.options
         self._rpc = RpcClient(
             router=Router(self._member.routes()),
-            tls=options.tls,
+            tls=options.tls_context,
             connect_timeout_s=options.connect_timeout_s,
             serialize_type=options.serialize,
             on_close=self._connection_closed,
@@ -180,6 +181,17 @@ class ClientInstance:
     @property
     def running(self) -> bool:
         return self._rpc is not None and not self._stopped
+
+    def forget(self) -> None:
+        """Its owner is gone and has said so: no second warning."""
+        self._warned = True
+
+    def __del__(self) -> None:
+        if getattr(self, "_warned", False):
+            return
+        if getattr(self, "_rpc", None) is not None and not self._stopped and self._process_id == process_id():
+            text = f"client {self.client_id} was not stopped: `async with` does it, or `await client.stop()`"
+            warnings.warn(text, ResourceWarning, source=self, stacklevel=2)
 
     # -- calls -----------------------------------------------------------------------------------------
 
