@@ -216,6 +216,16 @@ class _Facade:
         client_id: str = self._client.client_id
         return client_id
 
+    @property
+    def group(self) -> str:
+        group: str = self._client.group
+        return group
+
+    @property
+    def held_messages(self) -> dict[str, int]:
+        held: dict[str, int] = self._client.held_messages
+        return held
+
     def start(self) -> None:
         """See the asyncio client."""
         self._loop.run(self._client.start())

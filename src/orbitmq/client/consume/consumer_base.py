@@ -195,6 +195,11 @@ class ConsumerBase:
         await self._instance.ensure_known()
         return list(self._instance.book.subscribe[topic])
 
+    @property
+    def held_messages(self) -> dict[str, int]:
+        """For ``metrics.py``: messages that were received and are not finished."""
+        return {"received": sum(held.count for held in list(self._held.values()))}
+
     async def lag(self) -> dict[MessageQueue, int]:
         """How many messages of each queue held here are stored and not consumed yet."""
         queues = self.queues

@@ -291,6 +291,11 @@ class Producer:
         """Sends that wait for a place or an answer."""
         return self._sender.in_flight.count + self._sender.in_flight.waiting
 
+    @property
+    def held_messages(self) -> dict[str, int]:
+        """For ``metrics.py``: sends that wait for an answer, and those that wait for a place."""
+        return {"in flight": self._sender.in_flight.count, "waiting": self._sender.in_flight.waiting}
+
     async def wait_ready(self, *topics: str, timeout_s: float = 10.0) -> None:
         """Return when a name server answers and a broker of each topic is connected. Raises ``TimeoutError`` with the
         last failure as its cause."""
