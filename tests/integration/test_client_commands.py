@@ -102,6 +102,81 @@ def test_worker_runs_until_it_is_told_to_stop_and_lets_handlers_end(
         worker.kill()
 
 
+def test_worker_is_started_again_when_its_source_changes(broker: RunningBroker, tmp_path: Path) -> None:
+    broker.create_topic("reloaded", queue_count=1)
+    source = (
+        "from orbitmq import PushConsumer\n"
+        f"consumer = PushConsumer('reloaders', {broker.name_server!r}, start='first')\n"
+        "@consumer.listen('reloaded')\n"
+        "async def handle(message):\n"
+        "    print('WORD', message.text(), flush=True)\n"
+    )
+    (tmp_path / "reloaded.py").write_text(source.replace("WORD", "old"))
+    command = [sys.executable, "-m", "orbitmq", "run", "reloaded:consumer", "--reload"]
+    worker = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert worker.stdout is not None
+    assert worker.stderr is not None
+    try:
+        with sync.Producer("reloaded", broker.name_server) as producer:
+            assert worker.stderr.readline().startswith("running")
+            producer.send(Message("reloaded", "1"))
+            assert worker.stdout.readline() == "old 1\n"
+            (tmp_path / "reloaded.py").write_text("def (")
+            lines = iter(worker.stderr.readline, "")
+            assert any("invalid syntax" in line for line in lines), "and it goes on"
+            (tmp_path / "reloaded.py").write_text(source.replace("WORD", "new"))
+            assert any(line.startswith("running") for line in lines)
+            producer.send(Message("reloaded", "2"))
+            assert worker.stdout.readline() == "new 2\n"
+        worker.send_signal(signal.SIGINT)
+        _, err = worker.communicate(timeout=30)
+        assert "stopped" in err
+        assert worker.returncode == 0
+    finally:
+        worker.kill()
+        worker.communicate()
+
+
+def test_saved_contexts_stand_for_addresses_and_keys(
+    broker: RunningBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("named", queue_count=1)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    assert "in use" in orbit("context", "set", "here", "-n", broker.name_server).stdout
+    assert (
+        orbit("context", "set", "far", "-n", "127.0.0.1:1", "--accessKey", "k", "--secretKey", "s").returncode
+        == 0
+    )
+    file = tmp_path / "orbitmq" / "contexts.json"
+    assert file.stat().st_mode & 0o077 == 0, "keys are for its owner alone"
+    made = orbit("produce", "named", "one")
+    assert made.returncode == 0, made.stderr
+    assert orbit("consume", "named").stdout == "one\n"
+    assert "named" in orbit("admin", "topicList").stdout
+    shown = orbit("context", "list").stdout
+    assert f"* here  {broker.name_server}" in shown
+    assert "far  127.0.0.1:1 signed" in shown
+    assert json.loads(orbit("context", "list", "--json").stdout)["far"]["accessKey"] == "k"
+    orbit("context", "use", "far")
+    assert orbit("consume", "named").returncode == 1
+    assert orbit("consume", "named", "-n", broker.name_server).stdout == "one\n", "an option wins"
+    monkeypatch.setenv("ORBITMQ_CONTEXT", "here")
+    assert orbit("consume", "named").stdout == "one\n"
+    monkeypatch.setenv("ORBITMQ_CONTEXT", "nowhere")
+    wrong = orbit("consume", "named")
+    assert (wrong.returncode, "no context 'nowhere'" in wrong.stderr) == (1, True)
+    monkeypatch.delenv("ORBITMQ_CONTEXT")
+    assert orbit("context", "remove", "far").returncode == 0
+    assert orbit("context", "use", "far").returncode == 1
+    file.write_text("{")
+    broken = orbit("consume", "named")
+    assert broken.returncode == 1
+    assert "Traceback" not in broken.stderr
+
+
 def test_worker_that_cannot_be_found_is_said_plainly() -> None:
     wrong = orbit("run", "no_such_module:consumer")
     assert wrong.returncode == 1

@@ -13,8 +13,10 @@ from typing import Any, Final
 
 import click
 
+from orbitmq.cli.contexts import client_settings
 from orbitmq.cli.failures import remedies
 from orbitmq.cli.name_server import name_server_option
+from orbitmq.cli.reload import run_and_reload
 from orbitmq.client import (
     ClientError,
     LitePullConsumer,
@@ -72,7 +74,7 @@ def produce_command(
 
     async def send() -> int:
         count = 0
-        async with Producer(group, namesrv) as producer:
+        async with Producer(group, namesrv, **client_settings()) as producer:
             lines = iter(bodies) if bodies else iter(sys.stdin.readline, "")
             while (line := await asyncio.to_thread(next, lines, None)) is not None:
                 body = line.removesuffix("\n")
@@ -108,7 +110,9 @@ async def _print_all(
 ) -> int:
     follow, count, expression = wanted
     printed = 0
-    async with LitePullConsumer("orbitmq-consume", namesrv, auto_commit=False) as consumer:
+    async with LitePullConsumer(
+        "orbitmq-consume", namesrv, auto_commit=False, **client_settings()
+    ) as consumer:
         queues = await consumer.fetch_queues(topic)
         await consumer.assign(queues, expression)
         ends = {queue: await consumer.max_offset(queue) for queue in queues}
@@ -153,8 +157,12 @@ def _shown(message: ReceivedMessage) -> dict[str, Any]:
 @click.option(
     "--health-port", type=click.IntRange(0, 65_535), help="Serve /live and /ready over HTTP on loopback."
 )
-def run_command(target: str, health_port: int | None) -> None:
+@click.option("--reload", is_flag=True, help="Start again when a .py file below this directory changes.")
+def run_command(target: str, health_port: int | None, reload: bool) -> None:
     """Run a worker: TARGET is module:consumer, a PushConsumer with handlers. SIGTERM and SIGINT let handlers end."""
+    if reload:
+        arguments = [] if health_port is None else ["--health-port", str(health_port)]
+        sys.exit(run_and_reload([sys.executable, "-m", "orbitmq", "run", target, *arguments], Path.cwd()))
     _run(_work(target, health_port))
 
 

@@ -7,7 +7,13 @@ from typing import Any, Final, TypeVar
 
 import click
 
-__all__ = ["NAME_SERVER_DEFAULT", "NAME_SERVER_VARIABLE", "NameServerOption", "name_server_option"]
+__all__ = [
+    "NAME_SERVER_DEFAULT",
+    "NAME_SERVER_VARIABLE",
+    "NameServerOption",
+    "name_server_option",
+    "name_servers_in_use",
+]
 
 NAME_SERVER_DEFAULT: Final = "127.0.0.1:9876"
 NAME_SERVER_VARIABLE: Final = "NAMESRV_ADDR"
@@ -22,7 +28,7 @@ class NameServerOption(click.Option):
     def __init__(self, names: Sequence[str], **settings: Any) -> None:
         text = (
             settings.pop("help", None)
-            or f"Name servers, else the variable {NAME_SERVER_VARIABLE} [{NAME_SERVER_DEFAULT}]."
+            or f"Name servers, else the variable {NAME_SERVER_VARIABLE}, else the context [{NAME_SERVER_DEFAULT}]."
         )
         spelt = ["-n", "--namesrvAddr", *_SPELLINGS, *names]
         super().__init__(spelt, metavar="HOST:PORT;...", help=text, **settings)
@@ -33,4 +39,12 @@ class NameServerOption(click.Option):
 
 def name_server_option(name: str = "namesrv") -> Callable[[F], F]:
     """The option as a decorator; its value is never empty."""
-    return click.option(name, cls=NameServerOption, default=NAME_SERVER_DEFAULT, envvar=NAME_SERVER_VARIABLE)
+    return click.option(name, cls=NameServerOption, default=name_servers_in_use, envvar=NAME_SERVER_VARIABLE)
+
+
+def name_servers_in_use() -> str:
+    """Those of the context in use (``orbitmq context``), else this machine's."""
+    from orbitmq.cli.contexts import current_context
+
+    context = current_context()
+    return NAME_SERVER_DEFAULT if context is None else context.name_servers

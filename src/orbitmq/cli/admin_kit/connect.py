@@ -9,6 +9,7 @@ import click
 
 from orbitmq.admin import Admin, AdminOptions
 from orbitmq.admin.session import Progress
+from orbitmq.cli.contexts import Context, current_context
 from orbitmq.cli.name_server import NAME_SERVER_DEFAULT, NAME_SERVER_VARIABLE, NameServerOption
 
 __all__ = ["CONNECTION_KEYS", "connection_options", "open_admin"]
@@ -78,6 +79,16 @@ def _tools_file(home: str) -> tuple[str | None, str | None]:
     return (str(key), str(secret)) if key and secret else (None, None)
 
 
+def _take_context(given: dict[str, Any], context: Context) -> None:
+    """What neither options nor variables say comes from the context in use."""
+    given["namesrv_addr"] = context.name_servers
+    if not given["access_key"] and not given["secret_key"]:
+        given["access_key"], given["secret_key"] = context.access_key, context.secret_key
+    if context.tls or context.tls_ca:
+        given["tls"] = True
+        given["tls_ca"] = given["tls_ca"] or context.tls_ca or None
+
+
 def open_admin(settings: dict[str, Any], environment: Any, progress: Progress | None = None) -> Admin:
     """A session from the options of a command; what they leave open comes from ``environment``.
 
@@ -88,6 +99,9 @@ def open_admin(settings: dict[str, Any], environment: Any, progress: Progress | 
     }
     if not given["access_key"] and not given["secret_key"]:
         given["access_key"], given["secret_key"] = _tools_file(environment.get("ROCKETMQ_HOME") or "")
+    context = None if given["namesrv_addr"] else current_context()
+    if context is not None:
+        _take_context(given, context)
     credentials = None
     if given["access_key"] or given["secret_key"]:
         if not (given["access_key"] and given["secret_key"]):
