@@ -150,8 +150,8 @@ def test_service_and_worker_lose_nothing_in_restart_kill_outage_and_slow_handler
             quiet(running)
             memory = [running.service.memory(), running.worker.memory()]
             slow_handlers(running)
-            during(running, lambda: (one.stop(), one.start()))
-            during(running, lambda: (one.kill(), time.sleep(1.0), one.start()))
+            during(running, one.stop, one.start)
+            during(running, one.kill, lambda: time.sleep(1.0), one.start)
             outage(running, one, two)
             running.settle()
             growth = [running.service.memory() - memory[0], running.worker.memory() - memory[1]]
@@ -178,13 +178,14 @@ def slow_handlers(running: Shop) -> None:
     assert not slow & set(running.booked())
 
 
-def during(running: Shop, trouble: Callable[[], object]) -> None:
+def during(running: Shop, *trouble: Callable[[], object]) -> None:
     """Orders go on while something happens to a broker; those that are taken are booked."""
     over = threading.Event()
 
     def make() -> None:
         try:
-            trouble()
+            for step in trouble:
+                step()
         finally:
             over.set()
 

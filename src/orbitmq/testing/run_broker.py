@@ -54,11 +54,11 @@ class RunningBroker:
         self._loop.run(self._create_topic(topic, queue_count))
         return topic
 
-    def advance(self, time: timedelta | float) -> None:
+    def advance(self, by: timedelta | float) -> None:
         """Turn the broker's clock ahead (a timedelta, or seconds): delayed messages and retries that are due by then
         are delivered at once. The clocks of clients stay as they are; messages they send later have delays that
         count from the broker's new time."""
-        seconds = time.total_seconds() if isinstance(time, timedelta) else time
+        seconds = by.total_seconds() if isinstance(by, timedelta) else by
         self._loop.run(self._advance(round(seconds * 1000)))
 
     async def _advance(self, ms: int) -> None:

@@ -25,6 +25,10 @@ def resource_warnings(caught: list[warnings.WarningMessage]) -> list[str]:
     return [str(w.message) for w in caught if "was not stopped" in str(w.message)]
 
 
+def loop_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "orbitmq-loop"}
+
+
 def test_asyncio_client_that_was_not_stopped_warns_once(broker: RunningBroker) -> None:
     async def leave() -> str:
         producer = Producer("left", broker.name_server)
@@ -41,7 +45,7 @@ def test_asyncio_client_that_was_not_stopped_warns_once(broker: RunningBroker) -
 
 
 def test_plain_client_that_was_not_stopped_warns_once_and_its_thread_ends(broker: RunningBroker) -> None:
-    before = set(threading.enumerate())
+    before = loop_threads()
 
     def leave() -> None:
         sync.Producer("left-plain", broker.name_server).start()
@@ -50,11 +54,11 @@ def test_plain_client_that_was_not_stopped_warns_once_and_its_thread_ends(broker
         warnings.simplefilter("always")
         leave()
         gc.collect()
-        for thread in set(threading.enumerate()) - before:
+        for thread in loop_threads() - before:
             thread.join(10)
         gc.collect()
     assert len(resource_warnings(caught)) == 1
-    assert set(threading.enumerate()) <= before
+    assert loop_threads() <= before
 
 
 def test_clients_that_were_stopped_or_never_started_do_not_warn(broker: RunningBroker) -> None:
