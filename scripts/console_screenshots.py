@@ -8,14 +8,20 @@ Needs Chromium. The cluster is started here, on loopback, with a little of every
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from playwright.sync_api import Browser
 from tests.console.kit import DELAY_LEVELS, Site, chromium, site_of, watched_page
 from tests.console.test_browser import PATHS
 
+from orbitmq.cli.console import option_meanings
+from orbitmq.client import Message
+from orbitmq.client.sync import Producer
+from orbitmq.console.settings import ConsoleSettings
 from orbitmq.console.view import link
 from orbitmq.testing import run_broker
 
@@ -30,7 +36,16 @@ def main() -> None:
         "recallMessageEnable": True,
         "messageDelayLevel": DELAY_LEVELS,
     }
-    with run_broker(**settings) as broker, site_of("ours", broker.name_server) as site, chromium() as browser:
+    settings["initAuthenticationUser"] = '{"username":"admin","password":"change-me-now"}'
+    with (
+        tempfile.TemporaryDirectory() as checkpoints,
+        run_broker(**settings) as broker,
+        site_of("ours", broker.name_server, _settings(Path(checkpoints))) as site,
+        chromium() as browser,
+        Producer("web-shop", broker.name_server) as producer,
+    ):
+        producer.send(Message("orders", "one more", tags="new"))
+        _change(browser, site)
         paths = {name: path(site) for name, path in PATHS.items()} | {"dead message": _dead(site)}
         for scheme in ("light", "dark"):
             with watched_page(browser, site.url, width=SIZE[0], scheme=scheme) as page:
@@ -41,6 +56,36 @@ def main() -> None:
                     file = TARGET / f"{name.replace(' ', '-')}-{scheme}.png"
                     file.write_bytes(page.screenshot())
                     print(f"{file.name}: {file.stat().st_size // 1024} KiB")
+
+
+def _settings(checkpoints: Path) -> ConsoleSettings:
+    """With the checkpoint of a query that has read all but the last messages."""
+    offsets = '{"orders": {"broker-a": {"0": 14, "1": 12, "2": 14, "3": 13}}}'
+    for name, count in (("offsets", 8), ("commits", 8)):
+        folder = checkpoints / "orders-to-lake" / name
+        folder.mkdir(parents=True)
+        for number in range(count):
+            (folder / str(number)).write_text(f"v1\n{{}}\n{offsets}" if name == "offsets" else "v1\n{}")
+    return ConsoleSettings(sample_s=1.0, meanings=option_meanings(), pipelines=(checkpoints,))
+
+
+def _change(browser: Browser, site: Site) -> None:
+    """A user and a rule, made by hand: they are in the pictures, and in the one of the audit log."""
+    with watched_page(browser, site.url) as page:
+        for summary, fields in (
+            ("Create or change a user", {"username": "orders", "password": "orders-secret"}),
+            ("Add a rule", {"subject": "orders", "resource": "Topic:orders"}),
+        ):
+            page.goto("/access")
+            page.get_by_text(summary).click()
+            form = page.locator("details[open]")
+            for name, value in fields.items():
+                form.locator(f"input[name={name}]").fill(value)
+            if "resource" in fields:
+                form.get_by_label("Pub").check()
+            form.get_by_role("button", name="Preview").click()
+            page.locator(".confirm button[type=submit]").click()
+            page.locator(".note.good").wait_for()
 
 
 def _dead(site: Site) -> str:

@@ -147,12 +147,12 @@ def running_console(
 
 
 @contextlib.contextmanager
-def site_of(kind: str, name_server: str) -> Iterator[Site]:
+def site_of(kind: str, name_server: str, settings: ConsoleSettings | None = None) -> Iterator[Site]:
     """A filled cluster with its console."""
     loop = LoopThread()
     try:
         seeds, members = loop.run(fill(name_server))
-        with running_console(loop, name_server) as running:
+        with running_console(loop, name_server, settings) as running:
             yield Site(kind, name_server, running.url.rstrip("/"), running, loop, seeds, members)
         for member in members:
             loop.run(member.stop())

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.ha_kit import until
+from tests.unit.auth.test_needs import OPEN, asked
 
 from orbitmq.auth.acl_files import address_matches
 from orbitmq.auth.signature import sign_fields
@@ -511,3 +512,69 @@ def test_commands_of_the_page_about_security_work_as_written(
     assert "orders" in over_tls[0]
     assert "admin" in over_tls[1]
     assert not any("any certificate is accepted" in text for text in over_tls)
+
+
+# -- every request --------------------------------------------------------------------------------------------
+
+
+async def refused_by(asker: Asker, codes: list[int]) -> dict[int, tuple[int, str]]:
+    """What a broker says to each of the requests, with fields and a body that name a topic and a group."""
+    answers = {}
+    for code in codes:
+        fields, body = asked(code)
+        answer = await asker.ask(code, fields, body)
+        answers[code] = answer.code, answer.remark or ""
+    return answers
+
+
+@pytest.mark.parametrize("fast_port", [False, True])
+def test_every_request_over_a_socket_is_refused_unsigned_with_a_wrong_secret_and_without_rights(
+    tmp_path: Path, fast_port: bool
+) -> None:
+    async def run() -> None:
+        async with running(tmp_path, *SECURED) as broker, Asker(broker.address, ROOT) as root:
+            await create_user(root, "nobody", "nobody-secret")
+            assert (await root.send("kept")).code == 0  # for requests that name a message by its offset
+            served = {route.code for route in broker.main_router.routes}
+            codes = sorted({*served, *(int(code) for code in RequestCode), 9999})
+            assert len(served) > 80
+            host, _, port = broker.address.rpartition(":")
+            address = f"{host}:{int(port) - 2}" if fast_port else broker.address
+            before = (tmp_path / "store" / "config" / "users.json").read_bytes()
+            for user, told in (
+                (None, "username cannot be null."),
+                (("root", "wrong-secret"), "check signature failed."),
+                (("unknown", "root-secret-1"), "User:unknown is not found."),
+            ):
+                async with Asker(address, user) as asker:
+                    answers = await refused_by(asker, codes)
+                    assert answers == dict.fromkeys(codes, (DENIED, told))
+            async with Asker(address, ("nobody", "nobody-secret")) as nobody:
+                answers = await refused_by(nobody, [code for code in codes if code not in OPEN])
+            assert {code: answer for code, answer in answers.items() if answer[0] != DENIED} == {}
+            assert (tmp_path / "store" / "config" / "users.json").read_bytes() == before
+            assert broker.topics.find("t") is None
+
+    asyncio.run(run())
+
+
+def test_every_request_to_a_broker_with_access_lists_is_refused_unsigned_and_with_a_wrong_secret(
+    tmp_path: Path,
+) -> None:
+    conf = tmp_path / "home" / "conf"
+    conf.mkdir(parents=True)
+    (conf / "plain_acl.yml").write_text(ACL)
+
+    async def run() -> None:
+        async with running(tmp_path, "aclEnable=true", f"rocketmqHome={tmp_path / 'home'}") as broker:
+            codes = sorted({route.code for route in broker.main_router.routes} | {9999})
+            for user, told in (
+                (None, "No accessKey is configured"),
+                (("adminkey", "wrong-secret"), "Check signature failed for accessKey=adminkey"),
+                (("unknown1", "adminsecret"), "No acl config for unknown1"),
+            ):
+                async with Asker(broker.address, user) as asker:
+                    for code, answer in (await refused_by(asker, codes)).items():
+                        assert answer == (1, f"org.apache.rocketmq.acl.common.AclException: {told}"), code
+
+    asyncio.run(run())

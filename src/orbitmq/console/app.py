@@ -253,7 +253,8 @@ class Console:
             for key, value in form.pairs()
             if key not in ("back",)
         }
-        target = form.text("topic") or form.text("group") or form.text("broker") or form.text("username")
+        named = (form.text(field) for field in ("topic", "group", "broker", "username", "subject"))
+        target = next(filter(None, named), "")
         address = client.host if client else ""
         self.audit.write(view.session.user, address, name, target, outcome=outcome, text=text, form=shown)
 
