@@ -54,7 +54,16 @@ def pipeline(tmp_path: Path) -> Path:
 
 def test_dry_run_prints_the_plan_without_java_or_servers(pipeline: Path) -> None:
     done = subprocess.run(
-        command("run", str(pipeline), "--dry-run", "--set", "address=127.0.0.1:1", "--master", "local[2]"),
+        command(
+            "run",
+            str(pipeline),
+            "--dry-run",
+            "--offline",
+            "--set",
+            "address=127.0.0.1:1",
+            "--master",
+            "local[2]",
+        ),
         capture_output=True,
         text=True,
         timeout=WAIT_S,
@@ -64,6 +73,28 @@ def test_dry_run_prints_the_plan_without_java_or_servers(pipeline: Path) -> None
     lines = done.stdout.splitlines()
     assert lines[0] == "pipeline orders: stream, without a pause, on local[2]"
     assert lines[2] == "  orders               <- topic orders, from earliest [stream]"
+    assert "not checked: JAVA_HOME is /nowhere" in done.stderr
+
+
+def test_dry_run_refuses_what_could_not_run(pipeline: Path) -> None:
+    require()
+    with run_broker(autoCreateTopicEnable=False) as broker:
+        done = subprocess.run(
+            command(
+                *("run", str(pipeline), "--dry-run", "--set", f"address={broker.name_server}"),
+                *("--set", "columns=topic, kees, store_timestamp"),
+            ),
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+        )
+    assert (done.returncode, done.stdout) == (2, "")
+    topic, query = [line for line in done.stderr.splitlines() if line.startswith("orbitmq: ")]
+    assert topic.startswith(f"orbitmq: {pipeline}:6: sources.orders: ")
+    assert "there is no topic 'orders'" in topic
+    assert query.startswith(f"orbitmq: {pipeline}:8: steps[0].query: ")
+    assert "`kees` cannot be resolved" in query
+    assert "keys" in query, "the name that was probably meant"
 
 
 def test_mistakes_of_a_newcomer_are_one_line_and_exit_2(pipeline: Path, tmp_path: Path) -> None:

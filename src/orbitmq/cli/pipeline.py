@@ -29,6 +29,8 @@ from orbitmq.spark.pipeline.plan import Plan, lines, make_plan
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from orbitmq.spark.pipeline.check import Finding
+
 __all__ = ["pipeline_commands"]
 
 PIPE_WIDTH: Final = 240
@@ -138,7 +140,8 @@ def _stopped_by_signals(*, streaming: bool) -> Iterator[threading.Event]:
 @click.option(
     "--set", "given", multiple=True, callback=_pairs, metavar="NAME=VALUE", help="A parameter of the file."
 )
-@click.option("--dry-run", is_flag=True, help="Check the file, print the plan, start nothing.")
+@click.option("--dry-run", is_flag=True, help="Check everything, print the plan, start nothing.")
+@click.option("--offline", is_flag=True, help="With --dry-run: ask no server.")
 @click.option("--once", is_flag=True, help="A stream ends when it has read what is there now.")
 @_master
 @_conf
@@ -151,12 +154,67 @@ def _stopped_by_signals(*, streaming: bool) -> Iterator[threading.Event]:
 def run_command(file: Path, **options: Any) -> None:
     """Run the pipeline of FILE (YAML, TOML or JSON)."""
     with _told():
-        plan = _plan(file, options["given"])
         if options["dry_run"]:
+            plan = _checked(file, options)
             for line in lines(plan, master=options["master"], once=options["once"]):
                 click.echo(line)
             return
-        _run(plan, options)
+        _run(_plan(file, options["given"]), options)
+
+
+@pipeline_commands.command("check")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--set", "given", multiple=True, callback=_pairs, metavar="NAME=VALUE", help="A parameter of the file."
+)
+@click.option("--offline", is_flag=True, help="Ask no server.")
+@_conf
+@_spark_log
+def check_command(file: Path, **options: Any) -> None:
+    """Say everything that is wrong with FILE, by line: fields, SQL, columns, types, topics. Runs nothing."""
+    with _told():
+        plan = _checked(file, {**options, "master": "local[1]"})
+        click.echo(f"{file}: {len(plan.relations)} relations and {len(plan.queries)} sinks, nothing wrong")
+
+
+def _checked(file: Path, options: Mapping[str, Any]) -> Plan:
+    """The plan of a file that would run; else its faults are printed, and the command ends."""
+    from orbitmq.spark.pipeline.check import Finding, findings_text
+
+    try:
+        plan = _plan(file, options["given"])
+    except SpecError as error:
+        path = error.path.removeprefix(str(file)).removeprefix(": ")
+        if not file.is_file() or re.match(r":\d", path) or error.problem.startswith("not "):
+            raise
+        _report_findings(findings_text(file, [Finding(path, error.problem)]))
+    if found := _faults(plan, options):
+        _report_findings(findings_text(file, found))
+    return plan
+
+
+def _faults(plan: Plan, options: Mapping[str, Any]) -> list[Finding]:
+    from orbitmq.spark.pipeline.check import analyse, ask_servers
+    from orbitmq.spark.pipeline.session import check_environment
+
+    try:
+        check_environment()
+    except EnvironmentFault as error:
+        if not options["offline"]:
+            raise
+        click.echo(f"orbitmq: note: SQL, columns and types are not checked: {error}", err=True)
+        return []
+    found = [] if options["offline"] else ask_servers(plan)
+    name = f"orbitmq check {plan.pipeline.name}"
+    with _session("local[1]", name, options["conf"], options["spark_log"], plan.directory) as session:
+        return found + analyse(session, plan)
+
+
+def _report_findings(texts: Iterator[str]) -> NoReturn:
+    *first, last = texts
+    for text in first:
+        click.echo(f"orbitmq: {text}", err=True)
+    _fail(last, MISUSED)
 
 
 def _plan(file: Path, given: Mapping[str, str]) -> Plan:
@@ -285,6 +343,9 @@ def table_command(topic: str, path: str, **options: Any) -> None:
         )
         plan = make_plan(parse_pipeline(table_document(request), {}, {}), Path.cwd())
         if options["dry_run"]:
+            found = _faults(plan, {**options, "offline": False})
+            if found:
+                _report_findings(f"{one.path}: {one.problem}" for one in found)
             for line in lines(plan, master=options["master"], once=options["once"]):
                 click.echo(line)
             return

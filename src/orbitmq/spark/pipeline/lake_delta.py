@@ -58,6 +58,12 @@ class DeltaTableWriter:
         self._upkeep.after_batch(self._compact)
         return rows
 
+    def check(self, frame: DataFrame) -> None:
+        """Raise ``RunFailed`` when the table is there and would not take these columns."""
+        if self._lake.DeltaTable.is_deltatable(self._path, self._options):
+            table = self._lake.DeltaTable(self._path, storage_options=self._options)
+            evolve(self._columns(table), frame.schema, f"table {self._path}")
+
     def _open(self, columns: StructType, partition_by: list[str]) -> Any:
         lake = self._lake
         if lake.DeltaTable.is_deltatable(self._path, self._options):

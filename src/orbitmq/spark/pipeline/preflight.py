@@ -11,11 +11,18 @@ from orbitmq.spark.connections import server_client
 from orbitmq.spark.options import SourceOptions
 from orbitmq.spark.pipeline import spec
 from orbitmq.spark.pipeline.errors import EnvironmentFault, SpecError
-from orbitmq.spark.pipeline.plan import Plan
+from orbitmq.spark.pipeline.plan import Plan, Query
 from orbitmq.spark.pipeline.sources import cluster_options, source_options
 from orbitmq.spark.pipeline.steps import import_function
 
-__all__ = ["check_modules", "check_servers", "check_target", "require_topics"]
+__all__ = [
+    "check_modules",
+    "check_query",
+    "check_servers",
+    "check_source",
+    "check_target",
+    "require_topics",
+]
 
 
 def check_modules(plan: Plan) -> None:
@@ -28,23 +35,35 @@ def check_modules(plan: Plan) -> None:
 def check_servers(plan: Plan) -> None:
     """Raise ``SpecError`` or ``EnvironmentFault`` when name servers, topics or options would not do."""
     for name, source in plan.pipeline.sources.items():
-        if not isinstance(source, spec.TopicSource):
-            continue
-        streaming = plan.streaming and not source.static
-        given = source_options(plan.pipeline, source)
-        try:
-            options = SourceOptions.parse(given | {"retryTimeoutMs": "0"}, streaming=streaming)
-            if options.topics:
-                require_topics(options, options.topics)
-            else:
-                Cluster(options).queues()
-        except ConfigError as error:
-            raise SpecError(f"sources.{name}", str(error)) from error
-        except (EnvironmentFault, OrbitError) as error:
-            raise EnvironmentFault(f"sources.{name}: {error}") from error
+        check_source(plan, name, source)
     for query in plan.queries:
-        if isinstance(query.sink, spec.TopicSink):
-            _check_sink(f"sink {query.name}", cluster_options(plan.pipeline, query.sink), query.sink.topic)
+        check_query(plan, query)
+
+
+def check_source(plan: Plan, name: str, source: spec.Source) -> None:
+    """The same for one source."""
+    if not isinstance(source, spec.TopicSource):
+        return
+    streaming = plan.streaming and not source.static
+    given = source_options(plan.pipeline, source)
+    try:
+        options = SourceOptions.parse(given | {"retryTimeoutMs": "0"}, streaming=streaming)
+        if options.topics:
+            require_topics(options, options.topics)
+        cluster = Cluster(options)
+        queues = cluster.queues()
+        cluster.check_assigned(queues)
+        cluster.check_filter(queues)
+    except ConfigError as error:
+        raise SpecError(f"sources.{name}", str(error)) from error
+    except (EnvironmentFault, OrbitError) as error:
+        raise EnvironmentFault(f"sources.{name}: {error}") from error
+
+
+def check_query(plan: Plan, query: Query) -> None:
+    """The same for one sink."""
+    if isinstance(query.sink, spec.TopicSink):
+        _check_sink(f"sink {query.name}", cluster_options(plan.pipeline, query.sink), query.sink.topic)
 
 
 def require_topics(options: SourceOptions, topics: tuple[str, ...]) -> None:

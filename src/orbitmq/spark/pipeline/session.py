@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
@@ -98,6 +99,9 @@ def build_session(
         raise EnvironmentFault(f"Spark does not start: {_first_line(str(error))}") from error
     except Exception as error:  # py4j wraps whatever the JVM raised; the author needs its first line
         raise EnvironmentFault(f"Spark does not start on {master}: {_first_line(str(error))}") from error
+    if log_level == "OFF":
+        # PySpark prints what it also raises, as JSON with a Java stack.
+        logging.getLogger("SQLQueryContextLogger").disabled = True
     register(session)
     return session
 

@@ -6,21 +6,23 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol, assert_never
 
+from orbitmq.errors import ConfigError
 from orbitmq.spark.pipeline import spec
 from orbitmq.spark.pipeline.database import DatabaseWriter
 from orbitmq.spark.pipeline.errors import SpecError, did_you_mean
-from orbitmq.spark.pipeline.lake import BatchKey
+from orbitmq.spark.pipeline.lake import BatchKey, newest_column
 from orbitmq.spark.pipeline.lake_delta import DeltaTableWriter
 from orbitmq.spark.pipeline.lake_iceberg import IcebergTableWriter
 from orbitmq.spark.pipeline.lake_parquet import ParquetTableWriter
 from orbitmq.spark.pipeline.plan import Plan, Query
 from orbitmq.spark.pipeline.sources import cluster_options
+from orbitmq.spark.sink import plan_sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["TableView", "query_name", "start_query", "write_batch"]
+__all__ = ["TableView", "query_name", "sink_columns", "start_query", "write_batch"]
 
 _MESSAGE_COLUMNS: Final = (
     "topic",
@@ -101,6 +103,28 @@ def _batch_function(
         case spec.TopicSink():
             raise AssertionError("written by Spark itself")
     assert_never(sink)
+
+
+def sink_columns(frame: DataFrame, plan: Plan, query: Query) -> DataFrame:
+    """The columns a sink would get. Raises ``SpecError`` or ``RunFailed`` for what it cannot do with them."""
+    sink = query.sink
+    if isinstance(sink, spec.TopicSink):
+        messages = _messages(frame, sink, query)
+        try:
+            plan_sink(_topic_options(frame, plan, sink), messages.schema, streaming=query.streaming)
+        except ConfigError as error:
+            raise SpecError(f"sink {query.name}", str(error)) from error
+        return messages
+    if isinstance(sink, spec.ParquetSink | spec.DeltaSink | spec.IcebergSink):
+        frame, _ = _partitioned(frame, sink.partition_by or [], query)
+    if key := _key_of(sink):
+        if key not in frame.columns:
+            raise SpecError(
+                f"sink {query.name}: key", f"there is no column {key!r}{did_you_mean(key, frame.columns)}"
+            )
+        assert isinstance(sink, spec.DeltaSink | spec.IcebergSink), "the others have no key"
+        newest_column(frame.columns, sink)
+    return frame
 
 
 def _key_of(sink: spec.Sink) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from orbitmq.spark.pipeline.plan import Plan
 
-__all__ = ["cluster_options", "open_source", "option_text", "source_options"]
+__all__ = ["cluster_options", "message_schema", "open_source", "option_text", "source_options"]
 
 
 def option_text(value: object) -> str:
@@ -81,9 +81,8 @@ def open_source(
         reader = reader.format("parquet").options(**_texts(source.options))
         frame: DataFrame = reader.load(plan.located(source.path))
         return frame
-    schema = _subset(source.columns, f"sources.{name}.columns")
-    if schema:
-        reader = reader.schema(schema)
+    if source.columns:
+        reader = reader.schema(message_schema(source.columns, f"sources.{name}.columns"))
     options = source_options(plan.pipeline, source)
     if isinstance(source, spec.StoreSource):
         stored: DataFrame = reader.format("rocketmq-store").options(**options).load(plan.located(source.path))
@@ -96,9 +95,10 @@ def _texts(options: Mapping[str, object]) -> dict[str, str]:
     return {key: option_text(value) for key, value in options.items()}
 
 
-def _subset(columns: list[str], path: str) -> str:
+def message_schema(columns: list[str], path: str) -> str:
+    """The columns of a message, as in CREATE TABLE: these, or all. Raises ``SpecError`` for one there is not."""
     types = dict(part.split(" ", 1) for part in SCHEMA_DDL.split(", "))
     for column in columns:
         if column not in types:
             raise SpecError(path, f"messages have no column {column!r}{did_you_mean(column, COLUMNS)}")
-    return ", ".join(f"{column} {types[column]}" for column in columns)
+    return ", ".join(f"{column} {types[column]}" for column in columns or types)

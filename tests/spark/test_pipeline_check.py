@@ -1,0 +1,97 @@
+"""``orbitmq pipeline check``: each fault once, with its line and what to write instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orbitmq.spark.pipeline.check import analyse, findings_text, line_of
+from orbitmq.spark.pipeline.load import load_pipeline
+from orbitmq.spark.pipeline.plan import make_plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.slow, pytest.mark.apache]
+
+WRONG = """\
+name: orders
+namesrvAddr: 127.0.0.1:1
+checkpoint: state
+sources:
+  orders: {kind: topic, topic: orders, columns: [body, keys]}
+steps:
+  - name: parsed
+    kind: decode
+    format: json
+    schema: "id int, amount double"
+  - name: bad_sql
+    kind: sql
+    query: SELEC keys FROM parsed
+  - name: bad_rule
+    kind: quality
+    from: parsed
+    rules:
+      positive: value.amount + 1
+      known: value.price > 0
+  - name: good
+    kind: sql
+    query: SELECT keys AS id, value.amount, body FROM parsed
+sinks:
+  - {name: hidden, kind: console, from: bad_sql}
+  - name: table
+    kind: delta
+    path: lake
+    from: good
+    key: idd
+  - name: messages
+    kind: topic
+    topic: other
+    from: good
+    options: {inFlihgt: 3}
+"""
+
+
+def faults(spark: SparkSession, path: Path, text: str) -> list[str]:
+    path.write_text(text)
+    plan = make_plan(load_pipeline(path), path.parent)
+    return list(findings_text(path, analyse(spark, plan)))
+
+
+def test_every_fault_is_told_with_its_line(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "orders.yaml"
+    found = faults(spark, path, WRONG)
+    told = {line.split(": ", 2)[0].rpartition(":")[2]: line for line in found}
+    assert len(found) == len(told) == 4
+    assert told["13"].split(": ", 2)[1] == "steps[1].query"
+    assert "yntax error" in told["13"]
+    assert told["18"].endswith("the rule gives double, not true or false")
+    assert "there is no column 'idd' (did you mean 'id'?)" in told["29"]
+    assert "did you mean 'inFlight'?" in told["30"]
+
+
+def test_a_table_that_would_not_take_the_rows_is_told_before(spark: SparkSession, tmp_path: Path) -> None:
+    import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
+    from deltalake import write_deltalake
+
+    write_deltalake(str(tmp_path / "lake"), pa.table({"id": [1, 2]}))
+    text = WRONG[: WRONG.index("  - name: bad_sql")] + (
+        "sinks:\n  - {name: table, kind: delta, path: lake, from: ids}\n"
+    )
+    text = text.replace(
+        "sinks:", '  - {name: ids, kind: sql, query: "SELECT keys AS id FROM parsed"}\nsinks:'
+    )
+    [found] = faults(spark, tmp_path / "orders.yaml", text)
+    assert "column 'id' is bigint in the table and string in the rows" in found
+
+
+def test_lines_are_found_in_toml_and_json(tmp_path: Path) -> None:
+    toml = 'name = "x"\n[sources.orders]\ntopic = "o"\n[[steps]]\nname = "a"\n[[steps]]\nname = "b"\nquery = "q"\n'
+    assert line_of(Path("a.toml"), toml, "sources.orders.topic") == 3
+    assert line_of(Path("a.toml"), toml, "steps[1].query") == 8
+    assert line_of(Path("a.toml"), toml, "steps[0].query") == 4
+    text = '{"name": "x",\n "steps": [\n {"name": "a"},\n {"name": "b",\n "query": "q"}]}'
+    assert line_of(Path("a.json"), text, "steps[1].query") == 5
+    assert line_of(Path("a.json"), text, "sinks") == 1
