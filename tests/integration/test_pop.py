@@ -27,6 +27,7 @@ from orbitmq.broker.config import BrokerRole
 from orbitmq.codes import RequestCode
 from orbitmq.record.codec import decode_records
 from orbitmq.transport.client import RpcClient
+from orbitmq.wire.bodies import ConsumeStats
 
 pytestmark = pytest.mark.slow
 
@@ -117,6 +118,24 @@ def test_batch_of_acknowledgements_names_the_topic_without_its_retry_prefix(tmp_
             batch = json.dumps({"brokerName": "broker-a", "acks": entries}).encode()
             assert (await client.call(RequestCode.BATCH_ACK_MESSAGE, {}, batch)).code == 0
             assert not await client.messages(pollTime=1000)
+
+    run("uvloop", scenario)
+
+
+def test_consume_stats_tell_what_a_popping_group_has_in_hand(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path, queues=1) as client:
+            for number in range(5):
+                await client.send(f"m{number}")
+            popped = await client.messages(maxMsgNums=3)
+            await client.ack(popped[0])
+            answer = await client.call(
+                RequestCode.GET_CONSUME_STATS, {"consumerGroup": GROUP, "topic": TOPIC}
+            )
+            lags = ConsumeStats.decode(answer.body).offset_table
+            (lag,) = [lag for queue, lag in lags.items() if queue.queue_id == 0]
+            assert (lag.broker_offset, lag.consumer_offset) == (5, 3)
+            assert lag.pull_offset == 3 + 2, "mqadmin shows pull offset - consumer offset as Inflight"
 
     run("uvloop", scenario)
 

@@ -47,6 +47,30 @@ async def switch(broker: RunningBroker, topic: str, group: str, mode: str) -> No
         await rpc.close()
 
 
+def test_message_whose_tag_has_the_same_hash_is_not_delivered_now_nor_later(broker: RunningBroker) -> None:
+    topic = broker.create_topic("collision", queue_count=1)
+
+    async def scenario() -> None:
+        await send(broker, topic, ["other"], tags="BB")  # the hash of "Aa", and the broker compares hashes
+        await send(broker, topic, ["mine"], tags="Aa")
+        consumer = SimpleConsumer(
+            "g-collision",
+            broker.name_server,
+            invisible_s=0.3,
+            await_s=2.0,
+            from_where=ConsumeFromWhere.FIRST_OFFSET,
+        )
+        consumer.subscribe(topic, "Aa")
+        async with consumer:
+            messages = await consumer.receive()
+            for message in messages:
+                await consumer.ack(message)
+            assert [message.text() for message in messages] == ["mine"]
+            assert not await consumer.receive(), "the other one came from the retry topic"
+
+    run("uvloop", scenario)
+
+
 def test_simple_consumer_receives_acknowledges_and_gets_the_rest_again(broker: RunningBroker) -> None:
     topic = broker.create_topic("simple", queue_count=2)
 

@@ -576,6 +576,7 @@ class Broker:
         lags = Lags(
             broker_name=config.broker_name, offsets=self.offsets, consumers=self.consumers, store=self.store
         )
+        lags.popped = self.pop.log.table.in_flight
         runtime_info = RuntimeInfo(
             config=config,
             store=self.store,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from orbitmq.broker.figures.stats import BrokerStats
@@ -41,6 +41,8 @@ class Lags:
         self._offsets = offsets
         self._consumers = consumers
         self._store = store
+        self.popped: Callable[[str, str, int], int] = lambda _topic, _group, _queue_id: 0
+        """Messages of a topic's queue that a group popped and did not acknowledge."""
 
     def wanted(self, group: str, topic: str) -> bool:
         """Whether the group still reads the topic, as far as can be told: an offline group may come back."""
@@ -56,10 +58,12 @@ class Lags:
             consumed = max(0, offsets.query(group, topic, queue_id))
             last_ms = store.store_time_at(topic, queue_id, consumed - 1) if consumed > 0 else 0
             queue = MessageQueue(broker_name=self._broker_name, queue_id=queue_id, topic=topic)
+            # What was popped is behind the committed offset already. Tools show what lies between the two offsets.
+            in_hand = consumed + self.popped(topic, group, queue_id)
             table[queue] = bodies.OffsetWrapper(
                 broker_offset=store.max_offset(topic, queue_id),
                 consumer_offset=consumed,
-                pull_offset=max(consumed, offsets.pull_offset(group, topic, queue_id)),
+                pull_offset=max(in_hand, offsets.pull_offset(group, topic, queue_id)),
                 last_timestamp=max(0, last_ms),
             )
         return table

@@ -6,6 +6,7 @@ or hidden for another time. A message nobody acknowledged comes again.
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 from orbitmq.client.errors import add_hint
@@ -13,7 +14,7 @@ from orbitmq.client.message import ReceivedMessage
 from orbitmq.client.net.instance import ClientInstance
 from orbitmq.client.options import ConsumerOptions
 from orbitmq.codes import Property, RequestCode, ResponseCode
-from orbitmq.errors import RemoteProtocolError, error_for_code
+from orbitmq.errors import OrbitError, RemoteProtocolError, error_for_code
 from orbitmq.model.names import RETRY_PREFIX, pop_retry_topic, unwrap_namespace
 from orbitmq.model.route import MessageQueue
 from orbitmq.model.subscription import SubscriptionData
@@ -33,6 +34,8 @@ from orbitmq.wire.headers import (
 )
 
 __all__ = ["ALL_QUEUES", "PopResult", "PoppedMessage", "Popper"]
+
+logger = logging.getLogger(__name__)
 
 ALL_QUEUES: Final = -1
 _NOTHING: Final = frozenset(
@@ -114,7 +117,30 @@ class Popper:
             return PopResult([], full=answer.code == ResponseCode.POLLING_FULL)
         if answer.code != ResponseCode.SUCCESS:
             raise add_hint(error_for_code(answer.code, answer.remark))
-        return PopResult(self._messages(queue, subscription, answer))
+        messages = self._messages(queue, answer)
+        if subscription.tags_set:
+            messages = await self._matching(messages, subscription)
+        return PopResult(messages)
+
+    async def _matching(
+        self, messages: list[PoppedMessage], subscription: SubscriptionData
+    ) -> list[PoppedMessage]:
+        """The broker compares hashes of tags only. A message of another tag is not for us, and nobody else will
+        acknowledge it; one from the retry topic was ours before."""
+        tags = {tag.encode() for tag in subscription.tags_set}
+        kept = []
+        for message in messages:
+            if message.real_topic != message.queue.topic or message.record.find(b"TAGS") in tags:
+                kept.append(message)
+                continue
+            try:
+                await self.ack(message)
+            except OrbitError as error:
+                # It comes again when its time is over.
+                logger.debug(
+                    "message of another tag not acknowledged topic=%s error=%s", message.queue.topic, error
+                )
+        return kept
 
     async def has_messages(
         self, queue: MessageQueue, subscription: SubscriptionData, *, wait_s: float
@@ -187,19 +213,12 @@ class Popper:
     async def _address(self, message: PoppedMessage) -> str:
         return await self._instance.address_for(message.queue.broker_name, message.queue.topic)
 
-    def _messages(
-        self, queue: MessageQueue, subscription: SubscriptionData, answer: Frame
-    ) -> list[PoppedMessage]:
+    def _messages(self, queue: MessageQueue, answer: Frame) -> list[PoppedMessage]:
         header = decode_header(PopMessageResponse, answer)
         starts = _starts(header.start_offset_info or "")
         messages = []
-        tags = {tag.encode() for tag in subscription.tags_set}
         for record in decode_records(answer.body, check_crc=False, decompress=True):
             kind, receipt = _receipt(record, queue, header, starts)
-            if kind == "0" and tags and record.find(b"TAGS") not in tags:
-                # The broker compares hashes only. Not for us, and nobody will acknowledge it: it comes again to its
-                # own end in the retry topic, as behind Apache.
-                continue
             real_topic = queue.topic
             if kind != "0":
                 real_topic = pop_retry_topic(queue.topic, self._group, version_2=kind == "2")
