@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import email
+import itertools
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -48,19 +50,22 @@ with Producer("shop", "{name_server}") as producer:
 """
 CLIENT_ONLY: Final = """
 import importlib.metadata, sys
-ALLOWED = {{"msgspec", "lz4", "backports", "typing_extensions", "orbitmq", "orbitmq_kernel"}}
-class Refuse:
+ALLOWED = {{"msgspec", "lz4", "backports", "typing_extensions", "orbitmq", "orbitmq_kernel", *{more!r}}}
+class Only:
+    def __init__(self, finder):
+        self.finder = finder
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] not in sys.stdlib_module_names | ALLOWED:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-sys.meta_path.insert(0, Refuse())
+            return None
+        return self.finder.find_spec(name, path, target)
+sys.meta_path[:] = [Only(finder) for finder in sys.meta_path]
 {program}
 """
-"""Runs a program as in an installation without extras: every other package is refused."""
+"""Runs a program as in an installation without extras: no other package is found."""
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", "-c", CLIENT_ONLY.format(program=program)]
+    command = [sys.executable, "-W", "error", "-c", CLIENT_ONLY.format(program=program, more=())]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -83,6 +88,30 @@ def test_command_without_its_packages_says_which_extra_to_install() -> None:
     done = run("from orbitmq.cli.entry import main; main()")
     assert done.returncode == 1
     assert done.stderr == "orbitmq: this needs the package click: pip install 'orbitmq[server]'\n"
+
+
+@pytest.mark.slow
+def test_up_with_the_packages_of_servers_only_runs_and_says_what_is_not_installed(tmp_path: Path) -> None:
+    server = ("click", "rich", "yaml", "uvloop", "prometheus_client", "cryptography", "cffi", "_cffi_backend")
+    arguments = ["up", "--data", str(tmp_path), "--port", "0", "--broker-port", "0", "--metrics-port", "0"]
+    program = f"from orbitmq.cli.main import main; main({arguments!r})"
+    process = subprocess.Popen(
+        [sys.executable, "-c", CLIENT_ONLY.format(program=program, more=server)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        lines = list(itertools.takewhile(lambda line: not line.startswith("Or give"), process.stdout))
+        assert "  console      not installed; to have it: pip install 'orbitmq[console]'\n" in lines, lines
+        assert "  gRPC         not installed; to have it: pip install 'orbitmq[proxy]'\n" in lines
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @pytest.mark.slow

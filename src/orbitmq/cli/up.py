@@ -263,7 +263,11 @@ async def _console(name_server: str, data: Path, port: int | None, unwanted: boo
 
 def _proxy_config(asked: int | None) -> ProxyConfig | None:
     """Settings of gRPC on loopback; None where the extra for it is not installed."""
-    if importlib.util.find_spec("google.protobuf") is None:
+    try:
+        found = importlib.util.find_spec("google.protobuf")
+    except ModuleNotFoundError:  # there is no package google at all
+        found = None
+    if found is None:
         return None
     from orbitmq.proxy.config import ProxyConfig
 
@@ -311,7 +315,8 @@ def _ready(running: _Running) -> str:
     orbitmq = shlex.quote(str(python.parent / "orbitmq"))
     usual = running.name_server == NAME_SERVER_DEFAULT
     where = "" if usual else f" -n {running.name_server}"
-    grpc = f"  gRPC         {running.proxy} (clients of 5.x)\n" if running.proxy else ""
+    absent = "not installed; to have it: pip install 'orbitmq[proxy]'"
+    grpc = f"  gRPC         {f'{running.proxy} (clients of 5.x)' if running.proxy else absent}\n"
     brokers = "".join(f"  {'broker':<11}  {address}  {name}\n" for name, address in running.brokers)
     metrics = "".join(f"  metrics      http://{address}/metrics\n" for address in running.metrics)
     return f"""\
