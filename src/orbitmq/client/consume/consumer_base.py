@@ -451,6 +451,15 @@ class ConsumerBase:
             self._take(queue, offset)
             changed = True
         if changed:
+            logger.info(
+                "assignment changed group=%s topic=%s client=%s queues=%d of %d mine=%s",
+                self.group,
+                topic,
+                self.client_id,
+                len(mine),
+                len(queues),
+                [f"{queue.broker_name}:{queue.queue_id}" for queue in mine],
+            )
             await self._assignment_changed(topic, queues)
         return balanced
 

@@ -89,7 +89,7 @@ class _Trial:
 
     __slots__ = (
         "_deadline", "_left", "_now", "_over", "_pauses", "_started", "brokers", "failed_broker", "failure", "fixed",
-        "pause_s", "result",
+        "message_id", "pause_s", "result",
     )  # fmt: skip
 
     def __init__(
@@ -112,6 +112,7 @@ class _Trial:
         self.failure: OrbitError | None = None
         self.brokers: list[str] = []
         self.result: SendResult | None = None
+        self.message_id = ""
 
     @property
     def goes_on(self) -> bool:
@@ -313,6 +314,7 @@ class Sender:
                     if result.status is SendStatus.OK or not self._options.retry_when_not_safe or fixed:
                         return result
             trial = _Trial(self._options, deadline, now, fixed)
+            trial.message_id = outgoing.unique_key
             return await self._try_again(outgoing, trial, after, context)
         finally:
             in_flight.leave(size)
@@ -382,10 +384,12 @@ class Sender:
             logger,
             logging.INFO,
             ("send", broker_name, type(error)),
-            "send failed topic=%s broker=%s attempt=%d error=%s",
+            "send failed topic=%s id=%s broker=%s attempt=%d ms=%d error=%s",
             topic,
+            trial.message_id,
             broker_name,
             len(trial.brokers),
+            trial.spent_ms,
             error,
         )
 
