@@ -309,3 +309,52 @@ def test_a_delay_is_kept_with_filter_extensions(tmp_path: Path, extensions_lost:
     asyncio.run(schedule.deliver_due())
     assert store.max_offset("T", 0) == 1
     store.close()
+
+
+def test_cursors_are_saved_every_ten_seconds_and_only_when_they_moved(bench: Bench) -> None:
+    """Row K08."""
+    assert CONFIG.delay_offset_flush_interval_ms == 10_000
+    path = bench.directory / "delayOffset.json"
+    bench.send(1)
+    bench.clock.advance(1_000)
+    bench.deliver()
+    asyncio.run(bench.schedule._save())
+    assert "1:1" in path.read_text()
+    path.unlink()
+    asyncio.run(bench.schedule._save())
+    assert not path.exists(), "nothing moved since"
+
+
+def test_round_that_fails_is_repeated_from_the_same_cursor_ten_seconds_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Row K10."""
+    bench.send(1)
+    bench.clock.advance(1_000)
+
+    def broken(*_: object) -> int:
+        raise ValueError("a bug in the store")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.schedule, "_deliver_portion", broken)
+        with pytest.raises(ValueError, match="a bug"):  # ``every`` logs it and goes on
+            asyncio.run(bench.schedule._wait_and_deliver())
+    assert bench.schedule._look_at_ms == bench.clock.now_ms() + 10_000
+    assert bench.bodies() == []
+    assert 1 not in bench.schedule._cursors, "it has not moved"
+    bench.clock.advance(10_000)
+    asyncio.run(bench.schedule._wait_and_deliver())
+    assert len(bench.bodies()) == 1
+
+
+def test_deliveries_are_counted_for_the_schedule_group(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row K17."""
+    counted: list[tuple[object, ...]] = []
+    monkeypatch.setattr(bench.schedule._stats, "get", lambda *given: counted.append(given))
+    bench.send(2, b"x")
+    bench.clock.advance(5_000)
+    bench.deliver()
+    [(group, topic, queue_id, count, size)] = counted
+    assert (group, topic, queue_id, count) == ("SCHEDULE_CONSUMER", SCHEDULE_TOPIC, 1, 1)
+    assert isinstance(size, int)
+    assert size > 0
