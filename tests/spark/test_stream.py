@@ -15,6 +15,7 @@ from tests.apache.process import free_ports
 
 from orbitmq.client import Message
 from orbitmq.client.sync import Producer
+from orbitmq.spark.lag import Lag, lag_listener
 from orbitmq.testing import RunningBroker, run_broker
 
 if TYPE_CHECKING:
@@ -98,7 +99,15 @@ def test_available_now_reads_in_limited_batches_goes_on_and_moves_the_group(
     topic = broker.create_topic("Limited", queue_count=2)
     send(broker, topic, range(100))
     stream = Stream(spark, broker, tmp_path, topic=topic, maxOffsetsPerTrigger=40, group="spark-limited")
-    assert batches(stream.run()) == [40, 40, 20]
+    seen: list[Lag] = []
+    listener = lag_listener(seen.append)
+    spark.streams.addListener(listener)
+    try:
+        assert batches(stream.run()) == [40, 40, 20]
+        until(lambda: any(one.topics == {topic: 0} for one in seen), "the listener hears of the last batch")
+    finally:
+        spark.streams.removeListener(listener)
+    assert [one.topics[topic] for one in seen][:3] == [60, 20, 0]
     # The last batch of a run, too: Spark itself would not tell the source of it.
     assert committed(broker, "spark-limited", topic, 2) == [50, 50]
     # More queues: they are read from their beginning.

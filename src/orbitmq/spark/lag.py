@@ -1,0 +1,85 @@
+"""How far a streaming query is behind its topics, from the progress that Spark reports of any query.
+
+::
+
+    from orbitmq.spark.lag import lag_listener
+
+    spark.streams.addListener(lag_listener(print))  # Lag(query='orders', batch_id=7, topics={'orders': 120})
+
+Spark gives Python sources no metrics of their own, but it reports where a batch ended and where the queues end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import StreamingQueryListener
+
+__all__ = ["Lag", "lag_by_topic", "lag_listener"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """After one micro-batch, or while a query is idle."""
+
+    query: str
+    """Its name, or its id if it has none."""
+    batch_id: int
+    topics: Mapping[str, int]
+    """Messages that are not read yet."""
+
+
+def lag_by_topic(progress: Mapping[str, Any]) -> dict[str, int]:
+    """Messages not read yet, by topic, of a progress as Spark gives it (``json.loads(query.lastProgress.json)``).
+
+    Sources of other formats are left out. A queue that appeared since the batch counts from its first offset, 0.
+    """
+    lag: dict[str, int] = {}
+    for source in progress.get("sources") or ():
+        reached, newest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+        for topic, brokers in newest.items():
+            if not isinstance(brokers, Mapping):
+                continue
+            for broker, queues in brokers.items():
+                # Lists are of "lost ranges", which stand beside the topics.
+                if isinstance(queues, Mapping):
+                    done = (reached.get(topic) or {}).get(broker) or {}
+                    behind = sum(max(end - done.get(queue, 0), 0) for queue, end in queues.items())
+                    lag[topic] = lag.get(topic, 0) + behind
+    return lag
+
+
+def lag_listener(report: Callable[[Lag], None]) -> StreamingQueryListener:
+    """For ``spark.streams.addListener``. ``report`` is called after each batch of topics, on a thread of Spark."""
+    from pyspark.sql.streaming.listener import StreamingQueryListener
+
+    class Listener(StreamingQueryListener):
+        def onQueryStarted(self, event: Any) -> None:  # noqa: N802  # the name is Spark's
+            """Nothing to tell."""
+
+        def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
+            progress = event.progress
+            topics = lag_by_topic(json.loads(progress.json))
+            if topics:
+                report(Lag(progress.name or str(progress.id), progress.batchId, topics))
+
+        def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - Spark's name
+            """Nothing to tell."""
+
+        def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - Spark's name
+            """Nothing to tell."""
+
+    return Listener()
+
+
+def _offsets(value: Any) -> Mapping[str, Any]:
+    """Offsets of a source of ours; empty for those of another."""
+    try:
+        parsed = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return {}
+    return parsed if isinstance(parsed, Mapping) else {}
