@@ -19,11 +19,9 @@ TO_BE_WRAPPED = {
     "CHANGELOG.md",
     "docs/client.md",
     "docs/console.md",
-    "docs/failover.md",
     "docs/how-to/5x-clients.md",
     "docs/how-to/pop.md",
     "docs/how-to/secure.md",
-    "docs/operations.md",
     "docs/pipelines.md",
     "docs/spark.md",
 }
