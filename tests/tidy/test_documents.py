@@ -17,7 +17,6 @@ PATH = re.compile(r"`((?:[\w.-]+/)*[\w.-]+(?:\.(?:py|md|sh|toml|txt)|/))`")
 TO_BE_WRAPPED = {
     "ARCHITECTURE.md",
     "CHANGELOG.md",
-    "docs/client.md",
     "docs/console.md",
     "docs/how-to/5x-clients.md",
     "docs/how-to/pop.md",
