@@ -71,15 +71,17 @@ class Appender:
             return []
         log = self._log
         store_ms = max(self._now_ms(), log.last_store_ms)
-        queues = [
-            self._by_key.get((message[0], message[1])) or self._create_queue(message[0], message[1])
-            for message in messages
-        ]
-        numbers = {queue: number for number, queue in enumerate(dict.fromkeys(queues))}
-        slots = [numbers[queue] for queue in queues]
-        next_offsets = [queue.max_offset for queue in numbers]
+        numbers: dict[ConsumeQueue, int] = {}
+        slots: list[int] = []
         try:
-            self._check_bodies(messages)
+            for message in messages:
+                if len(message[2]) > self.message_bytes_max:
+                    raise self._too_large(len(message[2]))
+                queue = self._by_key.get((message[0], message[1])) or self._create_queue(
+                    message[0], message[1]
+                )
+                slots.append(numbers.setdefault(queue, len(numbers)))
+            next_offsets = [queue.max_offset for queue in numbers]
             arguments = (store_ms, self._host, self._with_keys)
             encoded = encode_records(messages, slots, next_offsets, log.end, *arguments)
             if log.end + len(encoded[0]) > log.room_end:
@@ -172,13 +174,9 @@ class Appender:
             for queue in queues:
                 self._on_arrival(queue.topic, queue.queue_id)
 
-    def _check_bodies(self, messages: Sequence[NewMessage]) -> None:
-        body_max = self.message_bytes_max
-        for message in messages:
-            if len(message[2]) > body_max:
-                raise MessageTooLarge(
-                    f"the message body has {len(message[2])} bytes, at most {body_max} are allowed"
-                )
+    def _too_large(self, body_bytes: int) -> StoreError:
+        limit = self.message_bytes_max
+        return MessageTooLarge(f"the message body has {body_bytes} bytes, at most {limit} are allowed")
 
     def _append_one_by_one(self, messages: Sequence[NewMessage]) -> list[Appended]:
         """A batch larger than a segment: still all or nothing, by cutting the log back on failure."""

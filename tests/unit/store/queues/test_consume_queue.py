@@ -65,6 +65,36 @@ def test_units_are_read_alike_from_files_from_the_tail_and_across_both(written: 
         assert count == 5 or start + count == 20 or (start + count) % FILE_UNITS == 0
 
 
+@pytest.mark.parametrize("kept", [0, 3, 5])
+def test_units_read_ahead_are_forgotten_when_the_queue_is_cut(kept: int) -> None:
+    queue = filled(FaultyFileSystem(), 8)
+    assert UNIT.unpack(queue.units(2, 2)[20:]) == (300, 100, 3)
+    assert UNIT.unpack(queue.units(4, 2)[20:]) == (500, 100, 5)
+    queue.truncate(100 * kept)
+    for number in range(kept, 8):
+        queue.append(1000 * number, 50, number)
+    queue.write_tail()
+    expected = [100 * number if number < kept else 1000 * number for number in range(8)]
+    assert [unit[0] for unit in UNIT.iter_unpack(queue.units(4, 2))] == expected[4:6]
+    assert offsets(queue) == expected
+
+
+def test_consumer_that_reads_on_gets_several_portions_with_one_read() -> None:
+    queue = filled(FaultyFileSystem(), 8)
+    reads: list[int] = []
+    pread = queue._fs.pread
+
+    def counted(handle: int, size: int, offset: int) -> bytes:
+        reads.append(size)
+        return pread(handle, size, offset)
+
+    queue._fs.pread = counted  # type: ignore[method-assign]  # counts what reaches the disk
+    assert [queue.units(at, 2) for at in (0, 2, 4, 6)] == [
+        b"".join(UNIT.pack(100 * n, 100, n) for n in (at, at + 1)) for at in (0, 2, 4, 6)
+    ]
+    assert reads == [8 * UNIT.size]
+
+
 def test_files_are_made_at_full_length_and_named_by_their_first_byte() -> None:
     fs = FaultyFileSystem()
     filled(fs, 17)
