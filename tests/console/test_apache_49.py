@@ -46,7 +46,8 @@ def test_users_are_said_to_be_unknown(site: Site, browser: Browser) -> None:
         expect(page.locator(".note.warn")).to_contain_text("do not tell their users")
 
 
-@pytest.mark.parametrize("kind", [kind for kind in STORIES if kind != "recalled"])
+# 4.9 has no recall, and a transaction that was rolled back is shown as open there (docs/console.md).
+@pytest.mark.parametrize("kind", ["plain", "delayed", "dead"])
 def test_life_of_a_message_is_told(site: Site, browser: Browser, kind: str) -> None:
     state, titles = STORIES[kind]
     with watched_page(browser, site.url) as page:
