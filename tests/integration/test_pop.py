@@ -24,8 +24,11 @@ from tests.integration.pop_kit import (
 from tests.unit.transport.loops import run
 
 from orbitmq.broker.config import BrokerRole
+from orbitmq.broker.pop.checkpoints import Checkpoint
+from orbitmq.broker.pop.revive_records import encode_checkpoint
 from orbitmq.codes import RequestCode
 from orbitmq.record.codec import decode_records
+from orbitmq.store.types import NewMessage
 from orbitmq.transport.client import RpcClient
 from orbitmq.wire.bodies import ConsumeStats
 
@@ -136,6 +139,29 @@ def test_consume_stats_tell_what_a_popping_group_has_in_hand(tmp_path: Path) -> 
             (lag,) = [lag for queue, lag in lags.items() if queue.queue_id == 0]
             assert (lag.broker_offset, lag.consumer_offset) == (5, 3)
             assert lag.pull_offset == 3 + 2, "mqadmin shows pull offset - consumer offset as Inflight"
+
+    run("uvloop", scenario)
+
+
+def test_checkpoint_of_apache_that_the_timer_delivers_is_seen_at_once(tmp_path: Path) -> None:
+    """A store Apache left: its checkpoints come into the revive topic while we run, shortly before they are due."""
+
+    async def scenario() -> None:
+        async with serving(tmp_path, queues=1) as client:
+            await client.send("left")
+            (message,) = await client.messages()
+            await client.ack(message)
+            broker = client.broker
+            now_ms = broker.pop.clock.now_ms()
+            checkpoint = Checkpoint(
+                TOPIC, GROUP, 0, 0, now_ms - 4_500, 1_000, 0, range(1), 0, 0, -1, 0, False
+            )
+            properties = b"TAGS\x01ck\x02TIMER_OUT_MS\x01%d\x02" % now_ms
+            body = encode_checkpoint(checkpoint, "broker-a")
+            host = broker.pop.store_host
+            broker.puts.deliver([NewMessage(broker.pop.log.topic, 0, body, properties, now_ms, host)])
+            (again,) = await until_popped(client)
+            assert again.body == "left"
 
     run("uvloop", scenario)
 

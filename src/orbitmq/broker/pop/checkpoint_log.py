@@ -17,7 +17,7 @@ checkpoints wait a little longer for theirs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from orbitmq.broker.config import BrokerConfig
@@ -89,6 +89,8 @@ class CheckpointLog:
         """Offsets of our own records behind ones we have not read yet."""
         self._writing = False
         self.running = False
+        self.on_taken: Callable[[Checkpoint], None] | None = None
+        """Called with a checkpoint that was read while running; its owner has to look at its time."""
         self.table = CheckpointTable()
         self.topic = revive_topic(config.cluster_name)
 
@@ -199,11 +201,17 @@ class CheckpointLog:
             ends[place] = end
         if not checkpoint.done:
             self.table.add(checkpoint)
+            if self.on_taken is not None:
+                self.on_taken(checkpoint)
 
     # -- writing ---------------------------------------------------------------------------------------
 
     def _message(self, queue_id: int, tag: str, body: bytes, now_ms: int) -> NewMessage:
-        return NewMessage(self.topic, queue_id, body, _PROPERTIES[tag], now_ms, self._host)
+        properties = _PROPERTIES[tag]
+        if tag == CHECKPOINT_TAG:
+            # Apache redelivers nothing of a revive queue until it has read a record with this property.
+            properties = b"%bTIMER_DELIVER_MS\x01%d\x02" % (properties, now_ms)
+        return NewMessage(self.topic, queue_id, body, properties, now_ms, self._host)
 
     def write(self, checkpoints: Sequence[Checkpoint], *, done: Sequence[Checkpoint] = ()) -> None:
         """Store new checkpoints, and with them the acknowledgements of others. Raises ``StoreError``; then nothing is

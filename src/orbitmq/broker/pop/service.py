@@ -143,6 +143,7 @@ class PopService:
             offsets=self.offsets,
             clock=self.clock,
         )
+        self.log.on_taken = lambda checkpoint: self._note_due((checkpoint,))
         self.locks = OrderLocks()
         self.changed: Callable[[str, str, int], None] = lambda _topic, _group, _queue_id: None
         """Told (topic, group, queue) when messages of a queue may have become visible without a new one."""
