@@ -79,7 +79,7 @@ from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.model.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from orbitmq.record.hosts import encode_host
 from orbitmq.record.ids import UniqueKeys
-from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock, month_of
+from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock, ForwardClock, SteadyClock, month_of
 from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM, FileSystem
 from orbitmq.runtime.network import join_address, literal_address, own_address
 from orbitmq.runtime.safe_file import SafeFile
@@ -122,7 +122,7 @@ class Broker:
         what the options say. Raises ``ConfigError``."""
         self.config = config
         self.store_config = store_config
-        self._clock = clock
+        self._clock = ForwardClock(clock)
         self._fs = fs
         self._more = more if more is not None else MoreOptions()
         self._tls = tls if tls is not None else server_tls(self._more.tls)
@@ -202,6 +202,7 @@ class Broker:
         self.store.filter_bitmap = self.filters.bitmap
         # Recovery of a large store takes seconds; nobody is served yet, so blocking the loop harms no one.
         self.store.open()
+        self._clock.at_least(self.store.last_store_ms)
         self._stream.control = self.security.control if config.replication_tls else None
         self._replicas = ReplicaServer(config, self.store, self._stream)
         self.gate = AckGate(self.store, self._replicas.acks)
@@ -417,17 +418,16 @@ class Broker:
         self.security.load()
         self.filters = ConsumerFilters(config, self._clock, file("consumerFilter.json"))
         self.filters.load()
+        self._steady = steady = SteadyClock(self._clock)  # for leases: a clock that is set must not end them
         self.consumers = ConsumerTable(
             config,
-            self._clock,
+            steady,
             on_subscribe=self.filters.subscribed,
             on_group_gone=self.filters.group_gone,
         )
-        self.producers = ProducerTable(config, self._clock)
-        self.locks = QueueLocks(config, self._clock)
-        self.filter_servers = FilterServers(
-            config, self._clock, on_change=lambda: self.registration.refresh()
-        )
+        self.producers = ProducerTable(config, steady)
+        self.locks = QueueLocks(config, steady)
+        self.filter_servers = FilterServers(config, steady, on_change=lambda: self.registration.refresh())
         self.registration = Registration(
             config,
             self.topics,
@@ -479,7 +479,7 @@ class Broker:
         handlers = (
             ClientHandlers(
                 config=config,
-                clock=self._clock,
+                clock=self._steady,
                 topics=self.topics,
                 groups=self.groups,
                 consumers=self.consumers,
@@ -718,6 +718,7 @@ class Broker:
 
     def start_deliveries(self) -> None:
         """What only a master does: delayed messages, transactions, redeliveries. Raises ``OSError``."""
+        self._clock.at_least(self.store.last_store_ms)  # the master before may have a clock ahead of ours
         self.schedule.start()
         self.timers.start()
         self.transactions.start()

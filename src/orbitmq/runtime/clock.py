@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from typing import Protocol
+from collections.abc import Callable
+from typing import Final, Protocol
 
-__all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock", "day_end_ms", "month_of"]
+__all__ = [
+    "SYSTEM_CLOCK",
+    "Clock",
+    "ClockSteps",
+    "ForwardClock",
+    "SteadyClock",
+    "SystemClock",
+    "day_end_ms",
+    "month_of",
+]
+
+logger = logging.getLogger(__name__)
+
+STEP_MS_MIN: Final = 500
+"""A smaller difference is the clock being slewed, or one of the two read late."""
+STEPS_MAX: Final = 100
 
 
 class Clock(Protocol):
@@ -29,6 +46,92 @@ class SystemClock:
 
 
 SYSTEM_CLOCK = SystemClock()
+
+
+class SteadyClock:
+    """A clock for waits: starts at the wall time and is not moved when that one is set."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began_ms = clock.now_ms() - clock.monotonic() * 1000
+
+    def now_ms(self) -> int:
+        return int(self._began_ms + self._clock.monotonic() * 1000)
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+
+class ForwardClock:
+    """The wall clock for what is stored: follows it forwards at once, and never goes back.
+
+    When the clock is set back, times go on as if it had not been until the wall clock has caught up: stored times
+    never decrease, and what is due after five seconds is due after five seconds.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._difference_ms = clock.now_ms() - int(clock.monotonic() * 1000)
+        """Of our time and the steady clock."""
+        self._behind_ms = 0
+
+    def at_least(self, stored_ms: int) -> None:
+        """Go on after a time that is stored already, by a process before this one or on another machine."""
+        self._difference_ms = max(self._difference_ms, stored_ms - int(self._clock.monotonic() * 1000))
+
+    def now_ms(self) -> int:
+        wall_ms = self._clock.now_ms()
+        steady_ms = int(self._clock.monotonic() * 1000)
+        behind_ms = self._difference_ms + steady_ms - wall_ms
+        if behind_ms <= 0:
+            self._difference_ms = wall_ms - steady_ms
+            self._behind_ms = 0
+            return wall_ms
+        if behind_ms - self._behind_ms >= STEP_MS_MIN:
+            self._behind_ms = behind_ms
+            logger.warning(
+                "the clock was set back; stored times are ahead of it until it has caught up ahead_ms=%d",
+                behind_ms,
+            )
+        return wall_ms + behind_ms
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+
+class ClockSteps:
+    """How often and by how much the wall clock was set while this process ran, as seen from a log.
+
+    A due time that is stored is wall time of the moment it was stored. When the clock is set afterwards it has to be
+    moved by as much, or it comes too early, or too late.
+    """
+
+    def __init__(self, clock: Clock, log_end: Callable[[], int]) -> None:
+        """``log_end`` is the offset the next record gets."""
+        self._clock = clock
+        self._log_end = log_end
+        self._difference_ms = self._difference()
+        self._steps: list[tuple[int, int]] = []
+        """Where the log ended when a step was seen, and the step in milliseconds."""
+
+    def _difference(self) -> int:
+        return self._clock.now_ms() - int(self._clock.monotonic() * 1000)
+
+    def look(self) -> None:
+        """Compare the clocks. To be called before a due time is stored, and before one is compared."""
+        difference_ms = self._difference()
+        step_ms = difference_ms - self._difference_ms
+        if not step_ms:
+            return
+        self._difference_ms = difference_ms
+        if abs(step_ms) >= STEP_MS_MIN:
+            logger.warning("the clock was set step_ms=%+d; due times move with it", step_ms)
+            self._steps.append((self._log_end(), step_ms))
+            del self._steps[:-STEPS_MAX]
+
+    def shift_ms(self, log_offset: int) -> int:
+        """What to add to a time stored at ``log_offset``."""
+        return sum(step_ms for end, step_ms in self._steps if log_offset < end)
 
 
 def month_of(now_ms: int) -> tuple[int, int]:

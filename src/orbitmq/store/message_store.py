@@ -506,6 +506,11 @@ class MessageStore:
         return self._log.flushed
 
     @property
+    def last_store_ms(self) -> int:
+        """The latest time a record was stored at; 0 for an empty log."""
+        return self._log.last_store_ms
+
+    @property
     def confirm_offset(self) -> int:
         """Consumers may read up to here. The end of the log unless replication holds it back by setting it."""
         held_back = self._reader.confirm_offset

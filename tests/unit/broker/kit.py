@@ -123,7 +123,7 @@ class Asker:
 
 
 def open_store(
-    directory: Path, clock: ManualClock | None = None, on_arrival: Arrival | None = None
+    directory: Path, clock: Clock | None = None, on_arrival: Arrival | None = None
 ) -> MessageStore:
     """A small real store; without a worker thread, so nothing runs behind the test."""
     store = MessageStore(

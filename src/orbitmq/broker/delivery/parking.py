@@ -17,6 +17,7 @@ Answers to Apache's HookUtils.handleScheduleMessage and the prepareMessage of it
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from orbitmq.broker.config import BrokerConfig
@@ -69,6 +70,8 @@ class Parking:
         self._config = config
         self._levels = levels
         self._clock = clock
+        self.before_delay: Callable[[], None] | None = None
+        """Called before a message with a level is stored, whose due time follows from the time it is stored at."""
 
     def of_producer(self, message: NewMessage) -> NewMessage:
         """A producer's message as it must be stored. Raises ``BrokerError`` to refuse it."""
@@ -90,6 +93,8 @@ class Parking:
         return self._timed(message) or message
 
     def _delayed(self, message: NewMessage, level: int) -> NewMessage:
+        if self.before_delay is not None:
+            self.before_delay()
         # A level outranks the times of timers, which go: the message is not to be delayed twice.
         properties = message.properties
         for name in TIMER_PROPERTIES:

@@ -27,7 +27,7 @@ from orbitmq.model.data_version import DataVersion
 from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.model.names import HALF_TOPIC, SCHEDULE_TOPIC
 from orbitmq.record.codec import decode_record
-from orbitmq.runtime.clock import Clock
+from orbitmq.runtime.clock import Clock, ClockSteps
 from orbitmq.runtime.safe_file import SafeFile
 from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.store.errors import StoreError, StoreUnavailable
@@ -70,6 +70,9 @@ class Schedule:
         self._stats = stats
         self._file = file
         self._clock = clock
+        self._steps = ClockSteps(clock, lambda: store.max_log_offset)
+        self._began = clock.monotonic()
+        puts.parking.before_delay = self._steps.look
         self._cursors: dict[int, int] = {}
         self._version = DataVersion(timestamp_ms=clock.now_ms())
         self._moves = 0
@@ -108,6 +111,7 @@ class Schedule:
         if self._tasks is None:
             self._heads.clear()
             self._look_at_ms = 0
+            self._began = self._clock.monotonic()
             self._tasks = TaskOwner("schedule", watched=True)
             self._tasks.start(every(0.0, self._wait_and_deliver, first_s=0.0), "deliver")
             self._tasks.start(every(self._config.delay_offset_flush_interval_ms / 1000, self._save), "save")
@@ -214,8 +218,11 @@ class Schedule:
             if level in self._cursors or cursor:
                 self._cursors[level] = cursor
             return None
+        self._steps.look()
         now_ms = self._clock.now_ms()
         latest_ms = now_ms + self._levels.delay_ms(level)
+        # For a message stored before this broker ran, by a clock that was ahead: its whole delay from then on.
+        whole_ms = int((self._began - self._clock.monotonic()) * 1000) + latest_ms
         due: list[NewMessage] = []
         places: list[int] = []
         waits_until: int | None = None
@@ -224,8 +231,10 @@ class Schedule:
             if due_ms < 0:
                 # The address of an extension that is gone: the due time follows from when it was stored.
                 due_ms = self._due_ms(level, log_offset, size)
-            # Due later than the level allows means that the clock was set back: then it is due now.
-            if now_ms < due_ms <= latest_ms:
+            due_ms += self._steps.shift_ms(log_offset)
+            if due_ms > latest_ms:
+                due_ms = whole_ms
+            if now_ms < due_ms:
                 waits_until = due_ms
                 break
             message = self._restored(level, log_offset, size)

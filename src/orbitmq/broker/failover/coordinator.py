@@ -438,6 +438,7 @@ class Failover:
     def _aligned(self) -> None:
         self._save_epoch(self._aligning)
         self._roles.follower.greeting = encode_greeting(self._own, self._aligning)
+        self.in_sync.follow()
 
     def _cut(self, state: GroupState) -> bool:
         """Make our log a part of the newest one by the history; False when that does not reach back to ours."""

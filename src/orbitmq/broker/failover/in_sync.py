@@ -63,13 +63,18 @@ class InSyncSet:
         self._store.confirm_offset = max(0, self.safe_end())
 
     def end(self) -> None:
-        """This broker is no master any more."""
+        """This broker is no master any more. What was not safe stays hidden: the next master may not have it, and a
+        consumer that reads it here would pass over what is stored in its place (``follow``)."""
         if self.active:
             self.active = False
             self.members = frozenset()
             self._proposed = None
+            self._held.clear()
+
+    def follow(self) -> None:
+        """The log agrees with that of a new master: all of it may be read."""
+        if not self.active:
             self._store.confirm_offset = None
-            self._wake_until(1 << 62)
 
     # -- what is safe ----------------------------------------------------------------------------------
 

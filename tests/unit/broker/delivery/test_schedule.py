@@ -18,7 +18,7 @@ from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.model.names import HALF_TOPIC, SCHEDULE_TOPIC
 from orbitmq.record.codec import Record, decode_record
 from orbitmq.record.properties import encode_properties, find_property
-from orbitmq.runtime.clock import SYSTEM_CLOCK
+from orbitmq.runtime.clock import SYSTEM_CLOCK, ForwardClock
 from orbitmq.store.config import StoreConfig
 from orbitmq.store.errors import MessageTooLarge, StoreUnavailable
 from orbitmq.store.message_store import MessageStore
@@ -32,9 +32,10 @@ class Bench:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.clock = ManualClock(START_MS)
+        self.brokers_clock = ForwardClock(self.clock)
         self.levels = DelayLevels()
-        self.store = open_store(directory, self.clock)
-        self.puts = door(self.store, self.clock)
+        self.store = open_store(directory, self.brokers_clock)
+        self.puts = door(self.store, self.brokers_clock)
         self.schedule = self.new_schedule()
 
     def new_schedule(self) -> Schedule:
@@ -45,7 +46,7 @@ class Bench:
             puts=self.puts,
             stats=BrokerStats(),
             file=safe_file(self.directory, "delayOffset.json"),
-            clock=self.clock,
+            clock=self.brokers_clock,
         )
         schedule.load()
         return schedule
@@ -114,9 +115,36 @@ def test_a_message_is_delivered_when_due_and_not_before(bench: Bench) -> None:
     assert (first.reconsume_times, first.store_timestamp_ms) == (2, START_MS + 1_000)
 
 
-def test_a_clock_set_back_does_not_hold_messages_longer_than_their_level(bench: Bench) -> None:
-    bench.send(1)
+@pytest.mark.parametrize("step_ms", [-3_600_000, -2_000, 2_000, 3_600_000])
+def test_a_clock_that_is_set_moves_no_message(bench: Bench, step_ms: int) -> None:
+    bench.send(2, b"before")
+    bench.clock.advance(1_000)
+    bench.clock.jump(bench.clock.now_ms() + step_ms)
+    bench.send(2, b"after")
+    bench.clock.advance(3_999)
+    bench.deliver()
+    assert bench.bodies() == []
+    bench.clock.advance(1)
+    bench.deliver()
+    assert bench.bodies() == [b"before"]
+    bench.clock.jump(bench.clock.now_ms() - step_ms)
+    bench.clock.advance(999)
+    bench.deliver()
+    assert bench.bodies() == [b"before"]
+    bench.clock.advance(1)
+    bench.deliver()
+    assert bench.bodies() == [b"before", b"after"]
+
+
+def test_a_clock_set_back_before_the_start_holds_messages_no_longer_than_their_level(bench: Bench) -> None:
+    bench.send(2)
     bench.clock.jump(START_MS - 3_600_000)
+    bench.brokers_clock = ForwardClock(bench.clock)
+    bench.schedule = bench.new_schedule()
+    bench.clock.advance(4_999)
+    bench.deliver()
+    assert bench.bodies() == []
+    bench.clock.advance(1)
     bench.deliver()
     assert bench.bodies() == [b"x"]
 
