@@ -1,0 +1,179 @@
+"""An event loop on virtual time, with processes in it that can be killed and paused.
+
+Nothing waits: when no callback is ready the time jumps to the next one that is due. Everything that runs belongs to
+the process whose context it was planned in (``PROCESS``), so a kill drops what is planned, and a pause keeps it for
+later, at any point between two callbacks. No thread runs: work for one is done inline, after the time a disk takes.
+
+From one seed the same history comes again, provided hashes of text are fixed (PYTHONHASHSEED=0).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+import selectors
+from collections.abc import Callable
+from typing import Any
+
+PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
+
+
+class Deadlock(Exception):
+    """Nothing will ever happen again, and the simulation waits for something."""
+
+
+class Process:
+    """One incarnation of a simulated process on a machine."""
+
+    def __init__(self, loop: SimLoop, name: str, host: str) -> None:
+        self.loop = loop
+        self.name = name
+        self.host = host
+        self.alive = True
+        self.paused = False
+        self._held: list[tuple[Callable[..., Any], tuple[Any, ...], contextvars.Context]] = []
+        self.context = contextvars.copy_context()
+        self.context.run(PROCESS.set, self)
+        self.on_death: list[Callable[[], None]] = []
+
+    def guard(self, callback: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """Run what was planned, unless the process is dead or stands still."""
+        if not self.alive:
+            return
+        if self.paused:
+            self._held.append((callback, args, contextvars.copy_context()))
+            return
+        callback(*args)
+
+    def start(self, work: Any, name: str) -> asyncio.Task[Any]:
+        """Run a coroutine as part of this process."""
+        return self.context.run(lambda: self.loop.create_task(work, name=f"{self.name}.{name}"))
+
+    def kill(self) -> None:
+        """It runs no more; who cares is told."""
+        self.alive = False
+        self._held.clear()
+        for callback in self.on_death:
+            callback()
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        """Go on with what became due meanwhile, in order."""
+        self.paused = False
+        held, self._held = self._held, []
+        for callback, args, context in held:
+            self.loop.call_soon(callback, *args, context=context)
+
+
+class _VirtualSelector(selectors.BaseSelector):
+    """Never finds anything; to wait is to let the time pass."""
+
+    def __init__(self) -> None:
+        self._keys: dict[int, selectors.SelectorKey] = {}
+        self.loop: SimLoop | None = None
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        number = fileobj if isinstance(fileobj, int) else fileobj.fileno()
+        key = selectors.SelectorKey(fileobj, number, events, data)
+        self._keys[number] = key
+        return key
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._keys.pop(fileobj if isinstance(fileobj, int) else fileobj.fileno())
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        assert self.loop is not None
+        if timeout is None:
+            raise Deadlock("no callback is planned")
+        self.loop.now += timeout
+        return []
+
+    def get_map(self) -> Any:
+        return self._keys
+
+
+class SimLoop(asyncio.SelectorEventLoop):
+    """The loop of everybody in the simulation."""
+
+    def __init__(self, seed: int) -> None:
+        selector = _VirtualSelector()
+        self.now = 1000.0
+        super().__init__(selector)
+        selector.loop = self
+        self.chance = random.Random(seed)
+        self.kept: list[Any] = []
+        """Tasks of the dead: ended with the simulation, not when memory is collected."""
+        self.set_task_factory(self._task)
+        self.network: Any = None
+
+    def _task(self, loop: Any, work: Any, context: Any = None) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, context=context)
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # a killed process leaves its tasks behind
+        self.kept.append(task)
+        return task
+
+    def time(self) -> float:
+        return self.now
+
+    def call_soon(  # type: ignore[override]  # typeshed ties the arguments to the callback; any will do here
+        self, callback: Any, *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        process = PROCESS.get() if context is None else context.get(PROCESS)
+        if process is None:
+            return super().call_soon(callback, *args, context=context)
+        return super().call_soon(process.guard, callback, args, context=context)
+
+    def call_at(  # type: ignore[override]  # typeshed ties the arguments to the callback; any will do here
+        self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        process = PROCESS.get() if context is None else context.get(PROCESS)
+        if process is None:
+            return super().call_at(when, callback, *args, context=context)
+        return super().call_at(when, process.guard, callback, args, context=context)
+
+    def call_soon_threadsafe(  # type: ignore[override]  # typeshed ties the arguments to the callback; any will do here
+        self, callback: Any, *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def run_in_executor(  # type: ignore[override]  # typeshed ties the arguments to the callback; any will do here
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        done: asyncio.Future[Any] = self.create_future()
+
+        def work() -> None:
+            if done.cancelled():
+                return
+            try:
+                done.set_result(func(*args))
+            except Exception as error:  # noqa: BLE001 - as an executor does
+                done.set_exception(error)
+
+        self.call_later(self.chance.uniform(0.0005, 0.01), work)
+        return done
+
+    async def create_server(self, protocol_factory: Any, *args: Any, **named: Any) -> Any:
+        return self.network.listen(protocol_factory, named["sock"])
+
+    async def create_connection(self, protocol_factory: Any, *args: Any, **named: Any) -> Any:
+        host, port = args[:2]
+        return await self.network.connect(protocol_factory, str(host), int(port))
+
+
+class SimClock:
+    """``runtime.clock.Clock`` of one machine: its wall clock can be set, its steady one cannot."""
+
+    EPOCH_MS = 1_767_225_600_000
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+        self.shift_ms = 0
+
+    def now_ms(self) -> int:
+        return self.EPOCH_MS + int(self._loop.now * 1000) + self.shift_ms
+
+    def monotonic(self) -> float:
+        return self._loop.now

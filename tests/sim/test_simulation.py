@@ -1,0 +1,75 @@
+"""Seeds of the simulated cluster, and defects it has to find.
+
+Each run is a process of its own with fixed hashes, so that a seed is one history: the line ``replay:`` in a failure
+is the command that shows it again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from tests.sim.plants import PLANTS
+
+pytestmark = pytest.mark.slow
+
+SEEDS = 100
+SOAK_SEEDS = 2_000
+PROCESSES = 2
+PLANT_SEEDS = 200
+
+
+def run(*arguments: str, timeout_s: float = 1_800.0) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.sim", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+    )
+
+
+def run_seeds(first: int, count: int, timeout_s: float = 1_800.0) -> dict[str, float]:
+    """All of them, in as many processes as there are cores; the figures of all together."""
+    share = count // PROCESSES
+    with ThreadPoolExecutor(PROCESSES) as threads:
+        runs = list(
+            threads.map(
+                lambda start: run("--from", str(start), "--count", str(share), timeout_s=timeout_s),
+                range(first, first + count, share),
+            )
+        )
+    for done in runs:
+        assert done.returncode == 0, done.stdout[-4_000:] + done.stderr[-2_000:]
+    figures = [json.loads(done.stdout.splitlines()[-1]) for done in runs]
+    return {name: sum(one[name] for one in figures) for name in figures[0]}
+
+
+def test_no_seed_violates_an_invariant() -> None:
+    total = run_seeds(0, SEEDS)
+    assert total["seeds"] == SEEDS
+    assert total["acked"] > 500 * SEEDS, "faults must not stop everything"
+    assert total["handled"] > 500 * SEEDS
+
+
+@pytest.mark.soak
+def test_no_seed_of_many_violates_an_invariant() -> None:
+    assert run_seeds(10_000, SOAK_SEEDS, timeout_s=14_000.0)["seeds"] == SOAK_SEEDS
+
+
+@pytest.mark.parametrize("plant", sorted(PLANTS))
+def test_a_planted_defect_is_found(plant: str) -> None:
+    found = run("--plant", plant, "--count", str(PLANT_SEEDS), "--stop")
+    assert found.returncode == 1, f"{plant} was not found in {PLANT_SEEDS} seeds: {found.stdout[-500:]}"
+    assert f"--plant {plant}" in found.stdout, "the command that replays it"
+
+
+def test_a_seed_is_one_history() -> None:
+    first, second = (run("--seed", "4", "--verbose").stdout.splitlines()[:-1] for _ in range(2))
+    assert first == second
+    assert len(first) > 5
