@@ -200,8 +200,7 @@ class Broker:
             on_arrival=self._arrived_in_group if config.failover_enabled else self._arrived,
         )
         self.store.filter_bitmap = self.filters.bitmap
-        # Recovery of a large store takes seconds; nobody is served yet, so blocking the loop harms no one.
-        self.store.open()
+        self.store.open()  # recovery of a large store takes seconds; nobody is served yet
         self._clock.at_least(self.store.last_store_ms)
         self._stream.control = self.security.control if config.replication_tls else None
         self._replicas = ReplicaServer(config, self.store, self._stream)
