@@ -17,7 +17,7 @@ from tests.sim.plants import PLANTS
 
 pytestmark = pytest.mark.slow
 
-SEEDS = 12
+SEEDS = 100
 SOAK_SEEDS = 2_000
 PROCESSES = 2
 PLANT_SEEDS = 200
