@@ -265,8 +265,10 @@ class Connection(asyncio.Protocol):
             self._note_stall(frames, held_s)
 
     def _note_stall(self, frames: list[Frame], held_s: float) -> None:
-        code, _ = Counter(frame.code for frame in frames if not frame.flag & _RESPONSE).most_common(1)[0]
-        STALLS.note(f"request-{code}", held_s, f"requests={len(frames)} peer={self.remote_text}")
+        codes = Counter(frame.code for frame in frames if not frame.flag & _RESPONSE).most_common(1)
+        # A read may hold nothing but answers to our own calls.
+        name = f"request-{codes[0][0]}" if codes else "answers"
+        STALLS.note(name, held_s, f"frames={len(frames)} peer={self.remote_text}")
 
     def _keep(self, frames: list[Frame], size_bytes: int) -> None:
         """Hold requests back for a later turn, or until the peer reads its answers. Answers to our calls are never

@@ -14,7 +14,7 @@ from orbitmq.runtime.stalls import NAMES_MAX, OTHERS, Stalls
 from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.transport.connection import Connection
 from orbitmq.transport.router import RawRoute, Router
-from orbitmq.wire.frame import Frame
+from orbitmq.wire.frame import Frame, FrameDecoder, encode_response
 
 
 @pytest.fixture
@@ -49,6 +49,27 @@ def test_a_request_that_holds_the_loop_is_counted_and_logged_once(
     (line,) = [record.getMessage() for record in caplog.records if "event loop held" in record.getMessage()]
     assert "by=request-34" in line
     assert "peer=10.0.0.1:4000" in line
+
+
+def test_a_read_of_answers_alone_that_holds_the_loop_is_counted_and_the_connection_lives(
+    seen: Stalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> int:
+        connection, transport = connected()
+        call = connection.call(34, timeout_s=5.0)
+        complete = connection._complete
+
+        def slowly(frame: Frame) -> None:
+            hold()
+            complete(frame)
+
+        monkeypatch.setattr(Connection, "_complete", lambda self, frame: slowly(frame))
+        [request] = FrameDecoder().feed(b"".join(transport.writes))
+        connection.data_received(encode_response(0, request.opaque))
+        return (await call).code
+
+    assert asyncio.run(run()) == 0
+    assert seen.by_name["answers"].count == 1
 
 
 def test_a_job_and_a_task_that_hold_the_loop_are_named(seen: Stalls) -> None:
