@@ -43,7 +43,7 @@ types: setup  ## mypy, strict
 	@$(BIN)/mypy
 	@$(BIN)/mypy tests benchmarks integrations
 
-unit: setup  ## every test; what fails runs once more, since JVMs and sockets beside us have their moments
+unit: setup  ## every test; what fails runs once more, since JVMs beside it are slow at times
 	@$(BIN)/pytest || { [ $$? -eq 1 ] && echo "--- once more: only what failed above ---" \
 		&& $(BIN)/pytest --last-failed --last-failed-no-failures none; }
 

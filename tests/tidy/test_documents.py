@@ -14,17 +14,6 @@ PACKAGE = ROOT / "src" / "orbitmq"
 LINK = re.compile(r"\[[^\]]+\]\(([^)#\s]+)[^)]*\)")
 # `store/upkeep/flush.py`, `tests/apache/`, `docs/formats/record.md`: a slash or a known ending makes it a path.
 PATH = re.compile(r"`((?:[\w.-]+/)*[\w.-]+(?:\.(?:py|md|sh|toml|txt)|/))`")
-TO_BE_WRAPPED = {
-    "ARCHITECTURE.md",
-    "CHANGELOG.md",
-    "docs/console.md",
-    "docs/how-to/5x-clients.md",
-    "docs/how-to/pop.md",
-    "docs/how-to/secure.md",
-    "docs/pipelines.md",
-    "docs/spark.md",
-}
-"""Documents from before the rule."""
 GLOSSARY_NAMES = re.compile(r"`((?:[\w.]+/)*\w+\.py)`((?: `[\w.]+`,?)+)")
 
 
@@ -59,11 +48,7 @@ def test_links_of_every_document_lead_somewhere(document: Path) -> None:
 
 @pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_lines_of_every_document_fit_120_columns(document: Path) -> None:
-    found = list(long_lines(document))
-    if str(document.relative_to(ROOT)) in TO_BE_WRAPPED:
-        assert found, "take it out of TO_BE_WRAPPED"
-    else:
-        assert found == []
+    assert list(long_lines(document)) == []
 
 
 @pytest.mark.parametrize(
