@@ -315,6 +315,7 @@ class Version:
     V4_9_3: Final = 399
     V4_9_4: Final = 401
     V5_0_0: Final = 413
+    V5_2_0: Final = 453
     V5_3_1: Final = 475
     V5_5_0: Final = 513
     HIGHEST: Final = 612

@@ -7,12 +7,13 @@ from orbitmq.admin.errors import AdminError
 from orbitmq.admin.groups import consume_stats
 from orbitmq.admin.session import Admin, best_address
 from orbitmq.admin.topics import topic_stats
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import RequestCode, ResponseCode, Version, version_name
 from orbitmq.errors import ConsumerNotOnline, error_for_code
 from orbitmq.model.route import BrokerData, MessageQueue, QueueData
 from orbitmq.wire.bodies import ConsumeStats, ResetOffset
 from orbitmq.wire.header import decode_header
 from orbitmq.wire.headers import (
+    GetConsumerListByGroupRequest,
     GetConsumeStatsRequest,
     GetMaxOffsetRequest,
     OffsetResponse,
@@ -162,26 +163,37 @@ async def reset_queue(
     timestamp_ms: int,
     offset: int | None = None,
 ) -> ResetOffsets:
-    """Set a group to a time or an offset in one queue."""
+    """Set a group to a time or an offset in one queue.
+
+    Brokers before 5.2 tell members that are online to go to a time, in every queue: there, one queue can only be
+    moved while nobody is online.
+    """
     address = await admin.address(broker)
+    members = await admin.call(
+        address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, GetConsumerListByGroupRequest(consumer_group=group)
+    )
+    moves_queues = members.version >= Version.V5_2_0
+    if members.code == ResponseCode.SUCCESS and not moves_queues:
+        raise AdminError(
+            f"members of {group} are online, and {version_name(members.version)} of {broker} cannot move them in one"
+            " queue: stop them first, or reset all queues by time"
+        )
     if offset is not None:
         target = offset
     elif timestamp_ms == END:
         target = await max_offset(admin, address, queue)
     else:
         target = await offset_at(admin, address, queue, timestamp_ms)
-    # Stored first: a broker of 4.x ignores the queue and the offset of the request below.
     await store_offset(admin, address, group, queue, target)
-    header = ResetOffsetRequest(
-        topic=queue.topic, group=group, timestamp=0, is_force=True, queue_id=queue.queue_id, offset=target
-    )
-    answer = await admin.call(
-        address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header, timeout_s=admin.slow_s
-    )
-    # A broker of 4.x has no code for a group that nobody is online of.
-    unknown = answer.code == ResponseCode.SYSTEM_ERROR and f"<{group}> not exist" in (answer.remark or "")
-    if answer.code not in (ResponseCode.SUCCESS, ConsumerNotOnline.code) and not unknown:
-        raise error_for_code(answer.code, answer.remark)
+    if moves_queues:
+        header = ResetOffsetRequest(
+            topic=queue.topic, group=group, timestamp=0, is_force=True, queue_id=queue.queue_id, offset=target
+        )
+        answer = await admin.call(
+            address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header, timeout_s=admin.slow_s
+        )
+        if answer.code not in (ResponseCode.SUCCESS, ConsumerNotOnline.code):
+            raise error_for_code(answer.code, answer.remark)
     row = QueueOffset(broker_name=queue.broker_name or broker, queue_id=queue.queue_id, offset=target)
     return ResetOffsets(group=group, topic=queue.topic, timestamp=timestamp_ms, queues=[row])
 
