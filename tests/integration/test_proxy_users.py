@@ -157,6 +157,16 @@ def test_known_users_stay_when_no_broker_answers(tmp_path: Path) -> None:
             assert _route(proxy, _signed("erin", "x")).code != pb.OK
 
 
+def test_brokers_that_insist_on_tls_are_reached_with_tls_enable(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, 1, *SECURED, "tls.server.mode=enforcing") as own:
+        own.create("AuthT", "AuthG")
+        with running_proxy(own) as plain:
+            assert _route(plain, _signed("admin", "secret12")).code != pb.OK
+        with running_proxy(own, **{"tls.enable": "true"}) as proxy:
+            assert _route(proxy, _signed("admin", "secret12")).code == pb.OK
+            assert _route(proxy, _signed("admin", "wrong")).message == "check signature failed."
+
+
 def test_a_proxy_without_credentials_of_its_own_does_not_start() -> None:
     config, _ = read_proxy_config(None, {"authenticationEnabled": "true", "namesrvAddr": "127.0.0.1:1"})
     with pytest.raises(ConfigError, match="innerClientAuthenticationCredentials"):

@@ -33,6 +33,7 @@ from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.transport.client import RpcClient
 from orbitmq.transport.local import LocalServer
 from orbitmq.transport.router import RawRoute, Route, Router
+from orbitmq.transport.tls import outgoing_context
 from orbitmq.wire import javajson
 from orbitmq.wire.frame import Frame
 from orbitmq.wire.header import Header, encode_ext
@@ -85,7 +86,8 @@ class Brokers:
         self._tasks = tasks
         self._credentials = credentials
         self.local = local
-        self.rpc = RpcClient(router=Router(routes), serialize_type=SerializeType.JSON)
+        tls = outgoing_context(config) if config.tls_outgoing else None
+        self.rpc = RpcClient(router=Router(routes), serialize_type=SerializeType.JSON, tls=tls)
         if local is not None:
             self.rpc.local = {local.address: local.server}
         self._servers = split_name_servers(config.name_servers)

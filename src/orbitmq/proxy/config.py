@@ -10,12 +10,13 @@ import msgspec
 
 from orbitmq.errors import ConfigError
 from orbitmq.runtime.options import Properties, config_from_properties, option, render_value
+from orbitmq.transport.tls import OutgoingTls
 
 __all__ = ["ProxyConfig", "read_proxy_config"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProxyConfig:
+class ProxyConfig(OutgoingTls):
     """See the module. Times are in the unit of Apache's key."""
 
     mode: str = option(

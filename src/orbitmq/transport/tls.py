@@ -23,6 +23,7 @@ from orbitmq.runtime.options import option
 
 __all__ = [
     "TLS_RECORD_START",
+    "OutgoingTls",
     "ServerTls",
     "TlsConfig",
     "TlsFilter",
@@ -51,7 +52,39 @@ class TlsMode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TlsConfig:
+class OutgoingTls:
+    """TLS of the connections a server makes to others, under Apache's names."""
+
+    tls_outgoing: bool = option(
+        False,
+        apache="tls.enable",
+        doc="Use TLS for what this server sends to others; tls.server.mode=enforcing implies it for brokers.",
+    )
+    tls_client_trusted: str = option(
+        "",
+        apache="tls.client.trustCertPath",
+        doc="PEM file with the authorities the certificates of others are checked by.",
+    )
+    tls_client_certificate: str = option(
+        "", apache="tls.client.certPath", doc="PEM file of the certificate shown to others."
+    )
+    tls_client_key: str = option("", apache="tls.client.keyPath", doc="PEM file of its private key.")
+    tls_client_key_password: str = option(
+        "", apache="tls.client.keyPassword", secret=True, doc="Password of that private key."
+    )
+    tls_client_checks_server: bool = option(
+        False, apache="tls.client.authServer", doc="Check the certificates of others against trustCertPath."
+    )
+    tls_client_checks_host: bool = option(
+        False,
+        apache="tls.client.checkHostName",
+        doc="With authServer: the certificate must also name the host or address that is connected to. Apache never "
+        "looks at that, so certificates made for it often name neither.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsConfig(OutgoingTls):
     """TLS of a server, under Apache's names. They are system properties there, and lines of the configuration
     here."""
 
@@ -85,30 +118,6 @@ class TlsConfig:
     )
     tls_trusted: str = option(
         "", apache="tls.server.trustCertPath", doc="PEM file with the trusted authorities."
-    )
-    tls_outgoing: bool = option(
-        False, apache="tls.enable", doc="Use TLS for what this server sends to others; enforcing implies it."
-    )
-    tls_client_trusted: str = option(
-        "",
-        apache="tls.client.trustCertPath",
-        doc="PEM file with the authorities the certificates of others are checked by.",
-    )
-    tls_client_certificate: str = option(
-        "", apache="tls.client.certPath", doc="PEM file of the certificate shown to others."
-    )
-    tls_client_key: str = option("", apache="tls.client.keyPath", doc="PEM file of its private key.")
-    tls_client_key_password: str = option(
-        "", apache="tls.client.keyPassword", secret=True, doc="Password of that private key."
-    )
-    tls_client_checks_server: bool = option(
-        False, apache="tls.client.authServer", doc="Check the certificates of others against trustCertPath."
-    )
-    tls_client_checks_host: bool = option(
-        False,
-        apache="tls.client.checkHostName",
-        doc="With authServer: the certificate must also name the host or address that is connected to. Apache never "
-        "looks at that, so certificates made for it often name neither.",
     )
 
 
@@ -232,7 +241,7 @@ def client_tls(config: TlsConfig) -> ssl.SSLContext | None:
     return outgoing_context(config)
 
 
-def outgoing_context(config: TlsConfig) -> ssl.SSLContext:
+def outgoing_context(config: OutgoingTls) -> ssl.SSLContext:
     """The client side of TLS, whether or not it is on for ordinary requests. Raises ``ConfigError``."""
     if config.tls_client_checks_server and not config.tls_client_trusted:
         raise ConfigError("tls.client.authServer=true needs tls.client.trustCertPath")
