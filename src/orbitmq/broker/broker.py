@@ -59,7 +59,7 @@ from orbitmq.broker.live_config import LiveConfig
 from orbitmq.broker.pop.service import PopService
 from orbitmq.broker.registration import Registration
 from orbitmq.broker.replication.master import ReplicaServer
-from orbitmq.broker.replication.metadata_sync import KeptTable, MetadataSync
+from orbitmq.broker.replication.metadata_sync import Delays, KeptTable, MetadataSync
 from orbitmq.broker.replication.protection import StreamProtection
 from orbitmq.broker.roles import RoleSwitch
 from orbitmq.broker.security import MoreOptions, Security
@@ -349,15 +349,14 @@ class Broker:
             config=self.config,
             topics=self.topics,
             offsets=self.offsets,
-            schedule=self.schedule,
+            delays=Delays(self.schedule, self.timers),
             groups=self.groups,
-            timers=self.timers,
             rpc=rpc,
+            store=self.store,
         )
         sync.kept[RequestCode.GET_ALL_MESSAGE_REQUEST_MODE] = self._modes
         sync.kept[RequestCode.GET_TIMER_METRICS] = self._timer_counts
-        if self.security.copies_from_master:
-            sync.users = self.security.table
+        sync.users = self.security.table if self.security.copies_from_master else None
         self.roles = RoleSwitch(
             config=self.config,
             store=self.store,

@@ -124,7 +124,7 @@ class RoleSwitch:
 
     def adopt_topics(self) -> None:
         """Before we are master: have every topic we have messages of."""
-        self._sync.adopt_topics(self._store)
+        self._sync.adopt_topics()
 
     def fence(self, broker_id: int) -> None:
         """Be no master for anybody who asks, at once; ``change`` does the rest."""

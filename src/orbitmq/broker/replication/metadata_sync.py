@@ -6,12 +6,18 @@ this broker; they are kept as they came, in the file where an Apache broker on t
 Topics and groups are replaced when their data version differs; consumer offsets are merged over our own; the delay
 cursors are taken as they are, so that a promoted slave goes on delivering where its master was. Each part that fails
 is logged and the next one is tried.
+
+Consumer offsets and delay cursors are held until our log has reached the end that the master's had when it answered:
+they come by another connection than the log. A slave promoted with positions ahead of its log would pass over
+messages: those it never got the delivery or the POP check point of, and new ones that take the places of lost ones.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from orbitmq.auth.infos import REPLICA, parse_acl, parse_user
@@ -34,7 +40,7 @@ from orbitmq.transport.client import RpcClient
 from orbitmq.wire import bodies, javajson
 from orbitmq.wire.bodies.auth import AclInfo, UserInfo
 
-__all__ = ["CopiedTable", "KeptTable", "MetadataSync"]
+__all__ = ["CopiedTable", "Delays", "KeptTable", "MetadataSync"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +48,9 @@ _FIRST_S: Final = 3.0
 _TIMEOUT_S: Final = 3.0
 _LIST_TIMEOUT_S: Final = 30.0
 _BYTES_MAX: Final = 256 << 20
+_FOLLOW_S: Final = 0.1
+_FOLLOW_TRIES: Final = 20
+"""How long a round waits for the log; what is not taken by then is tried again in the next round."""
 
 
 class CopiedTable(Protocol):
@@ -77,6 +86,14 @@ class KeptTable:
         return content
 
 
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """What delivers messages later, and takes over how far the master's has come."""
+
+    schedule: Schedule
+    timers: Timers
+
+
 class MetadataSync:
     """Runs while this broker is a slave."""
 
@@ -86,18 +103,20 @@ class MetadataSync:
         config: BrokerConfig,
         topics: TopicTable,
         offsets: ConsumerOffsets,
-        schedule: Schedule,
+        delays: Delays,
         groups: GroupTable,
-        timers: Timers,
         rpc: RpcClient,
+        store: MessageStore,
     ) -> None:
         self._config = config
         self._topics = topics
         self._offsets = offsets
-        self._schedule = schedule
+        self._delays = delays
         self._groups = groups
-        self._timers = timers
         self._rpc = rpc
+        self._store = store
+        self._held: dict[int, tuple[bytes, int]] = {}
+        """Positions that wait for the log, and its end they wait for, by the request that asked for them."""
         self.kept: dict[int, CopiedTable] = {}
         """Further tables, by the request that asks for them."""
         self.users: AuthTable | None = None
@@ -115,6 +134,7 @@ class MetadataSync:
         if self._tasks is None:
             self.master_address = ""
             self._delay_offsets = b""
+            self._held.clear()
             self._failing.clear()
             period_s = self._config.metadata_sync_interval_ms / 1000
             self._tasks = TaskOwner("metadata-sync", watched=True)
@@ -173,10 +193,11 @@ class MetadataSync:
             raise error_for_code(answer.code, answer.remark)
         return answer.body
 
-    def adopt_topics(self, store: MessageStore) -> None:
+    def adopt_topics(self) -> None:
         """On becoming master: topics the old one made after our last copy, whose messages we have. A topic that was
         deleted there has no message newer than the table it was deleted from."""
         version = self._topics.data_version
+        store = self._store
         # A table that was never copied is of no time.
         copied_ms = version.timestamp_ms if version.counter else 0
         for topic in store.topics():
@@ -211,8 +232,25 @@ class MetadataSync:
             if self.on_topics is not None:
                 self.on_topics()
 
+    async def _positions(self, address: str, code: int) -> bytes | None:
+        """What the master answers, once our log has followed; ``None`` when it has not yet."""
+        if code not in self._held:
+            body = await self._ask(address, code)
+            info = bodies.KvTable.decode(await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO))
+            end = info.table.get("commitLogMaxOffset", "")
+            self._held[code] = body, int(end) if end.isdecimal() else 0
+        body, wanted = self._held[code]
+        for _ in range(_FOLLOW_TRIES):
+            if self._store.whole_log_offset >= wanted:
+                del self._held[code]
+                return body
+            await asyncio.sleep(_FOLLOW_S)
+        return None
+
     async def _sync_offsets(self, address: str) -> None:
-        body = await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
+        body = await self._positions(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
+        if body is None:
+            return
         table = javajson.decode(body, bodies.ConsumerOffsets, bytes_max=_BYTES_MAX)
         self._offsets.merge(table.offset_table, table.data_version or DataVersion())
         if table.pull_offset_table is not None:
@@ -220,9 +258,9 @@ class MetadataSync:
         await self._offsets.persist_aside()
 
     async def _sync_delay_offsets(self, address: str) -> None:
-        body = await self._ask(address, RequestCode.GET_ALL_DELAY_OFFSET)
-        if body != self._delay_offsets:
-            self._schedule.take(body)
+        body = await self._positions(address, RequestCode.GET_ALL_DELAY_OFFSET)
+        if body is not None and body != self._delay_offsets:
+            self._delays.schedule.take(body)
             self._delay_offsets = body
 
     async def _sync_groups(self, address: str) -> None:
@@ -250,4 +288,4 @@ class MetadataSync:
             body = await self._ask(address, RequestCode.GET_TIMER_CHECK_POINT)
         except RequestCodeNotSupported:
             return  # a master of 4.x has no timers
-        self._timers.take(body)
+        self._delays.timers.take(body)

@@ -12,7 +12,8 @@ from tests.unit.broker.kit import CONFIG, safe_file
 
 from orbitmq.broker.delivery.schedule import Schedule
 from orbitmq.broker.delivery.timers import Timers
-from orbitmq.broker.replication.metadata_sync import KeptTable, MetadataSync
+from orbitmq.broker.replication import metadata_sync
+from orbitmq.broker.replication.metadata_sync import Delays, KeptTable, MetadataSync
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
@@ -20,6 +21,7 @@ from orbitmq.codes import RequestCode
 from orbitmq.model.data_version import DataVersion
 from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.topic import TopicConfig
+from orbitmq.store.message_store import MessageStore
 from orbitmq.testing.manual_clock import ManualClock
 from orbitmq.transport.client import RpcClient
 from orbitmq.wire import bodies
@@ -44,7 +46,24 @@ ANSWERS: dict[int, bytes] = {
         data_version=VERSION, subscription_group_table={"g": SubscriptionGroupConfig(group_name="g")}
     ).encode(),
     RequestCode.GET_TIMER_CHECK_POINT: bodies.TimerCheckPoint(timer_queue_offset=3).encode(),
+    RequestCode.GET_BROKER_RUNTIME_INFO: bodies.KvTable(table={"commitLogMaxOffset": "700"}).encode(),
 }
+POSITIONS = (RequestCode.GET_ALL_CONSUMER_OFFSET, RequestCode.GET_ALL_DELAY_OFFSET)
+
+
+def with_log_ends(codes: list[int]) -> list[int]:
+    """The end of the master's log is asked for after each table of positions."""
+    return [
+        one
+        for code in codes
+        for one in ((code, RequestCode.GET_BROKER_RUNTIME_INFO) if code in POSITIONS else (code,))
+    ]
+
+
+class Log:
+    """Our copy of the master's log."""
+
+    whole_log_offset = 700
 
 
 class Taken:
@@ -77,6 +96,7 @@ class World:
     def __init__(self, directory: Path) -> None:
         clock = ManualClock()
         self.master = Master()
+        self.log = Log()
         self.delays, self.timers = Taken(), Taken()
         self.topics = TopicTable(CONFIG, clock, safe_file(directory, "topics.json"))
         self.groups = GroupTable(CONFIG, clock, safe_file(directory, "subscriptionGroup.json"))
@@ -85,10 +105,10 @@ class World:
             config=CONFIG,
             topics=self.topics,
             offsets=self.offsets,
-            schedule=cast(Schedule, self.delays),
+            delays=Delays(cast(Schedule, self.delays), cast(Timers, self.timers)),
             groups=self.groups,
-            timers=cast(Timers, self.timers),
             rpc=cast(RpcClient, self.master),
+            store=cast(MessageStore, self.log),
         )
         self.sync.master_address = "master:1"
 
@@ -112,7 +132,7 @@ def world(tmp_path: Path) -> World:
 
 def test_round_copies_everything_in_order_and_saves_it(world: World, tmp_path: Path) -> None:
     world.round()
-    assert world.master.asked == ORDER
+    assert world.master.asked == with_log_ends(ORDER)
     assert all(world.copied())
     assert world.topics.data_version == world.groups.data_version == VERSION
     for name in ("topics.json", "subscriptionGroup.json", "consumerOffset.json"):
@@ -167,6 +187,32 @@ def test_part_that_cannot_be_read_changes_nothing(world: World, code: int, rubbi
     assert world.copied() == all_but(code)
 
 
+def test_positions_wait_until_the_log_has_followed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promoted before, this broker would pass over what the positions say is done and its log does not have."""
+    monkeypatch.setattr(metadata_sync, "_FOLLOW_S", 0.001)
+    world.log.whole_log_offset = 699
+    world.round()
+    assert world.copied() == [True, False, False, True, True]
+    # The same ones are taken in a later round: newer ones might wait for ever behind a busy master.
+    world.master.answers[RequestCode.GET_ALL_CONSUMER_OFFSET] = b'{"offsetTable":{"T@g":{0:40,1:50}}}'
+    world.master.answers[RequestCode.GET_BROKER_RUNTIME_INFO] = b'{"table":{"commitLogMaxOffset":"9000"}}'
+    world.log.whole_log_offset = 701
+    world.round()
+    assert all(world.copied())
+    world.round()
+    assert world.offsets.query("g", "T", 1) == 5
+    world.log.whole_log_offset = 9000
+    world.round()
+    assert world.offsets.query("g", "T", 1) == 50
+
+
+@pytest.mark.parametrize("answer", [b"{}", b'{"table":{"commitLogMaxOffset":"-"}}'])
+def test_master_that_does_not_tell_the_end_of_its_log_is_not_waited_for(world: World, answer: bytes) -> None:
+    world.master.answers[RequestCode.GET_BROKER_RUNTIME_INFO] = answer
+    world.round()
+    assert all(world.copied())
+
+
 MODES = b'{"messageRequestModeMap":{"T":{"g":{"consumerGroup":"g","mode":"POP","popShareQueueNum":0,"topic":"T"}}}}'
 
 
@@ -181,7 +227,7 @@ def test_table_that_means_nothing_here_is_kept_as_it_came(world: World, tmp_path
     world.sync.kept = {code: kept}
     world.master.answers[code] = MODES
     world.round()
-    assert world.master.asked == [*ORDER[:-1], code, ORDER[-1]]
+    assert world.master.asked == with_log_ends([*ORDER[:-1], code, ORDER[-1]])
     world.master.answers[code] = b"[rubbish"
     world.round()
     assert kept.encode() == MODES
