@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
@@ -51,7 +52,7 @@ ANSWERS: dict[int, bytes] = {
 POSITIONS = (RequestCode.GET_ALL_CONSUMER_OFFSET, RequestCode.GET_ALL_DELAY_OFFSET)
 
 
-def with_log_ends(codes: list[int]) -> list[int]:
+def with_log_ends(codes: Sequence[int]) -> list[int]:
     """The end of the master's log is asked for after each table of positions."""
     return [
         one
