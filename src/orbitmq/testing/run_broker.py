@@ -63,7 +63,7 @@ class RunningBroker:
 
     async def _advance(self, ms: int) -> None:
         self._clock.turn(ms)
-        self._broker.schedule.look_again()
+        self._broker.schedule.look_again(ms)
         self._broker.timers.look_again()
 
     async def _create_topic(self, topic: str, queue_count: int) -> None:
