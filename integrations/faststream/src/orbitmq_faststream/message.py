@@ -1,0 +1,82 @@
+"""A RocketMQ message as FastStream sees it, and how one is made of what the client received."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from typing import Any, Final
+
+from faststream.message import StreamMessage, decode_message
+
+from orbitmq import ReceivedMessage
+from orbitmq.codes import Property
+
+__all__ = ["CONTENT_TYPE", "CORRELATION_ID", "REPLY_TO", "RocketMessage", "RocketParser"]
+
+CONTENT_TYPE: Final = "content-type"
+CORRELATION_ID: Final = "correlation_id"
+REPLY_TO: Final = "reply_to"
+"""Properties that carry what FastStream needs; the names are those of its Kafka headers."""
+
+
+class RocketMessage(StreamMessage[ReceivedMessage]):
+    """Finished once: by ``ack``, ``nack`` (delivered again) or ``reject`` (dead-letter topic)."""
+
+    retry_delay: timedelta | float | None = None
+    """Of ``nack`` without a delay; None leaves it to the broker, which waits longer from attempt to attempt."""
+
+    async def ack(self) -> None:
+        if self.committed is None:
+            await self.raw_message.ack()
+        await super().ack()
+
+    async def nack(self, delay: timedelta | float | None = None) -> None:
+        """``delay`` is rounded up to a level of the broker's. After the last attempt it goes to the dead letters."""
+        if self.committed is None:
+            await self.raw_message.retry(self.retry_delay if delay is None else delay)
+        await super().nack()
+
+    async def reject(self, reason: str = "") -> None:
+        """The reason goes along as property ``RETRY_REASON``; by default it is the exception being handled."""
+        if self.committed is None:
+            error = sys.exception()
+            await self.raw_message.dead_letter(reason or (repr(error) if error is not None else ""))
+        await super().reject()
+
+    @property
+    def attempt(self) -> int:
+        """1 at the first delivery."""
+        return self.raw_message.attempt
+
+    @property
+    def tags(self) -> str:
+        return self.raw_message.tags
+
+    @property
+    def keys(self) -> list[str]:
+        return self.raw_message.keys
+
+
+class RocketParser:
+    """Properties become headers, the body stays bytes until it is decoded."""
+
+    def __init__(self, retry_delay: timedelta | float | None = None) -> None:
+        self._retry_delay = retry_delay
+
+    async def parse_message(self, message: ReceivedMessage) -> RocketMessage:
+        headers = message.user_properties
+        reply_to = message.get(Property.REPLY_TO_CLIENT) if message.is_request else headers.get(REPLY_TO)
+        parsed = RocketMessage(
+            message,
+            message.body,
+            headers=dict(headers),
+            reply_to=reply_to or "",
+            content_type=headers.get(CONTENT_TYPE),
+            correlation_id=headers.get(CORRELATION_ID) or message.message_id,
+            message_id=message.message_id,
+        )
+        parsed.retry_delay = self._retry_delay
+        return parsed
+
+    async def decode_message(self, message: StreamMessage[Any]) -> Any:
+        return decode_message(message)
