@@ -11,10 +11,12 @@ from faststream.message import StreamMessage, decode_message
 from orbitmq import ReceivedMessage
 from orbitmq.codes import Property
 
-__all__ = ["CONTENT_TYPE", "CORRELATION_ID", "REPLY_TO", "RocketMessage", "RocketParser"]
+__all__ = ["CONTENT_LENGTH", "CONTENT_TYPE", "CORRELATION_ID", "REPLY_TO", "RocketMessage", "RocketParser"]
 
 CONTENT_TYPE: Final = "content-type"
 CORRELATION_ID: Final = "correlation_id"
+CONTENT_LENGTH: Final = "content-length"
+"""Says ``0`` of an empty body, which RocketMQ refuses: a zero byte is sent in its place."""
 REPLY_TO: Final = "reply_to"
 """Properties that carry what FastStream needs; the names are those of its Kafka headers."""
 
@@ -65,11 +67,12 @@ class RocketParser:
 
     async def parse_message(self, message: ReceivedMessage) -> RocketMessage:
         headers = message.user_properties
+        is_empty = headers.pop(CONTENT_LENGTH, "") == "0"
         reply_to = message.get(Property.REPLY_TO_CLIENT) if message.is_request else headers.get(REPLY_TO)
         parsed = RocketMessage(
             message,
-            message.body,
-            headers=dict(headers),
+            b"" if is_empty else message.body,
+            headers=headers,
             reply_to=reply_to or "",
             content_type=headers.get(CONTENT_TYPE),
             correlation_id=headers.get(CORRELATION_ID) or message.message_id,

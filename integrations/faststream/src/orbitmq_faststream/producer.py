@@ -12,7 +12,7 @@ from faststream._internal.types import AsyncCallable, CustomCallable
 from faststream.exceptions import IncorrectState
 
 from orbitmq import Message, Producer, ReceivedMessage, SendResult
-from orbitmq_faststream.message import CONTENT_TYPE, CORRELATION_ID, REPLY_TO, RocketParser
+from orbitmq_faststream.message import CONTENT_LENGTH, CONTENT_TYPE, CORRELATION_ID, REPLY_TO, RocketParser
 from orbitmq_faststream.response import RocketPublishCommand
 
 __all__ = ["RocketProducer", "headers_of"]
@@ -63,6 +63,8 @@ class RocketProducer(ProducerProto[RocketPublishCommand]):
     async def _message(self, cmd: RocketPublishCommand, value: Any) -> Message:
         body, content_type = await self.codec.encode(value, self._serializer)
         headers = headers_of(cmd, content_type)
+        if not body:
+            body, headers[CONTENT_LENGTH] = b"\0", "0"
         if cmd.request is not None:
             answer = cmd.request.reply(body)
             answer.properties = headers
