@@ -10,13 +10,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pydantic
 import pytest
-from faststream import AckPolicy, FastStream
+from faststream import AckPolicy, BaseMiddleware, FastStream
 from faststream.exceptions import (
     IncorrectState,
     NackMessage,
@@ -25,8 +25,10 @@ from faststream.exceptions import (
     SkipMessage,
     StopConsume,
 )
+from faststream.message import AckStatus
+from faststream.response.publish_type import PublishType
 
-from orbitmq import PushOptions
+from orbitmq import ConnectionLostError, PushOptions
 from orbitmq.testing import RunningBroker, run_broker
 from orbitmq_faststream import (
     RocketBroker,
@@ -306,6 +308,43 @@ def test_requests_are_answered(server: RunningBroker, topic: str) -> None:
     run(work())
 
 
+class NoReplies(BaseMiddleware):
+    """Who asked is gone."""
+
+    async def publish_scope(self, call_next: Callable[[Any], Awaitable[Any]], cmd: Any) -> Any:
+        if cmd.publish_type is PublishType.REPLY:
+            raise ConnectionLostError("nobody there")
+        return await call_next(cmd)
+
+
+def test_handler_of_a_request_is_not_repeated_when_its_reply_cannot_be_sent(
+    server: RunningBroker, topic: str
+) -> None:
+    answers = server.create_topic(f"{topic}-answers")
+    broker, asker = new_broker(server, middlewares=[NoReplies]), new_broker(server)
+    handled: dict[str, RocketMessage] = {}
+
+    @broker.subscriber(topic)
+    async def handle(body: str, message: RocketMessage) -> str:
+        handled[body] = message
+        return "answer"
+
+    async def work() -> None:
+        async with broker, asker:
+            await broker.start()
+            with pytest.raises(TimeoutError):
+                await asker.request("asked", topic, timeout=0.5)
+            await asker.publish(
+                "published", topic, reply_to=answers
+            )  # a message as any other: it must not be lost
+            await until(lambda: len(handled) == 2)
+            await until(lambda: all(message.committed is not None for message in handled.values()))
+        committed = {body: message.committed for body, message in handled.items()}
+        assert committed == {"asked": AckStatus.ACKED, "published": AckStatus.NACKED}
+
+    run(work())
+
+
 def test_order_delay_and_batches(server: RunningBroker, topic: str) -> None:
     broker = new_broker(server)
     seen: dict[str, list[int]] = {"a": [], "b": []}
@@ -387,6 +426,56 @@ def test_stop_lets_handlers_end_and_leaves_the_rest(server: RunningBroker, topic
             await broker.publish(3, topic)
             await until(lambda: len(ended) >= 4)
         assert sorted(ended) == [0, 1, 2, 3]
+
+    run(work())
+
+
+def test_stop_takes_no_further_message(server: RunningBroker, topic: str) -> None:
+    entered, done = asyncio.Event(), asyncio.Event()
+    broker = new_broker(server)
+
+    @broker.subscriber(topic, orderly=True, max_workers=3)
+    async def handle(body: str) -> None:
+        entered.set()
+        await done.wait()
+
+    def workers() -> int:
+        return sum(task.get_name() == f"faststream-{topic}" for task in asyncio.all_tasks())
+
+    async def work() -> None:
+        async with broker:
+            await broker.start()
+            assert workers() == 3
+            await broker.publish("x", topic)
+            await entered.wait()
+            stopping = asyncio.ensure_future(broker.stop())
+            await until(lambda: workers() == 1)  # the one whose handler runs
+            assert not stopping.done()
+            done.set()
+            await stopping
+            assert workers() == 0
+
+    run(work())
+
+
+def test_handler_that_raises_cancelled_error_is_retried(server: RunningBroker, topic: str) -> None:
+    broker = new_broker(server)
+    attempts: list[int] = []
+
+    @broker.subscriber(topic, retry_delay=1)
+    async def handle(body: str, message: RocketMessage) -> None:
+        attempts.append(message.attempt)
+        if message.attempt == 1:
+            raise asyncio.CancelledError
+
+    async def work() -> None:
+        async with broker:
+            await broker.start()
+            await broker.publish("x", topic)
+            while len(attempts) < 2:
+                await asyncio.to_thread(server.advance, 1)
+                await asyncio.sleep(0.02)
+        assert attempts == [1, 2]
 
     run(work())
 

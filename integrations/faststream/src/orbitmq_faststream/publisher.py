@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any, Unpack
 
@@ -14,7 +15,7 @@ from faststream.response.response import PublishCommand
 from faststream.specification.asyncapi.utils import resolve_payloads
 from faststream.specification.schema import Message, Operation, PublisherSpec
 
-from orbitmq import ReceivedMessage, SendResult
+from orbitmq import OrbitError, ReceivedMessage, SendResult
 from orbitmq_faststream.config import (
     RocketBrokerConfig,
     RocketPublisherConfig,
@@ -24,6 +25,8 @@ from orbitmq_faststream.message import RocketMessage
 from orbitmq_faststream.response import RocketPublishCommand, SendSettings
 
 __all__ = ["ReplyPublisher", "RocketPublisher", "RocketPublisherSpecification"]
+
+logger = logging.getLogger(__name__)
 
 
 class RocketPublisherSpecification(
@@ -144,6 +147,18 @@ class ReplyPublisher(FakePublisher):
         super().__init__(producer=producer)
         self._message = message
         self._topic = topic
+
+    async def _publish(
+        self, cmd: PublishCommand, *, _extra_middlewares: Iterable[PublisherMiddleware[Any]]
+    ) -> Any:
+        try:
+            return await super()._publish(cmd, _extra_middlewares=_extra_middlewares)
+        except OrbitError as error:
+            if not self._message.is_request:
+                raise
+            # Who asked is gone or has given up. The handler did its work: it is not to run again for that.
+            logger.warning("reply not sent id=%s error=%s", self._message.message_id, error)
+            return None
 
     def patch_command(self, cmd: PublishCommand) -> RocketPublishCommand:
         answer = RocketPublishCommand.from_cmd(super().patch_command(cmd))

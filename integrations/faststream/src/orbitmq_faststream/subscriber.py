@@ -10,6 +10,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final, cast
 
@@ -117,7 +118,7 @@ class RocketSubscriber(SubscriberUsecase[ReceivedMessage]):
                 for _ in range(self._settings.get("max_workers", 1)):
                     task = asyncio.create_task(self._work(source), name=f"faststream-{self.topic}")
                     self._workers.add(task)
-                    task.add_done_callback(self._workers.discard)
+                    task.add_done_callback(self._worker_ended)
         self._post_start()
 
     async def stop(self) -> None:
@@ -147,7 +148,26 @@ class RocketSubscriber(SubscriberUsecase[ReceivedMessage]):
                 return
             finally:
                 self._idle.discard(task)
-            await self.consume(message)
+            try:
+                await self.consume(message)
+            except asyncio.CancelledError as error:
+                if task.cancelling():
+                    raise
+                await self._cancelled_itself(message, error)
+
+    async def _cancelled_itself(self, message: ReceivedMessage, error: asyncio.CancelledError) -> None:
+        """A handler awaited something that was cancelled: its worker goes on, and the message is tried again."""
+        self._log(logging.ERROR, f"handler of {self.topic} raised {error!r} id={message.message_id}")
+        if self.ack_policy is not AckPolicy.MANUAL:
+            try:
+                await message.retry(self._settings.get("retry_delay"))
+            except ClientStateError:
+                pass  # finished before
+
+    def _worker_ended(self, task: asyncio.Task[None]) -> None:
+        self._workers.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._log(logging.CRITICAL, f"worker of {self.topic} ended: {error!r}")
 
     async def process_message(self, msg: ReceivedMessage) -> Response:
         response = await super().process_message(msg)
