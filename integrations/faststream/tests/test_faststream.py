@@ -28,7 +28,7 @@ from faststream.exceptions import (
 from faststream.message import AckStatus
 from faststream.response.publish_type import PublishType
 
-from orbitmq import ConnectionLostError, PushOptions
+from orbitmq import ConnectionLostError, ProducerOptions, PushOptions
 from orbitmq.testing import RunningBroker, run_broker
 from orbitmq_faststream import (
     RocketBroker,
@@ -524,9 +524,28 @@ def test_subscriber_is_read_by_hand(server: RunningBroker, topic: str) -> None:
     run(work())
 
 
+def test_settings_of_a_subscriber_win_over_those_of_the_broker(server: RunningBroker) -> None:
+    broker = new_broker(server, consumer=PushOptions(pull_batch_size=7))
+    plain = broker.subscriber("t").subscription
+    own = broker.subscriber("t", start="last", orderly=True, max_attempts=3).subscription
+    other = broker.subscriber("t", options=PushOptions(start="last", workers=2)).subscription
+    options = [one.options(broker.config.consumer_options) for one in (plain, own, other)]
+    assert [(one.from_where.name, one.pull_batch_size) for one in options] == [
+        ("FIRST_OFFSET", 7),
+        ("LAST_OFFSET", 7),
+        ("LAST_OFFSET", 32),
+    ]
+    assert [(one.orderly, one.reconsume_max) for one in options[:2]] == [(False, -1), (True, 2)]
+
+
 def test_missing_topic_is_created(server: RunningBroker) -> None:
     name = f"stream-created-{next(_serial)}"
-    broker = new_broker(server, create_topics=1)
+    broker = new_broker(
+        server,
+        create_topics=1,
+        consumer=PushOptions(namespace="space"),
+        producer=ProducerOptions(namespace="space"),
+    )
     seen: list[str] = []
 
     @broker.subscriber(name)

@@ -17,7 +17,7 @@ from faststream._internal.configs import (
 from faststream._internal.constants import EMPTY
 from faststream.middlewares import AckPolicy
 
-from orbitmq import OrbitError, PushConsumer, PushOptions, ReceivedMessage
+from orbitmq import ConsumeFromWhere, OrbitError, PushConsumer, PushOptions, ReceivedMessage
 from orbitmq.admin.session import Admin, AdminOptions
 from orbitmq.admin.topics import update_topic
 from orbitmq.model.topic import TopicConfig
@@ -88,8 +88,10 @@ class Subscription:
         }
         if "max_attempts" in self.settings:
             wanted["reconsume_max"] = self.settings["max_attempts"] - 1
-        given = self.settings.get("options") or base
-        return build_options(PushOptions, given or PushOptions(start="first"), wanted)
+        given = self.settings.get("options") or base or PushOptions()
+        if given.start is None and given.from_where is ConsumeFromWhere.LAST_OFFSET:
+            wanted.setdefault("start", "first")  # nobody chose the client's default
+        return build_options(PushOptions, given, wanted)
 
 
 OpenSource = Callable[["RocketBrokerConfig", Subscription], Awaitable[Source]]
@@ -97,18 +99,18 @@ OpenSource = Callable[["RocketBrokerConfig", Subscription], Awaitable[Source]]
 
 async def open_consumer(config: RocketBrokerConfig, subscription: Subscription) -> Source:
     """A consumer that joined its group. Creates the topic if the broker was told to."""
+    options = subscription.options(config.consumer_options)
     if config.create_topics:
-        await _create_topic(config, subscription.topic)
-    consumer = PushConsumer(
-        subscription.group, config.name_servers, subscription.options(config.consumer_options)
-    )
+        await _create_topic(config, subscription.topic, options)
+    consumer = PushConsumer(subscription.group, config.name_servers, options)
     consumer.subscribe(subscription.topic, subscription.expression, sql=subscription.sql)
     await consumer.start()
     return consumer
 
 
-async def _create_topic(config: RocketBrokerConfig, topic: str) -> None:
-    options = config.consumer_options or PushOptions()
+async def _create_topic(config: RocketBrokerConfig, topic: str, options: PushOptions) -> None:
+    if options.namespace:
+        topic = f"{options.namespace}%{topic}"
     count = config.create_topics
     admin_options = AdminOptions(credentials=options.credentials, tls=options.tls_context)
     async with Admin(config.name_servers, admin_options) as admin:
