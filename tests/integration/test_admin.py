@@ -61,7 +61,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]
         until(lambda: run(broker.name_server, "topicRoute", "-t", "orders").exit_code == 0, "the route")
         for number in range(4):
             args = ("-p", f"body-{number}", "-k", f"key-{number}", "-c", "red" if number % 2 else "blue")
-            sent = told(broker.name_server, "sendMessage", "-t", "orders", *args)
+            queue = ("-b", "broker-a", "-i", str(number % 2))
+            sent = told(broker.name_server, "sendMessage", "-t", "orders", *args, *queue)
             assert sent["sendStatus"] == "SEND_OK"
         assert run(broker.name_server, "updateSubGroup", "-b", broker.address, "-g", "readers").exit_code == 0
         yield broker
