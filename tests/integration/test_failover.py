@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from tests.apache.etcd import Etcd, etcd
 from tests.integration.failover_kit import TTL_S, Group, group, on_uvloop
-from tests.integration.ha_kit import assert_equal_logs, log_bytes, until
+from tests.integration.ha_kit import BORN_HOST, assert_equal_logs, config_file, log_bytes, until
 
 from orbitmq.codes import ResponseCode
 from orbitmq.runtime.tasks import TaskOwner
+from orbitmq.store.types import NewMessage
 
 __all__ = ["etcd"]
 pytestmark = pytest.mark.slow
@@ -47,6 +48,20 @@ def test_cut_off_master_is_replaced_and_its_own_tail_is_cut(etcd: Etcd, tmp_path
             assert await brokers.send(second, 10) == ResponseCode.SUCCESS
             for body in brokers.acknowledged:
                 assert body in log_bytes(first.running)
+
+    on_uvloop(scenario)
+
+
+def test_a_clean_stop_of_the_master_saves_its_cursors(etcd: Etcd, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with group(tmp_path, etcd) as brokers:
+            first = await brokers.settled()
+            broker = first.running
+            broker.puts.put(NewMessage("T", 0, b"later", b"DELAY\x011\x02", 1, BORN_HOST))
+            await until(lambda: broker.store.max_offset("T", 0) == 1, "the delivery")
+            assert config_file(broker, "delayOffset.json") is None
+            await first.stop()
+            assert config_file(broker, "delayOffset.json")["offsetTable"] == {"1": 1}
 
     on_uvloop(scenario)
 

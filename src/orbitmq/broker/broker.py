@@ -565,6 +565,7 @@ class Broker:
                 master_info=self.roles.master_info,
                 on_master_info=self.roles.take_master_info,
                 ha_status=self.roles.status,
+                when_safe=self.puts.answer_when_all_safe,
             ),
         )
 
@@ -736,10 +737,8 @@ class Broker:
         self.groups.persist()
 
     def _expire_clients(self) -> None:
-        self.producers.expire()
-        self.consumers.expire()
-        self.locks.expire()
-        self.filter_servers.expire()
+        for table in (self.producers, self.consumers, self.locks, self.filter_servers):
+            table.expire()
 
     # -- connections -----------------------------------------------------------------------------------
 

@@ -126,6 +126,10 @@ class RoleSwitch:
         """Before we are master: have every topic we have messages of."""
         self._sync.adopt_topics()
 
+    async def end_deliveries(self) -> None:
+        """Before we leave the office of our own will."""
+        await self._listener.stop_deliveries()
+
     def fence(self, broker_id: int) -> None:
         """Be no master for anybody who asks, at once; ``change`` does the rest."""
         if not self._config.is_slave:

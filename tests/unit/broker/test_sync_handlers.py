@@ -11,7 +11,7 @@ import pytest
 from tests.golden import data
 from tests.unit.broker.kit import Asker, safe_file
 
-from orbitmq.broker.config import BrokerConfig, change_option
+from orbitmq.broker.config import BrokerConfig, BrokerRole, change_option, change_role
 from orbitmq.broker.handlers.sync import SyncHandlers, SyncSources
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
@@ -19,8 +19,9 @@ from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import RequestCode
 from orbitmq.model.data_version import DataVersion
 from orbitmq.testing.manual_clock import ManualClock
+from orbitmq.transport.router import PARKED, Answer, Call, Reply
 from orbitmq.wire import bodies
-from orbitmq.wire.frame import Frame
+from orbitmq.wire.frame import Frame, encode_request
 from orbitmq.wire.headers import (
     ExchangeBrokerHaInfoRequest,
     ExchangeBrokerHaInfoResponse,
@@ -148,6 +149,29 @@ def test_consumer_offsets_are_copied(world: World) -> None:
         "offsetTable",
         "pullOffsetTable",
     ]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        RequestCode.GET_ALL_CONSUMER_OFFSET,
+        RequestCode.GET_ALL_DELAY_OFFSET,
+        RequestCode.GET_TIMER_CHECK_POINT,
+    ],
+)
+def test_cursors_are_given_when_what_moved_them_is_safe(tmp_path: Path, code: int) -> None:
+    waiting: list[Reply] = []
+
+    def when_safe(_call: Call[Any], reply: Reply) -> Answer:
+        waiting.append(reply)
+        return PARKED
+
+    world = World(tmp_path, SyncSources(when_safe=when_safe))
+    assert world.asker.dispatch(encode_request(code, 7, None, b"")) is None
+    [reply] = waiting
+    change_role(world.config, BrokerRole.SLAVE, 1)
+    assert world.asker.ask(code).body == reply.body
+    assert len(waiting) == 1
 
 
 def test_absent_parts_answer_with_empty_tables(world: World) -> None:

@@ -45,6 +45,14 @@ class AckGate:
         """Why no send is taken now; empty when they are."""
 
     @property
+    def closed(self) -> str:
+        """Why this broker stores nothing of its own making now; empty when it does. What a master stores after its
+        lease is cut off again, and nobody waits for the answer that would say so."""
+        if self.refusal or self.is_master is None or self.is_master():
+            return self.refusal
+        return "this broker is not the master any more"
+
+    @property
     def immediate(self) -> bool:
         """True when a message is acknowledged as soon as it is in the log."""
         if self._store.flush_mode is FlushMode.SYNC or self.is_master is not None:

@@ -7,7 +7,9 @@ levels and timers, replies, recalls, marks of transactions. So the same rules ho
    delivered after it waited is not parked again.
 2. Appended, and counted only if it was. A store that refuses raises ``StoreError``, and nothing is stored.
 3. Acknowledged when it is as safe as configured (``durability.py``): nobody is told that a message is stored, and no
-   cursor that passed it is saved, before its record is flushed (SYNC_FLUSH) and replicated (SYNC_MASTER).
+   cursor that passed it is saved or given to a slave, before its record is flushed (SYNC_FLUSH) and replicated
+   (SYNC_MASTER). A master that loses its office by failover goes back to its saved cursors: what the others passed
+   may be cut off with the end of its log.
 
 Answers to Apache's DefaultMessageStore.asyncPutMessage as its processors use it; there commits, send-backs and
 deliveries are answered without the wait.
@@ -72,8 +74,9 @@ class PutDoor:
 
     def deliver(self, messages: Sequence[NewMessage], kind: str = "") -> list[Appended]:
         """Store messages where they say, all or none. Raises ``StoreError``."""
-        if self.gate.refusal:
-            raise StoreUnavailable(self.gate.refusal)
+        closed = self.gate.closed
+        if closed:
+            raise StoreUnavailable(closed)
         appended = self._store.append_batch(messages)
         self.count(messages, appended, kind)
         return appended
@@ -114,12 +117,22 @@ class PutDoor:
         self.when_safe(self._store.max_log_offset if log_end is None else log_end, settle)
         return await done
 
+    async def stays(self) -> bool:
+        """Wait as ``safe`` does; whether everything stored so far stays in our log. Without failover it does: nobody
+        cuts a master's log. With failover the next master may have less than we do."""
+        code = await self.safe()
+        return self.gate.is_master is None or is_safe(code)
+
     def answer(self, call: Call[Any], log_end: int, reply: Reply) -> Answer:
         """``reply`` once everything before ``log_end`` is safe; an error when that cannot be said."""
         if self.gate.immediate:
             return reply
         self.when_safe(log_end, lambda code: call.reply(_as_safe(reply, code)))
         return PARKED
+
+    def answer_when_all_safe(self, call: Call[Any], reply: Reply) -> Answer:
+        """The same for everything stored so far."""
+        return self.answer(call, self._store.max_log_offset, reply)
 
 
 def _as_safe(reply: Reply, code: int) -> Reply:

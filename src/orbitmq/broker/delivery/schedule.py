@@ -91,6 +91,7 @@ class Schedule:
         saved = self._file.load(DelayOffsets.decode)
         if saved is not None:
             self._cursors = dict(saved.offset_table)
+            self._saved_cursors = dict(saved.offset_table)
             self._version = saved.data_version or self._version
         for level, cursor in self._cursors.items():
             self._cursors[level] = self._corrected(level, cursor)
@@ -117,12 +118,14 @@ class Schedule:
             self._tasks.start(every(self._config.delay_offset_flush_interval_ms / 1000, self._save), "save")
 
     async def stop(self) -> None:
-        """Deliver nothing more and save the cursors."""
+        """Deliver nothing more and save the cursors. Where they passed what may be cut off, the last saved count."""
         if self._tasks is not None:
             tasks, self._tasks = self._tasks, None
             await tasks.close()
-            await self._puts.safe()
-            self.persist()
+            if await self._puts.stays():
+                self.persist()
+            else:
+                self._cursors = dict(self._saved_cursors or {})
 
     def persist(self) -> None:
         """Save the cursors. Raises ``OSError``."""
@@ -152,6 +155,7 @@ class Schedule:
         self._cursors = dict(offsets.offset_table)
         self._version = offsets.data_version or self._version
         self._file.save(content)
+        self._saved_cursors = dict(offsets.offset_table)
 
     def _saved(self) -> DelayOffsets:
         return DelayOffsets(data_version=self._version, offset_table=dict(sorted(self._cursors.items())))

@@ -11,8 +11,8 @@ Invariants
 2. The check point (second to run next, queue offset, end of the timer log) is saved every second behind the files
    it speaks of, and a clean stop brings the running second to its end: a clean restart repeats nothing, a kill at
    most what was delivered since the last check point.
-3. Without the files (a promoted slave, a damaged disk) the wheel is made again from the queue: what the last known
-   check point had passed in the queue and in time was delivered.
+3. Without the files (a promoted slave, a master that lost its office, a damaged disk) the wheel is made again from
+   the queue: what the last known check point had passed in the queue and in time was delivered.
 """
 
 from __future__ import annotations
@@ -153,15 +153,21 @@ class Timers:
             if self._running:
                 await self._finish_second()
             self._log.write()
-            await self.puts.safe()
-            self._sync_and_save(self._point())
-            self._close()
+            point = self._point()
+            if await self.puts.stays():
+                self._sync_and_save(point)
+                self._close()
+            else:
+                # The end of the log may be cut off: the files are made again from what is left of the queue.
+                self._close()
+                self._wheel.remove()
+                self._log.remove()
 
     async def _finish_second(self) -> None:
         """A begun second is not left half delivered: the check point knows whole ones only."""
         try:
             async with asyncio.timeout(_FINISH_S):
-                while self._near or self._loading >= 0:
+                while (self._near or self._loading >= 0) and not self.puts.gate.closed:
                     wait_ms = self._deliver_portion() - self.clock.now_ms()
                     await asyncio.sleep(min(max(0, wait_ms), _FINISH_STEP_MS) / 1000)
         except TimeoutError:

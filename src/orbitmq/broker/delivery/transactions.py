@@ -11,7 +11,9 @@ Invariants
    stored again behind. So whatever is lost by a kill is asked about again.
 3. The op cursor passes a mark only when the half cursor is behind everything it marks.
 4. The message is stored before its mark: a kill in between repeats a commit, it never loses one.
-5. While the broker runs, a transaction is committed once, whichever of its places producers name and how often: the
+5. A cursor is committed when what made it move is safe: the half message stored again behind, the end of the log
+   with the committed message. Failover may cut both off, and the cursor is in no log.
+6. While the broker runs, a transaction is committed once, whichever of its places producers name and how often: the
    first one, or any they were asked about.
 
 The cursors are the offsets of group CID_RMQ_SYS_TRANS, as in Apache, so each broker goes on where the other stopped.
@@ -36,7 +38,7 @@ from orbitmq.broker.delivery.half_messages import (
     op_message,
 )
 from orbitmq.broker.delivery.parking import HALF_QUEUE
-from orbitmq.broker.delivery.put import PutDoor
+from orbitmq.broker.delivery.put import PutDoor, is_safe
 from orbitmq.broker.figures.stats import BrokerStats
 from orbitmq.broker.tables.clients import ProducerTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
@@ -135,7 +137,9 @@ class Transactions:
             tasks, self._tasks = self._tasks, None
             await tasks.close()
             self.flush_marks()
-            self._save_cursors()
+            cursors = self._cursors()
+            if await self.puts.stays():
+                self._commit(cursors)
 
     def _stored_cursor(self, topic: str) -> int:
         low = max(0, self.store.min_offset(topic, HALF_QUEUE))
@@ -158,8 +162,11 @@ class Transactions:
         await asyncio.sleep(self.config.transaction_op_interval_ms / 1000)
         self.flush_marks()
 
-    def _save_cursors(self) -> None:
-        for topic, cursor in ((HALF_TOPIC, self._cursor), (HALF_OP_TOPIC, self._op_cursor)):
+    def _cursors(self) -> dict[str, int]:
+        return {HALF_TOPIC: self._cursor, HALF_OP_TOPIC: self._op_cursor}
+
+    def _commit(self, cursors: dict[str, int]) -> None:
+        for topic, cursor in cursors.items():
             if self.offsets.query(TRANSACTION_GROUP, topic, HALF_QUEUE) != cursor:
                 self.offsets.commit("broker", TRANSACTION_GROUP, topic, HALF_QUEUE, cursor)
 
@@ -293,7 +300,9 @@ class Transactions:
                 # Ends may come in meanwhile: whatever is decided is decided anew for the next message.
                 await asyncio.sleep(0)
         self._pass_marks()
-        self._save_cursors()
+        cursors = self._cursors()
+        if is_safe(await self.puts.safe()):
+            self._commit(cursors)
 
     def _pass(self, half_offset: int) -> None:
         self._ended.discard(half_offset)

@@ -129,6 +129,9 @@ class Failover:
 
     async def stop(self) -> None:
         """Be no master any more and say so, so that others need not wait for the end of the lease."""
+        if self.holds():
+            # What they stored can be made safe now, and their cursors with it; not any more without the office.
+            await self._roles.end_deliveries()
         await self._tasks.close()
         self._fence()
         try:

@@ -2,13 +2,15 @@
 
 Answers to Apache's AdminBrokerProcessor, the part a slave and mqadmin ask. Topics and groups come in pages when the
 asker says so: it names the version its pages so far belong to, and starts over when that is no longer ours.
+Offsets, delay cursors and the check point of timers wait until what moved them is as safe as a send: a slave that
+becomes master passes over what is before them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.tables.groups import GroupTable
@@ -17,7 +19,7 @@ from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import RequestCode
 from orbitmq.errors import BodyError, ServerError
 from orbitmq.model.data_version import DataVersion
-from orbitmq.transport.router import Call, Reply, Route
+from orbitmq.transport.router import Answer, Call, Reply, Route
 from orbitmq.wire import bodies, javajson
 from orbitmq.wire.headers import (
     Empty,
@@ -48,6 +50,8 @@ class SyncSources:
     on_master_info: Callable[[ExchangeBrokerHaInfoRequest], None] | None = None
     """A slave is told about its master."""
     ha_status: Callable[[], bodies.HaRuntimeInfo | None] = lambda: None
+    when_safe: Callable[[Call[Any], Reply], Answer] = lambda _call, reply: reply
+    """Gives an answer when everything stored so far is safe, or says that it is not."""
 
 
 class SyncHandlers:
@@ -135,17 +139,22 @@ class SyncHandlers:
         limit = self._config.split_metadata_count
         return limit if asked is None else min(limit, asked)
 
-    def all_consumer_offsets(self, _call: Call[Empty]) -> Reply:
-        return Reply(body=self._offsets.encode())
+    def _cursors(self, call: Call[Empty], body: bytes) -> Answer:
+        reply = Reply(body=body)
+        # A slave moves none: it has them from its master.
+        return reply if self._config.is_slave else self._sources.when_safe(call, reply)
 
-    def all_delay_offsets(self, _call: Call[Empty]) -> Reply:
-        return Reply(body=self._sources.delay_offsets())
+    def all_consumer_offsets(self, call: Call[Empty]) -> Answer:
+        return self._cursors(call, self._offsets.encode())
+
+    def all_delay_offsets(self, call: Call[Empty]) -> Answer:
+        return self._cursors(call, self._sources.delay_offsets())
 
     def message_request_modes(self, _call: Call[Empty]) -> Reply:
         return Reply(body=self._sources.message_request_modes())
 
-    def timer_check_point(self, _call: Call[Empty]) -> Reply:
-        return Reply(body=self._sources.timer_check_point())
+    def timer_check_point(self, call: Call[Empty]) -> Answer:
+        return self._cursors(call, self._sources.timer_check_point())
 
     def timer_metrics(self, _call: Call[Empty]) -> Reply:
         return Reply(body=self._sources.timer_metrics())

@@ -178,7 +178,7 @@ class PopService:
         for (topic, group, queue_id), (end, pop_time_ms) in self.log.start().items():
             if pop_time_ms > offsets_saved_ms and end > self.offsets.query(group, topic, queue_id):
                 self.offsets.commit("pop", group, topic, queue_id, end)
-        self.offsets.before_save = self._log_flushed
+        self.offsets.before_save = self._log_stays
         self._tasks = TaskOwner("pop", watched=True)
         self._tasks.start(every(0.0, self._wait_and_redeliver, first_s=0.0), "redeliver")
         self._tasks.start(every(1.0, self.log.tick), "checkpoint-windows")
@@ -190,7 +190,6 @@ class PopService:
             return
         tasks, self._tasks = self._tasks, None
         await tasks.close()
-        self.offsets.before_save = None
         if self._flush_timer is not None:
             self._flush_timer.cancel()
             self._flush_timer = None
@@ -199,10 +198,14 @@ class PopService:
         self._free_timers.clear()
         self.log.stop()
         self.save_locks()
+        if not await self.puts.stays():
+            self.offsets.go_back()
+        self.offsets.before_save = None
 
-    async def _log_flushed(self) -> bool:
-        """Offsets moved by pops may be saved only when their checkpoints are on the disk: after a power failure a
-        message would be neither before the offset nor in a checkpoint."""
+    async def _log_stays(self) -> bool:
+        """Offsets moved by pops may be saved only when their checkpoints are on the disk, and with failover on those
+        of the others: after a power failure, or a change of the master, a message would be neither before the offset
+        nor in a checkpoint."""
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def settle(flushed: bool) -> None:
@@ -210,7 +213,7 @@ class PopService:
                 done.set_result(flushed)
 
         self.store.when_flushed(self.store.max_log_offset, settle)
-        return await done
+        return await done and await self.puts.stays()
 
     @property
     def running(self) -> bool:

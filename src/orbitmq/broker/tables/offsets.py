@@ -18,6 +18,7 @@ import msgspec
 
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.model.data_version import DataVersion
+from orbitmq.model.names import SYSTEM_GROUP_PREFIX
 from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.safe_file import CONTENT_BYTES_MAX, SafeFile
 from orbitmq.wire import bodies, javajson
@@ -40,6 +41,8 @@ class ConsumerOffsets:
         self._commit_count = 0
         self._dirty = False
         self._saving = threading.Lock()
+        self._saved = b""
+        """What the file has."""
         self._resets: OffsetTable = {}
         self.committed: OffsetTable = {}
         """``topic@group`` -> queue id -> next offset to consume."""
@@ -195,6 +198,18 @@ class ConsumerOffsets:
         self.data_version = data_version
         self._dirty = True
 
+    def go_back(self) -> None:
+        """Take the offsets saved last: what newer ones passed may be cut off with the end of the log. A group that is
+        not saved yet keeps its offsets, since it would not know where to begin; a cursor of the broker's own
+        begins at the start of its queue."""
+        saved = _decoded(self._saved).offset_table if self._saved else {}
+        for key, queues in list(self.committed.items()):
+            if key in saved:
+                queues.update(saved[key])
+            elif _split(key)[1].startswith(SYSTEM_GROUP_PREFIX):
+                del self.committed[key]
+        self._dirty = True
+
     # -- encoding and saving ---------------------------------------------------------------------------
 
     def encode(self) -> bytes:
@@ -207,11 +222,10 @@ class ConsumerOffsets:
 
     def load(self) -> None:
         """Read the file, if there is one. Raises ``CorruptionError``."""
-        saved = self._file.load(
-            lambda content: javajson.decode(content, bodies.ConsumerOffsets, bytes_max=CONTENT_BYTES_MAX)
-        )
-        if saved is None:
+        content = self._file.load(lambda content: (_decoded(content), content))
+        if content is None:
             return
+        saved, self._saved = content
         self.committed = saved.offset_table
         self.pulled = saved.pull_offset_table or {}
         if saved.data_version is not None:
@@ -242,6 +256,7 @@ class ConsumerOffsets:
             # The last save at stop may come while one of the background is still at work.
             with self._saving:
                 self._file.save(content)
+                self._saved = content
         except OSError:
             self._dirty = True
             raise
@@ -295,6 +310,10 @@ class _Form:
 _COMPACT: Final = _Form(pretty=False)
 _PRETTY: Final = _Form(pretty=True)
 _NOTHING: Final[dict[int, int]] = {}
+
+
+def _decoded(content: bytes) -> bodies.ConsumerOffsets:
+    return javajson.decode(content, bodies.ConsumerOffsets, bytes_max=CONTENT_BYTES_MAX)
 
 
 def _quote(text: str) -> str:

@@ -135,3 +135,88 @@ def test_cursors_of_delay_levels_are_saved_when_what_they_passed_is_safe(tmp_pat
     asyncio.run(run())
     assert DelayOffsets.decode(saved.read_bytes()).offset_table == {1: 1}
     store.close()
+
+
+def test_a_broker_without_its_office_stores_nothing_of_its_own(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = open_store(tmp_path, clock)
+    puts = door(store, clock)
+    puts.gate.is_master = lambda: False
+    with pytest.raises(StoreUnavailable, match="not the master"):
+        puts.deliver((message("T"),))
+    with pytest.raises(StoreUnavailable, match="not the master"):
+        puts.put(message("T"))
+    puts.gate.is_master = lambda: True
+    puts.deliver((message("T"),))
+    assert store.max_offset("T", 0) == 1
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("failover", "outcome", "stays"),
+    [
+        (False, ResponseCode.SUCCESS, True),
+        (False, ResponseCode.FLUSH_SLAVE_TIMEOUT, True),
+        (True, ResponseCode.SUCCESS, True),
+        (True, ResponseCode.FLUSH_SLAVE_TIMEOUT, False),
+    ],
+)
+def test_with_failover_what_no_slave_has_may_be_cut_off(
+    tmp_path: Path, failover: bool, outcome: int, stays: bool
+) -> None:
+    slave, clock = Slave(), ManualClock()
+    store = open_store(tmp_path, clock)
+    puts = door(store, clock, replication=slave)
+    if failover:
+        puts.gate.is_master = lambda: True
+    puts.deliver((message("T"),))
+
+    async def run() -> bool:
+        asking = asyncio.create_task(puts.stays())
+        await asyncio.sleep(0)  # it runs up to its wait
+        slave.answer(outcome)
+        return await asking
+
+    assert asyncio.run(run()) is stays
+    store.close()
+
+
+@pytest.mark.parametrize("saved_before", [True, False])
+def test_a_master_that_loses_its_office_goes_back_to_the_saved_cursors_of_delay_levels(
+    tmp_path: Path, saved_before: bool
+) -> None:
+    clock = ManualClock()
+    store = open_store(tmp_path, clock)
+    puts = door(store, clock)
+    masters = [True]
+    puts.gate.is_master = lambda: masters[0]
+    schedule = Schedule(
+        config=CONFIG,
+        store=store,
+        levels=DelayLevels(),
+        puts=puts,
+        stats=BrokerStats(),
+        file=safe_file(tmp_path, "delayOffset.json"),
+        clock=clock,
+    )
+
+    async def deliver_one() -> None:
+        puts.put(message("T")._replace(properties=encode_properties({"DELAY": "1"})))
+        clock.advance(1_000)
+        await schedule.deliver_due()
+
+    async def run() -> None:
+        schedule.start()
+        if saved_before:
+            await deliver_one()
+            await schedule._save()
+        end = store.max_log_offset
+        await deliver_one()
+        masters[0] = False
+        await schedule.stop()
+        store.truncate(end)
+
+    asyncio.run(run())
+    assert DelayOffsets.decode(schedule.encode()).offset_table == ({1: 1} if saved_before else {})
+    assert (tmp_path / "delayOffset.json").exists() is saved_before
+    store.close()

@@ -248,6 +248,29 @@ def test_without_its_files_the_wheel_is_made_again_from_the_queue(tmp_path: Path
     run(test, Bench(tmp_path))
 
 
+def test_a_master_that_loses_its_office_delivers_again_what_was_cut_off(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        for ms in (500, 1_500, 2_300, 60_000):
+            bench.send(b"%d" % ms, TIMER_DELAY_MS=str(ms))
+        await bench.work_until(START_MS + 1_400)
+        await bench.timers._save()
+        end = bench.store.max_log_offset
+        bench.send(b"cut", TIMER_DELAY_MS="100")
+        await bench.work_until(START_MS + 2_100)
+        assert bench.bodies() == [b"500", b"1500", b"cut"]
+        assert bench.timers._running
+        bench.puts.gate.is_master = lambda: False
+        await asyncio.wait_for(bench.timers.stop(), 1.0)  # it waits for no second it cannot deliver
+        bench.store.truncate(end)
+        assert bench.bodies() == [b"500"]
+        bench.timers = bench.new_timers()
+        bench.start()
+        await bench.work_until(START_MS + 60_000)
+        assert bench.bodies() == [b"500", b"1500", b"2300", b"60000"]
+
+    run(test, Bench(tmp_path))
+
+
 def test_files_that_do_not_fit_together_are_made_again(tmp_path: Path) -> None:
     async def test(bench: Bench) -> None:
         bench.send(b"a", TIMER_DELAY_MS="3000")

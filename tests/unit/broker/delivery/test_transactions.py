@@ -230,6 +230,37 @@ def test_a_rolled_back_message_is_never_seen_nor_asked_about(bench: Bench) -> No
     assert (bench.check(), bench.bodies(), bench.cursors()) == ([], [], (1, 1))
 
 
+def test_a_cursor_is_committed_when_what_moved_it_is_safe(bench: Bench) -> None:
+    """The question stores a half message again; failover cuts that off, and the first one has to be found again."""
+    bench.send(b"a")
+    bench.send(b"b")
+    end = bench.store.max_log_offset
+    bench.puts.gate.is_master = lambda: not bench.client.asked  # it is lost with the first question
+    assert bench.check() == [b"a"]
+    assert bench.store.max_log_offset > end
+    assert bench.cursors() == (-1, -1)
+    asyncio.run(bench.transactions.stop())
+    bench.store.truncate(end)
+    bench.puts.gate.is_master = None
+    bench.restart(killed=True)
+    assert bench.cursors() == (-1, -1)
+    assert bench.check() == [b"a", b"b"]
+    assert bench.cursors() == (2, 0)
+
+
+def test_a_stop_without_the_office_commits_no_cursor(bench: Bench) -> None:
+    bench.end(bench.send(b"a"), COMMIT)
+
+    async def lose_office() -> None:
+        bench.transactions.start()
+        bench.puts.gate.is_master = lambda: False
+        await bench.transactions.stop()
+
+    asyncio.run(lose_office())
+    assert bench.cursors() == (-1, -1)
+    assert bench.records(HALF_OP_TOPIC) == []
+
+
 def test_an_unknown_end_has_no_answer_and_changes_nothing(bench: Bench) -> None:
     where = bench.send()
     header = EndTransactionRequest(

@@ -152,6 +152,29 @@ def test_a_master_s_offsets_are_merged_over_ours(offsets: ConsumerOffsets) -> No
     assert offsets.data_version == version
 
 
+@pytest.mark.parametrize("loaded", [False, True])
+def test_offsets_go_back_to_those_saved_last(tmp_path: Path, offsets: ConsumerOffsets, loaded: bool) -> None:
+    offsets.commit("host", "g", "T", 0, 5)
+    offsets.commit("host", "gone", "T", 0, 5)
+    offsets.commit("broker", "CID_RMQ_SYS_TRANS", "half", 0, 5)
+    offsets.persist()
+    if loaded:
+        offsets = ConsumerOffsets(CONFIG, ManualClock(), safe_file(tmp_path, "consumerOffset.json"))
+        offsets.load()
+    offsets.commit("host", "g", "T", 0, 7)
+    offsets.commit("host", "g", "T", 1, 2)
+    offsets.commit("broker", "CID_RMQ_SYS_TRANS", "half", 0, 9)
+    offsets.commit("host", "new", "T", 0, 3)
+    offsets.commit("broker", "CID_RMQ_SYS_REVIVE_GROUP", "revive", 0, 4)
+    offsets.remove_group("gone")
+    offsets.go_back()
+    assert offsets.committed == {
+        "T@g": {0: 5, 1: 2},
+        "half@CID_RMQ_SYS_TRANS": {0: 5},
+        "T@new": {0: 3},
+    }
+
+
 def test_what_was_saved_is_loaded(tmp_path: Path, offsets: ConsumerOffsets) -> None:
     offsets.commit("host", "g", "T", 10, 1 << 40)
     offsets.commit("host", "g", "T", 2, 0)
