@@ -83,8 +83,8 @@ class History:
 
     def is_phantom(self, sent: Sent) -> bool:
         """Whether a group passed over a message because it had read another one in its place, which is gone."""
-        if not self.phantoms_allowed or sent.place is None:
-            return False
+        if not self.phantoms_allowed or sent.place is None or sent.delay_s:
+            return False  # the place of a delayed message is one of the queue it waits in
         identity = f"{sent.key}:{sent.number}"
         return bool(self.read_at.get((sent.topic, *sent.place[1:]), set()) - {identity})
 

@@ -324,8 +324,8 @@ class Simulation:
         machine = self._healthy_broker()
         if machine is not None:
             self.note(f"power cut {machine.name}")
-            # Consumers may read what is not flushed yet, as those of Apache's broker.
-            self.history.phantoms_allowed = True
+            # Consumers may read what is not flushed yet, as those of Apache's broker; with failover they may not.
+            self.history.phantoms_allowed = not self.failover
             self._faulty.add(machine.name)
             machine.power_cut()
             self._later(self.chance.uniform(1.0, 12.0), lambda: self._again(machine))
