@@ -324,7 +324,7 @@ class Simulation:
         machine = self._healthy_broker()
         if machine is not None:
             self.note(f"power cut {machine.name}")
-            # Consumers may read what is not flushed yet, as those of Apache's broker; with failover they may not.
+            # A slave shows what its master has not flushed yet, as Apache's does; with failover none does.
             self.history.phantoms_allowed = not self.failover
             self._faulty.add(machine.name)
             machine.power_cut()

@@ -21,6 +21,7 @@ from typing import Final, Self
 
 from orbitmq.broker.config import BrokerConfig, BrokerRole
 from orbitmq.broker.delivery.durability import AckGate
+from orbitmq.broker.delivery.flushed_reads import FlushedReads
 from orbitmq.broker.delivery.parking import Parking
 from orbitmq.broker.delivery.pull_waiters import TICK_S
 from orbitmq.broker.delivery.put import PutDoor
@@ -202,6 +203,7 @@ class Broker:
         self.store.filter_bitmap = self.filters.bitmap
         self.store.open()  # recovery of a large store takes seconds; nobody is served yet
         self._clock.at_least(self.store.last_store_ms)
+        self._flushed_reads = FlushedReads(config, self.store, self._readable)
         self._stream.control = self.security.control if config.replication_tls else None
         self._replicas = ReplicaServer(config, self.store, self._stream)
         self.gate = AckGate(self.store, self._replicas.acks)
@@ -665,7 +667,7 @@ class Broker:
             self.registration.refresh()
 
     def _arrived(self, topic: str, queue_id: int) -> None:
-        self._readable(topic, queue_id)
+        (self._readable if topic in self._on_arrival else self._flushed_reads.arrived)(topic, queue_id)
         if self._replicas.links:
             self._replicas.wake()
 
@@ -746,9 +748,8 @@ class Broker:
         connection.attachment = PeerInfo.of(connection)
 
     def _closed(self, connection: Connection) -> None:
-        self.producers.connection_closed(connection)
-        self.consumers.connection_closed(connection)
-        self.filter_servers.connection_closed(connection)
+        for table in (self.producers, self.consumers, self.filter_servers):
+            table.connection_closed(connection)
 
     def local_connection(self) -> Connection:
         """The broker's end of a connection inside this process."""

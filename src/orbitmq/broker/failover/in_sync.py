@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.delivery.held_arrivals import HeldArrivals
 from orbitmq.broker.replication.master import SlaveLink
 from orbitmq.store.message_store import MessageStore
 
@@ -41,7 +42,7 @@ class InSyncSet:
         self._reached_at: dict[int, float] = {}
         self._joining: dict[int, tuple[int, float]] = {}
         """Who is waited for without being in the set yet: what it must have, and since when."""
-        self._held: dict[tuple[str, int], tuple[int, int]] = {}
+        self._held = HeldArrivals()
         self._begun_at = 0
         self._last_look = (0, 0.0)
         """The end of the log, and when that was."""
@@ -110,7 +111,8 @@ class InSyncSet:
         safe = self.safe_end()
         if safe > self._store.confirm_offset:
             self._store.confirm_offset = safe
-            self._wake_until(safe)
+            for key in self._held.take(safe):
+                self._wake(*key)
 
     def arrived(self, topic: str, queue_id: int) -> None:
         """A queue got messages; its readers are told once they may read them."""
@@ -120,17 +122,7 @@ class InSyncSet:
         if end <= self._store.confirm_offset:
             self._wake(topic, queue_id)
             return
-        first, _ = self._held.get((topic, queue_id), (end, end))
-        self._held[topic, queue_id] = (first, end)
-
-    def _wake_until(self, log_offset: int) -> None:
-        # The first end counts, not the last: under load the last one is always ahead.
-        ready = [key for key, (first, _) in self._held.items() if first <= log_offset]
-        for key in ready:
-            _, last = self._held.pop(key)
-            if last > log_offset:
-                self._held[key] = (last, last)
-            self._wake(*key)
+        self._held.add(topic, queue_id, end)
 
     # -- changes ---------------------------------------------------------------------------------------
 
