@@ -64,7 +64,7 @@ class Job:
 @pytest.mark.parametrize(
     ("form", "kills", "key"),
     [
-        ("delta", 2, ""),
+        ("delta", 1, ""),
         pytest.param("delta", 10, "", marks=pytest.mark.soak),
         pytest.param("iceberg", 10, "", marks=pytest.mark.soak),
         pytest.param("parquet", 10, "", marks=pytest.mark.soak),
