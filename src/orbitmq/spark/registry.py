@@ -1,0 +1,247 @@
+"""Asks a schema registry with Confluent's HTTP interface (also Karapace, Apicurio and Redpanda) for schemas.
+
+Schemas never change under their number, so those are kept for the life of the process; what the latest version of a
+subject is gets asked every time. A registry that does not answer is an error of the job, never of a message:
+``RegistryUnavailable`` stops a task, ``SchemaNotFound`` belongs to the body that names the schema.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+import logging
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from threading import Event, Lock
+from typing import Any, Final, Literal, cast
+
+from orbitmq.errors import ConfigError, OrbitError
+
+__all__ = [
+    "RegisteredSchema",
+    "Registry",
+    "RegistryAccess",
+    "RegistryError",
+    "RegistryUnavailable",
+    "SchemaNotFound",
+    "registry_of",
+]
+
+logger = logging.getLogger(__name__)
+
+Form = Literal["AVRO", "JSON", "PROTOBUF"]
+
+_ACCEPT: Final = "application/vnd.schemaregistry.v1+json, application/json"
+_ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
+_SCHEMAS_MAX: Final = 1000
+_REGISTRIES_MAX: Final = 16
+PAUSES_S: Final = (0.1, 0.5, 1.0)
+"""Between attempts at a registry that does not answer; one attempt more than pauses."""
+_PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})
+_NOT_FOUND: Final = 404
+
+
+class RegistryError(OrbitError):
+    """The registry refused, or its answer cannot be used."""
+
+
+class RegistryUnavailable(RegistryError):
+    """Nobody answered in time: the same question may be answered later."""
+
+
+class SchemaNotFound(RegistryError):
+    """There is no such subject, version or number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryAccess:
+    """Where a registry is and how to be let in; travels to the executors."""
+
+    url: str
+    user: str = ""
+    password: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+    """For ``Authorization: Bearer``; instead of user and password."""
+    trust_file: str = ""
+    """Certificates to trust, PEM; empty: those of the machine."""
+    timeout_s: float = 10.0
+    """For one request."""
+
+    @classmethod
+    def parse(
+        cls, url: str, *, token: str = "", trust_file: str = "", timeout_s: float = 10.0
+    ) -> RegistryAccess:
+        """From an address that may hold user and password. Raises ``ConfigError``."""
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(
+                f"a schema registry is given as http://host:port or https://host:port, not {url!r}"
+            )
+        if parts.username and token:
+            raise ConfigError("the schema registry is given both a user and a token: give one of them")
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        place = host if parts.port is None else f"{host}:{parts.port}"
+        return cls(
+            url=urllib.parse.urlunsplit((parts.scheme, place, parts.path.rstrip("/"), "", "")),
+            user=urllib.parse.unquote(parts.username or ""),
+            password=urllib.parse.unquote(parts.password or ""),
+            token=token,
+            trust_file=trust_file,
+            timeout_s=timeout_s,
+        )
+
+    def headers(self) -> dict[str, str]:
+        """Of every request."""
+        found = {"Accept": _ACCEPT}
+        if self.token:
+            found["Authorization"] = f"Bearer {self.token}"
+        elif self.user:
+            pair = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+            found["Authorization"] = f"Basic {pair}"
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredSchema:
+    """One schema of a registry."""
+
+    number: int
+    """What the header of a body names."""
+    form: Form
+    text: str
+    """As it was registered: JSON for Avro and JSON Schema, a .proto file for Protobuf."""
+    references: tuple[tuple[str, str, int], ...] = ()
+    """Name under which it is imported, subject, version."""
+    subject: str = ""
+    version: int = 0
+
+
+class Registry:
+    """Questions to one registry. May be used by any thread."""
+
+    def __init__(self, access: RegistryAccess, pauses_s: Sequence[float] = PAUSES_S) -> None:
+        self.access = access
+        self._pauses_s = pauses_s
+        self._known: OrderedDict[str, Any] = OrderedDict()
+        self._lock = Lock()
+        self._context: ssl.SSLContext | None = None
+
+    def by_number(self, number: int) -> RegisteredSchema:
+        """The schema of that number. Raises ``SchemaNotFound``, ``RegistryUnavailable``, ``RegistryError``."""
+        return _schema(self._once(f"/schemas/ids/{number}"), number=number)
+
+    def latest(self, subject: str) -> RegisteredSchema:
+        """The newest version of a subject. Raises as ``by_number``."""
+        return _schema(self._ask(f"/subjects/{_quoted(subject)}/versions/latest"))
+
+    def version(self, subject: str, version: int) -> RegisteredSchema:
+        """One version of a subject. Raises as ``by_number``."""
+        return _schema(self._once(f"/subjects/{_quoted(subject)}/versions/{version}"))
+
+    def versions(self, subject: str) -> list[RegisteredSchema]:
+        """All versions of a subject, the oldest first. Raises as ``by_number``."""
+        numbers = self._ask(f"/subjects/{_quoted(subject)}/versions")
+        if not isinstance(numbers, list) or not all(isinstance(one, int) for one in numbers):
+            raise RegistryError(f"the registry at {self.access.url} answered with no list of versions")
+        return [self.version(subject, number) for number in sorted(numbers)]
+
+    def serialized(self, schema: RegisteredSchema) -> str:
+        """The text of a Protobuf schema as the registry compiles it (base64), or as it is where it does not."""
+        if schema.subject and schema.version:
+            path = f"/subjects/{_quoted(schema.subject)}/versions/{schema.version}"
+        else:
+            path = f"/schemas/ids/{schema.number}"
+        return _schema(self._once(f"{path}?format=serialized"), number=schema.number).text
+
+    def _once(self, path: str) -> Any:
+        with self._lock:
+            if path in self._known:
+                self._known.move_to_end(path)
+                return self._known[path]
+        answer = self._ask(path)
+        with self._lock:
+            self._known[path] = answer
+            while len(self._known) > _SCHEMAS_MAX:
+                self._known.popitem(last=False)
+        return answer
+
+    def _ask(self, path: str) -> Any:
+        request = urllib.request.Request(self.access.url + path, headers=self.access.headers())
+        failure = ""
+        for attempt in range(len(self._pauses_s) + 1):
+            if attempt:
+                Event().wait(self._pauses_s[attempt - 1])
+            try:
+                return self._answer(request)
+            except urllib.error.HTTPError as error:
+                with error:
+                    problem = _problem(error)
+                if error.code == _NOT_FOUND:
+                    raise SchemaNotFound(f"{self.access.url}{path}: {problem}") from None
+                if error.code not in _PASSING:
+                    raise RegistryError(f"{self.access.url}{path}: {problem}") from None
+                failure = problem
+            except OSError as error:  # refused, cut, timed out, no such host, a wrong certificate
+                failure = str(error)
+            except (ValueError, RecursionError) as error:
+                raise RegistryError(f"{self.access.url}{path}: the answer is not JSON: {error}") from None
+            logger.info("schema registry did not answer url=%s%s error=%s", self.access.url, path, failure)
+        raise RegistryUnavailable(f"no schema from {self.access.url}{path}: {failure}")
+
+    def _answer(self, request: urllib.request.Request) -> Any:
+        if self._context is None and request.type == "https":
+            self._context = ssl.create_default_context(cafile=self.access.trust_file or None)
+        with urllib.request.urlopen(request, timeout=self.access.timeout_s, context=self._context) as answer:
+            data = answer.read(_ANSWER_BYTES_MAX + 1)
+        if len(data) > _ANSWER_BYTES_MAX:
+            raise ValueError(f"longer than {_ANSWER_BYTES_MAX} bytes")
+        return json.loads(data)
+
+
+@functools.lru_cache(_REGISTRIES_MAX)
+def registry_of(access: RegistryAccess) -> Registry:
+    """The registry of this process: Spark keeps its workers, so they ask once for each schema."""
+    return Registry(access)
+
+
+def _quoted(subject: str) -> str:
+    return urllib.parse.quote(subject, safe="")
+
+
+def _problem(error: urllib.error.HTTPError) -> str:
+    try:
+        document = json.loads(error.read(4096))
+        return f"{error.code} {document['message']}"
+    except (ValueError, KeyError, TypeError, OSError):
+        return f"{error.code} {error.reason}"
+
+
+def _schema(document: Any, number: int | None = None) -> RegisteredSchema:
+    try:
+        form = document.get("schemaType") or "AVRO"  # left out for Avro, the first form there was
+        if form not in ("AVRO", "JSON", "PROTOBUF"):
+            raise RegistryError(f"the schema is of type {form}; AVRO, JSON and PROTOBUF can be decoded")
+        text = document["schema"]
+        if not isinstance(text, str):
+            raise TypeError("schema is not text")
+        return RegisteredSchema(
+            number=int(document["id"] if number is None else number),
+            form=cast(Form, form),
+            text=text,
+            references=tuple(
+                (str(one["name"]), str(one["subject"]), int(one["version"]))
+                for one in document.get("references") or ()
+            ),
+            subject=str(document.get("subject", "")),
+            version=int(document.get("version", 0)),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise RegistryError(
+            f"the registry's answer is not a schema: {type(error).__name__} {error}"
+        ) from None
