@@ -43,9 +43,8 @@ types: setup  ## mypy, strict
 	@$(BIN)/mypy
 	@$(BIN)/mypy tests benchmarks integrations
 
-unit: setup  ## every test; what fails runs once more, since JVMs beside it are slow at times
-	@$(BIN)/pytest || { [ $$? -eq 1 ] && echo "--- once more: only what failed above ---" \
-		&& $(BIN)/pytest --last-failed --last-failed-no-failures none; }
+unit: setup  ## every test; only those beside JVMs run once more when they fail, and are listed at the end
+	@$(BIN)/python -m tests.run_all
 
 soak: setup  ## the long and repetitive tests that `make test` leaves out
 	@$(BIN)/pytest -m soak --timeout 3600

@@ -56,8 +56,10 @@ from orbitmq.broker.handlers.sync import SyncHandlers, SyncSources
 from orbitmq.broker.handlers.topic_state import TopicInspection
 from orbitmq.broker.handlers.topics import TopicHandlers
 from orbitmq.broker.handlers.transactions import TransactionHandlers
+from orbitmq.broker.last_saves import LastSaves
 from orbitmq.broker.live_config import LiveConfig
 from orbitmq.broker.pop.service import PopService
+from orbitmq.broker.ports import BrokerPorts
 from orbitmq.broker.registration import Registration
 from orbitmq.broker.replication.master import ReplicaServer
 from orbitmq.broker.replication.metadata_sync import Delays, KeptTable, MetadataSync
@@ -74,7 +76,7 @@ from orbitmq.broker.tables.request_modes import RequestModes
 from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.broker.unsupported import unserved
 from orbitmq.codes import RequestCode
-from orbitmq.metrics.endpoint import MetricsEndpoint, Pages, bind_metrics
+from orbitmq.metrics.endpoint import MetricsEndpoint, Pages
 from orbitmq.metrics.requests import RequestTimes
 from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.model.names import SCHEDULE_TOPIC, TIMER_TOPIC
@@ -89,7 +91,6 @@ from orbitmq.store.config import StoreConfig
 from orbitmq.store.message_store import MessageStore
 from orbitmq.transport.client import RpcClient
 from orbitmq.transport.connection import Connection
-from orbitmq.transport.ports import bind_port, bind_port_and_fast_port
 from orbitmq.transport.router import RawRoute, Route, Router
 from orbitmq.transport.server import Listener, Server
 from orbitmq.transport.tls import ServerTls, client_tls, server_tls
@@ -135,53 +136,22 @@ class Broker:
         self._tasks = TaskOwner("broker", on_failure=self._job_died, watched=True)
         self._failed: asyncio.Future[BaseException] | None = None
         self._started = False
-        self._metrics_socket: socket.socket | None = None
         self.metrics: MetricsEndpoint | None = None
         """The port of the metrics, when there is one."""
 
     async def start(self) -> None:
         """Take the ports, recover the store, serve. Raises ``OSError``, ``ConfigError``, ``CorruptionError``."""
-        sockets = self._bind()
+        ports = BrokerPorts.take(self.config)
+        self.config = self.config.with_ports(ports.listen_port, ports.ha_port)
         try:
-            await self._open(sockets)
+            await self._open(ports)
         except BaseException:
-            for bound in (*sockets, self._metrics_socket):
-                if bound is not None:
-                    bound.close()
+            ports.close()
             if self.metrics is not None:
                 await self.metrics.stop()
             raise
 
-    def _bind(self) -> list[socket.socket]:
-        config = self.config
-        if config.fast_port_enabled:
-            sockets = list(bind_port_and_fast_port(config.bind_host, config.listen_port))
-        else:
-            sockets = [bind_port(config.bind_host, config.listen_port)]
-        port = sockets[0].getsockname()[1]
-        try:
-            self._ha_socket = self._bind_ha(port)
-            sockets.append(self._ha_socket)
-            if config.metrics_exporter == "PROM":
-                self._metrics_socket = bind_metrics(config.metrics_host, config.metrics_port)
-        except OSError:
-            for bound in sockets:
-                bound.close()
-            raise
-        self.config = config.with_ports(port, self._ha_socket.getsockname()[1])
-        return sockets
-
-    def _bind_ha(self, port: int) -> socket.socket:
-        config = self.config
-        try:
-            return bind_port(config.bind_host, config.ha_listen_port or port + 1)
-        except OSError:
-            if config.listen_port or config.ha_listen_port:
-                raise
-            # Nobody asked for a certain port, so any will do.
-            return bind_port(config.bind_host, 0)
-
-    async def _open(self, sockets: list[socket.socket]) -> None:
+    async def _open(self, ports: BrokerPorts) -> None:
         config = self.config
         loop = asyncio.get_running_loop()
         self._failed = loop.create_future()
@@ -222,7 +192,8 @@ class Broker:
             self.pop.log.topic: self.pop.log.arrived,
         }
         self._build_hot_handlers(store_host)
-        await self._serve(await self._measured(self._build_handlers(store_host)), sockets)
+        routes = await self._measured(self._build_handlers(store_host), ports.metrics)
+        await self._serve(routes, ports)
         self._start_jobs()
         await self.registration.start(self.address, self.ha_address)
         if self.failover is not None:
@@ -270,7 +241,7 @@ class Broker:
         )
         self.pop.load()
 
-    async def _serve(self, routes: list[Route | RawRoute], sockets: list[socket.socket]) -> None:
+    async def _serve(self, routes: list[Route | RawRoute], ports: BrokerPorts) -> None:
         reasons = unserved(route.code for route in routes)
         self.security.read_topics_from(self.store)
         guard = self.security.guard
@@ -280,7 +251,7 @@ class Broker:
         self._server = Server(
             [
                 Listener(self.config.bind_host, 0, router, bound)
-                for router, bound in zip((self.main_router, fast), sockets[:-1], strict=False)
+                for router, bound in zip((self.main_router, fast), ports.served, strict=False)
             ],
             tls=self._tls,
             on_open=self._opened,
@@ -288,9 +259,11 @@ class Broker:
             awake_for=SEND_CODES,
         )
         await self._server.start()
-        await self.roles.start(self._ha_socket, self.address, self.ha_address)
+        await self.roles.start(ports.ha, self.address, self.ha_address)
 
-    async def _measured(self, routes: list[Route | RawRoute]) -> list[Route | RawRoute]:
+    async def _measured(
+        self, routes: list[Route | RawRoute], bound: socket.socket | None
+    ) -> list[Route | RawRoute]:
         """Serve the metrics, if they are wanted; gives the routes with a stopwatch then."""
         if self.config.metrics_exporter != "PROM":
             return routes
@@ -317,9 +290,7 @@ class Broker:
             waiting_pulls=lambda: self._pull.waiters.count,
         )
         pages = Pages(metrics.families, not_alive=self._not_alive, not_ready=self._not_ready)
-        self.metrics = MetricsEndpoint(
-            self.config.metrics_host, self.config.metrics_port, pages, self._metrics_socket
-        )
+        self.metrics = MetricsEndpoint(self.config.metrics_host, self.config.metrics_port, pages, bound)
         self.metrics.token = self.config.metrics_token
         await self.metrics.start()
         self._tasks.start(every(SIZES_S, metrics.sizes.look), "message-sizes")
@@ -726,12 +697,14 @@ class Broker:
         self.pop.start(self.offsets.saved_ms())
 
     async def stop_deliveries(self) -> None:
-        """Leave them to another broker."""
+        """Leave them to another broker. Raises ``SaveRefused`` when all have stopped."""
         self._pop.release_all()
-        await self.schedule.stop()
-        await self.timers.stop()
-        await self.transactions.stop()
-        await self.pop.stop()
+        saves = LastSaves()
+        await saves.stop("delayOffset.json", self.schedule.stop)
+        await saves.stop("timers", self.timers.stop)
+        await saves.stop("transactions", self.transactions.stop)
+        await saves.stop("pop", self.pop.stop)
+        saves.check()
 
     def _save_again(self) -> None:
         """Tables are saved when they change; this is for a save the disk refused."""
@@ -768,7 +741,7 @@ class Broker:
         return await asyncio.shield(self._failed)
 
     async def stop(self) -> None:
-        """Stop in order; about a second when nothing hangs, ten at the most."""
+        """Stop in order; about a second when nothing hangs, ten at the most. Raises ``SaveRefused`` at the end."""
         if not self._started:
             return
         self._started = False
@@ -778,16 +751,20 @@ class Broker:
         self._pop.release_all()
         self._send.finish_read()
         await self._server.stop(wait_s=3.0)
+        saves = LastSaves()
         if self.failover is not None:
-            await self.failover.stop()
-        await self.roles.stop()
+            await saves.stop("failover.json", self.failover.stop)
+        await saves.stop("deliveries", self.roles.stop)
         if self.metrics is not None:
             await self.metrics.stop()
         await self._tasks.close()
-        for table in (self.topics, self.groups, self.offsets, self.filters):
-            table.persist()
-        self.store.close()
+        saves.save("topics.json", self.topics.persist)
+        saves.save("subscriptionGroup.json", self.groups.persist)
+        saves.save("consumerOffset.json", self.offsets.persist)
+        saves.save("consumerFilter.json", self.filters.persist)
+        saves.save("store", self.store.close)
         logger.info("broker stopped name=%s address=%s", self.config.broker_name, self.address)
+        saves.check()
 
     async def __aenter__(self) -> Self:
         await self.start()

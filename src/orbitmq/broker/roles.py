@@ -94,8 +94,10 @@ class RoleSwitch:
         await self._sync.stop()
         await self.follower.stop()
         await self.replicas.stop()
-        await self._listener.stop_deliveries()
-        await self._rpc.close()
+        try:
+            await self._listener.stop_deliveries()
+        finally:
+            await self._rpc.close()
 
     def changed(self) -> None:
         """Something registered with the role changed without a change of role."""

@@ -319,7 +319,10 @@ def _progress(console: Console, *, shown: bool) -> Iterator[Callable[[str, int, 
 
 
 def _print_report(report: Report) -> None:
-    click.echo(f"store       {report.root} ({'stopped in order' if report.clean else 'running or killed'})")
+    state = "stopped in order" if report.clean else "killed, or a copy of a running one"
+    if report.live:
+        state = f"a broker is running; compared is what was settled up to log offset {report.log_end}"
+    click.echo(f"store       {report.root} ({state})")
     click.echo(
         f"log         {report.record_count} records, {report.segment_count} segments, "
         f"offsets {report.log_start} to {report.log_end}"

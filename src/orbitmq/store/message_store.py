@@ -34,6 +34,7 @@ from orbitmq.store.upkeep.flush import Flusher, Post
 from orbitmq.store.upkeep.lock_files import AbortFile, StoreLock
 from orbitmq.store.upkeep.recovery import Recovery, RecoveryReport
 from orbitmq.store.upkeep.retention import Retention
+from orbitmq.store.upkeep.write_fault import WriteFault
 from orbitmq.store.write.appender import Appender
 from orbitmq.store.write.replayer import Replayer
 
@@ -89,6 +90,7 @@ class MessageStore:
         self._abort = AbortFile(fs, config.path("abort"))
         self._is_open = False
         self._queue_fault = ""
+        self._fault = WriteFault(clock.monotonic)
         self._appender = Appender(
             parts,
             clock,
@@ -145,6 +147,7 @@ class MessageStore:
         self._is_open = True
         if self.recovery.queue_fault:
             self._queue_fault = f"queue units cannot be written: {self.recovery.queue_fault}"
+        self._retention.guard.observe(*self._disks_used())  # a disk that is full already is said so now
         self._renew_refusal()
         if self.recovery.queue_sync_failed:
             self._flusher.freeze_queue_claims()
@@ -198,6 +201,7 @@ class MessageStore:
                 self._queue_fault = ""
         except OSError as error:
             self._write_failed(error)
+        self._fault.look(self._log.end, self._available_bytes)
         if self._index_feeder is not None:
             self._index_feeder.step()
         now = self._clock.monotonic()
@@ -217,10 +221,12 @@ class MessageStore:
         else:
             self._appender.refusal = self._log.failed or self._flusher.failed or self._queue_fault
 
-    def _write_failed(self, error: OSError | None) -> None:
-        """After a refused write. ``error``: queue units stay in memory until they can be written, and no more may
-        come meanwhile."""
-        if error is not None:
+    def _write_failed(self, error: OSError | StoreUnavailable) -> None:
+        """After a refused write: of the log, and nothing was stored; or of queue units, which stay in memory until
+        they can be written, and no more may come meanwhile."""
+        if isinstance(error, StoreUnavailable):
+            self._fault.refused(error.remark, self._log.end)
+        else:
             if not self._queue_fault:
                 logger.error("queue units cannot be written error=%s", error)
             self._queue_fault = f"queue units cannot be written: {error}"
@@ -536,12 +542,12 @@ class MessageStore:
     @property
     def writable(self) -> bool:
         """False when appends would be refused now (see ``unwritable_reason``)."""
-        return not self._appender.refusal
+        return not self.unwritable_reason
 
     @property
     def unwritable_reason(self) -> str:
         """Why appends are refused now; empty when they are not."""
-        return self._appender.refusal
+        return self._appender.refusal or self._fault.reason
 
     @property
     def index_last_update(self) -> IndexUpdate:
@@ -590,12 +596,8 @@ class MessageStore:
         if force:
             self._retention.trigger()
         segments = self._log.segments
-        log_used = [self._used(directory) for directory in self.config.log_directories]
         chosen = self._retention.decide(
-            segments.infos(),
-            self._now_ms() if now_ms is None else now_ms,
-            log_used,
-            self._used(self.config.root),
+            segments.infos(), self._now_ms() if now_ms is None else now_ms, *self._disks_used()
         )
         removed: list[str] = []
         for info in chosen:
@@ -613,6 +615,12 @@ class MessageStore:
         self._renew_refusal()
         return len(removed)
 
+    def _disks_used(self) -> tuple[list[float], float]:
+        """The used parts of the log's disks and of the one with everything else."""
+        return [self._used(directory) for directory in self.config.log_directories], self._used(
+            self.config.root
+        )
+
     def _used(self, path: str) -> float:
         """The used part of a disk as Apache counts it; -1 when it cannot be found out."""
         try:
@@ -621,6 +629,14 @@ class MessageStore:
             return -1.0
         whole = usage.used_bytes + usage.available_bytes
         return usage.used_bytes / whole if whole > 0 else -1.0
+
+    def _available_bytes(self) -> int:
+        """What may still be written, on the fullest of the disks; 0 when it cannot be found out."""
+        try:
+            paths = (*self.config.log_directories, self.config.root)
+            return min(self._fs.disk_usage(path).available_bytes for path in paths)
+        except OSError:
+            return 0
 
 
 def log_size(results: list[Appended]) -> int:

@@ -5,7 +5,8 @@ Invariants
    answered leaves in one write. A connection is served ``turn_bytes`` or ``turn_requests`` at a time: what a read
    brings beyond is kept in order and served in later turns of the loop, one piece a turn, so every connection that
    has something to say is served once before any of them is served again. How long a kept request waited
-   is ``waited_s`` while it is served.
+   is ``waited_s`` while it is served. A single turn that came late does not count: the process was stopped (garbage
+   collection, a paused machine), which says nothing of load, and refusing a lone sender for it helps nobody.
 2. A peer that does not read stops being served: above ``write_pause_bytes`` unsent bytes its requests are kept
    in order as well; above ``backlog_bytes`` of kept requests the connection stops reading, and above
    ``write_limit_bytes`` unsent bytes it is closed. So memory per connection is bounded by the write limit
@@ -32,6 +33,7 @@ from orbitmq.errors import ConnectionLostError, RequestTimeoutError
 from orbitmq.runtime.stalls import HOLD_S, STALLS, monotonic
 from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.transport.busy_wait import Alertness
+from orbitmq.transport.held_memory import PRESSED_BYTES, HeldMemory
 from orbitmq.transport.router import Answer, Router, finish_slow_request, refuse
 from orbitmq.transport.tls import TLS_RECORD_START, ServerTls, TlsFilter, TlsMode
 from orbitmq.wire.frame import (
@@ -52,6 +54,8 @@ _RESPONSE: Final = 1
 _NO_ROUTES: Final = Router(())
 _FRAME_OVERHEAD_BYTES: Final = 256
 """Rough cost of a decoded frame beside its bytes."""
+_STOP_S: Final = 0.1
+"""A turn that comes this late is a stop of the process, unless the turn before it was late as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,7 @@ class Connection(asyncio.Protocol):
         "_decoder",
         "_flush_planned",
         "_kept_at",
+        "_late_turn",
         "_limits",
         "_loop",
         "_on_close",
@@ -95,6 +100,7 @@ class Connection(asyncio.Protocol):
         "_opaque",
         "_out",
         "_out_bytes",
+        "_planned_at",
         "_router",
         "_server_tls",
         "_slow_count",
@@ -108,6 +114,7 @@ class Connection(asyncio.Protocol):
         "attachment",
         "closed",
         "gathered_bytes",
+        "held",
         "last_active",
         "remote",
         "remote_text",
@@ -147,6 +154,9 @@ class Connection(asyncio.Protocol):
         self._backlog_planned = False
         self._kept_at: deque[tuple[float, int]] = deque()
         """When requests of the backlog came, and how many of them."""
+        self._planned_at = 0.0
+        self._late_turn = False
+        """The last turn came late."""
         self._turn_left = limits.turn_bytes
         """Bytes this connection may still send before it waits for a turn of the loop."""
         self._close_timer: asyncio.TimerHandle | None = None
@@ -169,6 +179,8 @@ class Connection(asyncio.Protocol):
         """How long the requests that are being served waited for their turn."""
         self.alertness: Alertness | None = None
         """Told of each read, by servers."""
+        self.held: HeldMemory | None = None
+        """The bound for all connections of a server."""
         self.attachment: Any = None
         """What the owner of the router keeps about this peer."""
 
@@ -183,6 +195,8 @@ class Connection(asyncio.Protocol):
         self.remote_text = f"{self.remote[0]}:{self.remote[1]}"
         # Beyond this limit uvloop writes at once, and else when the turn of the loop ends.
         high = self.gathered_bytes - 1 if self.gathered_bytes else self._limits.write_pause_bytes
+        if self.held is not None and self.held.pressed:
+            high = min(high, PRESSED_BYTES)
         transport.set_write_buffer_limits(high=high)
         if self._tls is not None:
             transport.write(self._tls.start())
@@ -207,6 +221,8 @@ class Connection(asyncio.Protocol):
                 self._plan_turn()
             if self.alertness is not None:
                 self.alertness.served(self, frames)
+        if self.held is not None:
+            self.held.moved(len(data))
         if self._decoder.error is not None and not self._backlog:
             self._break(str(self._decoder.error))
 
@@ -299,6 +315,7 @@ class Connection(asyncio.Protocol):
     def _plan_turn(self) -> None:
         if not self._backlog_planned:
             self._backlog_planned = True
+            self._planned_at = self._loop.time()
             self._loop.call_soon(self._serve_backlog)
 
     def _serve_backlog(self) -> None:
@@ -311,6 +328,8 @@ class Connection(asyncio.Protocol):
             frames = self._next_piece()
             self._serve(frames)
             self.waited_s = 0.0
+        if not self._backlog:
+            self._late_turn = False
         if self._is_write_paused():
             return  # resume_writing comes back here.
         if self._backlog:
@@ -323,7 +342,12 @@ class Connection(asyncio.Protocol):
     def _next_piece(self) -> list[Frame]:
         """The requests of one turn, oldest first; notes how long the oldest has waited."""
         backlog, kept_at = self._backlog, self._kept_at
-        self.waited_s = self._loop.time() - kept_at[0][0]
+        now = self._loop.time()
+        late_s = now - self._planned_at
+        if late_s > _STOP_S and not self._late_turn:
+            kept_at = self._kept_at = deque((at + late_s, kept) for at, kept in kept_at)
+        self._late_turn = late_s > _STOP_S
+        self.waited_s = max(0.0, now - kept_at[0][0])
         # By their mean size: what a turn costs need not be exact.
         fitting = len(backlog) * self._limits.turn_bytes // max(1, self._backlog_bytes)
         count = min(len(backlog), self._limits.turn_requests, max(1, fitting))
@@ -397,6 +421,8 @@ class Connection(asyncio.Protocol):
         transport.write(data)
         if self._write_paused:
             self._check_unsent()
+        if self.held is not None:
+            self.held.moved(len(data))
 
     def _check_unsent(self) -> None:
         unsent = self.unsent_bytes
@@ -415,6 +441,26 @@ class Connection(asyncio.Protocol):
             return 0
         held = 0 if self._tls is None else self._tls.held_bytes
         return transport.get_write_buffer_size() + held
+
+    # -- the bound for all connections -----------------------------------------------------------------
+
+    @property
+    def held_bytes(self) -> int:
+        """A half frame, requests kept for later, and what the peer has not read."""
+        return self._decoder.buffered_bytes + self._backlog_bytes + self._out_bytes + self.unsent_bytes
+
+    def press(self, unsent_bytes: int) -> None:
+        """Serve the peer only while less than this is unread; 0: as usual."""
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            transport.set_write_buffer_limits(high=unsent_bytes or self._limits.write_pause_bytes)
+
+    def drop(self, reason: str) -> None:
+        """Close at once, since all connections together hold too much."""
+        if not self.closed:
+            logger.warning("closing connection peer=%s reason=%s", self.remote_text, reason)
+            self._close_reason = reason
+            self.abort()
 
     # -- calls of ours ---------------------------------------------------------------------------------
 

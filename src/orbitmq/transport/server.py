@@ -17,6 +17,7 @@ from typing import Final
 from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.transport.busy_wait import Alertness
 from orbitmq.transport.connection import Connection, ConnectionLimits
+from orbitmq.transport.held_memory import HELD_BYTES_MAX, HeldMemory
 from orbitmq.transport.ports import bind_port
 from orbitmq.transport.router import Router
 from orbitmq.transport.tls import ServerTls
@@ -35,6 +36,8 @@ class ServerLimits:
     connections: int = 16_384
     idle_s: float = 120.0
     connection: ConnectionLimits = ConnectionLimits()
+    held_bytes: int = HELD_BYTES_MAX
+    """Half frames, kept requests and unread answers of all connections together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class Server:
         self._all_closed = asyncio.Event()
         self._stopping = False
         self.connections: set[Connection] = set()
+        self.held = HeldMemory(self.connections, limits.held_bytes)
         self.ports: list[int] = []
         """The bound port of each listener, in order."""
 
@@ -111,6 +115,7 @@ class Server:
             on_close=self._closed,
         )
         connection.alertness = self._alertness
+        connection.held = self.held
         return connection
 
     def local_connection(self) -> Connection:
@@ -123,6 +128,7 @@ class Server:
             on_close=self._closed,
         )
         connection.alertness = self._alertness
+        connection.held = self.held
         return connection
 
     def _opened(self, connection: Connection) -> None:
@@ -171,6 +177,7 @@ class Server:
                 logger.warning("cutting connections that did not close count=%d", len(self.connections))
         for connection in list(self.connections):
             connection.abort()
+        self.held.close()
         await self._tasks.close()
         # One turn of the loop lets the aborted transports report their end.
         await asyncio.sleep(0)

@@ -472,16 +472,27 @@ async def test_a_kept_request_tells_how_long_it_waited() -> None:
 
     limits = ConnectionLimits(turn_requests=2, write_pause_bytes=150)
     connection, transport = connected(Router([RawRoute(10, handler)]), limits)
-    connection._loop = cast(Any, ShiftedLoop(connection._loop))
+    loop = ShiftedLoop(connection._loop)
+    connection._loop = cast(Any, loop)
     connection.data_received(requests(2))
-    connection.data_received(requests(4))
-    cast(Any, connection._loop).shift_s = 0.5
-    await turn()
+    connection.data_received(requests(8))
+    for _ in range(4):
+        loop.shift_s += 0.5
+        await asyncio.sleep(0)
     assert waits[:2] == [0.0, 0.0]
-    assert all(0.5 <= waited < 60 for waited in waits[2:4])
+    assert max(waits[2:4]) < 0.1, "one late turn is a stop of the process"
+    assert all(0.5 <= waited < 60 for waited in waits[4:6]), "two of them are load"
+    assert all(1.5 <= waited < 60 for waited in waits[8:10])
     await turn()
-    assert len(waits) == 6
+    assert len(waits) == 10
     assert connection.waited_s == 0.0
+    # Served again without a wait, so that the next late turn is a stop again.
+    connection.data_received(requests(8))
+    loop.shift_s += 0.5
+    await turn()
+    await turn()
+    assert max(waits[10:]) < 0.1
+    waits[:] = waits[:6]
     # A peer that does not read its answers waits for itself.
     transport.peer_reads = False
     transport.unread_bytes = 0

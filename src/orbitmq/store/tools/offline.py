@@ -56,6 +56,10 @@ class OfflineStore:
         self._maps: OrderedDict[int, memoryview] = OrderedDict()
         self._segments = {segment.start: segment for segment in self.segments()}
 
+    def look_again(self) -> None:
+        """A running broker may have made the first file of a kind since; its size is known only now."""
+        self.config = detect_sizes(self.config, self.fs)
+
     # Log.
     def segments(self) -> list[OfflineSegment]:
         """Log files in order of their offsets."""

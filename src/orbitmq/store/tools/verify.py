@@ -6,6 +6,10 @@ names this queue and this number, and there are as many units as records: then t
 
 A finding is an *error*, or a *note* where it is what a running or killed broker leaves behind and the next start
 repairs: a torn last record, queue units not written yet, an index that lags.
+
+A running broker is known by the lock on its store. Beside one only what is settled is compared: the log up to where
+it ended when it was walked, and what queues and index say of that part. What was being written when it was read is
+read again before it is called damaged; files that expire meanwhile are passed over; the checkpoint is not compared.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ from orbitmq.store.layout import SCHEDULE_TOPIC
 from orbitmq.store.queues.queue_ext import is_ext_address
 from orbitmq.store.tools.offline import OfflineQueue, OfflineSegment, OfflineStore
 from orbitmq.store.upkeep.checkpoint import Checkpoint
+from orbitmq.store.upkeep.lock_files import is_locked
 from orbitmq.store.write.dispatch import NO_UNIT, due_or_tag_code
 
 __all__ = ["Finding", "Report", "verify"]
@@ -64,6 +69,8 @@ class Report(msgspec.Struct):
     root: str
     clean: bool = True
     """The last broker stopped in order."""
+    live: bool = False
+    """A broker has the store open: only what was settled when the log was walked is compared."""
     segment_count: int = 0
     log_start: int = 0
     log_end: int = 0
@@ -131,7 +138,10 @@ class _Verifier:
     def run(self) -> Report:
         report = self._report
         report.clean = self._store.fs.stat(self._store.config.path("abort")) is None
+        report.live = is_locked(self._store.fs, self._store.config.path("lock"))
         self._check_log()
+        if report.live:
+            self._store.look_again()
         self._check_queues()
         self._check_index()
         self._check_checkpoint()
@@ -166,12 +176,14 @@ class _Verifier:
         """Walk one segment; gives whether the log ends in it (or ended before)."""
         report, view = self._report, self._store.view(segment)
         if ended:
+            if report.live:
+                return True  # The log has gone on since.
             if not is_zero(view, 0, len(view)):
                 report.add(
                     "error", "log", segment.path, "holds bytes although the log ended in an earlier segment"
                 )
             return True
-        position = 0
+        position, again = 0, -1
         while True:
             end = self._walk(segment, position, done, total)
             if end.kind is EndKind.BLANK or end.kind is EndKind.LIMIT:
@@ -184,6 +196,10 @@ class _Verifier:
                 report.log_end = segment.start + end.position
                 self._judge_end(segment, end, view)
                 return True
+            if report.live and end.position != again:
+                # It may have been written while it was read. What was written before is not written again.
+                position = again = end.position
+                continue
             reason = end.reason or "zeros"
             text = f"{following - end.position} bytes are damaged: {reason}"
             report.add("error", "log", f"log offset {segment.start + end.position}", text)
@@ -253,8 +269,14 @@ class _Verifier:
         for number, queue in enumerate(queues):
             self._progress("queues", number, len(queues))
             seen.add((queue.topic, queue.queue_id))
-            if self._check_queue_files(queue):
-                self._check_units(queue)
+            try:
+                if self._check_queue_files(queue):
+                    self._check_units(queue)
+            except FileNotFoundError:
+                if not self._report.live:
+                    raise
+                text = "its files were removed by the running broker; not compared"
+                self._report.add("note", "queue", f"{queue.topic}/{queue.queue_id}", text)
         for (topic, queue_id), facts in self._queues.items():
             if (topic, queue_id) not in seen:
                 text = f"{facts.count} records in the log, but no queue file"
@@ -278,7 +300,7 @@ class _Verifier:
         for queue_offset, log_offset, size, code in store.units(queue):
             last = queue_offset
             report.unit_count += 1
-            if log_offset < report.log_start:
+            if log_offset < report.log_start or (report.live and log_offset >= report.log_end):
                 continue
             record = store.record_at(log_offset)
             problem = (
@@ -337,7 +359,8 @@ class _Verifier:
             try:
                 file = store.index_file(path)
             except CorruptionError as error:
-                report.add("error", "index", path, str(error))
+                gone = report.live and store.fs.stat(path) is None
+                report.add("note" if gone else "error", "index", path, str(error))
                 continue
             if file.end_log_offset < end or (number < len(paths) - 1 and not file.is_full):
                 report.add("error", "index", path, "does not fit between its neighbours")
@@ -363,6 +386,8 @@ class _Verifier:
                 report.add(
                     "error", "index", where, "points to an earlier log offset than the entry before it"
                 )
+            if report.live and entry.log_offset >= report.log_end:
+                continue
             if entry.log_offset != last_offset:
                 last_offset = entry.log_offset
                 hashes = self._hashes_at(entry.log_offset)
@@ -371,10 +396,12 @@ class _Verifier:
                 report.add("error", "index", where, text)
             if number % PROGRESS_STEP == 0:
                 self._progress("index", done + number, total)
+        # A running broker may have linked newer entries meanwhile; an older one is wrong even then.
         wrong = sum(
             1
             for expected, stored in zip(newest, file.slots(), strict=True)
             if expected != (stored if 0 < stored < file.count else 0)
+            and not (report.live and stored > expected)
         )
         if wrong:
             report.add("error", "index", file.path, f"{wrong} slots do not point to their newest entry")
@@ -395,6 +422,8 @@ class _Verifier:
             return
         checkpoint = Checkpoint(self._store.fs, path)
         checkpoint.load()
+        if report.live:
+            return  # It moves on with a log that has grown since it was walked.
         for name, value in (
             ("the log", checkpoint.confirm_offset),
             ("the queues", checkpoint.queues_log_offset),

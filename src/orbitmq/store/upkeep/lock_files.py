@@ -12,7 +12,7 @@ from typing import Final
 from orbitmq.runtime.filesystem import FileSystem
 from orbitmq.store.errors import StoreLocked
 
-__all__ = ["AbortFile", "StoreLock"]
+__all__ = ["AbortFile", "StoreLock", "is_locked"]
 
 LOCK_CONTENT: Final = b"lock"
 
@@ -53,6 +53,21 @@ class StoreLock:
         if handle is not None:
             self._fs.unlock(handle, 0, 1)
             self._fs.close(handle)
+
+
+def is_locked(fs: FileSystem, path: str) -> bool:
+    """Whether a broker, ours or Apache's, has the store open; False where the file may not be written."""
+    try:
+        handle = fs.open(path, write=True)
+    except OSError:
+        return False
+    try:
+        if not fs.lock(handle, 0, 1):
+            return True
+        fs.unlock(handle, 0, 1)
+        return False
+    finally:
+        fs.close(handle)
 
 
 class AbortFile:

@@ -9,6 +9,7 @@ removed is always a prefix of the log, never the segment being written.
 from __future__ import annotations
 
 import enum
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
@@ -27,6 +28,8 @@ __all__ = [
     "expired_segments",
     "is_delete_hour",
 ]
+
+logger = logging.getLogger(__name__)
 
 HOUR_MS: Final = 3_600_000
 MANUAL_ROUNDS: Final = 20
@@ -86,10 +89,17 @@ class DiskGuard:
         """Take in the used part of the log's disk (the emptiest counts if there are several) and the queues'."""
         assert log_used, "a store has at least one log directory"
         self.level = max(self.marks.level(min(log_used)), self.marks.level(queue_used))
-        if self.level is DiskLevel.FORBID:
+        used = max(min(log_used), queue_used)
+        if self.level is DiskLevel.FORBID and not self.writes_forbidden:
             self.writes_forbidden = True
-        elif self.level < DiskLevel.FORCE:
+            logger.error(
+                "messages are refused, the disk is too full used=%.1f%% limit=%.1f%%",
+                100 * used,
+                100 * self.marks.forbid,
+            )
+        elif self.level < DiskLevel.FORCE and self.writes_forbidden:
             self.writes_forbidden = False
+            logger.warning("the disk has space again, messages are taken used=%.1f%%", 100 * used)
         return self.level
 
 

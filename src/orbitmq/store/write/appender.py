@@ -37,7 +37,7 @@ class Appender:
         store_host: bytes,
         *,
         prepare_segment: Callable[[], None],
-        write_failed: Callable[[OSError | None], None],
+        write_failed: Callable[[OSError | StoreUnavailable], None],
         cut_back: Callable[[int], None],
         on_arrival: Arrival | None = None,
     ) -> None:
@@ -152,8 +152,8 @@ class Appender:
     def _write(self, records: bytes, store_ms: int) -> None:
         try:
             self._log.write(records)
-        except StoreUnavailable:
-            self._write_failed(None)
+        except StoreUnavailable as error:
+            self._write_failed(error)
             raise
         self._log.last_store_ms = store_ms
 
@@ -210,8 +210,8 @@ class Appender:
             raise MessageTooLarge(f"a record of {size} bytes does not fit a log segment")
         try:
             self._log.roll()
-        except StoreUnavailable:
-            self._write_failed(None)
+        except StoreUnavailable as error:
+            self._write_failed(error)
             raise
 
     def write_tail(self, queue: ConsumeQueue) -> None:

@@ -300,7 +300,7 @@ def test_running_it_sleeps_until_a_head_is_due_or_a_message_comes(tmp_path: Path
 
     took = asyncio.run(main())
     store.close()
-    assert 0.999 <= took < 1.3
+    assert 0.999 <= took < 4.0, "not early; how late depends on the machine"
 
 
 @pytest.mark.parametrize("extensions_lost", [False, True])

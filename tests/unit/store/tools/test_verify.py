@@ -12,8 +12,8 @@ from tests.golden.data import STORES, files, messages
 
 from orbitmq.store.config import StoreConfig
 from orbitmq.store.tools import dump
-from orbitmq.store.tools.offline import OfflineStore
-from orbitmq.store.tools.verify import Report, verify
+from orbitmq.store.tools.offline import OfflineSegment, OfflineStore
+from orbitmq.store.tools.verify import Report, _Verifier, verify
 from orbitmq.store.types import NewMessage
 from orbitmq.testing.faulty_fs import FaultyFileSystem
 
@@ -74,6 +74,55 @@ def test_running_store_has_notes_but_no_errors() -> None:
     assert not report.clean
     assert report.record_count == 150
     assert {finding.area for finding in report.findings} <= {"queue", "index", "checkpoint"}
+
+
+def test_store_that_is_written_while_it_is_checked_has_no_errors() -> None:
+    fs = FaultyFileSystem()
+    writer = Writer(fs)
+    writer.append(range(150))
+    steps = 0
+
+    def write_on(what: str, done: int, total: int) -> None:
+        nonlocal steps
+        start = 1000 + 8 * steps
+        steps += 1
+        if steps < 40:
+            writer.append(range(start, start + 8))
+            writer.sync_log()
+            writer.clock.advance(1100)
+            writer.store.tick()
+
+    report = verify(ROOT, fs=fs, progress=write_on)
+    assert steps > 5
+    assert report.live
+    assert [finding for finding in report.findings if finding.severity == "error"] == []
+    writer.store.close()
+    assert not verify(ROOT, fs=fs).live
+
+
+def test_record_that_is_being_written_when_it_is_read_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    fs = FaultyFileSystem()
+    writer = Writer(fs)
+    writer.append(range(5))
+    end = writer.store.max_log_offset
+    writer.append(range(5, 8))
+    path = f"{LOG}{0:020d}"
+    handle = fs.open(path, write=True)
+    written = fs.pread(handle, 40, end)
+    fs.pwrite(handle, bytes(40), end)
+    search = _Verifier._next_record
+
+    def meanwhile(self: _Verifier, segment: OfflineSegment, position: int) -> int | None:
+        found = search(self, segment, position)
+        fs.pwrite(handle, written, end)
+        return found
+
+    monkeypatch.setattr(_Verifier, "_next_record", meanwhile)
+    report = verify(ROOT, fs=fs)
+    assert (errors(report, "log"), report.record_count) == ([], 8)
+    monkeypatch.undo()
+    fs.pwrite(handle, bytes(40), end)
+    assert errors(verify(ROOT, fs=fs), "log") != [], "what stays damaged is damage, running or not"
 
 
 def test_store_with_every_kind_of_record_is_without_fault() -> None:

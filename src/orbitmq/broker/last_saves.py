@@ -1,0 +1,65 @@
+"""What is written when a broker stops: every part, table and the store, each tried whatever became of the others."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from orbitmq.store.errors import StoreError
+
+__all__ = ["LastSaves", "SaveRefused"]
+
+logger = logging.getLogger(__name__)
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+class SaveRefused(OSError):
+    """The disk refused some of the last writes; the text says which and what follows."""
+
+    def __init__(self, failed: dict[str, OSError | StoreError]) -> None:
+        self.failed = failed
+        numbers = [error.errno for error in failed.values() if isinstance(error, OSError) and error.errno]
+        number = next((one for one in numbers if one in _FULL), numbers[0] if numbers else errno.EIO)
+        first = next(iter(failed.values()))
+        reason = (first.strerror if isinstance(first, OSError) else None) or str(first)
+        if number in _FULL:
+            reason = "the disk is full"
+        super().__init__(
+            number,
+            f"stopped, but not everything could be saved ({', '.join(failed)}): {reason}. No acknowledged message "
+            "is lost; the next start recovers from the log",
+        )
+
+
+class LastSaves:
+    """Collects what the disk refuses, so that the rest is still done."""
+
+    def __init__(self) -> None:
+        self.failed: dict[str, OSError | StoreError] = {}
+
+    def save(self, what: str, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except (OSError, StoreError) as error:
+            self._note(what, error)
+
+    async def stop(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except (OSError, StoreError) as error:
+            self._note(what, error)
+
+    def _note(self, what: str, error: OSError | StoreError) -> None:
+        if isinstance(error, SaveRefused):
+            self.failed.update(error.failed)
+            return
+        logger.error("not saved at the end what=%s error=%s", what, error)
+        self.failed[what] = error
+
+    def check(self) -> None:
+        """Raises ``SaveRefused`` if anything was refused."""
+        if self.failed:
+            raise SaveRefused(self.failed)

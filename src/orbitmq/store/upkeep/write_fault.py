@@ -1,0 +1,52 @@
+"""An append that the disk refused: said in the log at once, and by ``/readyz`` until the disk takes writes again.
+
+Appends are still tried: the next one may be smaller, or the space may be back. So the fault ends with an append that
+succeeds, or when nobody has tried for a while and there is space.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+__all__ = ["WriteFault"]
+
+logger = logging.getLogger(__name__)
+
+QUIET_S: Final = 10.0
+"""After so long without a refusal the space on the disk decides."""
+ROOM_BYTES: Final = 1 << 20
+_REPEAT_S: Final = 60.0
+
+
+class WriteFault:
+    """The last refused append, until it is over."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._log_end = 0
+        self._at = self._told_at = 0.0
+        self._count = 0
+        self.reason = ""
+        """Why appends are refused now; empty when they are not."""
+
+    def refused(self, reason: str, log_end: int) -> None:
+        """The disk refused an append at ``log_end``. One line at once, then one a minute with the count."""
+        now = self._monotonic()
+        self._count += 1
+        self._at, self._log_end = now, log_end
+        if not self.reason or now - self._told_at >= _REPEAT_S:
+            logger.error("messages are refused reason=%s log_end=%d refused=%d", reason, log_end, self._count)
+            self._told_at = now
+        self.reason = reason
+
+    def look(self, log_end: int, available_bytes: Callable[[], int]) -> None:
+        """Whether it is over; called now and then. ``available_bytes`` is asked only when it matters."""
+        if not self.reason:
+            return
+        written = log_end > self._log_end
+        if written or (self._monotonic() - self._at >= QUIET_S and available_bytes() >= ROOM_BYTES):
+            logger.warning("the disk takes messages again log_end=%d refused=%d", log_end, self._count)
+            self.reason = ""
+            self._count = 0
