@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import time
 from collections.abc import Callable, Iterator
@@ -10,8 +11,9 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from tests.integration.spark_servers import Servers
+from tests.integration.spark_servers import Server, Servers
 
+from orbitmq.broker.broker import Broker
 from orbitmq.errors import ConfigError
 from orbitmq.spark.options import SourceOptions
 from orbitmq.spark.planning import DataLossError
@@ -60,7 +62,7 @@ class Follower:
         end = self.source.latestOffset(self.place, ALL)
         if end != self.place:
             self.rows += read(self.source, self.source.partitions(self.place, end))
-            self.place = end
+            self.place = json.loads(json.dumps(end))  # as it comes back from a checkpoint
 
     def until(self, condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
         deadline = time.monotonic() + timeout_s
@@ -108,6 +110,82 @@ def test_a_deleted_topic_of_a_pattern_is_a_loss_with_its_unread_messages(servers
     servers.send("log-1", range(200, 203))
     lenient.until(lambda: sorted(lenient.rows)[-3:] == [200, 201, 202], "the new topic")
     assert len(lenient.rows) == 18
+
+
+def recreate(servers: Servers, topic: str, broker: Server[Broker], numbers: range) -> None:
+    servers.delete_topic(topic, broker)
+    servers.create_topic(topic, broker)
+    servers.send(topic, numbers)
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["continuous", "available now"])
+@pytest.mark.parametrize("count", [0, 3, 10, 25])
+def test_a_topic_made_again_while_no_query_ran_is_a_loss_or_read_from_its_beginning(
+    servers: Servers, count: int, frozen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the new one has as many messages by now as were read of the old one."""
+    monkeypatch.setattr("orbitmq.spark.stream._CLOCK_SKEW_MS", 0)  # one clock here
+    broker = servers.broker("broker-a")
+    servers.create_topic("T", broker)
+    servers.create_topic("U", broker)
+    servers.send("T", range(10))
+    servers.send("U", range(100, 103))
+    first = Follower(stream(servers, topic="T,U"))
+    first.until(lambda: len(first.rows) == 13, "the first messages")
+    recreate(servers, "T", broker, range(200, 200 + count))
+
+    def again(**options: str) -> Follower:
+        source = stream(servers, topic="T,U", **options)
+        if frozen:
+            source.prepareForTriggerAvailableNow()
+        return Follower(source, first.place)
+
+    with pytest.raises(DataLossError, match=rf"T/broker-a/0: 10 to [?] \(it ends at {count} now") as caught:
+        again().until(lambda: False, "an error", 5)
+    assert len(caught.value.lost) == 1
+    lenient = again(failOnDataLoss="false")
+    lenient.step()
+    assert lenient.rows == list(range(200, 200 + count))
+    report = lenient.source.reportLatestOffset()
+    assert report is not None
+    assert report[LOST_RANGES] == {"T/broker-a/0": [[10, None]]}
+    # It is planned the same by a driver that only has the checkpoint.
+    replayed = stream(servers, topic="T,U", failOnDataLoss="false")
+    assert read(replayed, replayed.partitions(first.place, lenient.place)) == lenient.rows
+    servers.send("T", range(300, 302))
+    after = Follower(stream(servers, topic="T,U"), lenient.place)
+    after.step()
+    assert after.rows == [300, 301]
+
+
+def test_a_topic_made_again_under_a_running_query_is_read_from_its_beginning(servers: Servers) -> None:
+    broker = servers.broker("broker-a")
+    servers.create_topic("T", broker)
+    servers.send("T", range(10))
+    strict, lenient = (
+        Follower(stream(servers, topic="T")),
+        Follower(stream(servers, topic="T", failOnDataLoss="false")),
+    )
+    for one in (strict, lenient):
+        one.until(lambda one=one: len(one.rows) == 10, "the first messages")  # type: ignore[misc]  # a default in a lambda
+    recreate(servers, "T", broker, range(200, 204))
+    with pytest.raises(DataLossError, match="T/broker-a/0: 10 to"):
+        strict.until(lambda: False, "an error", 5)
+    lenient.until(lambda: len(lenient.rows) == 14, "the new topic")
+    assert lenient.rows == [*range(10), *range(200, 204)]
+
+
+def test_queues_added_under_a_running_query_are_read_from_their_beginning(servers: Servers) -> None:
+    broker = servers.broker("broker-a")
+    servers.create_topic("T", broker)
+    servers.send("T", range(10))
+    follower = Follower(stream(servers, topic="T"))
+    follower.until(lambda: len(follower.rows) == 10, "the first messages")
+    servers.create_topic("T", broker, queue_count=4)
+    servers.send("T", range(10, 50))
+    follower.until(lambda: len(follower.rows) == 50, "rows of all queues")
+    assert sorted(follower.rows) == list(range(50))
+    assert len(follower.place["T"]["broker-a"]) == 4
 
 
 @pytest.mark.parametrize("restarted", [False, True])

@@ -260,10 +260,14 @@ class Cluster:
 
     def latest(self, keys: Iterable[QueueKey]) -> QueueOffsets:
         """The end of each queue. Raises when a broker did not answer within ``retryTimeoutMs``."""
+        return self.latest_of_all(keys).offsets
+
+    def latest_of_all(self, keys: Iterable[QueueKey]) -> Answers:
+        """The same, and whose answer each end is."""
         answers = self._all_of(keys, RequestCode.GET_MAX_OFFSET, _max_header)
         for broker in {key.broker for key in answers.of_slaves}:
             logger.warning("the master does not answer, read is what its slave has broker=%s", broker)
-        return answers.offsets
+        return answers
 
     def latest_known(self, keys: Iterable[QueueKey]) -> Answers:
         """The end of each queue whose broker answers now, as it was at most a moment ago."""
@@ -281,11 +285,13 @@ class Cluster:
     def at_times(self, moments: Mapping[QueueKey, int]) -> QueueOffsets:
         """The same with a time for each queue."""
         return self._all_of(
-            moments,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
-            lambda key: SearchOffsetByTimestampRequest(
-                topic=key.topic, queue_id=key.queue_id, timestamp=moments[key], boundary_type="LOWER"
-            ),
+            moments, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, lambda key: _time_header(key, moments[key])
+        ).offsets
+
+    def at_time_known(self, keys: Iterable[QueueKey], timestamp_ms: int) -> QueueOffsets:
+        """The same of each queue whose broker answers now."""
+        return self._some_of(
+            keys, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, lambda key: _time_header(key, timestamp_ms)
         ).offsets
 
     def committed(self, group: str, keys: Iterable[QueueKey]) -> QueueOffsets:
@@ -472,6 +478,12 @@ def _min_header(key: QueueKey) -> Header:
 
 def _max_header(key: QueueKey) -> Header:
     return GetMaxOffsetRequest(topic=key.topic, queue_id=key.queue_id)
+
+
+def _time_header(key: QueueKey, timestamp_ms: int) -> Header:
+    return SearchOffsetByTimestampRequest(
+        topic=key.topic, queue_id=key.queue_id, timestamp=timestamp_ms, boundary_type="LOWER"
+    )
 
 
 def _by_broker(keys: Iterable[QueueKey]) -> dict[str, list[QueueKey]]:

@@ -2,7 +2,9 @@
 
 An offset is the next message to read; ranges end before their ``end``. What Spark keeps in a checkpoint is
 ``{topic: {broker: {queue: offset}}}``, all keys sorted: Spark compares offsets as text, so one set of offsets must
-have one spelling. A later format would carry a number under ``version``, which no topic can have as its value.
+have one spelling. Beside the topics stand names with a blank, which no topic can have: ``read at``, when the offsets
+were taken (milliseconds), and ``begun anew``, where queues were begun again that had ended before the offset reached.
+A later format would carry a number under ``version``, which no topic can have as its value.
 """
 
 from __future__ import annotations
@@ -21,12 +23,15 @@ __all__ = [
     "QueueKey",
     "QueueRange",
     "as_offsets",
+    "begun_anew",
     "from_offsets",
     "limit_offsets",
     "loss_text",
     "ranges_between",
+    "read_at",
     "resolve_offsets",
     "split_ranges",
+    "stamped",
 ]
 
 _SHOWN_MAX: Final = 100
@@ -62,9 +67,14 @@ class LostRange(NamedTuple):
     start: int
     end: int | None
     """None: it is not known how many."""
+    ends_at: int | None = None
+    """Where the queue ends now, if that is before ``start``."""
 
     def __str__(self) -> str:
-        return f"{self.queue}: {self.start} to {'?' if self.end is None else self.end}"
+        text = f"{self.queue}: {self.start} to {'?' if self.end is None else self.end}"
+        if self.ends_at is None:
+            return text
+        return f"{text} (it ends at {self.ends_at} now: made again, or its last messages were lost)"
 
 
 class DataLossError(OrbitError):
@@ -104,6 +114,8 @@ def from_offsets(nested: Mapping[str, Any]) -> QueueOffsets:
     offsets: QueueOffsets = {}
     try:
         for topic, brokers in nested.items():
+            if topic in _BESIDE_TOPICS:
+                continue
             for broker, queues in brokers.items():
                 for queue, offset in queues.items():
                     offsets[QueueKey(topic, broker, int(queue))] = int(offset)
@@ -112,6 +124,30 @@ def from_offsets(nested: Mapping[str, Any]) -> QueueOffsets:
             f"the checkpoint holds an offset this version cannot read: {str(nested)[:200]}"
         ) from None
     return offsets
+
+
+_READ_AT: Final = "read at"
+_BEGUN_ANEW: Final = "begun anew"
+_BESIDE_TOPICS: Final = frozenset({_READ_AT, _BEGUN_ANEW})
+
+
+def stamped(offsets: Mapping[QueueKey, int], anew: Mapping[QueueKey, int], now_ms: int) -> dict[str, Any]:
+    """Offsets of a micro-batch for Spark, with the time they were taken and what was begun again."""
+    nested: dict[str, Any] = dict(as_offsets(offsets))
+    if anew:
+        nested[_BEGUN_ANEW] = as_offsets(anew)
+    return nested | {_READ_AT: now_ms}
+
+
+def read_at(nested: Mapping[str, Any]) -> int | None:
+    """When the offsets of a checkpoint were taken; None for initial ones and those of older versions."""
+    moment = nested.get(_READ_AT)
+    return moment if isinstance(moment, int) else None
+
+
+def begun_anew(nested: Mapping[str, Any]) -> QueueOffsets:
+    """Queues that the batch with this end does not go on with but begins again, and where."""
+    return from_offsets(nested.get(_BEGUN_ANEW) or {})
 
 
 def resolve_offsets(

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import (
 
 from orbitmq.errors import ConfigError, ConnectionLostError
 from orbitmq.runtime.clock import SYSTEM_CLOCK
-from orbitmq.spark.cluster import Cluster
+from orbitmq.spark.cluster import Answers, Cluster
 from orbitmq.spark.options import SourceOptions
 from orbitmq.spark.planning import (
     DataLossError,
@@ -28,10 +28,13 @@ from orbitmq.spark.planning import (
     QueueKey,
     QueueOffsets,
     as_offsets,
+    begun_anew,
     from_offsets,
     limit_offsets,
     loss_text,
     ranges_between,
+    read_at,
+    stamped,
 )
 from orbitmq.spark.progress import GroupMirror
 from orbitmq.spark.schema import COLUMNS
@@ -82,7 +85,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._side.report()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return self._side.partitions(from_offsets(start), from_offsets(end))
+        return self._side.partitions(from_offsets(start), from_offsets(end), begun_anew(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from orbitmq.spark.reading import read_range
@@ -107,14 +110,18 @@ class _Driver:
         self._options = options
         self._cluster = Cluster(options)
         self.mirror = GroupMirror(self._cluster, options.group)
-        self._target: QueueOffsets | None = None
+        self._target: Answers | None = None
         self._frozen = False
         self._waiting_since: float | None = None
         self._silent_since: float | None = None
+        self._answers = Answers()
         self._known_ends: QueueOffsets = {}
+        self._begun_ms: int | None = None
+        self._compared = False
         self._lost: dict[QueueKey, list[list[int | None]]] = {}
 
     def initial(self) -> Mapping[str, Any]:
+        self._begun_ms = SYSTEM_CLOCK.now_ms()
         offsets = starting_offsets(self._cluster, self._options)
         self._cluster.check_filter(offsets)
         return as_offsets(offsets)
@@ -123,20 +130,23 @@ class _Driver:
         """Trigger.AvailableNow: read up to here and no further, whatever arrives or appears later."""
         self._frozen = True
         try:
-            self._target = self._cluster.latest(self._cluster.queues())
+            self._target = self._cluster.latest_of_all(self._cluster.queues())
         except ConfigError:
             # No such topic. Only the checkpoint, which Spark shows with the first batch, tells whether there was one.
             return
-        self._known_ends = dict(self._target)
 
     def latest(self, given: Mapping[str, Any], most: int | None) -> Mapping[str, Any]:
         """The end of the next micro-batch; ``given`` itself when there is none."""
         start = from_offsets(given)
         ends = self._ends(start)
+        now_ms = SYSTEM_CLOCK.now_ms()  # behind the answers: a message stored later lies behind these ends
         # Spark asks for the next batch when the one before is done: what lies before ``start`` is processed. Its own
         # ``commit`` comes one batch later, and for the last batch of a run not at all.
         self.mirror.show(start)
-        begins = self._begins(start, ends)
+        since = read_at(given)
+        anew = self._anew(start, ends, self._begun_ms if since is None else since)
+        self._note_ends()
+        begins = self._begins(start, ends) | anew
         if not self._enough(begins, ends):
             return given
         most = self._by_bytes(begins, ends, most)
@@ -146,41 +156,68 @@ class _Driver:
             low = self._cluster.earliest_known(key for key in self._cluster.queues() if key in ends)
             begins = begins | {key: min(max(low[key], begins[key]), ends[key]) for key in low}
         limited = limit_offsets(begins, ends, most)
-        return given if limited == start else as_offsets(limited)
+        self._compared = True
+        return given if limited == start and not anew else stamped(limited, anew, now_ms)
 
     def _ends(self, start: QueueOffsets) -> QueueOffsets:
-        """The end of each queue, of those the query knows and of those that appeared since."""
+        """The end of each queue, of those the query knows and of those that appeared since. One that is before its
+        ``start`` means that the queue is not the one that was read."""
         if self._frozen and self._target is None:
-            self._target = self._cluster.latest(self._cluster.queues(expected=start))
-            self._known_ends = dict(self._target)
+            self._target = self._cluster.latest_of_all(self._cluster.queues(expected=start))
         if self._target is not None:
-            gone = self._cluster.deleted(key for key in start if key not in self._target)
-            self._note_deleted(start, gone)
+            answers = self._target
             # Queues that are not in the target wait for the next run.
-            kept = {key: offset for key, offset in start.items() if key not in gone}
-            return self._target | {key: max(self._target.get(key, at), at) for key, at in kept.items()}
-        queues = self._cluster.queues(expected=start)
-        answers = self._cluster.latest_known(queues)
-        self._check_silence(bool(answers.offsets) or not queues)
+            gone = self._cluster.deleted(key for key in start if key not in answers.offsets)
+        else:
+            queues = self._cluster.queues(expected=start)
+            answers = self._cluster.latest_known(queues)
+            self._check_silence(bool(answers.offsets) or not queues)
+            gone = self._cluster.deleted(
+                key for key in start if key not in answers.offsets and key not in queues
+            )
+        self._answers = answers
         ends = dict(answers.offsets)
-        self._report(
-            [
-                LostRange(key, start[key], self._unread_end(key, start[key]))
-                for key in start
-                if ends.get(key, start[key]) < start[key] and key not in answers.of_slaves
-            ]
-        )
-        self._known_ends |= {
-            key: max(end, self._known_ends.get(key, 0)) if key in answers.of_slaves else end
-            for key, end in ends.items()
-        }
         for key in answers.of_slaves & start.keys():
             ends[key] = max(ends[key], start[key])  # a slave that lags has lost nothing
-        absent = [key for key in start if key not in ends]
-        gone = self._cluster.deleted(key for key in absent if key not in queues)
         self._note_deleted(start, gone)
         # Queues of a broker that does not answer keep their place until it is back.
-        return ends | {key: start[key] for key in absent if key not in gone}
+        return ends | {key: start[key] for key in start if key not in ends and key not in gone}
+
+    def _anew(self, start: QueueOffsets, ends: QueueOffsets, since_ms: int | None) -> QueueOffsets:
+        """Where to begin in queues that are not the ones that were read: their topic was deleted and made again, or
+        their broker came back without its last messages. What was stored since is new, what is older was read."""
+        wrong = {key for key in start if ends.get(key, start[key]) < start[key]}
+        if since_ms is not None and not self._compared:
+            wrong |= self._regrown(start, ends, since_ms)
+        begins: QueueOffsets = {}
+        if wrong:
+            found = dict(ends) if since_ms is None else self._cluster.at_time_known(wrong, since_ms + 1)
+            for key in wrong - found.keys():
+                ends[key] = start[key]  # its broker went away meanwhile: later
+            begins = {key: min(found[key], ends[key]) for key in sorted(wrong & found.keys())}
+            self._report(
+                [LostRange(key, start[key], self._unread_end(key, start[key]), ends[key]) for key in begins]
+            )
+            for key, begin in begins.items():
+                logger.warning("queue is begun anew queue=%s reached=%d begin=%d", key, start[key], begin)
+        return begins
+
+    def _regrown(self, start: QueueOffsets, ends: QueueOffsets, since_ms: int) -> set[QueueKey]:
+        """Queues made again that have as many messages by now as were read of the old ones: their first message is
+        younger than the checkpoint. Looked for once, when a query goes on."""
+        keys = [key for key, at in start.items() if 0 < at <= ends.get(key, -1)]
+        later = self._cluster.at_time_known(keys, since_ms + _CLOCK_SKEW_MS) if keys else {}
+        first = [key for key, offset in later.items() if offset == 0]
+        return (
+            {key for key, low in self._cluster.earliest_known(first).items() if low == 0} if first else set()
+        )
+
+    def _note_ends(self) -> None:
+        of_slaves = self._answers.of_slaves
+        self._known_ends |= {
+            key: max(end, self._known_ends.get(key, 0)) if key in of_slaves else end
+            for key, end in self._answers.offsets.items()
+        }
 
     def _check_silence(self, answered: bool) -> None:
         """Raise when no broker at all has answered for ``retryTimeoutMs``."""
@@ -236,7 +273,7 @@ class _Driver:
     def _enough(self, begins: QueueOffsets, ends: QueueOffsets) -> bool:
         """Whether ``minOffsetsPerTrigger`` is reached, or has been waited for long enough."""
         least = self._options.offsets_per_trigger_min
-        if least is None or self._target is not None:
+        if least is None or self._frozen:
             return True
         now = SYSTEM_CLOCK.monotonic()
         available = self._backlog(begins, ends)
@@ -247,10 +284,11 @@ class _Driver:
         self._waiting_since = now
         return True
 
-    def partitions(self, start: QueueOffsets, end: QueueOffsets) -> list[InputPartition]:
+    def partitions(self, start: QueueOffsets, end: QueueOffsets, anew: QueueOffsets) -> list[InputPartition]:
         """What to read of a micro-batch. The same for the same offsets, but for what was lost since."""
-        if start == end:
+        if start == end and not anew:
             return []
+        start = start | anew
         known = set(self._cluster.queues(expected=end))
         moved = [key for key in end if start.get(key) != end[key]]
         gone = self._cluster.deleted(key for key in moved if key not in known)
@@ -282,5 +320,7 @@ class _Driver:
             del ranges[:-_LOST_KEPT]
 
 
+_CLOCK_SKEW_MS = 10_000
+"""What clocks of driver and brokers may differ by."""
 _LOST_KEPT = 20
 """Ranges of one queue that the progress goes on naming."""
