@@ -16,8 +16,8 @@ from tests.integration.spark_servers import Server, Servers
 from orbitmq.broker.broker import Broker
 from orbitmq.errors import ConfigError
 from orbitmq.spark.options import SourceOptions
-from orbitmq.spark.planning import DataLossError
-from orbitmq.spark.source import TopicReader
+from orbitmq.spark.planning import DataLossError, QueueKey, QueueRange
+from orbitmq.spark.source import TopicPartition, TopicReader
 from orbitmq.spark.stream import LOST_RANGES, TopicStreamReader
 
 pytestmark = pytest.mark.slow
@@ -235,6 +235,20 @@ def test_a_slave_is_read_while_its_master_is_dead_and_other_brokers_go_on(server
         ["body"],
     )
     assert read(batch, batch.partitions()) == sorted(follower.rows)
+
+
+def test_a_queue_that_a_slave_does_not_know_yet_is_read_from_its_master(servers: Servers) -> None:
+    master = servers.broker("broker-a")
+    servers.create_topic("T", master)
+    servers.send("T", range(2))
+    slave = servers.broker("broker-a", 1, slaveSyncInterval="600000")
+    servers.until_copied("T", master, slave)
+    servers.create_topic("T", master, queue_count=2)
+    servers.send("T", range(10, 20))
+    source = stream(servers, topic="T")
+    end = source.latestOffset(source.initialOffset(), ALL)["T"]["broker-a"]["1"]
+    piece = QueueRange(QueueKey("T", "broker-a", 1), 0, end)
+    assert len(read(source, [TopicPartition(piece, slave.address, from_master=False)])) == end > 0
 
 
 def test_a_dead_or_hanging_broker_without_a_slave_holds_up_its_own_queues_only(servers: Servers) -> None:

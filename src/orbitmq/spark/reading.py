@@ -26,7 +26,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of 
 import pyarrow.compute as pc  # type: ignore[import-untyped]  # the same
 
 from orbitmq.codes import ResponseCode, SysFlag
-from orbitmq.errors import ConnectionLostError, OrbitError, RecordError, TopicNotFound
+from orbitmq.errors import ConnectionLostError, InvalidParameter, OrbitError, RecordError, TopicNotFound
 from orbitmq.model.route import MASTER_ID
 from orbitmq.model.subscription import subscribe_by_tags
 from orbitmq.record.layout import QUEUE_OFFSET
@@ -339,11 +339,12 @@ class _RangeReader:
         self._filled = self._parsed = 0
         if isinstance(error, _StartOver):
             return
-        if isinstance(error, TopicNotFound):
-            if self.from_master:
-                self._give_up()
-                return
-            error = _NotYet(f"slave {self._address} has not got topic {self._queue.topic} yet")
+        if isinstance(error, TopicNotFound) and self.from_master:
+            self._give_up()
+            return
+        if isinstance(error, TopicNotFound | InvalidParameter) and not self.from_master:
+            # A slave copies the table of topics now and then: of a new topic or queue it has messages first.
+            error = _NotYet(f"slave {self._address} does not know queue {self._queue} yet")
         if not is_passing(error) and not isinstance(error, _NotYet):
             raise error
         now = self._clock.monotonic()
