@@ -2,9 +2,11 @@
 
 Usage: python scripts/type_docs.py [PAGE...]
 
-Servers a page starts (`orbitmq up`, `namesrv`, `broker`) run until the end of their page; every other command must
-end with 0, and a program must print what the page says. Runs in a network namespace of its own (``unshare``), so that
-no other program has the ports. The how-tos run on the servers and the data that the tutorial left.
+Servers a page starts (`orbitmq up`, `namesrv`, `broker`, ...) run until the end of their page; every other command
+must end with 0, and a program must print what the page says. A program whose first line is a comment with a file
+name is saved under that name. Runs in a network namespace of its own (``unshare``), so that no other program has the
+ports; packages a page installs are fetched before, since there is no network inside. The how-tos run on the servers
+and the data that the tutorial left. Pages with Spark commands need Java.
 """
 
 from __future__ import annotations
@@ -28,13 +30,24 @@ DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
 INSIDE: Final = "ORBITMQ_TYPE_DOCS_INSIDE"
 READY_S: Final = 60.0
 COMMAND_S: Final = 120.0
-SERVERS: Final = frozenset({"up", "namesrv", "broker"})
+SERVERS: Final = frozenset({"up", "namesrv", "broker", "proxy", "filtersrv"})
+ALSO: Final = ("filters.md",)
+"""Pages other than the tutorial and the how-tos that can be typed."""
 LEFT_OUT: Final = {
-    "how-to/5x-clients.md": "its clients are Java, Go and others; tests/proxy runs them",
-    "how-to/backup.md": "reads /var/lib and starts Spark; the commands are tested on their own",
-    "how-to/secure.md": "tests/integration/test_access_control.py types it",
+    "admin.md": "tests/integration/test_admin.py",
+    "console.md": "tests/integration/test_dlq_command.py",
+    "failover.md": "tests/apache/test_init_failover.py",
+    "from-apache.md": "tests/apache/test_store_interop.py",
+    "how-to/secure.md": "tests/integration/test_access_control.py",
+    "mcp.md": "tests/integration/test_mcp.py",
+    "operations.md": "tests/integration/test_packaging.py",
+    "pipelines.md": "tests/spark/test_pipeline_command.py",
 }
+"""Pages with commands that are not typed here, and the test that runs those commands."""
+INSTALLED: Final = {"/var/lib/orbitmq/store": "data/store"}
+"""Paths of an installation by packages, and where the tutorial has the same."""
 _BLOCK: Final = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
+_FILE: Final = re.compile(r"\A# (\S+\.py)\n")
 _OUTPUT: Final = re.compile(r"\A\s*It prints(, in some order)?:\s*\Z")
 
 
@@ -43,6 +56,7 @@ class Session:
     """A terminal and a directory; servers run until it ends."""
 
     directory: Path
+    packages: Path
     servers: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def start(self, arguments: list[str]) -> None:
@@ -59,8 +73,15 @@ class Session:
         log.close()
 
     def run(self, command: list[str], where: str) -> list[str]:
+        command = [INSTALLED.get(word, word) for word in command]
         done = subprocess.run(
-            command, cwd=self.directory, capture_output=True, text=True, timeout=COMMAND_S, check=False
+            command,
+            cwd=self.directory,
+            env={**os.environ, "PYTHONPATH": str(self.packages)} if command[0] == sys.executable else None,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_S,
+            check=False,
         )
         if done.returncode:
             raise SystemExit(
@@ -90,7 +111,9 @@ def blocks(page: str) -> Iterator[tuple[int, str, str, tuple[list[str], bool] | 
 
 
 def commands(text: str) -> list[list[str]]:
-    return [shlex.split(line.strip()[2:]) for line in text.splitlines() if line.strip().startswith("$ ")]
+    """Words of each line with a prompt."""
+    lines = (line.strip() for line in text.splitlines())
+    return [shlex.split(line[2:], comments=True) for line in lines if line.startswith("$ ")]
 
 
 def starts_servers(page: str) -> list[str]:
@@ -104,22 +127,26 @@ def starts_servers(page: str) -> list[str]:
 
 
 def type_page(page: str, session: Session) -> int:
-    """Everything on a page, in order; gives how many steps that were."""
+    """Everything on a page, in order; returns the number of steps."""
     steps = 0
     for line, kind, text, output in blocks(page):
         where = f"{page}:{line}"
         if kind == "console":
             for command in commands(text):
                 if command[0] != "orbitmq":
-                    continue  # of the system: users, services
+                    continue  # pip: see fetch_packages
                 if command[1] in SERVERS:
                     session.start(command[1:])
                 else:
                     session.run(command, where)
                 steps += 1
         elif kind == "python":
-            program = session.directory / "program.py"
+            named = _FILE.match(text)
+            program = session.directory / (named.group(1) if named else "program.py")
+            program.parent.mkdir(exist_ok=True)
             program.write_text(text, "utf-8")
+            if named:
+                continue
             printed = session.run([sys.executable, program.name], where)
             if output is not None and (printed if output[1] else sorted(printed)) != output[0]:
                 raise SystemExit(f"{where} printed {printed}, not {output[0]}")
@@ -127,9 +154,26 @@ def type_page(page: str, session: Session) -> int:
     return steps
 
 
-def type_all(pages: list[str]) -> None:
+def fetch_packages(pages: list[str], target: Path) -> None:
+    """What the pages install from PyPI, apart from orbitmq itself."""
+    wanted = [
+        word
+        for page in pages
+        for _, kind, text, _ in blocks(page)
+        if kind == "console"
+        for command in commands(text)
+        if command[:2] == ["pip", "install"]
+        for word in command[2:]
+        if not word.startswith("orbitmq[")
+    ]
+    if wanted:
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(target), *wanted]
+        subprocess.run(pip, check=True)
+
+
+def type_all(pages: list[str], packages: Path) -> None:
     with tempfile.TemporaryDirectory() as name:
-        session = Session(Path(name))
+        session = Session(Path(name), packages)
         followers = [page for page in pages if page != "tutorial.md" and not starts_servers(page)]
         for page in ["tutorial.md", *followers]:
             sys.stdout.write(f"{page}: {type_page(page, session)} steps\n")
@@ -139,7 +183,7 @@ def type_all(pages: list[str]) -> None:
         if page == "tutorial.md" or page in followers:
             continue
         with tempfile.TemporaryDirectory() as name:
-            session = Session(Path(name))
+            session = Session(Path(name), packages)
             if "namesrv" not in starts_servers(page) and "up" not in starts_servers(page):
                 session.start(["namesrv"])
             sys.stdout.write(f"{page}: {type_page(page, session)} steps\n")
@@ -154,16 +198,23 @@ def loopback_up() -> None:
         fcntl.ioctl(control, 0x8914, request)  # SIOCSIFFLAGS
 
 
+def pages_to_type() -> list[str]:
+    how_tos = sorted(f"how-to/{path.name}" for path in (DOCS / "how-to").glob("*.md"))
+    return ["tutorial.md", *(page for page in how_tos if page not in LEFT_OUT), *ALSO]
+
+
 def main() -> None:
+    pages = sys.argv[1:] or pages_to_type()
     if INSIDE not in os.environ:
-        arguments = ["unshare", "--map-root-user", "--net", sys.executable, __file__, *sys.argv[1:]]
-        os.execvpe(arguments[0], arguments, {**os.environ, INSIDE: "1"})
+        with tempfile.TemporaryDirectory() as packages:
+            fetch_packages(pages, Path(packages))
+            command = ["unshare", "--map-root-user", "--net", sys.executable, __file__, *pages]
+            done = subprocess.run(command, env={**os.environ, INSIDE: packages}, check=False)
+        raise SystemExit(done.returncode)
     loopback_up()
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     os.environ.pop("NAMESRV_ADDR", None)
-    how_tos = sorted(f"how-to/{path.name}" for path in (DOCS / "how-to").glob("*.md"))
-    pages = sys.argv[1:] or ["tutorial.md", *(page for page in how_tos if page not in LEFT_OUT)]
-    type_all(pages)
+    type_all(pages, Path(os.environ[INSIDE]))
 
 
 if __name__ == "__main__":

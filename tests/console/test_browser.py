@@ -81,6 +81,8 @@ def test_pages_have_no_error_and_no_violation(
 def test_overview_shows_the_broker_and_draws(page: Page) -> None:
     page.goto("/")
     expect(page.get_by_label(re.compile("Brokers of"))).to_contain_text("master")
+    wrong = page.get_by_label("Needs attention")
+    expect(wrong).to_contain_text("group billing has 2 dead letters", timeout=60_000)
     expect(page.locator(".chart canvas").first).to_be_visible(timeout=60_000)
 
 
@@ -226,7 +228,14 @@ def test_offset_of_one_queue_is_moved(page: Page) -> None:
     _move(page, "first", "", "", queue=queue)
     expect(page.locator(".confirm")).to_contain_text("in 1 queues of topic payments")
     expect(page.locator(".confirm tbody tr")).to_have_count(1)
+    confirm(page)
+    expect(page.locator(".note.good")).to_contain_text("Offsets of billing")
+    _move(page, "first", "", "", queue=queue)
+    expect(page.locator(".confirm")).to_contain_text("No offset changes.")
     page.goto("/groups/billing")
+    _move(page, "last", "", "", queue=queue)
+    confirm(page)
+    expect(page.locator(".tile", has_text="Lag").first).to_contain_text("0")
     _move(page, "offset", "offset", "x")
     expect(page.locator(".note.bad")).to_contain_text("whole number")
     _forgive(page)

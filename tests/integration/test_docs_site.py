@@ -10,11 +10,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple
 
 import click
 import pytest
-from scripts import build_docs
+from scripts import build_docs, type_docs
 
 import orbitmq.client
 from orbitmq.broker.config import BrokerConfig
@@ -36,11 +37,13 @@ PAGES: Final = (
 RUN_ELSEWHERE: Final = {
     "admin.md": "tests/integration/test_admin.py",
     "client.md": "tests/integration/test_docs.py",
-    "filters.md": "",  # a class of a user, without a program
+    "filters.md": "scripts/type_docs.py",
+    "how-to/5x-clients.md": "scripts/type_docs.py",
     "spark.md": "tests/spark/test_guide.py",
 }
 """Pages whose programs another test runs, one after the other."""
 _BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_FENCED: Final = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 _OUTPUT: Final = re.compile(r"\A\s*It prints(, in some order)?:\s*\Z")
 
 
@@ -67,7 +70,9 @@ def programs(page: str) -> Iterator[Program]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if any(programs(page))])
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page not in RUN_ELSEWHERE and any(programs(page))]
+)
 def test_programs_of_a_page_print_what_it_says(page: str, tmp_path: Path) -> None:
     found = list(programs(page))
     with run_broker(recallMessageEnable=True) as broker:
@@ -101,16 +106,47 @@ def test_no_page_has_a_program_that_no_test_runs() -> None:
     assert with_programs - {*PAGES, *RUN_ELSEWHERE} == set()
     for page, test in RUN_ELSEWHERE.items():
         assert page in with_programs
-        assert not test or Path(page).stem in (ROOT / test).read_text(), f"{test} does not name {page}"
+        if test == "scripts/type_docs.py":
+            assert page in type_docs.pages_to_type()
+        else:
+            assert Path(page).stem in (ROOT / test).read_text(), f"{test} does not name {page}"
+
+
+def test_class_of_the_filter_page_selects_expensive_messages() -> None:
+    (program,) = programs("filters.md")
+    names: dict[str, Any] = {}
+    exec(compile(program.source, "filters.md", "exec"), names)  # our own document
+    match = names["Expensive"]().match
+    assert [match(SimpleNamespace(properties={"price": text})) for text in ("99", "100")] == [False, True]
+    assert not match(SimpleNamespace(properties={}))
 
 
 def console_lines() -> Iterator[tuple[str, str]]:
+    """Page and command of every line with a prompt, also of blocks inside a list."""
     for path in sorted(DOCS.rglob("*.md")):
-        for block in _BLOCK.finditer(path.read_text("utf-8")):
-            if block.group(1) == "console":
-                for line in block.group(2).splitlines():
-                    if line.startswith("$ orbitmq "):
-                        yield path.name, line.removeprefix("$ orbitmq ")
+        page = path.relative_to(DOCS).as_posix()
+        for _, kind, text, _ in type_docs.blocks(page):
+            if kind == "console":
+                for line in text.splitlines():
+                    if line.strip().startswith("$ orbitmq "):
+                        yield page, line.strip().removeprefix("$ orbitmq ")
+
+
+def test_every_page_with_commands_is_typed_or_names_the_test_that_runs_them() -> None:
+    with_commands = {page for page, _ in console_lines()}
+    assert with_commands - {*type_docs.pages_to_type(), *type_docs.LEFT_OUT} == set()
+    for page, test in type_docs.LEFT_OUT.items():
+        assert (DOCS / page).exists()
+        assert (ROOT / test).exists(), f"{page}: there is no {test}"
+
+
+def test_no_command_stands_in_an_indented_block_where_nothing_checks_it() -> None:
+    for path in DOCS.rglob("*.md"):
+        page = path.relative_to(DOCS).as_posix()
+        if page == "how-to/secure.md":
+            continue  # tests/integration/test_access_control.py types its lists
+        outside = _FENCED.sub("", path.read_text("utf-8"))
+        assert not re.findall(r"^ {4,}(?:orbitmq|pip) .*", outside, re.MULTILINE), page
 
 
 KNOWN_OPTIONS: Final = {
@@ -121,7 +157,7 @@ KNOWN_OPTIONS: Final = {
 
 @pytest.mark.parametrize(("page", "line"), list(console_lines()))
 def test_command_of_a_page_is_one_there_is(page: str, line: str) -> None:
-    arguments = shlex.split(line)
+    arguments = shlex.split(line, comments=True)
     command: click.Command = orbitmq_command
     context = click.Context(command, info_name="orbitmq")
     names = []

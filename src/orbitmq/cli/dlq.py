@@ -16,13 +16,26 @@ import msgspec
 
 from orbitmq.admin import Admin
 from orbitmq.admin import deadletters as dead
-from orbitmq.cli.admin_kit.connect import connection_options, open_admin
+from orbitmq.cli.admin_kit.connect import CONNECTION_KEYS, connection_options, open_admin
 from orbitmq.cli.servers import fail
 from orbitmq.errors import OrbitError, TopicNotFound
 
 __all__ = ["dlq_commands"]
 
 _SHOWN_CHARS = 80
+
+
+class _ConnectedCommand(click.Command):
+    """Takes the options of the connection too, so that ``-n`` may stand before or after the command's name."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.params += [option for option in connection_options() if option.name != "wide"]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        given = {key: ctx.params.pop(key, None) for key in CONNECTION_KEYS}
+        ctx.obj = {**(ctx.find_object(dict) or {}), **{key: value for key, value in given.items() if value}}
+        return super().invoke(ctx)
 
 
 @click.group("dlq", context_settings={"help_option_names": ["-h", "--help"]})
@@ -66,7 +79,7 @@ _ids = click.argument("ids", nargs=-1)
 _text = click.option("--text", default="", help="Only those with this text in the body or a property.")
 
 
-@dlq_commands.command("list")
+@dlq_commands.command("list", cls=_ConnectedCommand)
 @click.argument("group", required=False)
 @_text
 @click.option("--all", "everything", is_flag=True, help="Also what was resent or dropped.")
@@ -103,7 +116,7 @@ def list_command(group: str | None, text: str, everything: bool, count: int) -> 
     _run(work)
 
 
-@dlq_commands.command("show")
+@dlq_commands.command("show", cls=_ConnectedCommand)
 @click.argument("group")
 @click.argument("ids", nargs=-1, required=True)
 def show_command(group: str, ids: tuple[str, ...]) -> None:
@@ -132,7 +145,7 @@ async def _chosen(
         return [letter async for letter in letters]
 
 
-@dlq_commands.command("resend")
+@dlq_commands.command("resend", cls=_ConnectedCommand)
 @click.argument("group")
 @_ids
 @_text
@@ -172,7 +185,7 @@ def resend_command(
     _run(work)
 
 
-@dlq_commands.command("drop")
+@dlq_commands.command("drop", cls=_ConnectedCommand)
 @click.argument("group")
 @_ids
 @_text
@@ -194,7 +207,7 @@ def drop_command(group: str, ids: tuple[str, ...], text: str, everything: bool, 
     _run(work)
 
 
-@dlq_commands.command("export")
+@dlq_commands.command("export", cls=_ConnectedCommand)
 @click.argument("group")
 @_text
 @click.option("--all", "everything", is_flag=True, help="Also what was resent or dropped.")

@@ -11,7 +11,7 @@ from orbitmq.console.sampler import BrokerSample, Snapshot
 from orbitmq.console.view import View, listing
 from orbitmq.errors import OrbitError
 
-__all__ = ["audit", "chart", "overview", "producer_list"]
+__all__ = ["audit", "chart", "needs_attention", "overview", "producer_list"]
 
 _SERIES_MAX = 12
 _DISK_FULL = 0.85
@@ -40,7 +40,7 @@ async def overview(view: View) -> Response:
         dead_count=_sum([group.dead for group in snapshot.groups.values()]) if snapshot.groups else 0,
         groups=groups[:8],
         dead=dead[:8],
-        wrong=_wrong(snapshot, view.now_ms),
+        wrong=needs_attention(snapshot, view.now_ms),
         topic_count=len(snapshot.own_topics),
         group_count=len(snapshot.own_groups),
         now_ms=view.now_ms,
@@ -53,8 +53,8 @@ def _sum(values: list[float | None] | list[int | None]) -> float | None:
     return sum(known) if values and len(known) == len(values) else None
 
 
-def _wrong(snapshot: Snapshot, now_ms: int) -> list[str]:
-    """What somebody should look at, in words."""
+def needs_attention(snapshot: Snapshot, now_ms: int) -> list[str]:
+    """One sentence for each thing an operator should act on; empty if there is none."""
     found = list(snapshot.problems)
     names = {sample.place.broker_name for sample in snapshot.brokers}
     with_master = {sample.place.broker_name for sample in snapshot.brokers if sample.place.is_master}
@@ -80,6 +80,12 @@ def _wrong(snapshot: Snapshot, now_ms: int) -> list[str]:
             found.append(
                 f"group {group.name} is {group.lag:,} messages and {age_ms // 60_000:,} minutes behind"
             )
+    dead = [group for group in snapshot.groups.values() if group.dead]
+    dead.sort(key=lambda group: -(group.dead or 0))
+    found += (
+        f"group {group.name} has {group.dead:,} dead letter{'s' if group.dead != 1 else ''} to resend or drop"
+        for group in dead
+    )
     return found
 
 
