@@ -198,7 +198,7 @@ def test_missing_topic(broker: RunningBroker) -> None:
     assert told("consume", "Missing", "-n", broker.name_server) == [
         "orbitmq: no route for topic Missing: no live broker holds it (code 17)",
         "  `orbitmq admin topicList` lists the topics, `updateTopic` creates or changes one.",
-        f"  `orbitmq doctor -n {broker.name_server}` looks for the cause.",
+        f"  `orbitmq doctor -n {broker.name_server}` searches for the cause.",
     ]
 
 
@@ -226,7 +226,7 @@ def test_topic_without_permission() -> None:
             "orbitmq: topic Closed has no queue that can be written. Create the topic, or set "
             "autoCreateTopicEnable=true on a broker registered with this name server",
             "  `orbitmq admin topicList` lists the topics, `updateTopic` creates or changes one.",
-            f"  `orbitmq doctor -n {own.name_server}` looks for the cause.",
+            f"  `orbitmq doctor -n {own.name_server}` searches for the cause.",
         ]
         found = asyncio.run(look(own.name_server, "Closed"))
         assert found[-1].what == "topic Closed: no broker lets it be written"
@@ -268,7 +268,7 @@ def test_broker_that_is_down(tmp_path: Path) -> None:
             assert process.stdout is not None
             process.stdout.close()
         lines = told("produce", "Far", "x", "-n", own.name_server)
-        assert lines[-1] == f"  `orbitmq doctor -n {own.name_server}` looks for the cause.", lines
+        assert lines[-1] == f"  `orbitmq doctor -n {own.name_server}` searches for the cause.", lines
 
 
 def wait_for_broker(name_server: str, name: str) -> None:

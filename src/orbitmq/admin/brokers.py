@@ -200,7 +200,7 @@ def _with_figures(row: BrokerRow, table: Mapping[str, str], now_ms: int) -> Brok
         timer_enqueue_tps=first_rate(table.get("timerEnqueueTps")),
         timer_dequeue_tps=first_rate(table.get("timerDequeueTps")),
         page_cache_lock_ms=table.get("pageCacheLockTimeMills", ""),
-        # A broker without messages says -1, of which mqadmin makes the hours since 1970.
+        # A broker without messages answers -1, of which mqadmin makes the hours since 1970.
         hours=(now_ms - earliest) / 3_600_000 if earliest > 0 else 0.0,
         disk_ratio=first_rate(table.get("commitLogDiskRatio")),
         active=table.get("brokerActive") == "true",

@@ -240,7 +240,7 @@ async def resend_one(
 async def resend_paced(
     admin: Admin, group: str, letters: list[DeadLetter], *, topic: str = "", per_second: float = 50.0
 ) -> AsyncIterator[tuple[DeadLetter, str]]:
-    """Resend one after the other, so many a second; gives each with the id it got, or with its failure after ``!``.
+    """Resend one after the other, so many a second; returns each with the id it got, or with its failure after ``!``.
 
     Each second's work is noted as done before the next begins: a process that dies repeats at most that.
     """

@@ -1,4 +1,4 @@
-"""Looks at a whole cluster for what commonly goes wrong; each finding says what to do.
+"""Checks a whole cluster for common problems; each finding states what to do.
 
 Nothing is changed and nothing is sent to a topic. A broker that does not answer is a finding, not a failure.
 """
@@ -279,7 +279,7 @@ async def _groups(admin: Admin, places: list[BrokerPlace], notes: _Notes) -> Non
             if waiting:
                 notes.warn(
                     f"group {group}: no member is connected and {waiting:,} messages wait",
-                    "Start its consumers, or delete the group if nobody needs it: `orbitmq admin deleteSubGroup`.",
+                    "Start its consumers, or delete the group if it is not needed: `orbitmq admin deleteSubGroup`.",
                 )
             continue
         _members(group, found, notes)

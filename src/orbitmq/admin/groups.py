@@ -145,7 +145,7 @@ class QueueProgress(Result, kw_only=True):
     broker_offset: int
     consumer_offset: int
     client_ip: str = msgspec.field(name="clientIP", default="")
-    """Only when asked for; ``N/A``: nobody holds the queue."""
+    """Only when asked for; ``N/A``: no member has the queue."""
     diff: int
     inflight: int
     last_timestamp: int
@@ -201,7 +201,7 @@ class ConsumeRate(Result, kw_only=True):
 
 
 class RunningConsumer(Result, kw_only=True):
-    """What a consumer says of itself."""
+    """What a consumer reports about itself."""
 
     properties: dict[str, str]
     subscriptions: list[Subscription]
@@ -265,7 +265,7 @@ async def consumer_connection(admin: Admin, group: str, broker: str | None = Non
 
 
 async def producer_connection(admin: Admin, group: str, topic: str) -> ProducerClients:
-    """Members of a producer group, as a broker of the topic knows them."""
+    """Members of a producer group, as a broker of the topic has them."""
     header = GetProducerConnectionListRequest(producer_group=group)
     for _, address in await admin.addresses_of_topic(topic):
         answer = await admin.ask(address, RequestCode.GET_PRODUCER_CONNECTION_LIST, header)
@@ -276,7 +276,7 @@ async def producer_connection(admin: Admin, group: str, topic: str) -> ProducerC
 
 
 async def producers(admin: Admin, broker: str) -> Producers:
-    """Every producer a broker knows."""
+    """Every producer registered with a broker."""
     answer = await admin.ask(await admin.address(broker), RequestCode.GET_ALL_PRODUCER_INFO)
     rows = [
         ProducerRow(
@@ -369,7 +369,7 @@ async def _holders(admin: Admin, group: str) -> dict[MessageQueue, str]:
             info = await running_info(admin, group, member.client_id or "")
             found.update((queue, (member.client_id or "").partition("@")[0]) for queue in info.mq_table)
     except OrbitError:
-        pass  # nobody online, or a client of another kind
+        pass  # no member online, or a client of another kind
     return found
 
 
@@ -410,7 +410,7 @@ async def _group_row(admin: Admin, group: str) -> GroupRow:
 async def running_info(
     admin: Admin, group: str, client_id: str, *, stacks: bool = False
 ) -> ConsumerRunningInfo:
-    """What a member says of itself; its broker passes the question on."""
+    """What a member reports about itself; its broker passes the question on."""
     header = GetConsumerRunningInfoRequest(consumer_group=group, client_id=client_id, jstack_enable=stacks)
     for _, address in await admin.addresses_of_group(group):
         answer = await admin.ask(

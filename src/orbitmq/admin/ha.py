@@ -1,4 +1,4 @@
-"""Replication: what a master knows of its slaves and a slave of its master; Apache's controllers and epochs."""
+"""Replication: a master's view of its slaves and a slave's of its master; Apache's controllers and epochs."""
 
 from __future__ import annotations
 
@@ -248,14 +248,14 @@ async def _ask_leader(
 ) -> Frame:
     leader = (await controller_meta_data(admin, controller)).controller_leader_address
     if not leader:
-        raise AdminError(f"controller {controller} knows no leader at the moment")
+        raise AdminError(f"controller {controller} has no leader now")
     return await admin.ask(leader, code, fields, body, role="controller")
 
 
 async def sync_states(
     admin: Admin, controller: str, *, broker_name: str | None, cluster: str | None
 ) -> SyncStates:
-    """Which replicas are in step, as the controller knows them."""
+    """Which replicas are in step, as the controller has them."""
     if broker_name is not None:
         names = [broker_name]
     else:

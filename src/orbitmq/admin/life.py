@@ -358,7 +358,7 @@ async def _consumption(
                 group=group, state="unknown", detail="broadcast: members keep offsets", online=online
             )
     except OrbitError:
-        pass  # nobody is online; the offsets still tell
+        pass  # no member is online; the offsets are still valid
     if any(one.topic == dlq_topic(group) for one in records):
         return Consumption(group=group, state="dead", detail="given up", online=online)
     again = [one for one in records if retry_topic(group) in (one.topic, one.properties.get("REAL_TOPIC"))]

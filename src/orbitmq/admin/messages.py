@@ -122,7 +122,7 @@ class KeyQuery(msgspec.Struct, frozen=True, kw_only=True):
     begin_ms: int = 0
     end_ms: int = _LATEST_MS
     last_key: str | None = None
-    """Go on behind this entry of the index (5.5)."""
+    """Go on after this entry of the index (5.5)."""
     route_topic: str = ""
     """Finds the brokers of a topic that has no route of its own."""
 

@@ -43,7 +43,7 @@ async def monitor_round(admin: Admin) -> MonitorRound:
             members = await group_members(admin, group)
             stats = await consume_stats(admin, group)
         except OrbitError:
-            continue  # nobody is online
+            continue  # no member is online
         findings += members.findings
         if not members.same_subscription:
             findings.append(f"members of {group} subscribe differently")

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 END = -1
-"""In place of a time: behind the newest message."""
+"""In place of a time: after the newest message."""
 
 
 class QueueOffset(Result, kw_only=True):
@@ -70,7 +70,7 @@ async def max_offset(admin: Admin, address: str, queue: MessageQueue) -> int:
 
 
 async def store_offset(admin: Admin, address: str, group: str, queue: MessageQueue, offset: int) -> None:
-    """Say how far a group is. A member that is online keeps its own count until it is told (``reset_by_time``)."""
+    """Say how far a group is. A member that is online keeps its own offset until it is reset (``reset_by_time``)."""
     header = UpdateConsumerOffsetRequest(
         consumer_group=group,
         topic=queue.topic,
@@ -166,7 +166,7 @@ async def reset_queue(
     """Set a group to a time or an offset in one queue.
 
     Brokers before 5.2 tell members that are online to go to a time, in every queue: there, one queue can only be
-    moved while nobody is online.
+    moved while no member is online.
     """
     address = await admin.address(broker)
     members = await admin.call(

@@ -103,7 +103,7 @@ class Admin:
         timeout_s: float | None = None,
         role: str = "broker",
     ) -> Frame:
-        """Ask a server; gives the answer whatever its code. Raises ``UnreachableError``."""
+        """Ask a server; returns the answer whatever its code. Raises ``UnreachableError``."""
         assert self._rpc is not None, "use `async with Admin(...)`"
         fields = encode_ext(header) if isinstance(header, Header) else dict(header or {})
         if self.options.credentials is not None:

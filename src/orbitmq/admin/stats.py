@@ -24,7 +24,7 @@ GET_COUNT: Final = "GROUP_GET_NUMS"
 class TopicRate(Result, kw_only=True):
     topic: str
     group: str
-    """Empty: nobody consumes the topic."""
+    """Empty: no group consumes the topic."""
     accumulation: int
     in_tps: float = 0.0
     out_tps: float = 0.0

@@ -82,7 +82,7 @@ class TopicOwner(Result, kw_only=True):
     cluster: str
     topic: str
     group: str
-    """Empty: nobody consumes the topic."""
+    """Empty: no group consumes the topic."""
 
 
 class TopicOwners(Result, kw_only=True):
@@ -139,7 +139,7 @@ class OrderConf(Result, kw_only=True):
 
 
 async def topic_names(admin: Admin) -> TopicNames:
-    """Every topic the name server knows, those of the system included."""
+    """Every topic registered with the name server, system topics included."""
     answer = await admin.ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
     return TopicNames(topics=TopicList.decode(answer.body).topic_list)
 
@@ -180,7 +180,7 @@ async def topic_owners(admin: Admin) -> TopicOwners:
 
 
 async def groups_of_topic(admin: Admin, topic: str) -> list[str]:
-    """The groups that consume a topic, as one of its brokers knows them."""
+    """The groups that consume a topic, as one of its brokers has them."""
     for _, address in await admin.addresses_of_topic(topic):
         header = QueryTopicConsumeByWhoRequest(topic=topic)
         answer = await admin.ask(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
@@ -370,7 +370,8 @@ async def update_topic_perm(
 async def delete_topic(admin: Admin, topic: str, cluster: str) -> Changed:
     """Delete a topic from the masters of a cluster, then from every name server.
 
-    Raises ``UnknownNameError`` when no name server knows it: brokers answer the deletion of any name with success.
+    Raises ``UnknownNameError`` when it is registered with no name server: brokers answer the deletion of any
+    name with success.
     """
     header = DeleteTopicInBrokerRequest(topic=topic)
     targets = await admin.targets(None, cluster)

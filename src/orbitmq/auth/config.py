@@ -129,7 +129,7 @@ class AuthConfig:
     def __post_init__(self) -> None:
         if self.authorization_enabled and not self.authentication_enabled:
             raise ConfigError(
-                "authorizationEnabled=true needs authenticationEnabled=true: without it everybody may claim any name"
+                "authorizationEnabled=true needs authenticationEnabled=true: without it a client may claim any name"
             )
         if self.acl_enabled and self.authentication_enabled:
             raise ConfigError(

@@ -6,7 +6,7 @@ A server hands ``AccessControl.check`` to its router as the guard; what it refus
 
 Every request is judged by itself. Apache's "stateful" strategies believe a connection after its first good
 request; their class names are accepted and judged the same. What is remembered is only the verdict on (user,
-right, address), and every change of a user or policy forgets all of it.
+right, address), and every change of a user or policy clears all of it.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class AccessControl:
 
 
 def checked_fields(frame: Frame) -> Mapping[str, str]:
-    """The fields of a frame. One that gives a field two values is refused: what is checked must be what is served,
+    """The fields of a frame. One in which a field has two values is refused: what is checked must be what is served,
     whichever of the two a handler reads."""
     try:
         fields = frame.ext_fields

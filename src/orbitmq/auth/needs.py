@@ -1,6 +1,6 @@
 """The one table of which request needs which right (Apache: the ``@RocketMQAction`` marks of its header classes).
 
-Every ``RequestCode`` has a row; a test holds that. A code without a row is refused to everybody but Super users.
+Every ``RequestCode`` has a row; a test holds that. A code without a row is refused to all but Super users.
 The strict table closes what Apache 5.5.0 leaves open (docs/how-to/secure.md lists it); ``APACHE_ROWS`` has
 Apache's own rows for ``authCompatibility=apache``.
 
@@ -38,7 +38,7 @@ class Asked:
         except BodyError:
             value = None
         if not isinstance(value, dict):
-            raise NoPermission("the body cannot be read, so nobody can say what it asks for")
+            raise NoPermission("the body cannot be read, so the right it needs is unknown")
         return value
 
 
@@ -167,7 +167,7 @@ def _locks(asked: Asked) -> Iterator[Need]:
 
 
 def _view(asked: Asked) -> Iterator[Need]:
-    """The topic of the stored record decides, whatever the request says."""
+    """The topic of the stored record decides, whatever the request names."""
     text = asked.fields.get("offset", "")
     topic = asked.topic_at(int(text)) if text.isascii() and text.isdigit() and len(text) < 19 else None
     if topic is not None:

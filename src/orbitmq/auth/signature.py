@@ -42,9 +42,9 @@ def signature_of(fields: Mapping[str, str], body: bytes, secret: str) -> str:
 def is_signed(
     fields: Mapping[str, str], body: bytes, secret: str, *, version: int, always_skip: bool = False
 ) -> bool:
-    """Whether the fields carry the signature that ``secret`` gives, compared in constant time.
+    """Whether the fields carry the signature made with ``secret``, compared in constant time.
 
-    Clients up to 4.9.3 add ``_UNIQUE_KEY_QUERY`` after they signed; access lists of 4.x leave it out for everybody.
+    Clients up to 4.9.3 add ``_UNIQUE_KEY_QUERY`` after they signed; access lists of 4.x leave it out for all clients.
     """
     given = fields.get(SIGNATURE)
     if not given:

@@ -1,6 +1,6 @@
 """The broker put together, started and stopped (Apache: BrokerController, without the god object).
 
-This is the only module that knows all parts. Each part gets the two or three collaborators it needs. Start and stop
+This is the only module that imports all parts. Each part gets the two or three collaborators it needs. Start and stop
 are one readable function each; their order is the contract:
 
 start: ports taken, metadata loaded, store opened and recovered, handlers built, ports served, jobs, registration.
@@ -171,7 +171,7 @@ class Broker:
             on_arrival=self._arrived_in_group if config.failover_enabled else self._arrived,
         )
         self.store.filter_bitmap = self.filters.bitmap
-        self.store.open()  # recovery of a large store takes seconds; nobody is served yet
+        self.store.open()  # recovery of a large store takes seconds; no client is served yet
         self._clock.at_least(self.store.last_store_ms)
         self._flushed_reads = FlushedReads(config, self.store, self._readable)
         self._stream.control = self.security.control if config.replication_tls else None
@@ -264,7 +264,7 @@ class Broker:
     async def _measured(
         self, routes: list[Route | RawRoute], bound: socket.socket | None
     ) -> list[Route | RawRoute]:
-        """Serve the metrics, if they are wanted; gives the routes with a stopwatch then."""
+        """Serve the metrics, if they are switched on; returns the routes with a stopwatch then."""
         if self.config.metrics_exporter != "PROM":
             return routes
         requests = RequestTimes(self._clock)
@@ -307,7 +307,7 @@ class Broker:
         if not self.store.writable and not self.config.is_slave:
             return f"the store takes no messages: {self.store.unwritable_reason}"
         if self.config.name_server_list and not self.registration.known_count:
-            return "no name server knows this broker"
+            return "this broker is not registered with any name server"
         return ""
 
     def _build_roles(self) -> None:
@@ -736,7 +736,7 @@ class Broker:
             self._failed.set_result(error)
 
     async def failure(self) -> BaseException:
-        """Wait until the broker cannot go on; gives what killed it."""
+        """Wait until the broker cannot go on; returns the cause."""
         assert self._failed is not None
         return await asyncio.shield(self._failed)
 

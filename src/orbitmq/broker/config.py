@@ -29,7 +29,7 @@ __all__ = [
 
 MASTER_ID: Final = 0
 FAILOVER_ID_MAX: Final = 2**15 - 1
-"""A slave says its number in 15 bits of the replication stream."""
+"""A slave sends its number in 15 bits of the replication stream."""
 _SECOND: Final = 1_000
 _MINUTE: Final = 60_000
 _PORT_MAX: Final = 65_535
@@ -404,7 +404,7 @@ class BrokerConfig(PopOptions):
         apache="haSendHeartbeatInterval",
         low=1,
         reload=True,
-        doc="Silence after which either side of replication says something.",
+        doc="Silence after which either side of replication sends a heartbeat.",
     )
     replication_silence_ms: int = option(
         20 * _SECOND,
@@ -700,7 +700,7 @@ class BrokerConfig(PopOptions):
             raise ConfigError(
                 "haMasterAddress does not go with enableFailover=true: the master is known from etcd"
             )
-        # Everybody starts as a slave of nobody; what comes then is decided in etcd.
+        # Every broker starts as a slave without a master; its role is then decided in etcd.
         object.__setattr__(self, "role", BrokerRole.SLAVE)
 
     @property
@@ -741,7 +741,7 @@ def split_addresses(text: str) -> list[str]:
 
 
 def change_option(config: Any, key: str, text: str) -> Any:
-    """Set the option with Apache's ``key`` on a live config object; gives the new value.
+    """Set the option with Apache's ``key`` on a live config object; returns the new value.
 
     Raises ``KeyError`` for a key that ``config`` does not declare and ``ConfigError`` for a bad value or an option
     that needs a restart. Works for every config dataclass, so the store's options change the same way.
@@ -753,7 +753,7 @@ def change_option(config: Any, key: str, text: str) -> Any:
                     f"{key} cannot change while the broker runs; set it in the file and restart"
                 )
             value = parse_value(declared, text, "request")
-            # Frozen for everybody else: this is the single door.
+            # Frozen everywhere else: this is the only place that changes it.
             object.__setattr__(config, declared.name, value)
             return value
     raise KeyError(key)

@@ -2,7 +2,7 @@
 
 The options of the broker and of its store are one text to the outside. Only options declared with ``reload`` change;
 one that needs a restart is refused instead of being taken without effect. An option of Apache's that we do not act on
-is kept and shown below a comment that says so; a key nobody knows is refused, and so is any value with a control
+is kept and shown below a comment that says so; an unknown key is refused, and so is any value with a control
 character. A change is written to the file the broker was started with, if there is one, before it is in force: its
 line is replaced or added, everything else in the file stays as its owner wrote it.
 """
@@ -58,9 +58,9 @@ class LiveConfig:
         on_change: Callable[[frozenset[str]], None] | None = None,
         on_role: Callable[[BrokerRole, int], Awaitable[None]] | None = None,
     ) -> None:
-        """``others`` are further config objects, such as the store's. ``effective`` says what an option that was
-        left to the broker came out as. ``on_change`` is told the keys that changed. ``on_role`` makes the broker
-        another one of its group; without it the role cannot change."""
+        """``others`` are further config objects, such as the store's. ``effective`` returns what an option that was
+        left to the broker came out as. ``on_change`` is called with the keys that changed. ``on_role`` makes the
+        broker another one of its group; without it the role cannot change."""
         self._config = config
         self._objects: tuple[Any, ...] = (config, *others)
         self._clock = clock
@@ -89,9 +89,9 @@ class LiveConfig:
         return text
 
     async def update(self, text: str) -> frozenset[str]:
-        """Apply properties text; gives the keys that changed. All or nothing.
+        """Apply properties text; returns the keys that changed. All or nothing.
 
-        Raises ``NoPermission`` for what no request may change and ``ServerError`` for keys nobody knows and values
+        Raises ``NoPermission`` for what no request may change and ``ServerError`` for unknown keys and values
         that are not accepted.
         """
         wanted = parse_properties(text, "request").values

@@ -1,12 +1,12 @@
 """Telling the name servers who we are and what topics we have (Apache: BrokerOuterAPI, registerBrokerAll).
 
 Theory of operation
-1. Every name server has a link with a task of its own, so one that is dead or slow delays nobody else.
+1. Every name server has a link with a task of its own, so one that is dead or slow delays no other.
 2. A link registers the whole table at start, after 10 s and then every period; a changed topic is sent at once,
    alone. Changes made in the same turn of the loop leave together.
 3. What failed is not queued: after a failure, and when its connection is lost, a link registers the whole table again
-   soon, with growing pauses up to the period. So a name server that comes back knows us within a second or two,
-   where Apache lets clients wait for the next period.
+   soon, with growing pauses up to the period. So a name server that comes back has our registration within a second
+   or two, where Apache lets clients wait for the next period.
 4. An answer may name our master (we are a slave) and lists the topics that are ordered.
 """
 
@@ -108,7 +108,7 @@ class Registration:
     ) -> None:
         """``router`` serves what name servers ask over these connections (NOTIFY_MIN_BROKER_ID_CHANGE).
 
-        ``on_master``: a slave is told its master's address and replication address, each time an answer carries them.
+        ``on_master``: called with the master's address and replication address, each time an answer carries them.
         ``filter_servers``: addresses that routes name beside this broker's; ``refresh`` is due when they change.
         """
         self._config = config
@@ -156,7 +156,7 @@ class Registration:
                 for link in self._links:
                     await link.settled.wait()
         except TimeoutError:
-            logger.warning("not every name server knows the last change yet waited_s=%g", wait_s)
+            logger.warning("the last change is not yet registered with every name server waited_s=%g", wait_s)
 
     @property
     def known_count(self) -> int:

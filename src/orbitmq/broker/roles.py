@@ -4,11 +4,11 @@ A master delivers delayed messages and checks transactions; a slave follows its 
 Both listen on the replication port. The change is ordered by UPDATE_BROKER_CONFIG with ``brokerRole`` (and
 ``brokerId`` for a slave): ``mqadmin updateBrokerConfig -k brokerRole -v SLAVE`` does it.
 
-Order of a change, so that no two brokers of a group deliver at once and nothing is written that nobody follows:
+Order of a change, so that no two brokers of a group deliver at once and nothing is written that no slave can follow:
 to slave: refuse sends, end deliveries, send our own slaves away, follow, copy tables, register.
 to master: copy no more, follow no more (half a record goes), take sends, deliver, register.
 
-With failover the changes come from ``failover.coordinator`` alone, which also says whom to follow.
+With failover the changes come from ``failover.coordinator`` alone, which also chooses the master to follow.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class RoleSwitch:
         """With failover: told when our log is a part of the master's, before it is followed."""
 
     async def start(self, bound: socket.socket, address: str, ha_address: str) -> None:
-        """Serve slaves on a bound socket, and be what the config says. Raises ``OSError``."""
+        """Serve slaves on a bound socket, and take the configured role. Raises ``OSError``."""
         self.address, self.ha_address = address, ha_address
         await self.replicas.start(bound)
         if self._config.is_slave:
@@ -104,7 +104,7 @@ class RoleSwitch:
         self._listener.role_changed()
 
     def told_master(self, master_address: str, ha_address: str) -> None:
-        """Where a name server, or the master itself, says that our master is. With failover only etcd knows."""
+        """Address of our master from a name server or the master itself. With failover only etcd decides."""
         if self._config.failover_enabled:
             return
         if self._config.is_slave and master_address != self.address and ha_address != self.ha_address:
@@ -121,7 +121,7 @@ class RoleSwitch:
             self.follower.told_master(master_address, ha_address)
 
     async def freeze(self) -> None:
-        """Follow nobody for now: from here on our log has an end that does not move."""
+        """Stop following for now: from here on the end of our log does not move."""
         await self.follower.stop()
 
     def adopt_topics(self) -> None:
@@ -201,7 +201,7 @@ class RoleSwitch:
         )
 
     def take_master_info(self, told: ExchangeBrokerHaInfoRequest) -> None:
-        """A master says where it is."""
+        """A master announces its address."""
         if told.master_address and told.master_ha_address:
             self.told_master(told.master_address, told.master_ha_address)
 

@@ -41,7 +41,7 @@ Signer = Callable[[Mapping[str, str], bytes], dict[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class MoreOptions:
-    """What a broker is told beside its own options and its store's."""
+    """A broker's settings beside its own options and its store's."""
 
     auth: AuthConfig = field(default_factory=AuthConfig)
     tls: TlsConfig = field(default_factory=TlsConfig)
@@ -86,7 +86,7 @@ class Security:
         fs: FileSystem,
         clock: Clock,
     ) -> Security:
-        """With the files where a broker has them. A broker that everybody may use is said so in one line."""
+        """With the files where a broker has them. A broker without access control is reported in one line."""
         made = cls(
             auth,
             cluster=config.cluster_name,
@@ -184,10 +184,10 @@ class Security:
         )
 
     def warn_if_open(self, bind_host: str) -> None:
-        """One line for a broker that everybody on the network may use."""
+        """One line for a broker that is open to the network."""
         if not self.config.enabled and not is_loopback(bind_host):
             logger.warning(
-                "access control is off and bindAddress=%s is reachable from the network: everybody there may "
+                "access control is off and bindAddress=%s is reachable from the network: every client there may "
                 "read, write and delete. See docs/how-to/secure.md, or bind to 127.0.0.1",
                 bind_host,
             )

@@ -1,4 +1,4 @@
-"""Request codes this broker knows and does not serve, each with the reason its asker is told (code 3).
+"""Request codes this broker does not serve, each with the reason in its answer (code 3).
 
 Together with the routes this covers every ``RequestCode``: a test holds that, so a new code cannot be forgotten and a
 code that gets a route leaves this table.

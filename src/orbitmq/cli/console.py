@@ -88,12 +88,12 @@ def option_meanings() -> Mapping[str, OptionMeaning]:
     help="Directory with checkpoints of pipelines.",
 )
 @click.option("--host-name", "hosts", multiple=True, help="Name the console answers to, behind a proxy.")
-@click.option("--secure-cookies", is_flag=True, help="Behind a proxy that speaks HTTPS.")
+@click.option("--secure-cookies", is_flag=True, help="The console is served through an HTTPS proxy.")
 @logging_options
 def console_command(**given: Any) -> None:
     """Serve the web console of a cluster until SIGTERM or SIGINT.
 
-    On loopback everybody who can reach the port may do everything; on any other address people have to log in.
+    On loopback every client that reaches the port may do everything; on any other address people have to log in.
     """
     if missing := missing_packages():
         fail(f"the console needs {', '.join(missing)}: {INSTALL_HINT}")

@@ -1,7 +1,7 @@
 """``orbitmq context``: clusters with a name, so that commands need no addresses and keys.
 
 The file is ``orbitmq/contexts.json`` below XDG_CONFIG_HOME (or ``~/.config``), readable by its owner alone. What a
-command is told, by an option or a variable, wins over the context; ORBITMQ_CONTEXT chooses one for a single command.
+command is given, by an option or a variable, wins over the context; ORBITMQ_CONTEXT chooses one for a single command.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _load() -> _Contexts:
 def _save(contexts: _Contexts) -> None:
     path = _path()
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Written beside and moved: another command sees the old file or the new one, and nobody else the keys.
+    # Written beside and moved: another command sees the old file or the new one, and no other user the keys.
     beside = path.with_suffix(f".{os.getpid()}")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:

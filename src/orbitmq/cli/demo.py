@@ -2,7 +2,7 @@
 
 A name server, a master and a slave; orders, payments, delays, transactions and a group that grows while it works
 (``demo_shop``); the slave's log compared with the master's (``demo_servers``); Spark turns the topics into Parquet
-and a table (``demo_spark``). Everything is compared with what was sent; any difference is printed and gives exit
+and a table (``demo_spark``). Everything is compared with what was sent; any difference is printed and ends with exit
 code 1.
 """
 

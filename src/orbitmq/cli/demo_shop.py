@@ -95,7 +95,7 @@ class Order:
 
 
 def _mixed(number: int) -> int:
-    """A number that looks random and is not (Knuth's multiplicative hash)."""
+    """A pseudo-random number (Knuth's multiplicative hash)."""
     return (number * 2_654_435_761 % 2**32) >> 8
 
 

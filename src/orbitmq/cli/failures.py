@@ -36,7 +36,7 @@ def remedies(error: OrbitError, name_server: str) -> list[str]:
     from orbitmq.client import ConnectFailedError, NameServerError, NoRouteError, SendConnectionError
     from orbitmq.client.errors import hint_for
 
-    doctor = f"`orbitmq doctor -n {name_server}` looks for the cause."
+    doctor = f"`orbitmq doctor -n {name_server}` searches for the cause."
     if isinstance(error, NameServerError):
         return [
             "If none runs there: `orbitmq up` starts one, with a broker. If it is elsewhere: -n HOST:PORT."

@@ -78,5 +78,5 @@ def _inner_credentials(broker: Broker, config: ProxyConfig) -> str:
 
 
 def proxy_text(proxy: Proxy | None) -> str:
-    """What a ready line says of it."""
+    """Its part of the ready line."""
     return "" if proxy is None else f", gRPC {proxy.address}"

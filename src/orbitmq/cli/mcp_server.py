@@ -91,7 +91,7 @@ def _add(server: MCPServer, tool: _Tool, *, reads: bool) -> None:
 
 
 class _Tools:
-    """One method per tool; its docstring is what the assistant is told."""
+    """One method per tool; its docstring is the description the assistant reads."""
 
     def __init__(self, settings: dict[str, Any], *, hide_bodies: bool) -> None:
         self._settings = settings

@@ -100,7 +100,7 @@ def produce_command(
 def consume_command(
     topic: str, namesrv: str, follow: bool, start: str, form: str, count: int | None, expression: str
 ) -> None:
-    """Print the messages of TOPIC. No group is used: what is read here is read by nobody else's group."""
+    """Print the messages of TOPIC. No group is used, so reading here moves no group's offset."""
     begin = moment(start, datetime.now(UTC))
     _run(_print_all(topic, namesrv, begin, form, (follow, count, expression)), namesrv)
 

@@ -325,7 +325,7 @@ def _run(plan: Plan, options: Mapping[str, Any]) -> None:
 @_conf
 @_spark_log
 def table_command(topic: str, path: str, **options: Any) -> None:
-    """Keep the table at PATH what TOPIC says. Run again, it goes on where it stopped."""
+    """Keep the table at PATH in step with TOPIC. Run again, it goes on where it stopped."""
     with _told():
         from orbitmq.spark.pipeline.load import parse_pipeline
         from orbitmq.spark.pipeline.table import TableRequest, table_document

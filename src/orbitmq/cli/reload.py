@@ -20,7 +20,7 @@ _FILES_MAX: Final = 20_000
 
 
 def run_and_reload(command: Sequence[str], root: Path) -> int:
-    """Run until a signal ends it; gives the exit code. Handlers of a child that is replaced may end. A child
+    """Run until a signal ends it; returns the exit code. Handlers of a child that is replaced may end. A child
     that ends by itself (an error at import) is started again after the next change."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

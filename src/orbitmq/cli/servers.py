@@ -97,7 +97,7 @@ def warn_without_effect(kept: Mapping[str, str], source: str) -> None:
 
 
 def metrics_text(endpoint: MetricsEndpoint | None) -> str:
-    """What a ready line says of the metrics, if there are any."""
+    """The metrics' part of the ready line, if they are served."""
     return "" if endpoint is None else f", metrics http://{endpoint.address}/metrics"
 
 
@@ -106,7 +106,7 @@ def run_server(
     ready: Callable[[S], str],
     failed: Callable[[S], Coroutine[Any, Any, BaseException]] | None = None,
 ) -> None:
-    """Run a server until a signal; ``ready`` gives the line to print once it serves.
+    """Run a server until a signal; ``ready`` returns the line to print once it serves.
 
     ``failed`` may wait for the end of a server that can no longer serve; the process then leaves with 1.
     """
@@ -163,7 +163,7 @@ async def _serve(
 
 
 def _at_end_of_input(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
-    """Call ``stop`` when standard input closes: the parent process is gone, or wants this one to end."""
+    """Call ``stop`` when standard input closes: the parent process is gone, or asked this one to end."""
     descriptor = sys.stdin.fileno()
 
     def readable() -> None:

@@ -31,7 +31,7 @@ C = TypeVar("C")
 def read_config(
     config_type: type[C], config_file: str | None, overrides: Sequence[str]
 ) -> tuple[C, Properties, list[str]]:
-    """A config, the properties it came from, and the keys nobody knows. Raises ``ConfigError``."""
+    """A config, the properties it came from, and the unknown keys. Raises ``ConfigError``."""
     source, values, lines = "--set" if overrides else "defaults", dict[str, str](), dict[str, int]()
     if config_file is not None:
         try:
@@ -68,7 +68,7 @@ class BrokerSettings:
 
 
 def read_broker_settings(config_file: str | None, overrides: Sequence[str]) -> BrokerSettings:
-    """Options of a broker and its store from one file. Raises ``ConfigError``, also for a key nobody knows."""
+    """Options of a broker and its store from one file. Raises ``ConfigError``, also for an unknown key."""
     from orbitmq.auth.config import AuthConfig
     from orbitmq.broker.config import BrokerConfig
     from orbitmq.broker.security import MoreOptions

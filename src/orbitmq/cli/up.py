@@ -240,7 +240,7 @@ def _slaves(
 
 @contextlib.asynccontextmanager
 async def _console(name_server: str, data: Path, port: int | None, unwanted: bool) -> AsyncIterator[str]:
-    """The web console, if it is wanted and its packages are there; gives its address or why there is none."""
+    """The web console, if it is wanted and its packages are there; returns its address or why there is none."""
     from orbitmq.cli.console import INSTALL_HINT, missing_packages, option_meanings
 
     if unwanted:

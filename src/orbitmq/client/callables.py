@@ -17,7 +17,7 @@ HANDLING: Final[ContextVar[object]] = ContextVar("orbitmq_handling", default=Non
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it gives an awaitable: a coroutine function, or an object whose ``__call__`` is one."""
+    """Whether calling it returns an awaitable: a coroutine function, or an object whose ``__call__`` is one."""
     while isinstance(function, functools.partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(

@@ -293,7 +293,7 @@ class ReceivedMessage:
         await self._delivered().acknowledge(self)
 
     async def retry(self, delay: timedelta | float | None = None) -> None:
-        """Have it delivered again, after a delay (the broker's levels round it up) or when the broker thinks fit."""
+        """Have it delivered again, after a delay (the broker's levels round it up) or when the broker decides."""
         await self._delivered().give_back(self, 0 if delay is None else delay_level_for(delay), "")
 
     async def dead_letter(self, reason: str = "") -> None:
@@ -314,7 +314,7 @@ class ReceivedMessage:
 
     @property
     def is_request(self) -> bool:
-        """Whether somebody waits for an answer (``Producer.request``)."""
+        """Whether the sender waits for an answer (``Producer.request``)."""
         return self.get(Property.REPLY_TO_CLIENT) is not None and self.get(Property.CLUSTER) is not None
 
     @property

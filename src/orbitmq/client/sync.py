@@ -83,8 +83,8 @@ class LoopThread:
         try:
             self._check_caller()
             self._waiting.append((work, future))
-            # Waking the loop is a system call: one serves all that was handed over until it looks. The flag goes
-            # down before the loop looks, so what comes later wakes it again.
+            # Waking the loop is a system call: one serves all that was handed over until the loop reads. The flag is
+            # cleared before the loop reads, so what comes later wakes it again.
             if not self._woken:
                 self._woken = True
                 self._loop.call_soon_threadsafe(self._start_waiting)
@@ -320,7 +320,7 @@ class Producer(_Facade):
         argument: Any = None,
         timeout_s: float | None = None,
     ) -> Future[SendResult]:
-        """Start a send; the future gives its result. Callbacks of the future run on the loop's thread."""
+        """Start a send; the future resolves to its result. Callbacks of the future run on the loop's thread."""
         return self._loop.submit(
             self._client.send(message, queue=queue, select=select, argument=argument, timeout_s=timeout_s)
         )

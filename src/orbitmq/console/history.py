@@ -18,7 +18,7 @@ SERIES_MAX: Final = 1_000
 _FINE_MS: Final = 3_600_000
 _MINUTE_MS: Final = 60_000
 _POINTS_MAX: Final = 720
-"""Points a chart gets: more than it has pixels helps nobody."""
+"""Points a chart gets: more than it has pixels are of no use."""
 
 
 class History:

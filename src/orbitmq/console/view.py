@@ -202,7 +202,7 @@ class Listing:
 def listing(
     view: View, rows: Iterable[T], columns: Mapping[str, Callable[[T], Any]], default: str, search_in: str
 ) -> Listing:
-    """Search, sort and cut rows as the URL says. ``search_in`` names the column that is searched."""
+    """Search, sort and cut rows by the parameters of the URL. ``search_in`` names the column that is searched."""
     search = view.query("q")
     wanted = search.casefold()
     key = columns[search_in]

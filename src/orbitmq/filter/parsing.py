@@ -7,8 +7,8 @@
                  | [NOT] (CONTAINS | STARTSWITH | ENDSWITH) text | [NOT] IN (text, ...))*
     unary        (+ | - | NOT)* (literal | property | "(" disjunction ")")
 
-Two habits of Apache's parser are kept, because consumers rely on what it accepts: it stops behind the first whole
-expression and never looks at the rest beyond one word (``b = 'x' LIMIT 5`` is ``b = 'x'``), and it refuses 0.0.
+Two habits of Apache's parser are kept, because consumers rely on what it accepts: it stops after the first whole
+expression and never reads the rest beyond one word (``b = 'x' LIMIT 5`` is ``b = 'x'``), and it refuses 0.0.
 ``Parsed.ignored_from`` tells where the rest begins, so that the broker can warn.
 
 A heartbeat or a pull may bring any expression, and it is parsed on the event loop: the number of words is bounded so
@@ -78,7 +78,7 @@ _BINDING: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A tree, and where the text behind it begins that Apache ignores; None when there is none."""
+    """A tree, and where the text after it begins that Apache ignores; None when there is none."""
 
     tree: Logic
     ignored_from: int | None

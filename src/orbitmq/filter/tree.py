@@ -1,7 +1,7 @@
-"""What an expression says, as values (Apache: the classes of ``filter.expression``).
+"""The expression tree (Apache: the classes of ``filter.expression``).
 
 Numbers occur only as literals, so the kind of every operand is known before any message is: a property is a text, a
-comparison is a truth value, a literal is what it looks like. Nodes are built by ``parsing``, which refuses what
+comparison is a truth value, a literal has its own type. Nodes are built by ``parsing``, which refuses what
 Apache refuses; the tree itself is always meaningful.
 """
 
@@ -49,7 +49,7 @@ class Constant(msgspec.Struct, frozen=True, gc=False):
 
 
 class Equal(msgspec.Struct, frozen=True, gc=False):
-    """``=``; the operand to the left decides what a null gives."""
+    """``=``; the operand to the left decides the result for null."""
 
     left: Node
     right: Node
@@ -108,7 +108,7 @@ class Cast(msgspec.Struct, frozen=True, gc=False):
 
 
 class Void(msgspec.Struct, frozen=True, gc=False):
-    """A condition behind a sign: evaluated, since it may be unreadable, then null."""
+    """A condition after a sign: evaluated, since it may be unreadable, then null."""
 
     operand: Logic
     depth: int
@@ -119,7 +119,7 @@ Node = Logic | Property | Void
 
 
 def is_truth(node: Node) -> bool:
-    """Whether the node gives a truth value by itself (Apache: ``BooleanExpression``)."""
+    """Whether the node is a truth value by itself (Apache: ``BooleanExpression``)."""
     if isinstance(node, Constant):
         return not node.signed and node.kind in (Kind.BOOL, Kind.NULL)
     return not isinstance(node, Property | Void)

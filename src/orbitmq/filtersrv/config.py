@@ -20,7 +20,7 @@ class FilterServerConfig(TlsConfig):
     )
     bind_address: str = option("127.0.0.1", apache="bindAddress", doc="Address to listen on.")
     public_host: str = option(
-        "", apache="filterServerIP", doc="Host that consumers are told; empty: the address listened on."
+        "", apache="filterServerIP", doc="Host registered for consumers; empty: the address listened on."
     )
     broker_address: str = option(
         "127.0.0.1:10911", apache="connectWhichBroker", doc="The broker whose messages are filtered."

@@ -44,7 +44,7 @@ class FilterProcess:
         self._rest_until = 0.0
 
     async def check(self) -> None:
-        """Load the class. Raises ``FilterFailed`` with what it says when it cannot be loaded."""
+        """Load the class. Raises ``FilterFailed`` with its error when it cannot be loaded."""
         async with self._turn:
             await self._started()
 

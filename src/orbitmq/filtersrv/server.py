@@ -74,7 +74,7 @@ class FilterServer:
 
     @property
     def address(self) -> str:
-        """``host:port`` that consumers are told."""
+        """``host:port`` registered for consumers."""
         return f"{self.config.public_host or self.config.bind_address}:{self._server.ports[0]}"
 
     async def start(self) -> None:
@@ -150,7 +150,7 @@ class FilterServer:
 
     async def _ask_broker(self, request: PullMessageRequest, frame: Frame) -> Frame:
         """The pull, without the filter. A signed one goes on as it is: its signature holds for these fields only, and
-        the broker decides what that user may read. It knows from heartbeats that the subscription is a class."""
+        the broker decides what that user may read. Heartbeats tell it that the subscription is a class."""
         timeout_s = max(0, min(request.suspend_timeout_millis, 3_600_000)) / 1000 + PULL_EXTRA_S
         address, code = self.config.broker_address, RequestCode.PULL_MESSAGE
         fields = frame.ext_fields

@@ -1,6 +1,6 @@
 """Metric families as values, and the text Prometheus reads.
 
-A family is filled when somebody asks and thrown away with the answer: nothing here is touched while messages pass.
+A family is filled for a request and dropped after it: nothing here is touched while messages pass.
 Our own renderer instead of prometheus_client's: that one needs 9 us a sample and cannot stop half way, so that a
 thousand topics would hold up every message for tens of milliseconds.
 """

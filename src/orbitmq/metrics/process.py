@@ -17,7 +17,7 @@ BUILD_INFO: Final = Declared(
 LOOP_HELD: Final = Declared(
     "orbitmq_loop_held_total",
     Kind.COUNTER,
-    "Times a request or a job held the event loop for more than 20 ms, and kept everybody else waiting.",
+    "Times a request or a job held the event loop for more than 20 ms, and delayed all other requests.",
     ("by",),
 )
 LOOP_HELD_SECONDS: Final = Declared(
@@ -26,7 +26,7 @@ LOOP_HELD_SECONDS: Final = Declared(
 
 
 class ProcessMetrics:
-    """What prometheus_client knows about a process, in our families."""
+    """prometheus_client's figures of the process, in our families."""
 
     def __init__(self) -> None:
         # Imported here: a server without metrics starts without it.

@@ -74,7 +74,7 @@ def allocate_by_consistent_hash(
 
 
 def allocate_by_config(fixed: Sequence[MessageQueue]) -> Strategy:
-    """A strategy that always gives the same queues, whoever else is there."""
+    """A strategy that always returns the same queues, whatever other members there are."""
     share = tuple(fixed)
 
     def allocate(queues: Sequence[MessageQueue], clients: Sequence[str], me: str) -> list[MessageQueue]:
@@ -106,7 +106,7 @@ def allocate_nearby(
 ) -> Strategy:
     """A strategy that keeps queues inside their room; those of a room without clients are shared by all.
 
-    Raises ``ValueError`` if a queue or a client has no room: sharing would then leave queues to nobody.
+    Raises ``ValueError`` if a queue or a client has no room: queues would then be left without a member.
     """
 
     def allocate(queues: Sequence[MessageQueue], clients: Sequence[str], me: str) -> list[MessageQueue]:

@@ -1,4 +1,4 @@
-"""What a consumer wants of a topic (Apache: ``SubscriptionData``, ``FilterAPI``)."""
+"""What a consumer subscribes to (Apache: ``SubscriptionData``, ``FilterAPI``)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SubscriptionData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     expression_type: str = TAG
     sub_string: str = ALL_TAGS
     sub_version: int = 0
-    """When the consumer last changed its mind; a broker that knows an older one refuses the pull."""
+    """When the subscription last changed; a broker that has an older one refuses the pull."""
     tags_set: frozenset[str] = frozenset()
     topic: str
 

@@ -30,7 +30,7 @@ __all__ = [
 
 PERM_READ_WRITE: Final = int(Perm.READ | Perm.WRITE)
 QUEUE_NUMS_DEFAULT: Final = 16
-"""What Apache gives a topic created without a number."""
+"""Number of queues of a topic created without one, as in Apache."""
 
 _READ: Final = int(Perm.READ)
 _WRITE: Final = int(Perm.WRITE)

@@ -12,7 +12,7 @@ from orbitmq.transport.tls import TlsConfig, client_tls, server_tls
 __all__ = ["BLACK_LIST", "NameServerConfig", "client_tls", "file_path", "render_config", "server_tls"]
 
 BLACK_LIST: Final = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
-"""Keys that no request may change, whatever the configuration says: they name files of this machine."""
+"""Keys that no request may change, whatever is configured: they name files of this machine."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +79,7 @@ class NameServerConfig(TlsConfig):
         5_000,
         apache="scanNotActiveBrokerInterval",
         low=10,
-        doc="Pause between two looks for brokers that have not been heard of within their timeout.",
+        doc="Pause between two checks for brokers that sent nothing within their timeout.",
     )
     broker_timeout_ms: int = option(
         120_000,

@@ -112,7 +112,7 @@ class NameServerHandlers:
                 return connection.start_slow_request(frame, self._ask_production(query, standard=standard))
             return refuse(frame, ResponseCode.TOPIC_NOT_EXIST, _no_route(query.topic))
         if query.zone_name:
-            # Apache sends this one with bare ids to everybody; whoever reads them reads quoted ones as well.
+            # Apache sends this one with bare ids to all brokers; what reads them reads quoted ones as well.
             body = encode_route(route_in_zone(decode_route(body), query.zone_name), standard=standard)
         if frame.is_oneway:
             return None

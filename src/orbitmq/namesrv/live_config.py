@@ -88,7 +88,7 @@ class LiveConfig:
 def _updated(
     config: NameServerConfig, changes: Properties
 ) -> tuple[NameServerConfig, dict[str, str], list[str]]:
-    """The new config, the keys that changed, the keys of Apache's that have no effect. A key nobody knows raises."""
+    """The new config, the keys that changed, the keys of Apache's that have no effect. An unknown key raises."""
     by_key = {declared.key: declared for declared in options_of(NameServerConfig)}
     chosen: dict[str, object] = {}
     taken: dict[str, str] = {}

@@ -21,7 +21,7 @@ class BrokerKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """What a broker says of itself."""
+    """What a broker reports about itself."""
 
     key: BrokerKey
     broker_name: str
@@ -31,14 +31,14 @@ class Registration:
     timeout_ms: int | None = None
     """How long the broker may stay silent; ``None``: the server's own limit."""
     enable_acting_master: bool | None = None
-    """``None``: a 4.x broker, which knows nothing of it."""
+    """``None``: a 4.x broker, which does not have it."""
     data_version: DataVersion = field(default_factory=DataVersion)
     topics: Mapping[str, TopicConfig] = field(default_factory=dict)
     mappings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Static topics: topic to mapping info, which has a ``bname`` and is passed on to clients as it came."""
     filter_servers: Sequence[str] | None = None
     connection: Hashable = None
-    """What the broker speaks over; its loss removes the broker."""
+    """The broker's connection; its loss removes the broker."""
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ Invariants
 4. Whatever changes the route of a topic reports the topic to ``on_change`` before the call returns.
 
 Apache breaks the first two in corners (a refused registration leaves an empty broker name behind); we decide first
-and change afterwards. A steady clock is used for liveness, so that a corrected wall clock expires nobody.
+and change afterwards. A steady clock is used for liveness, so that a corrected wall clock expires no broker.
 """
 
 from __future__ import annotations
@@ -236,7 +236,8 @@ class RouteTable:
     # -- brokers go ---------------------------------------------------------------------------------------
 
     def unregister(self, key: BrokerKey, broker_name: str) -> MinIdNotice | None:
-        """Take a broker out, with the topics nobody else holds. Gives a notice when its group must be told."""
+        """Take a broker out, with the topics no other broker has. Returns a notice when its group must be
+        notified."""
         live = self._live.get(key)
         if live is None or live.broker_name != broker_name:
             return None
@@ -286,7 +287,7 @@ class RouteTable:
         return list(self._unregister_all(sorted(self._keys_of.get(connection, ()))))
 
     def expire(self) -> tuple[list[Hashable], list[MinIdNotice]]:
-        """Take out the brokers not heard of within their timeout; gives their connections, to be closed."""
+        """Remove the brokers that sent nothing within their timeout; returns their connections, to be closed."""
         now_s = self._clock.monotonic()
         expired = [key for key, live in self._live.items() if live.last_seen_s + live.timeout_s < now_s]
         for key in expired:
@@ -339,11 +340,11 @@ class RouteTable:
             self._put_queues(topic, data)
 
     def wipe_write_perm(self, broker_name: str) -> int:
-        """Make all topics of a broker name read-only until it registers a change; gives their number."""
+        """Make all topics of a broker name read-only until it registers a change; returns their number."""
         return self._change_perm(broker_name, lambda perm: perm & ~_WRITE)
 
     def add_write_perm(self, broker_name: str) -> int:
-        """Make all topics of a broker name readable and writable; gives their number."""
+        """Make all topics of a broker name readable and writable; returns their number."""
         return self._change_perm(broker_name, lambda perm: PERM_READ_WRITE)
 
     def _change_perm(self, broker_name: str, change: Callable[[int], int]) -> int:

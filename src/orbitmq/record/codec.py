@@ -172,7 +172,7 @@ def encode_records(
     store_timestamp_ms: int,
     store_host: bytes,
 ) -> list[bytes]:
-    """Records that lie one behind the other from ``log_offset`` on. Raises as ``encode_record`` does."""
+    """Records that lie one after the other from ``log_offset`` on. Raises as ``encode_record`` does."""
     encoded: list[bytes] = []
     append = encoded.append
     for message, queue_offset in zip(messages, queue_offsets, strict=True):
@@ -266,7 +266,7 @@ def _copy_one(buffer: bytes | bytearray | memoryview, offset: int) -> bytes:
 def decode_records(
     buffer: bytes | bytearray | memoryview, *, check_crc: bool = True, decompress: bool = False
 ) -> list[Record]:
-    """The records of a pull, pop or query response, which lie one behind the other."""
+    """The records of a pull, pop or query response, which lie one after the other."""
     data = buffer if type(buffer) is bytes else bytes(buffer)
     values = record_values(data, check_crc)
     if values is None:

@@ -114,7 +114,7 @@ class UniqueKeys:
     def _stem_at(self, now_ms: int) -> str:
         if now_ms >= self._month_end_ms:
             self._month_start_ms, self._month_end_ms = self._month_of(now_ms)
-        # A clock set back behind the start of the month gives 0, as in Apache's client.
+        # A clock set back to before the start of the month yields 0, as in Apache's client.
         since_ms = max(now_ms - self._month_start_ms, 0)
         stem = f"{self._prefix}{since_ms & 0xFFFFFFFF:08X}"
         self._stem = (now_ms, stem)

@@ -63,7 +63,7 @@ def check_properties(raw: bytes) -> None:
 
 
 def terminated(raw: bytes) -> bytes:
-    """The same text with a terminator behind its last pair, so that pairs can be appended."""
+    """The same text with a terminator after its last pair, so that pairs can be appended."""
     return raw if not raw or raw.endswith(b"\x02") else raw + PAIR_END
 
 

@@ -1,7 +1,7 @@
 """Walks the records of a log segment (Apache: ``CommitLog.checkMessageAndReturnSize``).
 
 Used by recovery, by tools and by Spark readers; ``kernel.walk_records`` decides what a whole record is. Apache
-answers "-1" to everything that is not one; here the four ways a walk can end are told apart, because what follows
+answers "-1" to everything that is not one; here the four ways a scan can end are distinguished, because what follows
 differs (``ScanEnd``).
 """
 
@@ -83,7 +83,7 @@ class ScannedRecord(NamedTuple):
 
 
 class Scan:
-    """An iterator over records; ``end`` says how it went once it is exhausted."""
+    """An iterator over records; ``end`` is the result once it is exhausted."""
 
     def __init__(
         self,

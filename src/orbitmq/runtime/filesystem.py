@@ -44,7 +44,7 @@ class FileSystem(Protocol):
     def close(self, handle: int, /) -> None: ...
 
     def pwrite(self, handle: int, data: bytes | bytearray | memoryview, offset: int, /) -> int:
-        """Write at a position; gives the number of bytes written, which may be less than asked."""
+        """Write at a position; returns the number of bytes written, which may be less than asked."""
 
     def pread(self, handle: int, size: int, offset: int, /) -> bytes:
         """At most ``size`` bytes; fewer at the end of the file."""

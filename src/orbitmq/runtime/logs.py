@@ -24,7 +24,7 @@ _CONTROL: Final = {
 
 class OneLineFormatter(logging.Formatter):
     """One event, one line: control characters in names, keys and remarks that peers send are written as escapes, so
-    that nobody can put a line of their own into the log. A traceback keeps its lines; it comes after the event's."""
+    that no input can add a line of its own to the log. A traceback keeps its lines; it comes after the event's."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the name is logging's
         return super().formatMessage(record).translate(_CONTROL)

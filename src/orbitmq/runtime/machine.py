@@ -32,7 +32,7 @@ def home_directory() -> str:
 
 
 def open_all_files_allowed() -> int:
-    """Let the process open as many files and connections as it may at the most; gives the limit.
+    """Let the process open as many files and connections as it may at the most; returns the limit.
 
     Most systems start a process with 1,024, which is less than the connections a server is meant to hold.
     """
@@ -40,6 +40,6 @@ def open_all_files_allowed() -> int:
     if soft != hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (OSError, ValueError):  # macOS: the hard limit may be more than the kernel gives
+        except (OSError, ValueError):  # macOS: the hard limit may exceed what the kernel allows
             return soft
     return hard

@@ -1,9 +1,9 @@
 """Configuration: options that declare themselves, and the reader of Apache's ``.conf`` files.
 
 A component's config is a frozen keyword-only dataclass whose fields are made by ``option``. The same
-declaration parses, bounds and documents a value, and says whether it may change while the server runs.
-A file may carry keys that Apache knows and we do not act on (an Apache file has hundreds): ``kept_without_effect``
-keeps them. A key nobody knows is refused with a suggestion. A bad value of a known key stops the start and names
+declaration parses, bounds and documents a value, and states whether it may change while the server runs.
+A file may carry keys of Apache's that have no effect here (an Apache file has hundreds): ``kept_without_effect``
+keeps them. An unknown key is refused with a suggestion. A bad value of a known key stops the start and names
 file, line, key, value and what is accepted; only where Apache clamps a number it is clamped here too.
 
 Files are read and written by the rules of Java's ``Properties``: lines end at LF, CR or CR LF and nowhere else (not
@@ -353,8 +353,8 @@ def config_from_properties(config_type: type[C], properties: Properties) -> tupl
 def kept_without_effect(
     properties: Properties, unknown: Collection[str], declared: Collection[str], of_apache: Collection[str]
 ) -> dict[str, str]:
-    """The keys of ``unknown`` that Apache has: kept, shown, and without effect. Raises ``ConfigError`` for a key that
-    nobody knows: a misspelt option that promises something must not be passed over in silence."""
+    """The keys of ``unknown`` that Apache has: kept, shown, and without effect. Raises ``ConfigError`` for an
+    unknown key: a misspelt option that promises something must not be passed over in silence."""
     for key in unknown:
         if key not in of_apache:
             raise ConfigError(f"{properties.where(key)}: {unknown_option(key, {*declared, *of_apache})}")
@@ -362,7 +362,7 @@ def kept_without_effect(
 
 
 def unknown_option(key: str, known: Collection[str]) -> str:
-    """A sentence about a key nobody knows, with the one that was probably meant."""
+    """A sentence about an unknown key, with the one that was probably meant."""
     folded = {name.lower(): name for name in sorted(known, reverse=True)}
     close = difflib.get_close_matches(key.lower(), folded, n=1, cutoff=0.75)
     hint = f"; did you mean {folded[close[0]]}?" if close else ""

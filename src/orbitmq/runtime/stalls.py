@@ -1,8 +1,8 @@
 """Who held the event loop longer than anybody may.
 
-One loop serves everybody, so a request or a job that keeps it delays all others. The places where the loop runs code
-of ours measure how long that took (requests of a read, steps of tasks, periodic jobs) and report what took longer
-than ``HOLD_S`` here: counted for the metrics, and logged, at most once in ``LOG_EVERY_S`` for each name.
+One loop serves all connections: a request or a job that occupies it delays the others. The places where the loop runs
+code of ours measure how long that took (requests of a read, steps of tasks, periodic jobs) and report what took
+longer than ``HOLD_S`` here: counted for the metrics, and logged, at most once in ``LOG_EVERY_S`` for each name.
 
 There is one such count in a process, as there is one loop. Time is the machine's own: a process that got no CPU, or a
 disk that stalled, holds the loop like a slow loop of ours.

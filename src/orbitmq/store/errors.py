@@ -1,4 +1,4 @@
-"""What the store refuses. Each class knows the response code the broker answers with.
+"""What the store refuses. Each class has the response code the broker answers with.
 
 Broken bytes on our own disk are ``orbitmq.errors.CorruptionError``; it is not a refusal and not in this tree.
 """

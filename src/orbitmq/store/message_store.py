@@ -117,7 +117,7 @@ class MessageStore:
 
     @property
     def filter_bitmap(self) -> Bitmap | None:
-        """Gives the filter bitmap of a message (topic, property text), kept with ``enableConsumeQueueExt``."""
+        """Returns the filter bitmap of a message (topic, property text), kept with ``enableConsumeQueueExt``."""
         return None if self._queues.extensions is None else self._queues.extensions.bitmap
 
     @filter_bitmap.setter
@@ -276,7 +276,7 @@ class MessageStore:
         self._renew_refusal()
 
     def _dispatch_from(self, log_offset: int, arrived: dict[ConsumeQueue, None]) -> int:
-        """Dispatch replicated records of any kind; gives where the first one begins that is not whole yet."""
+        """Dispatch replicated records of any kind; returns where the first one begins that is not whole yet."""
         log = self._log
         while log_offset < log.end:
             start = log_offset - log_offset % log.segment_bytes
@@ -576,7 +576,7 @@ class MessageStore:
         self._appender.message_bytes_max = config.message_bytes_max
 
     def delete_topic(self, topic: str) -> int:
-        """Drop the queues of a topic; gives how many. The log keeps its records until they expire."""
+        """Drop the queues of a topic; returns how many. The log keeps its records until they expire."""
         if not self._queues.ids(topic):
             return 0
         # Noted first: a crash between the two then finishes the deletion instead of bringing the topic back.
@@ -584,7 +584,7 @@ class MessageStore:
         return self._queues.delete_topic(topic)
 
     def keep_topics(self, topics: Iterable[str]) -> list[str]:
-        """Drop the queues of every other topic (Apache: cleanUnusedTopic); gives their names."""
+        """Drop the queues of every other topic (Apache: cleanUnusedTopic); returns their names."""
         kept = frozenset(topics)
         dropped = [topic for topic in self._queues.topics() if topic not in kept]
         for topic in dropped:
@@ -592,7 +592,7 @@ class MessageStore:
         return dropped
 
     def clean_expired(self, now_ms: int | None = None, *, force: bool = False) -> int:
-        """Run retention now; gives the number of log segments removed. ``force``: whatever the hour."""
+        """Run retention now; returns the number of log segments removed. ``force``: whatever the hour."""
         if force:
             self._retention.trigger()
         segments = self._log.segments
@@ -645,7 +645,7 @@ def log_size(results: list[Appended]) -> int:
 
 
 def _is_begun(data: bytes | memoryview, position: int) -> bool:
-    """Whether an ordinary record begins there and goes on behind the end: a walk would only find out as much."""
+    """Whether an ordinary record begins there and extends past the end: a walk would only find out as much."""
     rest = len(data) - position
     if rest < BLANK_BYTES:
         return False

@@ -43,7 +43,7 @@ class AppendedBatch(msgspec.Struct, gc=False):
 
     log_offsets: list[int]
     end: int
-    """Log offset behind the last one."""
+    """Log offset after the last one."""
     queue_offset: int
     """Of the first one."""
     store_timestamp_ms: int

@@ -68,7 +68,7 @@ class ChaosProxy:
         self._flowing.set()
 
     def fault(self, chance: random.Random) -> str:
-        """Do one thing by chance; gives its name."""
+        """Do one thing by chance; returns its name."""
         name = chance.choice(("stall", "cut", "delay", "closed", "heal", "heal"))
         if name == "stall":
             self.stall()

@@ -5,8 +5,8 @@ What it keeps apart, as a real disk does:
 * *cached* content (every write shows at once, also through maps) and *durable* content (what ``sync_data`` saw);
 * the names a directory shows and the names that survive: creations, renames and removals need ``sync_directory``.
 
-``kill`` gives the disk a dead process leaves behind: all that was cached. ``power_cut`` gives the one a dead machine
-leaves: what is durable, and of the rest, page by page, whatever ``survives`` says. Both give a new, healthy disk and
+``kill`` returns the disk a dead process leaves: all that was cached. ``power_cut`` returns the one a dead machine
+leaves: what is durable, and of the rest, page by page, whatever ``survives`` says. Both return a new disk and
 leave the old one alone, so one history can be cut in a thousand ways. Differences are found by comparing pages, so
 writes through maps are seen as well.
 """
@@ -367,7 +367,7 @@ class FaultyFileSystem:
             raise OSError(self._fail_error, os.strerror(self._fail_error))
 
     def _take_blocks(self, file: _File, start: int, end: int) -> int:
-        """Give a range its pages; gives the end of what fits on the disk."""
+        """Give a range its pages; returns the end of what fits on the disk."""
         wanted = [page for page in range(start // PAGE, -(-end // PAGE)) if page not in file.blocks]
         if wanted:
             free = (self.capacity_bytes - self.used_bytes) // PAGE

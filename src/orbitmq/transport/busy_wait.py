@@ -2,7 +2,7 @@
 
 A loop that sleeps between the requests of such a peer pays for each with a sleep and a wake-up, and its code is cold
 when it comes back. On virtual machines that is more than serving a small request takes. So when requests of one
-connection have come one by one for a while, the loop looks for the next one for a moment before it sleeps. Where none
+connection have come one by one for a while, the loop polls for the next one (busy-wait) before it sleeps. Where none
 comes in time the next attempt is made later and later.
 
 Only for requests whose peers wait for the answer: a consumer has several pulls on the way, its next request comes

@@ -473,7 +473,7 @@ class Connection(asyncio.Protocol):
         timeout_s: float,
         ext: dict[str, str] | None = None,
     ) -> asyncio.Future[Frame]:
-        """Ask the peer. The future gives the answer's frame, ``RequestTimeoutError`` or
+        """Ask the peer. The future resolves to the answer's frame, ``RequestTimeoutError`` or
         ``ConnectionLostError``."""
         future: asyncio.Future[Frame] = self._loop.create_future()
         if self.closed:
@@ -524,7 +524,7 @@ class Connection(asyncio.Protocol):
     def _complete(self, frame: Frame) -> None:
         waiting = self._calls.pop(frame.opaque, None)
         if waiting is None:
-            logger.debug("answer nobody waits for peer=%s opaque=%d", self.remote_text, frame.opaque)
+            logger.debug("answer without a pending request peer=%s opaque=%d", self.remote_text, frame.opaque)
             return
         future, timer = waiting
         timer.cancel()

@@ -109,7 +109,7 @@ class LocalTransport(asyncio.Transport):
         self._loop.call_soon(self._end)
 
     def _end(self) -> None:
-        """Both ends are told once."""
+        """Both ends are notified once."""
         if self._lost:
             return
         self._lost = True

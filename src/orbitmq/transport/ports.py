@@ -1,4 +1,4 @@
-"""Taking ports before anything is served on them, so that a server knows its address while it still starts."""
+"""Taking ports before anything is served on them, so that a server has its address before it serves."""
 
 from __future__ import annotations
 

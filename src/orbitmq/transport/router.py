@@ -1,7 +1,7 @@
 """Routes are values: which code goes to which handler, with which header.
 
 Two kinds. A ``Route`` has a typed header and answers with a ``Reply``; its handler may be plain or ``async``. A
-``RawRoute`` is for the send and pull paths: it gets the frame itself and gives back encoded bytes, so that no
+``RawRoute`` is for the send and pull paths: it takes the frame itself and returns encoded bytes, so that no
 object, task or coroutine is made per message. A handler that will answer later returns ``PARKED`` (``None`` for
 raw routes) and keeps the connection. All routes are given at start; there is no registration afterwards.
 """
@@ -138,7 +138,7 @@ class Router:
             )
 
     def dispatch(self, frame: Frame, connection: Connection) -> bytes | None:
-        """Handle one request; gives the encoded answer, or ``None`` when it comes later or never."""
+        """Handle one request; returns the encoded answer, or ``None`` when it comes later or never."""
         handler = self._handlers.get(frame.code)
         try:
             if self.guard is not None:
@@ -203,7 +203,7 @@ def _typed(header_type: type[Header], handler: Handler) -> RawHandler:
 
 
 async def finish_slow_request(frame: Frame, connection: Connection, answer: Awaitable[Answer]) -> None:
-    """Await an ``async`` handler and send what it gives."""
+    """Await an ``async`` handler and send what it returns."""
     encoded: bytes | None
     try:
         result = await answer

@@ -132,7 +132,7 @@ class ServerTls:
         make: Callable[[], ssl.SSLContext] | None = None,
         files: Sequence[Path] = (),
     ) -> None:
-        """``make`` gives a context when one is needed first, on a thread. When all ``files`` have changed it is
+        """``make`` returns a context when one is needed first, on a thread. When all ``files`` have changed it is
         called again for new connections; there is a context from the start then."""
         self.mode = mode
         self._context = context
@@ -365,7 +365,7 @@ class TlsFilter:
         return self._outgoing.read()
 
     def receive(self, data: bytes) -> tuple[bytes, bytes]:
-        """Feed socket bytes; gives the plain bytes they hold and the bytes to send back."""
+        """Feed socket bytes; returns the plain bytes they hold and the bytes to send back."""
         self._incoming.write(data)
         if not self._ready:
             self._handshake()

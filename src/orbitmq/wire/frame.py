@@ -3,12 +3,12 @@
 Answers to Apache's RemotingCommand and its length-field decoder. The bytes themselves belong to the kernel
 (``kernel.plain.frames`` has the format); here is what has state.
 
-1. The decoder never looks at time or sockets; it gives the same frames for every way of cutting the stream.
+1. The decoder uses neither time nor sockets; it returns the same frames for every way of cutting the stream.
 2. A length outside the limit is refused before anything is allocated for it. After a broken frame there is
    no way to find the next one: ``error`` is set and stays, the frames before it are still given out, and
    the owner must close the connection once it has handled them.
 3. Only what every request needs (code, opaque, flag) and the fields of sends are read. Other extension fields stay
-   raw bytes until somebody asks (see ``header.decode_header``).
+   raw bytes until they are needed (see ``header.decode_header``).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def whole_frame(data: bytes) -> Frame | None:
 
 
 class FrameDecoder:
-    """Turns chunks of a stream into frames. Once ``error`` is set it gives no more frames."""
+    """Turns chunks of a stream into frames. Once ``error`` is set it returns no more frames."""
 
     __slots__ = ("_buffer", "_frame_bytes_max", "_needed", "error")
 

@@ -176,7 +176,7 @@ def _read(data: bytes, wanted: Any) -> Any:
 
 
 def decode(data: bytes, wanted: type[T], *, bytes_max: int = BODY_BYTES_MAX) -> T:
-    """Read ``data`` as ``wanted``: any type msgspec knows, with ``ObjectMap`` anywhere inside.
+    """Read ``data`` as ``wanted``: any type msgspec supports, with ``ObjectMap`` anywhere inside.
 
     Raises ``BodyError``. Unknown members are ignored. ``bytes_max`` is for files, which are no frames.
     """
@@ -239,7 +239,7 @@ class _Writer:
         self._standard = standard
 
     def text(self) -> bytes:
-        # Java's writer gives a question mark for half a surrogate pair, so do we.
+        # Java's writer writes a question mark for half a surrogate pair; so does this one.
         return "".join(self._out).encode(errors="replace")
 
     def write(self, value: Any, newline: str) -> None:

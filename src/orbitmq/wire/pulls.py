@@ -17,7 +17,7 @@ _ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
 
 
 class PullFields(NamedTuple):
-    """What a broker looks at in a ``PullMessageRequest``, in the order of ``kernel.pull_fields``."""
+    """What a broker reads of a ``PullMessageRequest``, in the order of ``kernel.pull_fields``."""
 
     consumer_group: str
     topic: str
@@ -38,7 +38,7 @@ def read_pull(frame: Frame) -> PullFields:
     values = pull_fields(frame.ext_raw, frame.serialize_type == _ROCKETMQ)
     if values is not None:
         return PullFields._make(values)
-    # The typed reader knows everything JSON may look like, and what to say about a missing or malformed field.
+    # The typed reader handles every form of JSON, and reports a missing or malformed field.
     request = decode_header(PullMessageRequest, frame)
     return PullFields._make(getattr(request, name) for name in PullFields._fields)
 

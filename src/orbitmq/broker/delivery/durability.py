@@ -20,7 +20,7 @@ AckCallback = Callable[[int], None]
 
 
 class Replication(Protocol):
-    """What a master knows of its slaves."""
+    """A master's view of its slaves."""
 
     @property
     def required(self) -> bool:
@@ -47,7 +47,7 @@ class AckGate:
     @property
     def closed(self) -> str:
         """Why this broker stores nothing of its own making now; empty when it does. What a master stores after its
-        lease is cut off again, and nobody waits for the answer that would say so."""
+        lease is cut off again, and its sender no longer waits for the answer."""
         if self.refusal or self.is_master is None or self.is_master():
             return self.refusal
         return "this broker is not the master any more"
@@ -92,7 +92,7 @@ class AckGate:
             replication.when_replicated(log_end, lambda code: finish(code, overrides=True))
 
     def _if_master(self, callback: AckCallback) -> AckCallback:
-        """Stored, but nobody knows whether it stays: that is what FLUSH_SLAVE_TIMEOUT tells a producer."""
+        """Stored, but a failover may discard it: that is what FLUSH_SLAVE_TIMEOUT tells a producer."""
         is_master = self.is_master
         assert is_master is not None
 

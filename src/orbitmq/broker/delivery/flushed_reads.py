@@ -27,7 +27,7 @@ class FlushedReads:
     """Between the arrivals of a store and those who wait for them."""
 
     def __init__(self, config: BrokerConfig, store: MessageStore, wake: Callable[[str, int], None]) -> None:
-        """``wake`` is told about a queue with messages that consumers may read now."""
+        """``wake`` is called for a queue with messages that consumers may read now."""
         self._config = config
         self._store = store
         self._wake = wake

@@ -1,8 +1,8 @@
 """Half messages as values: what a transaction's messages look like in the log (Apache: TransactionalMessageBridge).
 
-A half message lies in RMQ_SYS_TRANS_HALF_TOPIC, queue 0, and remembers where it belongs. Its end is marked by a
-message in RMQ_SYS_TRANS_OP_HALF_TOPIC with tag ``d``, whose body lists half queue offsets, a comma behind each.
-Names, bodies and properties are Apache 5.5.0's, so that either broker finishes what the other one began.
+A half message lies in RMQ_SYS_TRANS_HALF_TOPIC, queue 0, and has its real topic and queue in its properties. Its end
+is marked by a message in RMQ_SYS_TRANS_OP_HALF_TOPIC with tag ``d``, whose body lists half queue offsets, a comma
+after each. Names, bodies and properties are Apache 5.5.0's, so that either broker finishes what the other one began.
 """
 
 from __future__ import annotations

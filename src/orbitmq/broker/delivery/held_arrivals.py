@@ -21,7 +21,7 @@ class HeldArrivals:
         self._ends[topic, queue_id] = (first, log_end)
 
     def take(self, log_offset: int) -> list[tuple[str, int]]:
-        """The queues with messages up to ``log_offset``; those with more behind it stay held."""
+        """The queues with messages up to ``log_offset``; those with more after it stay held."""
         # The first end counts, not the last: under load the last one is always ahead.
         ready = [key for key, (first, _) in self._ends.items() if first <= log_offset]
         for key in ready:

@@ -1,8 +1,8 @@
 """Parking: where a message waits before its own topic gets it, and how it comes back.
 
 A message that asks for more than being stored is stored under another topic first; its own topic and queue are kept
-in its properties REAL_TOPIC and REAL_QID. ``Parking`` is the way in, ``unparked`` the way out; nothing else knows
-how a parked message looks.
+in its properties REAL_TOPIC and REAL_QID. ``Parking`` is the way in, ``unparked`` the way out; no other module
+depends on the form of a parked message.
 
     asks for                      waits in                      comes back through
     a transaction (TRAN_MSG)      RMQ_SYS_TRANS_HALF_TOPIC      ``Transactions.commit``

@@ -2,7 +2,7 @@
 
 A pull is woken by the append that brings its queue a message, never by looking again and again. Arrivals of one
 turn of the event loop are collected and served together. Time-outs come from a heap that a periodic tick looks
-at. A pull whose filter matched none of the new messages stays, and remembers how far it has looked.
+at. A pull whose filter matched none of the new messages stays, and keeps the offset it has searched up to.
 """
 
 from __future__ import annotations

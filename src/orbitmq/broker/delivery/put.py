@@ -6,7 +6,7 @@ levels and timers, replies, recalls, marks of transactions. So the same rules ho
 1. Parked first: what asks for a delay, a time or a transaction waits under another topic (``parking.py``). What is
    delivered after it waited is not parked again.
 2. Appended, and counted only if it was. A store that refuses raises ``StoreError``, and nothing is stored.
-3. Acknowledged when it is as safe as configured (``durability.py``): nobody is told that a message is stored, and no
+3. Acknowledged when it is as safe as configured (``durability.py``): no message is acknowledged as stored, and no
    cursor that passed it is saved or given to a slave, before its record is flushed (SYNC_FLUSH) and replicated
    (SYNC_MASTER). A master that loses its office by failover goes back to its saved cursors: what the others passed
    may be cut off with the end of its log.

@@ -5,7 +5,7 @@ long; its entries carry the due time where others carry a tag. One cursor per le
 sleeps until the earliest head is due or a new message arrives at an empty level, never on a fixed beat.
 
 Invariants
-1. A cursor moves only behind messages that are in the log again (or can never be): a failed put is tried again.
+1. A cursor moves only past messages that are in the log again (or can never be): a failed put is tried again.
 2. Cursors are saved every ten seconds and at a clean stop, so a clean restart delivers nothing twice and a
    kill repeats at most what was delivered since.
 3. A delivered record keeps the properties it waited with, DELAY, REAL_TOPIC and REAL_QID included, as Apache's does.
@@ -81,7 +81,7 @@ class Schedule:
         self._wake = asyncio.Event()
         self._look_at_ms = 0
         self._heads: set[int] = set()
-        """Queues of levels whose next message is known and not due: what arrives behind it is due later still."""
+        """Queues of levels whose next message is known and not due: what arrives after it is due later still."""
         self._tasks: TaskOwner | None = None
 
     # -- life ------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ class Schedule:
 
     async def _save(self) -> None:
         """As ``persist``, but the disk is waited for on another thread, and only when something moved. What the
-        cursors passed has to be safe first: a saved cursor says that it is delivered."""
+        cursors passed has to be safe first: a saved cursor means that it is delivered."""
         if self._cursors != self._saved_cursors:
             cursors, content = dict(self._cursors), encode_pretty(self._saved())
             if is_safe(await self._puts.safe()):
@@ -194,7 +194,7 @@ class Schedule:
         self._look_at_ms = self._clock.now_ms() + _SLEEP_MS_MAX if next_ms is None else next_ms
 
     async def deliver_due(self) -> int | None:
-        """Deliver everything that is due; gives the time at which something will be next."""
+        """Deliver everything that is due; returns the time at which something will be next."""
         next_ms: int | None = None
         levels = list(range(1, self._levels.max_level + 1))
         while levels:
@@ -265,7 +265,7 @@ class Schedule:
             return 0  # it is skipped, with a line in the log
 
     def _put(self, level: int, messages: list[NewMessage]) -> int:
-        """Store messages in their order; gives how many are done with. The rest has to be tried again."""
+        """Store messages in their order; returns how many are done with. The rest has to be tried again."""
         try:
             appended = self._puts.deliver(messages, "delay")
         except StoreUnavailable as error:

@@ -144,7 +144,7 @@ class TimerWheel:
 
 
 class TimerLog:
-    """Units, one behind the other, in files of one size. ``open`` first."""
+    """Units, one after the other, in files of one size. ``open`` first."""
 
     def __init__(self, fs: FileSystem, directory: str, file_bytes: int) -> None:
         self._fs = fs
@@ -195,7 +195,7 @@ class TimerLog:
         self.end = 0
 
     def append(self, before: int, kind: int, times: tuple[int, int], record: tuple[int, int, int]) -> int:
-        """Add a unit; gives its place. ``times``: written, slot. ``record``: log offset, size, topic hash.
+        """Add a unit; returns its place. ``times``: written, slot. ``record``: log offset, size, topic hash.
 
         It can be read at once and is in the file after ``write``.
         """
@@ -264,7 +264,7 @@ class TimerLog:
         return TimerUnit(place, before, kind, written, delay, log_offset, record_size)
 
     def units_from(self, place: int) -> Iterator[TimerUnit]:
-        """Units one behind the other as long as they are whole; the end of the log is moved behind them."""
+        """Units one after the other as long as they are whole; the end of the log is moved past them."""
         while True:
             used = place % self._file_bytes
             found = None if used + UNIT.size > self._file_bytes else self.unit(place)

@@ -8,7 +8,7 @@ each at its own millisecond; Apache delivers them all when the second is over.
 Invariants
 1. A message is in the wheel before the queue offset passes it, and leaves it only by its second being over, which
    needs every message of it to be in the log again (or never to be). So nothing is lost by a kill.
-2. The check point (second to run next, queue offset, end of the timer log) is saved every second behind the files
+2. The check point (second to run next, queue offset, end of the timer log) is saved every second after the files
    it speaks of, and a clean stop brings the running second to its end: a clean restart repeats nothing, a kill at
    most what was delivered since the last check point.
 3. Without the files (a promoted slave, a master that lost its office, a damaged disk) the wheel is made again from
@@ -164,7 +164,7 @@ class Timers:
                 self._log.remove()
 
     async def _finish_second(self) -> None:
-        """A begun second is not left half delivered: the check point knows whole ones only."""
+        """A begun second is not left half delivered: the check point counts whole ones only."""
         try:
             async with asyncio.timeout(_FINISH_S):
                 while (self._near or self._loading >= 0) and not self.puts.gate.closed:
@@ -243,7 +243,7 @@ class Timers:
         point = self._point()
         if self._is_open and point != self._saved and not self._remaking:
             self._log.write()
-            # The check point says that what it passed is delivered: that has to be safe first.
+            # The check point means that what it passed is delivered: that has to be safe first.
             if is_safe(await self.puts.safe()):
                 await asyncio.to_thread(self._sync_and_save, point)
 
@@ -344,7 +344,7 @@ class Timers:
         self._look_at_ms = await self.work()
 
     async def work(self) -> int:
-        """Enter what is new and deliver what is due; gives the time to look again."""
+        """Enter what is new and deliver what is due; returns the time to look again."""
         while True:
             entered = self._enter_portion()
             next_ms = 0 if self._remaking else self._deliver_portion()
@@ -353,7 +353,7 @@ class Timers:
             await asyncio.sleep(0)
 
     def _enter_portion(self) -> int:
-        """Enter messages of the queue into the wheel; gives how many were looked at."""
+        """Enter messages of the queue into the wheel; returns how many were looked at."""
         low = self.store.min_offset(TIMER_TOPIC, TIMER_QUEUE)
         if self._queue_offset < low:
             logger.warning("timer messages expired from=%d to=%d", self._queue_offset, low)
@@ -420,7 +420,7 @@ class Timers:
     # -- delivery --------------------------------------------------------------------------------------
 
     def _deliver_portion(self) -> int:
-        """Deliver some of what is due; gives 0 when there may be more, else the time to look again."""
+        """Deliver some of what is due; returns 0 when there may be more, else the time to look again."""
         now_ms = self.clock.now_ms()
         if not self._running:
             if not self._seconds or self._seconds[0] * 1000 > now_ms:
@@ -501,7 +501,7 @@ class Timers:
             heapq.heappush(self._near, _Near(due_ms, unit))
 
     def _deliver(self, due: list[_Near], now_ms: int) -> int:
-        """Store messages in their order; gives how many are done with."""
+        """Store messages in their order; returns how many are done with."""
         messages: list[NewMessage] = []
         places: list[int] = []
         for place, near in enumerate(due):

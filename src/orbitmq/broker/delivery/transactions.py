@@ -102,7 +102,7 @@ class Transactions:
         self._op_cursor = 0
         self._op_read = 0
         self._ended: set[int] = set()
-        """Half messages at or behind the cursor that are over."""
+        """Half messages at or after the cursor that are over."""
         self._passed_from = 0
         """Where the cursor was when this broker began to move it."""
         self._recent: dict[int, None] = {}
@@ -178,7 +178,7 @@ class Transactions:
     # -- begin and end ---------------------------------------------------------------------------------
 
     def commit(self, half: Record) -> int:
-        """Give the message to its consumers; returns the end of the log that must be safe before anybody is told so.
+        """Give the message to its consumers; returns the end of the log that must be safe before it is acknowledged.
 
         Raises ``StoreError``, ``BrokerError``, ``RecordError``.
         """
@@ -204,7 +204,7 @@ class Transactions:
         self.stats.transaction_ended(topic, committed=committed, age_ms=age_ms)
 
     def open_by_topic(self, count_max: int) -> dict[str, int]:
-        """Half messages nobody has ended yet, by the topic they are for; looks at ``count_max`` at most."""
+        """Half messages not ended yet, by the topic they are for; looks at ``count_max`` at most."""
         counts: dict[str, int] = {}
         end = self.store.max_offset(HALF_TOPIC, HALF_QUEUE)
         for half_offset in range(self._cursor, min(end, self._cursor + count_max)):
@@ -369,7 +369,7 @@ class Transactions:
         return self._ask(half, times + 1)
 
     def _put_aside(self, half: Record) -> bool:
-        """It asked for peace for longer than others, which must not wait for it: it goes behind them."""
+        """It asked for peace for longer than others, which must not wait for it: it goes after them."""
         first = number(half, Property.TRANSACTION_PREPARED_QUEUE_OFFSET)
         place = half.queue_offset if first is None else first
         copy = again(half, (Property.TRANSACTION_PREPARED_QUEUE_OFFSET, place))
@@ -416,7 +416,7 @@ class Transactions:
         if where is not None:
             places = self._places.setdefault(half.queue_offset, [half.queue_offset])
             if len(places) > 1 and number(half, Property.TRANSACTION_CHECK_TIMES) is None:
-                del self._places[places.pop()]  # put aside, and nobody was told where
+                del self._places[places.pop()]  # put aside, and not used yet
             places.append(where.queue_offset)
             self._places[where.queue_offset] = places
         return where

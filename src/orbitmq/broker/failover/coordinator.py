@@ -3,8 +3,8 @@
 Theory of operation
 1. Every member has a lease in etcd and renews it three times in its life. With it live two keys: ``members/<n>``
    of every member, and ``master`` of the elected one. ``state`` stays (see ``state``).
-2. One task looks at these keys about once a second and acts on what it sees: lead, follow, or try to be elected.
-   It never remembers the outcome of a write that failed; the next look shows it.
+2. One task reads these keys about once a second and acts on them: lead, follow, or try to be elected.
+   It never assumes the outcome of a write that failed; the next read shows it.
 3. A master is one only until its lease *may* have ended for others, by its own clock: counted from before the
    last renewal was sent, less a quarter. Then it fences itself: sends are refused, waiting ones are answered with
    FLUSH_SLAVE_TIMEOUT, slaves are sent away. Under SYNC_MASTER nothing depends on that clock: see rule 2 of
@@ -77,8 +77,8 @@ class Failover:
         file: SafeFile,
         on_office: Callable[[int], None],
     ) -> None:
-        """``file`` keeps the newest epoch our log has a part of. ``on_office`` is told the epoch when this broker has
-        been elected, before it takes sends. Raises ``ConfigError``, ``CorruptionError``."""
+        """``file`` keeps the newest epoch our log has a part of. ``on_office`` is called with the epoch when this
+        broker has been elected, before it takes sends. Raises ``ConfigError``, ``CorruptionError``."""
         self._config = config
         self._store = store
         self._roles = roles
@@ -207,7 +207,7 @@ class Failover:
     # -- lease -----------------------------------------------------------------------------------------
 
     def holds(self) -> bool:
-        """Whether this broker is master and nobody else can be."""
+        """Whether this broker is master and no other can be."""
         return self.acting and asyncio.get_running_loop().time() < self._held_until
 
     async def _renew(self) -> None:
@@ -298,7 +298,7 @@ class Failover:
     async def _lead(self, seen: _Seen) -> None:
         state = seen.state
         if not self._is_ours(seen) or state is None or state.epoch != self.epoch:
-            logger.warning("another broker is master, or nobody epoch=%d", self.epoch)
+            logger.warning("this broker is no longer the master epoch=%d", self.epoch)
             await self._demote()
             return
         now = asyncio.get_running_loop().time()
@@ -425,7 +425,7 @@ class Failover:
     def _bar(self, reason: str) -> None:
         self.barred = True
         self._vacant_since = None
-        self._complain(f"nobody is master, and this broker may not be it: {reason}")
+        self._complain(f"there is no master, and this broker may not become it: {reason}")
 
     # -- slave -----------------------------------------------------------------------------------------
 

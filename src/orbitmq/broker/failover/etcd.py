@@ -1,7 +1,7 @@
 """The little of etcd that failover needs, over its JSON gateway (v3, etcd 3.4 and newer).
 
 Every call asks the endpoint that answered last and goes round the others when it does not; a call that no endpoint
-answers in time raises ``EtcdError``, and then nobody knows whether it had an effect. Callers find out by reading.
+answers in time raises ``EtcdError``, and then it is unknown whether it had an effect. Callers find out by reading.
 Reads are linearizable: what they give was true after the call began.
 """
 
@@ -207,7 +207,7 @@ def _number(answer: dict[str, Any], name: str) -> int:
 
 def _key_value(entry: object) -> KeyValue:
     if not isinstance(entry, dict):
-        raise EtcdError("kv/range gives something that is no key")
+        raise EtcdError("kv/range returned something that is not a key")
     try:
         key = _bytes(entry.get("key")).decode()
     except UnicodeDecodeError:

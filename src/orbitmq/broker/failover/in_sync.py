@@ -5,7 +5,7 @@ wait for that, ``ha.acks``), and up to where may consumers read. Both are the sa
 has may be cut off by a failover, and a consumer that had seen it would then skip what came in its place.
 
 A change of the set is proposed, written to etcd by the coordinator, and then taken or dropped. While that is
-under way both sets count, since nobody knows which one is in force. A slave that joins is waited for some time
+under way both sets count, since it is unknown which one is in force. A slave that joins is waited for some time
 before that: from the moment it is near, no send is acknowledged without it, and it is proposed when it has the
 log up to where it was at that moment. So it has everything acknowledged when etcd says that it has.
 """
@@ -32,7 +32,7 @@ class InSyncSet:
         links: Callable[[], Sequence[SlaveLink]],
         wake: Callable[[str, int], None],
     ) -> None:
-        """``wake`` is told about a queue with messages that consumers may read now."""
+        """``wake`` is called for a queue with messages that consumers may read now."""
         self._config = config
         self._store = store
         self._links = links
@@ -80,7 +80,7 @@ class InSyncSet:
     # -- what is safe ----------------------------------------------------------------------------------
 
     def safe_end(self) -> int:
-        """Everybody who must have the log has it up to here; -1 when somebody is missing."""
+        """All members that must have the log have it up to here; -1 when one is missing."""
         ends: dict[int, int] = {}
         for link in self._links():
             if link.member:
@@ -115,7 +115,7 @@ class InSyncSet:
                 self._wake(*key)
 
     def arrived(self, topic: str, queue_id: int) -> None:
-        """A queue got messages; its readers are told once they may read them."""
+        """A queue got messages; its readers are woken once they may read them."""
         end = self._store.max_log_offset
         if len(self._counted) == 1:
             self.progressed()
@@ -162,7 +162,7 @@ class InSyncSet:
         self._proposed = members
 
     def settle(self, members: Sequence[int], now: float) -> None:
-        """What etcd says the set is."""
+        """The set as stored in etcd."""
         for member in members:
             self._reached_at.setdefault(member, now)
         for member in list(self._reached_at):

@@ -12,7 +12,7 @@ Rules
 3. So everything acknowledged is in the log of whoever is elected.
 4. A candidate cuts its log by the history before it is elected. So the log of an epoch's master begins as a part
    of the log of the epoch before, and the log of a member that knows it up to epoch e agrees with the one of
-   epoch k up to the smallest beginning of the epochs e + 1 to k. What stands behind that was never acknowledged.
+   epoch k up to the smallest beginning of the epochs e + 1 to k. What stands after that was never acknowledged.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ class Beginning(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class GroupState(msgspec.Struct, frozen=True, rename="camel"):
-    """What stays when everybody is gone."""
+    """What stays when all members are gone."""
 
     epoch: int
     master: int
     in_sync: list[int]
     history: list[Beginning]
     preferred: int = 0
-    """Who is to be the next master, by an operator's wish; 0: nobody in particular."""
+    """Who is to be the next master, chosen by an operator; 0: none chosen."""
 
     def elected(self, member: int, log_end: int) -> GroupState:
         """The state after an election. The master that was lost leaves the set; the others stay, for they have what

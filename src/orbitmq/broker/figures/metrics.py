@@ -1,7 +1,7 @@
 """The broker's figures under the names of RocketMQ 5's exporter (Apache: BrokerMetricsManager, ConsumerLagCalculator,
 DefaultStoreMetricsManager).
 
-Everything is read off counters and tables the broker keeps anyway, when somebody asks. Nothing is added to the way of
+Everything is read on request from counters and tables the broker keeps anyway. Nothing is added to the way of
 a message, except that once a second the sizes of new messages are read off the consume queues, 0.09 us each, for the
 one histogram that needs every single message.
 
@@ -106,7 +106,7 @@ MESSAGE_SIZE: Final = Declared(
 )
 LAG_MESSAGES: Final = _gauge(
     "rocketmq_consumer_lag_messages",
-    "Messages a group has not consumed yet. Groups without a member are told as well, by their offsets.",
+    "Messages a group has not consumed yet. Groups without a member are included, by their offsets.",
     *_LAG,
 )
 LAG_LATENCY: Final = _gauge(
@@ -251,7 +251,7 @@ class MessageSizes:
         self.by_topic: dict[str, Histogram] = {}
 
     def look(self) -> None:
-        """Count what came since the last look. A queue nobody wrote to costs 0.1 us."""
+        """Count what came since the last look. A queue without writes costs 0.1 us."""
         for key, traffic in self._stats.puts.items():
             count, queue_offset = self._seen.get(key, (0, -1))
             if traffic.count == count:

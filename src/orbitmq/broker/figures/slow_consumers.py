@@ -1,6 +1,6 @@
 """Protection from consumers that read far back in the log (Apache: protectBroker).
 
-Old messages are no longer in the page cache: a group that reads them slows everybody down. When the operator wants it
+Old messages are no longer in the page cache: a group that reads them slows all others. When the operator wants it
 (``disableConsumeIfConsumerReadSlowly``), a group too far behind may not consume until an admin lets it again. Where a
 group is comes from its last pulls, so this costs nothing while messages flow.
 """

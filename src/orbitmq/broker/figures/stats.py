@@ -1,10 +1,10 @@
 """Counting what passes through the broker (Apache: BrokerStatsManager, StatsItem, BrokerStats, StoreStatsService).
 
 Counting must cost nothing that can be measured: the send and pull paths touch one dictionary entry and add to plain
-integers. Everything else happens every ten seconds or when somebody asks.
+integers. Everything else happens every ten seconds or on request.
 
 Windows of a minute, an hour and a day are rings of marks. A mark holds what changed since the mark before it, and
-only that: a queue nobody writes to costs nothing, however many there are. As in Apache an item that appears between
+only that: a queue without writes costs nothing, however many there are. As in Apache an item that appears between
 two marks counts from the earlier one.
 """
 

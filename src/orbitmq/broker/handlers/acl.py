@@ -27,7 +27,7 @@ __all__ = ["AclHandlers"]
 
 logger = logging.getLogger(__name__)
 
-# 4.x numbers that 5.x gives other meanings; they only answer requests of 4.x tools.
+# 4.x numbers with other meanings in 5.x; they only answer requests of 4.x tools.
 _UPDATE_FAILED: Final = 209
 _DELETE_FAILED: Final = 210
 _WHITE_FAILED: Final = 211

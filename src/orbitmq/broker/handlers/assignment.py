@@ -141,7 +141,8 @@ class AssignmentHandlers:
         queues_of: Callable[[str], Awaitable[list[MessageQueue] | None]],
         on_pull: Callable[[str, str], object] = lambda _topic, _group: None,
     ) -> None:
-        """``on_pull`` is told topic and group when a group is switched to pulling; may raise ``StoreError``."""
+        """``on_pull`` is called with topic and group when a group is switched to pulling; may raise
+        ``StoreError``."""
         self._config = config
         self._topics = topics
         self._groups = groups

@@ -49,7 +49,7 @@ class GroupHandlers:
         offsets: ConsumerOffsets,
         on_deleted: Callable[[str], None] | None = None,
     ) -> None:
-        """``on_deleted`` is told the name of every group that went, for what others keep about it."""
+        """``on_deleted`` is called with the name of every group that went, for what others keep about it."""
         self._groups = groups
         self._offsets = offsets
         self._on_deleted = on_deleted

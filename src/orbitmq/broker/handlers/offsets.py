@@ -114,7 +114,7 @@ class OffsetHandlers:
         )
 
     def min_offset(self, call: Call[GetMinOffsetRequest]) -> Reply:
-        # A queue nobody wrote to starts at 0, like one that is empty.
+        # A queue without writes starts at 0, like one that is empty.
         offset = self._store.min_offset(call.header.topic, call.header.queue_id)
         return Reply(header=OffsetResponse(offset=max(0, offset)))
 

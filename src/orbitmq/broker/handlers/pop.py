@@ -333,7 +333,7 @@ class PopHandlers:
             self.consumers.learn(group, ConsumeType.POP, MessageModel.CLUSTERING, one)
 
     def _encode(self, frame: Frame, question: PopQuestion, handout: Handout, code: int) -> bytes | None:
-        """One template; the slices are joined behind it, their only copy."""
+        """One template; the slices are joined after it, their only copy."""
         if frame.is_oneway:
             return None
         order = b""

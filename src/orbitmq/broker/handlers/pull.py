@@ -1,6 +1,6 @@
 """PULL_MESSAGE and LITE_PULL_MESSAGE: what consumers read (Apache: PullMessageProcessor).
 
-Messages leave as slices of the log: the only copy is the one that joins them behind the reply's header. A pull
+Messages leave as slices of the log: the only copy is the one that joins them after the reply's header. A pull
 that finds nothing and may wait is handed to ``PullWaiters``; the append that brings a message answers it.
 """
 

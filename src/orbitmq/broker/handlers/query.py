@@ -33,7 +33,7 @@ _TAG_INDEX: Final = "T"
 
 
 class QueryHandlers:
-    """Finds messages that nobody is consuming right now."""
+    """Finds messages outside of consuming."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class QueryHandlers:
         ]
 
     def query_message(self, call: Call[QueryMessageRequest]) -> Reply:
-        """Messages with a key, or a unique key, or (5.5) a tag. The index knows hashes: the asker compares."""
+        """Messages with a key, or a unique key, or (5.5) a tag. The index has only hashes: the caller compares."""
         header = call.header
         count = (
             self._store_config.unique_key_query_count if header.unique_key_query is True else header.max_num

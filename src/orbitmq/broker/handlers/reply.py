@@ -101,7 +101,7 @@ class ReplyHandlers:
         return Reply(code, header=answer, ext=region)
 
     async def _push(self, call: Call[SendMessageRequest], properties: bytes) -> str:
-        """Hand the reply to its asker; gives the reason when that failed."""
+        """Hand the reply to its asker; returns the reason when that failed."""
         asker = find_property(properties, _ASKER)
         if asker is None:
             return f"reply message properties[{Property.REPLY_TO_CLIENT.value}] is null"

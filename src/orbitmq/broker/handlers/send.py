@@ -334,7 +334,7 @@ class SendHandlers:
             one.answers.send(encoded)
 
     def _acknowledge(self, landed: list[_Landed], log_end: int) -> None:
-        """Answer now what is safe enough already, and the rest when the gate says so."""
+        """Answer now what is safe enough already, and the rest when the gate is passed."""
         wanted = [one for one in landed if not one.send.frame.flag & _ONEWAY]
         if self.puts.gate.immediate:
             self._answer(wanted, _SUCCESS)

@@ -1,4 +1,4 @@
-"""CONSUMER_SEND_MSG_BACK: a consumer could not handle a message and wants it again later.
+"""CONSUMER_SEND_MSG_BACK: a consumer could not handle a message and asks for redelivery.
 
 The message is stored anew, under the group's retry topic by way of a delay level, or under its dead letter topic once
 it was tried too often. Answers to Apache's AbstractSendMessageProcessor.consumerSendMsgBack.
@@ -125,7 +125,7 @@ class SendBackHandlers:
 
 
 def _again(record: Record, topic: TopicConfig, queue_id: int, level: int) -> NewMessage:
-    """The message as it is stored once more; it remembers where it came from first."""
+    """The message as it is stored once more; its properties have its first origin."""
     first_topic = record.find(_RETRY_TOPIC) or record.topic.encode()
     first_id = record.find(_ORIGIN_MESSAGE_ID) or record.offset_message_id.encode()
     properties = set_properties(

@@ -1,7 +1,7 @@
 """Tables other brokers and tools copy: 21, 43, 45, 60, 61, 201, 402, 906, 907.
 
 Answers to Apache's AdminBrokerProcessor, the part a slave and mqadmin ask. Topics and groups come in pages when the
-asker says so: it names the version its pages so far belong to, and starts over when that is no longer ours.
+request names the version its pages so far belong to, and starts over when that is no longer ours.
 Offsets, delay cursors and the check point of timers wait until what moved them is as safe as a send: a slave that
 becomes master passes over what is before them.
 """
@@ -48,10 +48,10 @@ class SyncSources:
     master_info: Callable[[], ExchangeBrokerHaInfoResponse | None] = lambda: None
     """Addresses and log end of this master; None on a slave."""
     on_master_info: Callable[[ExchangeBrokerHaInfoRequest], None] | None = None
-    """A slave is told about its master."""
+    """Answers a slave's question about its master."""
     ha_status: Callable[[], bodies.HaRuntimeInfo | None] = lambda: None
     when_safe: Callable[[Call[Any], Reply], Answer] = lambda _call, reply: reply
-    """Gives an answer when everything stored so far is safe, or says that it is not."""
+    """Answers when everything stored so far is safe, or with the reason it is not."""
 
 
 class SyncHandlers:

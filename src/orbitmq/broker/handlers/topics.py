@@ -52,8 +52,8 @@ class TopicHandlers:
         on_deleted: Callable[[str], None] | None = None,
         registered: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """``on_deleted`` is told the name of every topic that went, for what others keep about it; ``registered``
-        waits, within a bound, until the name servers know the last change."""
+        """``on_deleted`` is called with the name of every topic that went, for what others keep about it;
+        ``registered`` waits, within a bound, until the name servers know the last change."""
         self._config = config
         self._topics = topics
         self._offsets = offsets
@@ -72,7 +72,7 @@ class TopicHandlers:
         ]
 
     def update_topic(self, call: Call[UpdateAndCreateTopicRequest]) -> Reply | Awaitable[Reply]:
-        """Answered when the name servers know: an admin looks at the route next."""
+        """Answered when the name servers know: admin tools read the route next."""
         header = call.header
         self._check_name(header.topic)
         try:

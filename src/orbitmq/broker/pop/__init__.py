@@ -1,1 +1,1 @@
-"""POP consuming: messages handed out for a time, acknowledged one by one, redelivered when nobody did."""
+"""POP consuming: messages handed out for a time, acknowledged one by one, redelivered if they were not."""

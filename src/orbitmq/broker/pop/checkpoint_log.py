@@ -4,9 +4,9 @@ Every checkpoint is a record of the topic ``rmq_sys_REVIVE_LOG_<cluster>`` befor
 is as safe as the messages themselves: it survives a kill, and slaves have it with the log. Acknowledgements are kept
 in memory for a moment and written together, one record for a checkpoint: what a kill loses of them is delivered
 once more. The committed offset of ``CID_RMQ_SYS_REVIVE_GROUP`` says from where on a revive queue is needed. Reading
-from there gives the whole table, at a start, on a slave that becomes master, and in a store an Apache broker left.
+from there yields the whole table, at a start, on a slave that becomes master, and in a store an Apache broker left.
 
-The window of a revive queue is bounded: a checkpoint that stays open while many newer records pile up behind it, or
+The window of a revive queue is bounded: a checkpoint that stays open while many newer records pile up after it, or
 for an hour, is written anew at the end.
 
 Apache puts checkpoints into the topic by way of the timer, shortly before they are due, and acknowledgements at the
@@ -86,7 +86,7 @@ class CheckpointLog:
         self._clock = clock
         self._next_read: dict[int, int] = {}
         self._own: dict[int, set[int]] = {}
-        """Offsets of our own records behind ones we have not read yet."""
+        """Offsets of our own records after ones we have not read yet."""
         self._writing = False
         self.running = False
         self.on_taken: Callable[[Checkpoint], None] | None = None
@@ -104,7 +104,7 @@ class CheckpointLog:
     # -- life ------------------------------------------------------------------------------------------
 
     def start(self) -> dict[tuple[str, str, int], tuple[int, int]]:
-        """Build the table from the log. Gives for (topic, group, queue) the end and the time of the newest pop."""
+        """Build the table from the log. Returns for (topic, group, queue) the end and the time of the newest pop."""
         self.table.clear()
         self._own.clear()
         self._next_read.clear()
@@ -266,7 +266,7 @@ class CheckpointLog:
             self.table.written(one)
 
     def _append(self, messages: Sequence[NewMessage]) -> list[int]:
-        """Store records and redelivered messages; gives their queue offsets."""
+        """Store records and redelivered messages; returns their queue offsets."""
         if not messages:
             return []
         self._writing = True
@@ -324,6 +324,6 @@ class CheckpointLog:
         for queue_id in self._queue_ids():
             floor = self.table.floor(queue_id)
             needed = self._next_read.get(queue_id, 0) if floor is None else floor
-            # Nothing is committed before the first pop: admin tools would list a group that nobody uses.
+            # Nothing is committed before the first pop: admin tools would list an unused group.
             if needed > max(0, self._offsets.query(REVIVE_GROUP, self.topic, queue_id)):
                 self._offsets.commit("pop", REVIVE_GROUP, self.topic, queue_id, needed)

@@ -5,7 +5,7 @@ Invariants
    redelivered, and every change of that is written to the revive topic before the checkpoint is forgotten.
 2. ``acked`` is what is known here, ``written`` the part of it the log has. Both are bits by the place of a message.
 3. ``floor`` of a revive queue never passes a checkpoint with something left to write or to redeliver: who reads the
-   queue from there on knows all of them again.
+   queue from there on restores all of them.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class CheckpointTable:
         return True
 
     def finish(self, checkpoint: Checkpoint) -> None:
-        """All of it is done with: redelivered, or nobody can want it any more."""
+        """All of it is done with: redelivered, or no longer needed."""
         self._finish(checkpoint, checkpoint.all_bits & ~checkpoint.acked)
 
     def _finish(self, checkpoint: Checkpoint, bits: int) -> None:

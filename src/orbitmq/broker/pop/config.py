@@ -85,7 +85,7 @@ class PopOptions:
         True,
         apache="useMessageFilterForNotification",
         reload=True,
-        doc="NOTIFICATION looks at the tags of waiting messages.",
+        doc="NOTIFICATION filters waiting messages by tag.",
     )
     pop_notification_filter_count: int = option(
         64,

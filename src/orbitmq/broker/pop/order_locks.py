@@ -1,7 +1,7 @@
 """Ordered pops: which messages of a queue a group has at the moment (Apache: QueueLevelConsumerManager, OrderInfo).
 
 One lock for each (topic, group, queue): the messages of the last pop, how often each was delivered, which are
-acknowledged, and until when the others are hidden. While one is hidden and not acknowledged, nobody else gets
+acknowledged, and until when the others are hidden. While one is hidden and not acknowledged, no other consumer gets
 messages of the queue. There is no checkpoint: the group's offset stays at the first message that is not acknowledged.
 """
 

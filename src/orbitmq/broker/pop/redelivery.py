@@ -2,7 +2,7 @@
 
 A message goes to the pop retry topic of its topic and group, one attempt older, in one append with the end of its
 checkpoint. For a group that was switched to pulling it goes to the retry topic pulls read: in Apache it would stay
-where nobody looks until the group pops again.
+which is not read until the group pops again.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Redelivery:
         )
 
     def _pulled_retry(self, record: Record, origin: str, group: str) -> NewMessage:
-        """A message for the retry topic consumers that pull read; Apache leaves it where nobody looks."""
+        """A message for the retry topic consumers that pull read; Apache leaves it in a topic that is not read."""
         record.properties = set_property(record.properties, _RETRY_TOPIC, origin.encode())
         name = retry_topic(group)
         count = max(1, self.groups.configs[group].retry_queue_nums)

@@ -99,7 +99,7 @@ def encode_checkpoint(checkpoint: Checkpoint, broker_name: str) -> bytes:
 
 
 def encode_acks(checkpoint: Checkpoint, offsets: Sequence[int], broker_name: str) -> tuple[str, bytes]:
-    """Tag and body of the record that says these messages of a checkpoint are done."""
+    """Tag and body of the record that marks these messages of a checkpoint as done."""
     one = len(offsets) == 1
     which = b'"ao":%d,' % offsets[0] if one else b'"ao":-1,"aol":[%b],' % _numbers(offsets)
     body = b'{%b"bn":%b,"c":%b,"pt":%d,"q":%d,"so":%d,"t":%b}' % (

@@ -2,7 +2,7 @@
 ChangeInvisibleTimeProcessor, PopReviveService).
 
 Invariants
-1. Messages leave the broker only after their checkpoint is in the log; the group's offset moves behind them then.
+1. Messages leave the broker only after their checkpoint is in the log; the group's offset moves past them then.
 2. A message whose time is over is stored in the pop retry topic in one append with the end of its checkpoint: after
    a kill there are both or neither.
 3. Ordered pops have no checkpoint: their messages stay where they are until they are acknowledged.
@@ -132,7 +132,7 @@ class PopService:
         self._tasks: TaskOwner | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
         self._free_timers: dict[tuple[str, str, int], asyncio.TimerHandle] = {}
-        """One for each order lock somebody waits for."""
+        """One for each order lock that requests wait for."""
         self._wake = asyncio.Event()
         self._sleeps_until_ms = 0
         self.log = CheckpointLog(
@@ -376,7 +376,7 @@ class PopService:
         selection: Filter | None,
         count: int,
     ) -> tuple[ReadResult, int]:
-        """Read from a position, which moves on past what the filter does not let through. Gives the result of the
+        """Read from a position, which moves on past what the filter does not let through. Returns the result of the
         last read and where that one began."""
         topic, queue_id = place
         corrected = False
@@ -426,7 +426,7 @@ class PopService:
         self.stats.get(question.group, topic, queue_id, result.count, result.size_bytes)
 
     def _as_requested(self, raw: memoryview, topic: str, receipt: Receipt) -> bytes:
-        """A redelivered message under the topic that was asked for; its receipt says where it really lies."""
+        """A redelivered message under the topic that was asked for; its receipt has the real place."""
         try:
             # Not decompressed: it leaves as it is stored.
             record = decode_record(raw)
@@ -523,7 +523,7 @@ class PopService:
         *,
         suspended: bool = False,
     ) -> Receipt:
-        """Hide a message of (topic, group, queue) until another time; gives what replaces its receipt. Raises
+        """Hide a message of (topic, group, queue) until another time; returns what replaces its receipt. Raises
         ``BrokerError`` when the store refuses."""
         now_ms = self.clock.now_ms()
         topic, group, queue_id = place

@@ -46,7 +46,7 @@ class AckWaiters:
     """What a SYNC_MASTER has promised to know before it answers; implements ``durability.Replication``."""
 
     def __init__(self, config: BrokerConfig, acknowledged: Callable[[], Iterable[int]]) -> None:
-        """``acknowledged`` gives the log end each connected slave has reported."""
+        """``acknowledged`` returns the log end each connected slave has reported."""
         self._config = config
         self._acknowledged = acknowledged
         self._waiters: deque[_Waiter] = deque()
@@ -54,7 +54,7 @@ class AckWaiters:
         self.in_sync: InSync | None = None
         """With failover: whose having a message counts."""
         self.on_wait: Callable[[], None] | None = None
-        """Told when somebody begins to wait: what is not yet on its way should go now."""
+        """Called when a request begins to wait: what is not yet on its way should go now."""
 
     @property
     def required(self) -> bool:
@@ -109,7 +109,7 @@ class AckWaiters:
         return ends[needed - 1] if len(ends) >= needed else -1
 
     def release_all(self) -> None:
-        """The broker stops or is no master any more: nobody will report, so nobody is left waiting."""
+        """The broker stops or is not the master any more: no report will come, so all waiters are released."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

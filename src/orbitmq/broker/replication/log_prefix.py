@@ -1,14 +1,14 @@
 """Whether a slave's log is a part of its master's, and what to do when it is not.
 
 The replication stream compares nothing: a slave that was master itself for a while, or whose master came back with a
-shorter log, would go on behind bytes the master never had, and nobody would notice. So before it follows, a slave
+shorter log, would go on after bytes the master never had, without notice. So before it follows, a slave
 asks its master for the record it has last (VIEW_MESSAGE_BY_ID, which any Apache broker answers). Equal bytes at an
 equal place, store time and host included, mean an equal history up to there.
 
-If they differ, the last record both have is searched by halving, and what stands behind it is the slave's alone. It
+If they differ, the last record both have is searched by halving, and what stands after it is the slave's alone. It
 is cut off only if the broker was told so: by a change of role while it runs, or by ``haTruncateSlave``. Else the
-slave stays as it is and says so, because what only it has may be all that is left of it. A log without any common
-record is never touched.
+slave stays as it is and logs the reason, because what only it has may be all that is left of it. A log without any
+common record is never touched.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Agreement:
 
     async def reach(self, master_address: str) -> None:
         """Return when our log is a part of the master's. Raises ``LogsDiffer``, or ``OrbitError`` when the master
-        does not answer. Without an address there is nobody to ask, and the slave follows unchecked."""
+        does not answer. Without an address there is no master to ask, and the slave follows unchecked."""
         last = self._record_below(self._store.max_log_offset)
         if not master_address or last is None:
             return

@@ -1,8 +1,8 @@
 """The master's side of replication (Apache: DefaultHAService, DefaultHAConnection).
 
 Theory of operation
-1. Every broker listens on its replication port. A slave connects, says where its log ends, and from then on is sent
-   every byte behind that, in transfers that never cross a segment, straight out of the mapped log.
+1. Every broker listens on its replication port. A slave connects, reports where its log ends, and from then on is
+   sent every byte after that, in transfers that never cross a segment, straight out of the mapped log.
 2. Nobody waits: an append wakes the links, a link writes until its socket has ``_UNSENT_BYTES`` unsent and goes on
    when the socket has room. So a slow slave costs a bounded amount of memory and delays no other.
 3. A report moves the link's acknowledged end and answers sends that wait (``acks``). It may not lie beyond what was
@@ -108,7 +108,7 @@ class SlaveLink(asyncio.Protocol):
             self.member = self._reader.greeting[0] if self._reader.greeting else 0
             self.next_offset = self._server.first_offset(log_end)
             logger.info(
-                "slave wants the log slave=%s its_end=%d from=%d our_end=%d",
+                "slave requests the log slave=%s its_end=%d from=%d our_end=%d",
                 self.address,
                 log_end,
                 self.next_offset,
@@ -277,7 +277,7 @@ class ReplicaServer:
         if not self.epoch:
             return "this broker is not the master"
         if greeting is not None and greeting[1] != self.epoch:
-            return f"it looks for the master of epoch {greeting[1]}, this is the one of {self.epoch}"
+            return f"it expects the master of epoch {greeting[1]}, this is the one of {self.epoch}"
         return ""
 
     def first_offset(self, log_end: int) -> int:

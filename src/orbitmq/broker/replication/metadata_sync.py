@@ -125,7 +125,7 @@ class MetadataSync:
         self._delay_offsets = b""
         self._failing: set[str] = set()
         self.master_address = ""
-        """Where to ask; empty as long as nobody told us. Never our own address."""
+        """Where to ask; empty as long as it is unknown. Never our own address."""
         self.on_topics: Callable[[], None] | None = None
         """Told when the topics were replaced."""
 

@@ -1,7 +1,7 @@
 """TLS and users of the replication stream (``haTlsEnable``). Apache has neither: its stream is always plain.
 
 Off by default, so that Apache slaves can follow. Switched on, a broker serves slaves over TLS only and follows its
-master over TLS. With authentication on, a slave also says first who it is, signed with its inner credentials, and
+master over TLS. With authentication on, a slave also sends first its identity, signed with its inner credentials, and
 only a Super user gets the log: it holds every message of every topic.
 """
 
@@ -43,7 +43,7 @@ class StreamProtection:
         """What a slave connects with; None for plain."""
         self._credentials = credentials
         self.control: AccessControl | None = None
-        """Who checks that a slave may have the log; None for nobody."""
+        """Checks that a slave may have the log; None: no check."""
 
     @classmethod
     def of(cls, config: TlsConfig, server: ServerTls, auth: AuthConfig) -> StreamProtection:
@@ -68,7 +68,7 @@ class StreamProtection:
         return context
 
     def hello(self) -> Mapping[str, str] | None:
-        """What a slave says first; None when nobody asks."""
+        """A slave's login; None where none is needed."""
         if self._credentials is None:
             return None
         fields = {"nonce": secrets.token_hex(16)}
@@ -89,7 +89,8 @@ class StreamProtection:
 
 
 def _newest(server: ServerTls) -> Callable[[ssl.SSLObject, str | None, ssl.SSLContext], None]:
-    """Gives new connections the certificate as it is now: a listening socket keeps the context it was opened with."""
+    """Hands new connections the certificate as it is now: a listening socket keeps the context it was opened
+    with."""
 
     def chosen(session: ssl.SSLObject, _name: str | None, first: ssl.SSLContext) -> None:
         newest = server.context

@@ -6,7 +6,7 @@ Theory of operation
    not follow it.
 3. Bytes are appended exactly where they stood in the master's log, then dispatched, then reported. A transfer that
    does not continue our log ends the connection.
-4. A report says written, not flushed, as Apache's does.
+4. A report means written, not flushed, as Apache's does.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class MasterLink(asyncio.Protocol):
         start = end = self._store.max_log_offset
         for log_offset, body in self._reader.feed(data):
             if end == 0 and not pieces:
-                start = end = log_offset  # the log of a new slave begins where the master says
+                start = end = log_offset  # the log of a new slave begins at the master's offset
             if log_offset != end:
                 raise RemoteProtocolError(f"a transfer at log offset {log_offset}, our log ends at {end}")
             if body:
@@ -166,7 +166,7 @@ class Follower:
         self.ha_address = ""
         """Where the master sends its log from."""
         self.greeting = b""
-        """What a member of a failover group says first."""
+        """The greeting of a member of a failover group."""
         self.protection = StreamProtection()
 
     def told_master(self, master_address: str, ha_address: str) -> None:
@@ -191,7 +191,7 @@ class Follower:
             self._tasks.start(every(_TICK_S, self._tick), "heartbeat")
 
     async def stop(self) -> None:
-        """Follow nobody; what is half a record goes."""
+        """Stop following; a partial record is dropped."""
         if self._tasks is None:
             return
         tasks, self._tasks = self._tasks, None

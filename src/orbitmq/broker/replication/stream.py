@@ -1,9 +1,10 @@
 """The bytes of the replication stream, both ways, without IO (Apache: DefaultHAConnection, DefaultHAClient).
 
-A slave sends reports: 8 bytes, the end of its log, which is also what it wants next. A member of a failover group
-says before the first one who it is and which epoch's master it looks for, in 8 bytes with the sign bit set, which no
-report can have; no other slave does, so both kinds can follow the same master. Where the stream is protected
-(``replication.protection``) signed fields come before that: 8 bytes with the sign bit and their size, then JSON.
+A slave sends reports: 8 bytes, the end of its log, which is also where the next transfer starts. A member of a
+failover group says before the first one who it is and which epoch's master it looks for, in 8 bytes with the sign bit
+set, which no report can have; no other slave does, so both kinds can follow the same master. Where the stream is
+protected (``replication.protection``) signed fields come before that: 8 bytes with the sign bit and their size, then
+JSON.
 
 A master sends transfers: the log offset (8 bytes), the size (4 bytes) and that many raw bytes of its log; size 0 is a
 heartbeat. There is no prefix, no magic number and no checksum, so a reader can only judge by the numbers themselves.
@@ -39,7 +40,7 @@ TRANSFER_BYTES_MAX: Final = (4 << 20) - _HEAD.size
 
 
 def encode_report(log_end: int) -> bytes:
-    """What a slave says."""
+    """A slave's report."""
     return _REPORT.pack(log_end)
 
 
@@ -49,7 +50,7 @@ _GREETING_MAGIC: Final = 0x4F4D
 
 
 def encode_greeting(member: int, epoch: int) -> bytes:
-    """What a member of a failover group says first."""
+    """The greeting of a member of a failover group."""
     assert 0 < member < _GREETING_SIGN, member
     return _GREETING.pack(_GREETING_SIGN | member, _GREETING_MAGIC, epoch)
 
@@ -58,7 +59,7 @@ HELLO_BYTES_MAX: Final = 4096
 
 
 def encode_hello(fields: Mapping[str, str]) -> bytes:
-    """What a slave says first where the stream is protected."""
+    """A slave's login where the stream is protected."""
     body = msgspec.json.encode(fields)
     assert len(body) <= HELLO_BYTES_MAX, len(body)
     return _GREETING.pack(_GREETING_SIGN, _GREETING_MAGIC, len(body)) + body
@@ -92,7 +93,7 @@ class ReportReader:
             sign, magic, number = _GREETING.unpack_from(data)
             if sign == _GREETING_SIGN and magic == _GREETING_MAGIC and not self.hello:
                 if not 0 < number <= HELLO_BYTES_MAX:
-                    raise RemoteProtocolError(f"a slave says who it is in {number} bytes")
+                    raise RemoteProtocolError(f"a slave's greeting has {number} bytes")
                 if len(data) < 8 + number:
                     self._rest = data
                     return None

@@ -1,1 +1,1 @@
-"""What the broker remembers: topics, groups, offsets, clients, queue locks, filters."""
+"""The broker's tables: topics, groups, offsets, clients, queue locks, filters."""

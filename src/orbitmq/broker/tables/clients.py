@@ -2,9 +2,9 @@
 
 Invariants
 1. A group exists in a table only while it has at least one channel.
-2. ``_groups_of`` knows the groups of every connection in the table, so the end of a connection costs what it
+2. ``_groups_of`` has the groups of every connection in the table, so the end of a connection costs what it
    took part in, not the size of the table.
-3. When a clustering group gains or loses a channel, or its set of topics changes, every member is told at once
+3. When a clustering group gains or loses a channel, or its set of topics changes, every member is notified at once
    (NOTIFY_CONSUMER_IDS_CHANGED), unless switched off. A newer expression for a known topic replaces the old one
    without a notice: nothing has to be rebalanced. The last heartbeat wins, as in Apache.
 """
@@ -207,7 +207,7 @@ class ConsumerTable:
         return changed
 
     def unregister(self, group: str, connection: Connection, *, notify: bool = True) -> None:
-        """A consumer says goodbye; its connection may go on for other groups."""
+        """A consumer unregisters; its connection may go on for other groups."""
         found = self.groups.get(group)
         if found is not None and connection in found.members:
             self._remove(found, connection, "unregistered")
@@ -228,7 +228,7 @@ class ConsumerTable:
             for channel in _expired(group.members, now_ms - self._config.channel_expiry_ms):
                 self._remove(group, channel.connection, "no heartbeat")
                 channel.connection.close()
-                # Apache tells nobody here; the queues of the dead member would wait for the next rebalance.
+                # Apache notifies no member here; the queues of the dead member would wait for the next rebalance.
                 self._announce(group)
         horizon_ms = now_ms - self._config.subscription_expiry_ms
         for group in list(self._learnt.values()):
@@ -313,7 +313,7 @@ class ProducerTable:
         _put_channel(channels, channel)
 
     def unregister(self, group: str, connection: Connection) -> None:
-        """A producer says goodbye."""
+        """A producer unregisters."""
         if connection in self.groups.get(group, {}):
             self._remove(group, connection, "unregistered")
 

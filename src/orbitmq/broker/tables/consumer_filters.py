@@ -39,9 +39,9 @@ __all__ = ["BloomData", "ConsumerFilters", "FilterData", "compile_subscription"]
 logger = logging.getLogger(__name__)
 
 _LOADED_DEAD_MS: Final = 30_000
-"""Filters found at start count as dead for this long already: as far as anyone knows, their groups are gone."""
+"""Filters found at start count as dead for this long already: their groups are assumed gone."""
 _NEW_CHARS_MAX: Final = 8192
-"""Of new expressions that one heartbeat may bring, beside the first: parsing more would hold up everybody else. The
+"""Of new expressions that one heartbeat may bring, beside the first: parsing more would delay all other requests. The
 rest is taken over from the next heartbeats."""
 _NULL: Final = Constant(None, Kind.NULL)
 _RETRY_TOPIC: Final = PropertyNode(str(Property.RETRY_TOPIC))

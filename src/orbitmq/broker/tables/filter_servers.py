@@ -1,8 +1,8 @@
 """Filter servers of this broker (Apache, up to 4.2: FilterServerManager).
 
-A filter server says every few seconds that it is there; name servers pass the list on in routes, and consumers with a
+A filter server registers every few seconds; name servers pass the list on in routes, and consumers with a
 class filter pull from one of them instead of from the broker. ``filterServerNums`` is how many may register: none,
-unless an operator says otherwise.
+unless an operator configures otherwise.
 """
 
 from __future__ import annotations

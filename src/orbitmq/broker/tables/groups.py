@@ -83,7 +83,7 @@ class GroupTable:
         except InvalidParameter:
             return None
         created = SubscriptionGroupConfig(group_name=group)
-        # Made again by the next heartbeat if it is lost, so nobody waits for the disk.
+        # Made again by the next heartbeat if it is lost, so no request waits for the disk.
         self._put_all([created], aside=True)
         return created
 

@@ -170,11 +170,11 @@ class ConsumerOffsets:
         self.pulled.pop(f"{topic}@{group}", None)
 
     def remove_group(self, group: str) -> int:
-        """Forget everything about a group; gives the number of topics it had offsets for."""
+        """Forget everything about a group; returns the number of topics it had offsets for."""
         return self._remove(lambda key: _split(key)[1] == group)
 
     def remove_topic(self, topic: str) -> int:
-        """Forget everything about a topic; gives the number of groups it had offsets of."""
+        """Forget everything about a topic; returns the number of groups it had offsets of."""
         return self._remove(lambda key: _split(key)[0] == topic)
 
     def remove(self, group: str, topic: str) -> None:

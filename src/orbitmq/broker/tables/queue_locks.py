@@ -34,7 +34,7 @@ class QueueLocks:
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Lock or renew what can be had; gives the queues the client now holds, in the order asked."""
+        """Lock or renew what can be had; returns the queues the client now holds, in the order asked."""
         now_ms = self._clock.now_ms()
         horizon_ms = now_ms - self._config.lock_expiry_ms
         held = self._groups.setdefault(group, {})
@@ -76,7 +76,7 @@ class QueueLocks:
         return any(lock.renewed_ms >= horizon_ms for lock in held.values())
 
     def expire(self) -> None:
-        """Forget expired locks, so that groups that are gone leave nothing behind."""
+        """Forget expired locks, so that groups that no longer exist take no memory."""
         horizon_ms = self._clock.now_ms() - self._config.lock_expiry_ms
         for group, held in list(self._groups.items()):
             for queue, lock in list(held.items()):

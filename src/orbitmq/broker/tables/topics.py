@@ -51,7 +51,7 @@ class TopicTable:
         *,
         on_change: Callable[[TopicConfig], None] | None = None,
     ) -> None:
-        """``on_change`` is told about every topic created or changed; a deleted one leaves with the next
+        """``on_change`` is called for every topic created or changed; a deleted one leaves with the next
         registration."""
         self._config = config
         self._clock = clock

@@ -311,7 +311,7 @@ COMMANDS: Final = (
     ),
     Command(
         name="producer",
-        help="Every producer a broker knows.",
+        help="Every producer registered with a broker.",
         flags=(
             Flag(
                 names=("-b", "--broker"),
@@ -412,7 +412,7 @@ COMMANDS: Final = (
         flags=(
             Flag(
                 names=("-i", "--interval"),
-                help="Seconds between two looks; 0: one look.",
+                help="Seconds between two checks; 0: check once.",
                 kind=float,
                 default=60.0,
             ),

@@ -129,7 +129,7 @@ COMMANDS: Final = (
     ),
     Command(
         name="getSyncStateSet",
-        help="Which replicas are in step, as a controller knows them.",
+        help="Which replicas are in step, as a controller has them.",
         flags=(_CONTROLLER, _NAME, CLUSTER, INTERVAL),
         one_of=(_NAME.key, CLUSTER.key),
         call=lambda admin, a: ha.sync_states(

@@ -207,7 +207,7 @@ COMMANDS: Final = (
             _END,
             Flag(names=("-m", "--maxNum"), help="Most messages [64].", kind=int),
             Flag(names=("-p", "--keyType"), help="K: a key, T: a tag (5.5).", choices=("K", "T")),
-            Flag(names=("-l", "--lastKey"), help="Go on behind this index key (5.5)."),
+            Flag(names=("-l", "--lastKey"), help="Go on after this index key (5.5)."),
             _ROUTE,
         ),
         call=lambda admin, a: messages.by_key(admin, _query(a)),

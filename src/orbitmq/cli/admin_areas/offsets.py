@@ -57,7 +57,7 @@ COMMANDS: Final = (
             topic_flag(),
             Flag(
                 names=("-s", "--timestamp"),
-                help="now, milliseconds since 1970, yyyy-MM-dd#HH:mm:ss:SSS, or -1: behind the newest message.",
+                help="now, milliseconds since 1970, yyyy-MM-dd#HH:mm:ss:SSS, or -1: after the newest message.",
                 required=True,
             ),
             Flag(names=("-b", "--broker"), help="Only this broker; with -q.", completes="broker"),
@@ -74,7 +74,7 @@ COMMANDS: Final = (
     ),
     Command(
         name="skipAccumulatedMessage",
-        help="Set a consumer group behind the newest message.",
+        help="Set a consumer group after the newest message.",
         flags=(group_flag("--group"), topic_flag(), _FORCE, _ROUTE),
         call=lambda admin, a: offsets.reset_by_time(
             admin,

@@ -119,7 +119,7 @@ def _order_view(result: topics.OrderConf | Changed, args: Args) -> list[Part]:
 COMMANDS: Final = (
     Command(
         name="topicList",
-        help="Topics the name server knows.",
+        help="Topics registered with the name server.",
         flags=(
             Flag(names=("-c", "--clusterModel"), help="With cluster and consumer groups.", switch=True),
             Flag(

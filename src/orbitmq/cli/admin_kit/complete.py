@@ -17,7 +17,7 @@ from orbitmq.errors import OrbitError
 __all__ = ["completer"]
 
 _WAIT_S: Final = 1.0
-"""Longer than this nobody waits for a Tab."""
+"""A completion that takes longer than this is dropped."""
 
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 

@@ -67,7 +67,7 @@ class Command:
     one_of: tuple[str, ...] = ()
     """Keys of flags of which one must be given."""
     streams: bool = False
-    """Gives many results, each printed when it comes: as JSON one a line."""
+    """Yields many results, each printed when it comes: as JSON one a line."""
     apache_only: bool = False
     """Asks for something this project's servers refuse."""
 

@@ -98,7 +98,7 @@ def _option(flag: Flag) -> click.Option:
 
 
 def _merged(params: dict[str, Any]) -> dict[str, Any]:
-    """Options of the connection: those behind the command, else those before it."""
+    """Options of the connection: those after the command, else those before it."""
     context = click.get_current_context()
     outer = context.obj if isinstance(context.obj, dict) else {}
     return {
@@ -170,7 +170,7 @@ def _fail(failure: Failure, *, as_json: bool) -> int:
 
 @contextlib.contextmanager
 def _progress(*, shown: bool) -> Iterator[Progress | None]:
-    """A bar on standard error for whatever takes long; none where nobody looks."""
+    """A bar on standard error for whatever takes long; none where standard error is not a terminal."""
     if not shown or not sys.stderr.isatty():
         yield None
         return

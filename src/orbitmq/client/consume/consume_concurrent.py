@@ -47,7 +47,7 @@ Wrap = Callable[[list[ReceivedMessage], Callable[[], Awaitable[Outcome]]], Await
 
 
 class ConcurrentService:
-    """Runs the handlers of one consumer. ``finish`` is told of every chunk exactly once."""
+    """Runs the handlers of one consumer. ``finish`` is called for every chunk exactly once."""
 
     def __init__(
         self,

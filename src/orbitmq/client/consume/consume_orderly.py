@@ -87,7 +87,7 @@ class OrderlyService:
             held.runner_active = False
 
     async def _consume(self, held: ProcessQueue) -> float:
-        """One call of the handler; gives how long to pause before the next."""
+        """One call of the handler; returns how long to pause before the next."""
         first = held.first()
         if first is None or held.ending or self._stopping:
             return 0.0
@@ -125,7 +125,7 @@ class OrderlyService:
             self._hooks.commit(held, offset)
 
     async def again(self, held: ProcessQueue, messages: list[ReceivedMessage], outcome: Outcome) -> float:
-        """Put failed messages back to the front, except those tried often enough; gives how long to pause."""
+        """Put failed messages back to the front, except those tried often enough; returns how long to pause."""
         done = outcome.done
         kept: list[ReceivedMessage] = []
         for message in messages[done:]:

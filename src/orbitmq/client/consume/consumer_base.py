@@ -557,7 +557,7 @@ class ConsumerBase:
     # -- locks -----------------------------------------------------------------------------------------
 
     async def _lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
-        """Ask the brokers to keep these queues for us; gives those we have."""
+        """Ask the brokers to keep these queues for us; returns those we have."""
         locked: set[MessageQueue] = set()
         for broker_name, wanted in _by_broker(queues).items():
             body = LockBatchRequest(consumer_group=self.group, client_id=self.client_id, mq_set=wanted)

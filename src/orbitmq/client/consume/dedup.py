@@ -94,7 +94,7 @@ class Deduplicator:
         return listen
 
     def forget_before(self, timestamp_ms: int) -> int:
-        """Remove notes older than that; keep them longer than messages can be redelivered. Gives how many went."""
+        """Remove notes older than that; keep them longer than messages can be redelivered. Returns how many went."""
         connection = self._connection()
         cursor = connection.cursor()
         mark = self.placeholder

@@ -1,4 +1,4 @@
-"""A push consumer whose broker says which queues it consumes, and whether it pulls or pops them.
+"""A push consumer whose broker assigns its queues, and decides whether it pulls or pops them.
 
 Answers to the POP half of Apache's DefaultMQPushConsumerImpl, PopProcessQueue and
 ConsumeMessagePopConcurrentlyService. The switch is made at the broker (SET_MESSAGE_REQUEST_MODE) and seen at the next

@@ -1,7 +1,7 @@
 """One pop, one acknowledgement: the requests and their answers (Apache: ``MQClientAPIImpl``, the part of POP).
 
 A broker hides what it hands out for a while. Each message comes with a receipt; with it the message is acknowledged,
-or hidden for another time. A message nobody acknowledged comes again.
+or hidden for another time. A message that was not acknowledged is redelivered.
 """
 
 from __future__ import annotations

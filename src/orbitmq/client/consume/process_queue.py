@@ -77,7 +77,7 @@ class ProcessQueue:
         self.max_offset = -1
         self.size = 0
         self.runner_active = False
-        """Orderly: somebody works on it."""
+        """Orderly: a handler works on it."""
         self._order: deque[int] = deque()
         self._room: asyncio.Future[None] | None = None
 
@@ -96,7 +96,7 @@ class ProcessQueue:
         self.size += size
 
     def remove(self, messages: Iterable[ReceivedMessage]) -> int:
-        """Finish messages; gives the offset up to which all are finished, or -1 if there was nothing."""
+        """Finish messages; returns the offset up to which all are finished, or -1 if there was nothing."""
         table = self.messages
         if not table:
             return -1
@@ -109,7 +109,7 @@ class ProcessQueue:
         return self.first_offset()
 
     def first_offset(self) -> int:
-        """The oldest unfinished offset, or the one behind the newest when all are finished."""
+        """The oldest unfinished offset, or the one after the newest when all are finished."""
         order, table = self._order, self.messages
         while order and order[0] not in table:
             order.popleft()
@@ -198,7 +198,7 @@ class ProcessQueue:
             self.messages[offset] = message
 
     def commit(self) -> int:
-        """Finish what was taken; gives the next offset to consume, or -1 if nothing was taken."""
+        """Finish what was taken; returns the next offset to consume, or -1 if nothing was taken."""
         if not self.consuming:
             return -1
         last = max(self.consuming)

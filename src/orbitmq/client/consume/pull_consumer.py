@@ -23,7 +23,7 @@ _SUSPEND_S: Final = 20.0
 
 
 class PullConsumer(ConsumerBase):
-    """Pulls what it is told to pull: for tools, and for systems that keep offsets themselves."""
+    """Pulls only on request: for tools, and for systems that keep offsets themselves."""
 
     consume_type = ConsumeType.ACTIVELY
 

@@ -435,7 +435,7 @@ class PushConsumer(ConsumerBase):
         )
 
     async def _find_filter_servers(self, topic: str) -> None:
-        """One is new, or was started again and knows nothing of our class."""
+        """One is new, or was restarted and does not have our class."""
         try:
             await self._instance.book.refresh(topic)
         except OrbitError as error:

@@ -29,7 +29,7 @@ _REASON_MAX: Final = 500
 
 
 class SendBack:
-    """Gives messages back to the brokers of one group."""
+    """Sends messages back to the brokers of one group."""
 
     def __init__(
         self, instance: ClientInstance, group: str, options: ConsumerOptions, reconsume_max: int

@@ -46,7 +46,7 @@ class SimpleConsumer(ConsumerBase):
                 await consumer.ack(message)
 
     A message that is not acknowledged within its invisible time comes again, to any consumer of the group;
-    ``message.attempt`` says how often it came. Needs brokers of 5.x, or this project's.
+    ``message.attempt`` is the number of its deliveries. Needs brokers of 5.x, or this project's.
     """
 
     consume_type = ConsumeType.POP

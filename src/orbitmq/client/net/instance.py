@@ -56,7 +56,7 @@ class Member(Protocol):
         """Topics whose routes it needs."""
 
     def producer_data(self) -> ProducerData | None:
-        """What a heartbeat says of it."""
+        """Its part of a heartbeat."""
 
     def consumer_data(self) -> ConsumerData | None:
         """The same, of a consumer."""
@@ -210,7 +210,7 @@ class ClientInstance:
         *,
         timeout_s: float | None = None,
     ) -> Frame:
-        """Ask a server; gives the answer whatever its code."""
+        """Ask a server; returns the answer whatever its code."""
         wait_s = self.options.call_timeout_s if timeout_s is None else timeout_s
         return await self.rpc.call(address, code, None, body, timeout_s=wait_s, ext=self.fields(header, body))
 
@@ -268,7 +268,7 @@ class ClientInstance:
             try:
                 await self.book.refresh(topic)
             except TopicNotFound:
-                logger.debug("name server knows no route topic=%s", topic)
+                logger.debug("name server has no route topic=%s", topic)
             except OrbitError as error:
                 self._not_refreshed(topic, error)
         if self.on_routes is not None:
@@ -415,7 +415,7 @@ class ClientInstance:
             producer_group=None if producer is None else producer.group_name,
             consumer_group=None if consumer is None else consumer.group_name,
         )
-        # Only where a heartbeat arrived: elsewhere nobody knows us.
+        # Only where a heartbeat arrived: other brokers do not have us registered.
         answers = await asyncio.gather(
             *(self.call(address, RequestCode.UNREGISTER_CLIENT, header) for address in self.broker_versions),
             return_exceptions=True,

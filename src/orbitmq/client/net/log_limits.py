@@ -1,4 +1,4 @@
-"""Log lines of things that repeat: the first at once, then one in a while that says how many there were."""
+"""Log lines of things that repeat: the first at once, then one per interval with their number."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def is_page(text: str) -> bool:
 
 
 async def look_up(url: str, timeout_s: float) -> str:
-    """What the page says. Raises ``NameServerError``."""
+    """The addresses on the page. Raises ``NameServerError``."""
     try:
         async with asyncio.timeout(timeout_s):
             answer = await _fetch(url)

@@ -1,4 +1,4 @@
-"""What the client knows of topics and brokers, and how it asks name servers (Apache: part of MQClientInstance)."""
+"""The client's table of topics and brokers, and how it asks name servers (Apache: part of MQClientInstance)."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class RouteBook:
         return route
 
     async def for_publish(self, topic: str, default_queues: int) -> list[MessageQueue]:
-        """The queues to send to. A topic nobody knows gets the queues the broker would create it with."""
+        """The queues to send to. An unknown topic gets the queues the broker would create it with."""
         queues = self.publish.get(topic)
         if not queues:
             await self._shared(topic, default_queues)

@@ -338,7 +338,7 @@ class BlockingSends:
             self.close()
 
     def close_idle(self) -> None:
-        """Close what nobody used for a while. The oldest lie left: threads take from the right."""
+        """Close what was unused for a while. The oldest lie left: threads take from the right."""
         horizon = self._instance.clock.monotonic() - IDLE_S
         for idle in list(self._idle.values()):
             while idle:

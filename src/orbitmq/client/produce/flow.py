@@ -91,7 +91,7 @@ class InFlight:
             place.set_result(None)
 
     async def drained(self) -> None:
-        """Return when nothing is on the way and nobody waits."""
+        """Return when nothing is in flight and no caller waits."""
         while self._count or self._waiting:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._idle.append(waiter)

@@ -346,8 +346,8 @@ class Producer:
         return await self._observed("transaction", [message], send)
 
     def transaction(self, message: Message, *, timeout_s: float | None = None) -> TransactionBlock:
-        """``async with producer.transaction(message) as transaction``: the message is stored and seen by nobody while
-        the block runs; consumers get it when the block ends, and never when it raises."""
+        """``async with producer.transaction(message) as transaction``: the message is stored and not visible to
+        consumers while the block runs; consumers get it when the block ends, and never when it raises."""
         return TransactionBlock(self._transactions, message, timeout_s)
 
     async def request(self, message: Message, *, timeout_s: float = 3.0) -> ReceivedMessage:
@@ -363,7 +363,8 @@ class Producer:
         return reply[0]
 
     async def recall(self, topic: str, handle: str) -> str:
-        """Cancel a timer message by the ``recall_handle`` of its result; gives its id. Needs a broker of 5.3.2 up."""
+        """Cancel a timer message by the ``recall_handle`` of its result; returns its id. Needs a broker of 5.3.2
+        up."""
         topic = self._sender.wire_topic(topic)
         queues = await self._sender.pick(topic)
         broker_name = _broker_of(handle) or queues[0].broker_name
@@ -412,7 +413,7 @@ def selector_of(select: QueueSelector, message: Message, argument: Any) -> Selec
 
 @lru_cache(maxsize=256)
 def _takes_all(select: Callable[..., MessageQueue]) -> bool:
-    """Whether a selector wants the message and the argument, too."""
+    """Whether a selector takes the message and the argument, too."""
     try:
         parameters = signature(select).parameters.values()
     except (TypeError, ValueError):  # of C: it says nothing about itself

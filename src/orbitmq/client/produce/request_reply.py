@@ -85,7 +85,7 @@ class Requests:
             return Reply(ResponseCode.SYSTEM_ERROR, f"the reply cannot be read: {error}")
         future = self._waiting.get(message.get(Property.CORRELATION_ID) or "")
         if future is None or future.done():
-            logger.info("reply nobody waits for id=%s", message.get(Property.CORRELATION_ID))
+            logger.info("reply without a pending request id=%s", message.get(Property.CORRELATION_ID))
         else:
             future.set_result(message)
         return Reply()

@@ -496,7 +496,7 @@ class Sender:
         )
 
     def result(self, outgoing: Outgoing, queue: MessageQueue, frame: Frame) -> SendResult:
-        """What the answer to a send says. Raises the ``BrokerError`` of a refusal."""
+        """The result in the answer to a send. Raises the ``BrokerError`` of a refusal."""
         status = SendStatus.OK if frame.code == _OK else _STATUSES.get(frame.code)
         if status is None:
             raise error_for_code(frame.code, frame.remark)

@@ -11,7 +11,7 @@ Invariants
 2. Every call in ``_calls`` has a thread that waits for it. A thread that leaves, however it does, takes its call out;
    a reader that leaves makes another waiting thread the reader.
 3. A request is either not in the stream at all or in it as a whole: a writer that is interrupted ends the connection.
-4. When the connection ends, every call in ``_calls`` is told.
+4. When the connection ends, every call in ``_calls`` fails.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ async def _ages(view: View, rows: list[admin_groups.QueueProgress]) -> dict[tupl
 
 
 async def member(view: View) -> Response:
-    """What one member says of itself, with its stack."""
+    """What one member reports about itself, with its stack."""
     name, client = view.name("group"), view.name("client")
     info = await admin_groups.running_consumer(view.admin, name, client, stacks=True)
     return view.page("member.html", name=name, client=client, info=info)

@@ -1,7 +1,7 @@
 """Pipelines: how far each Spark query is, read from the checkpoint it keeps anyway.
 
 A checkpoint has ``offsets/N`` (where batch N ends, written before it runs) and ``commits/N`` (written after it). So
-the newest of each says what runs, what is done and when; the offsets against the ends of the queues say the lag.
+the newest of each shows what runs, what is done and when; the offsets against the ends of the queues say the lag.
 """
 
 from __future__ import annotations

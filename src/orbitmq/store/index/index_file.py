@@ -171,7 +171,7 @@ class IndexFile:
 
     # Write.
     def put(self, keys: bytes) -> int:
-        """Add keys (a row of ``INDEX_KEY``) as far as they fit; gives how many did.
+        """Add keys (a row of ``INDEX_KEY``) as far as they fit; returns how many did.
 
         Raises ``OSError`` with the file unchanged.
         """
@@ -182,7 +182,7 @@ class IndexFile:
         if count <= 0:
             return 0
         # Slots are written at once, before the entries are on the disk; when the disk refuses those, the slots are
-        # set back. Until the header counts an entry nobody follows a slot to it.
+        # set back. Until the header counts an entry no reader follows a slot to it.
         keys = keys[: count * INDEX_KEY.size]
         slots = slot_map[HEADER.size : self.entries_at]
         entries, used_slots = link_keys(slots.cast("i"), keys, self.count, self.begin_ms)
@@ -201,7 +201,7 @@ class IndexFile:
         return count
 
     def cut(self, log_offset: int) -> int:
-        """Drop entries at or beyond a log offset; gives how many there were."""
+        """Drop entries at or beyond a log offset; returns how many there were."""
         return self._cut_to(self._first_at_or_beyond(log_offset))
 
     def sync(self, progress: IndexProgress) -> None:

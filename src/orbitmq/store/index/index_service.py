@@ -37,7 +37,7 @@ NAME_DIGITS: Final = 17
 
 
 class IndexService:
-    """Owned by the store's thread; only the function ``sync_job`` gives may run on another.
+    """Owned by the store's thread; only the function ``sync_job`` returns may run on another.
 
     A full disk never reaches the caller: the index pauses and drops what waits, until ``IndexFeeder`` has fed it
     again from ``rebuild_from`` on.
@@ -86,10 +86,10 @@ class IndexService:
         self.synced_ms = full[-1] if full else 0
 
     def drop_behind_gap(self, log_start: int, next_keyed: Callable[[int, bool], int | None]) -> None:
-        """Remove the files behind the first missing one; they come back when the log is fed again.
+        """Remove the files after the first missing one; they come back when the log is fed again.
 
-        ``next_keyed`` gives the log offset of the first record with keys at (True) or behind (False) the record at an
-        offset, None when it cannot tell.
+        ``next_keyed`` returns the log offset of the first record with keys at (True) or after (False) the record at
+        an offset, None when it cannot tell.
         """
         for position, file in enumerate(self._files):
             begin, inclusive = log_start, True
@@ -186,7 +186,7 @@ class IndexService:
         self.synced_ms = min(self.synced_ms, full[-1] if full else 0)
 
     def expire(self, min_log_offset: int) -> int:
-        """Remove files that point only below the log's start, never the last one; gives how many."""
+        """Remove files that point only below the log's start, never the last one; returns how many."""
         count = 0
         while len(self._files) > 1 and self._files[0].end_log_offset < min_log_offset:
             file = self._files.pop(0)
@@ -234,7 +234,7 @@ class IndexService:
     def query(self, topic: str, key: str, begin_ms: int, end_ms: int, max_count: int) -> list[int]:
         """Log offsets of the newest ``max_count`` records with that key in the time range, in log order.
 
-        Only hashes are compared, and times by the second: the caller looks at the record itself. A tag is asked
+        Only hashes are compared, and times by the second: the caller compares the record itself. A tag is asked
         for as ``T#tag``.
         """
         self.build()
@@ -249,7 +249,7 @@ class IndexService:
 
     # Inside.
     def _load_file(self, path: str, *, clean: bool, trusted_ms: int) -> str:
-        """Add one file; gives the reason when it cannot be used."""
+        """Add one file; returns the reason when it cannot be used."""
         try:
             file = IndexFile.load(self._fs, path, self._slot_count, self._entry_count_max)
             if self._files and file.end_log_offset < self._files[-1].end_log_offset:
@@ -331,7 +331,7 @@ class IndexService:
 
 
 def file_name(now_ms: int, last: str) -> str:
-    """A file's name: local time in 17 digits, but always behind ``last``, or a reader would mix up the order."""
+    """A file's name: local time in 17 digits, but always after ``last``, or a reader would mix up the order."""
     seconds, milliseconds = divmod(now_ms, 1000)
     name = f"{datetime.fromtimestamp(seconds, UTC).astimezone():%Y%m%d%H%M%S}{milliseconds:03d}"
     if name > last:

@@ -1,8 +1,8 @@
 """The log of all messages: the only truth, everything else is rebuilt from it (Apache: ``CommitLog``).
 
 Invariants
-1. ``end`` moves only after the bytes before it were written whole; a failed write leaves it, and zeros behind it.
-2. A record never spans segments; eight bytes stay free behind it for the end-of-segment marker.
+1. ``end`` moves only after the bytes before it were written whole; a failed write leaves it, and zeros after it.
+2. A record never spans segments; eight bytes stay free after it for the end-of-segment marker.
 3. ``flushed <= end``, and everything before ``flushed`` is on the disk.
 4. ``damaged`` holds the ranges a recovery was told to skip; nothing in them is ever served.
 """

@@ -11,9 +11,9 @@ __all__ = ["DamageNotes"]
 
 
 class DamageNotes:
-    """``damagedRanges.json`` below the root: pairs of log offsets, first and behind the last damaged byte.
+    """``damagedRanges.json`` below the root: pairs of log offsets, first and after the last damaged byte.
 
-    Apache knows no such file and leaves it alone. It has to: it stops at the first damaged record.
+    Apache has no such file and ignores it. It has to: it stops at the first damaged record.
     """
 
     def __init__(self, fs: FileSystem, path: str) -> None:

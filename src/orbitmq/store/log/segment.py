@@ -79,7 +79,7 @@ class SegmentList:
         self._paths = found
 
     def _is_unused(self, found: dict[int, str], starts: list[int]) -> bool:
-        """Whether the last file never held a record and cannot stay: without a length, or behind a gap."""
+        """Whether the last file never held a record and cannot stay: without a length, or after a gap."""
         path = found[starts[-1]]
         stat = self._fs.stat(path)
         if stat is None or stat.size_bytes == 0:
@@ -94,7 +94,7 @@ class SegmentList:
 
     @property
     def end(self) -> int:
-        """The log offset behind the last segment; 0 without any."""
+        """The log offset after the last segment; 0 without any."""
         return self.starts[-1] + self.segment_bytes if self.starts else 0
 
     def __contains__(self, start: object) -> bool:
@@ -186,7 +186,7 @@ class SegmentList:
         self._fs.remove(self.detach(start))
 
     def detach(self, start: int) -> str:
-        """Take the first or the last segment out of the list; gives the path of the file, for the caller to remove.
+        """Take the first or the last segment out of the list; returns the path of the file, for the caller to remove.
 
         Removing a file of a gigabyte takes tens of milliseconds.
         """

@@ -159,7 +159,7 @@ class ConsumeQueue:
         self._end_at(self.count_below(log_offset))
 
     def count_below(self, log_offset: int) -> int:
-        """Queue offset behind the leading units that are valid and point below ``log_offset``."""
+        """Queue offset after the leading units that are valid and point below ``log_offset``."""
         low, high = self.first_file * self._file_units, self.max_offset
         while low < high:
             middle = (low + high) // 2
@@ -171,7 +171,7 @@ class ConsumeQueue:
         return low
 
     def _end_at(self, queue_offset: int) -> None:
-        """Make ``queue_offset`` the end; units in the tail at or behind it go, files are left alone."""
+        """Make ``queue_offset`` the end; units in the tail at or after it go, files are left alone."""
         if queue_offset >= self.tail_start:
             del self.tail[(queue_offset - self.tail_start) * UNIT_BYTES :]
         else:
@@ -187,7 +187,7 @@ class ConsumeQueue:
                 self.log_end = unit[0] + unit[1]
 
     def cut_files(self) -> None:
-        """Make the files hold nothing behind ``tail_start``: later files go, the rest of its own becomes zeros.
+        """Make the files hold nothing after ``tail_start``: later files go, the rest of its own becomes zeros.
 
         The first file stays even when it is empty, because its name keeps the queue's numbering.
         """
@@ -267,7 +267,7 @@ class ConsumeQueue:
             self.write_tail()
 
     def truncate(self, log_offset: int) -> None:
-        """Drop units whose records start at or behind ``log_offset``, in memory and on the disk."""
+        """Drop units whose records start at or after ``log_offset``, in memory and on the disk."""
         self.rewind(log_offset)
         self.cut_files()
 
@@ -277,14 +277,14 @@ class ConsumeQueue:
         if queue_offset >= self.tail_start:
             start = (queue_offset - self.tail_start) * UNIT_BYTES
             return bytes(self.tail[start : start + count * UNIT_BYTES])
-        # Units in a file do not change until the queue is cut, which forgets what was read ahead.
+        # Units in a file do not change until the queue is cut, which discards what was read ahead.
         start = (queue_offset - self._ahead_start) * UNIT_BYTES
         if start >= 0 and start + count * UNIT_BYTES <= len(self._ahead):
             return self._ahead[start : start + count * UNIT_BYTES]
         number, index = divmod(queue_offset, self._file_units)
         room = min(self._file_units - index, self.tail_start - queue_offset)
         stored = min(count, room)
-        # Not for one unit: a search looks here and there.
+        # Not for one unit: a search reads at scattered places.
         read = stored if count == 1 else min(max(count, READ_AHEAD_UNITS), room)
         try:
             handle = self._handles.open(self._path(number))
@@ -331,7 +331,7 @@ class ConsumeQueue:
         self.min_offset = low
 
     def expire(self, log_start: int) -> int:
-        """Remove leading files all of whose records are gone, never the last; gives how many went."""
+        """Remove leading files all of whose records are gone, never the last; returns how many went."""
         removed = 0
         while (end := (self.first_file + 1) * self._file_units) < self.tail_start:
             unit = self.unit(end - 1)

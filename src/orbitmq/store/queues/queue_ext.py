@@ -4,7 +4,7 @@ A unit of variable length ``size 2, tag code 8, store time 8, bitmap size 2, bit
 While it is in use (``enableConsumeQueueExt``), the queue unit holds an *address* in place of the tag code: the
 position of the extension unit minus 2**63, which no tag code or due time reaches. Losing a unit is harmless: the
 record itself is read instead. Taking another message's unit for it is not, because that message would be skipped; so
-after a crash writing goes on behind everything that any queue unit refers to (``resume_after``).
+after a crash writing goes on after everything that any queue unit refers to (``resume_after``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ UNIT_BYTES_MIN: Final = 20
 UNIT_BYTES_MAX: Final = 32767
 assert UNIT_HEAD.size == UNIT_BYTES_MIN, "persisted: every queue extension on disk depends on it"
 END_BYTES: Final = 4
-"""Kept free behind the last unit of a file."""
+"""Kept free after the last unit of a file."""
 END_MARK: Final = b"\xff\xff"
 
 ADDRESS_BASE: Final = -(2**63)
@@ -79,13 +79,13 @@ class QueueExt:
 
     def load(self, last_address: int | None) -> None:
         """Find the files. ``last_address`` is the one the newest queue unit holds that has one; writing goes on
-        behind it, in a new file when it cannot be read."""
+        after it, in a new file when it cannot be read."""
         offsets = [offset_of_name(name) for name in self._fs.names(self._directory)]
         self._starts = [start for start in offsets if start is not None and start % self._file_bytes == 0]
         self.resume_after(last_address)
 
     def resume_after(self, last_address: int | None) -> None:
-        """Cut what lies behind the unit at ``last_address``; None cuts all."""
+        """Cut what lies after the unit at ``last_address``; None cuts all."""
         if last_address is None:
             self._cut(0)
             return
@@ -140,7 +140,7 @@ class QueueExt:
                 self._fs.close(handle)
 
     def drop_before(self, first_address: int) -> int:
-        """Remove files that end before the first address still in use; gives how many."""
+        """Remove files that end before the first address still in use; returns how many."""
         position = first_address - ADDRESS_BASE
         gone = [start for start in self._starts if start + self._file_bytes <= position]
         for start in gone:
@@ -172,7 +172,7 @@ class QueueExt:
             self._remove(start)
         start = self._file_start(end)
         if start in self._starts and end > start:
-            # Zeros behind the last unit: Apache's reader takes a positive size for a unit.
+            # Zeros after the last unit: Apache's reader takes a positive size for a unit.
             self.close()
             handle = self._fs.open(self._path(start), write=True)
             try:

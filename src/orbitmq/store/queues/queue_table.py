@@ -33,7 +33,7 @@ class QueueTable:
         self._by_topic: dict[str, dict[int, ConsumeQueue]] = {}
 
     def load(self) -> list[ConsumeQueue]:
-        """Find every queue on the disk; gives those whose files were unusable and have been cleared."""
+        """Find every queue on the disk; returns those whose files were unusable and have been cleared."""
         cleared: list[ConsumeQueue] = []
         for topic in self._fs.names(self._root):
             directory = posixpath.join(self._root, topic)
@@ -78,7 +78,7 @@ class QueueTable:
         return queue
 
     def delete_topic(self, topic: str) -> int:
-        """Forget a topic and remove its files; gives the number of queues."""
+        """Forget a topic and remove its files; returns the number of queues."""
         queues = self._by_topic.pop(topic, {})
         for queue_id, queue in queues.items():
             queue.clear()
@@ -126,7 +126,7 @@ class QueueTable:
         return paths
 
     def truncate(self, queue: ConsumeQueue, log_offset: int) -> None:
-        """Drop units whose records start at or behind ``log_offset``, in memory and on the disk."""
+        """Drop units whose records start at or after ``log_offset``, in memory and on the disk."""
         queue.truncate(log_offset)
         if self.extensions is not None:
             self.extensions.cut(queue)
@@ -177,7 +177,7 @@ class DeletedTopics:
             self._save()
 
     def cut(self, log_end: int) -> None:
-        """The log was cut back: nothing was deleted behind its end."""
+        """The log was cut back: nothing was deleted after its end."""
         if any(end > log_end for end in self.log_ends.values()):
             self.log_ends = {topic: min(end, log_end) for topic, end in self.log_ends.items()}
             self._save()

@@ -41,7 +41,7 @@ class QueueReader:
         self.corrects_offsets = True
         """False on a slave: a consumer there keeps its offset whatever it asked for."""
         self.confirm_offset: int | None = None
-        """Records that end behind this are not given yet; None: all are."""
+        """Records that end after this are not given yet; None: all are."""
 
     def read(
         self,

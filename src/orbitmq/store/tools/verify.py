@@ -115,7 +115,7 @@ def verify(
 
 
 class _QueueFacts:
-    """What the log says of one queue."""
+    """What the log holds of one queue."""
 
     __slots__ = ("count", "first", "last")
 
@@ -173,7 +173,7 @@ class _Verifier:
             ended = self._check_segment(segment, number * size, total, ended=ended)
 
     def _check_segment(self, segment: OfflineSegment, done: int, total: int, *, ended: bool) -> bool:
-        """Walk one segment; gives whether the log ends in it (or ended before)."""
+        """Walk one segment; returns whether the log ends in it (or ended before)."""
         report, view = self._report, self._store.view(segment)
         if ended:
             if report.live:

@@ -6,7 +6,7 @@ neither reads nor writes. A reader takes the smaller of each pair: equal unless 
 older value is safe too.
 
 Behind the copy lies what only the recovery of this store asks for: how far the last one got (``verified_offset``). It
-counts only while nobody else has written the page.
+counts only while no other process has written the page.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Checkpoint:
         """How many queues pointed into the log then."""
 
     def load(self) -> None:
-        """Read the file. Leaves zeros where it says nothing believable."""
+        """Read the file. Leaves zeros where its values are implausible."""
         found = self._fs.stat(self._path)
         if found is None or found.is_directory:
             return

@@ -377,7 +377,7 @@ class Flusher:
             self._worker.drain()
 
     def cut(self, log_end: int) -> None:
-        """The log was cut back (the worker is idle): nothing behind its end is flushed or claimed."""
+        """The log was cut back (the worker is idle): nothing after its end is flushed or claimed."""
         self._epoch += 1
         self._synced_until = min(self._synced_until, log_end)
         self._queues_done = min(self._queues_done, log_end)

@@ -30,7 +30,7 @@ class StoreLock:
         return self._handle is not None
 
     def acquire(self) -> None:
-        """Take the lock. Raises ``StoreLocked`` at once when somebody else has it."""
+        """Take the lock. Raises ``StoreLocked`` at once when another process holds it."""
         assert self._handle is None, "the lock is held already"
         fs = self._fs
         fs.make_directories(posixpath.dirname(self._path))

@@ -99,5 +99,5 @@ class RecoveryProgress:
 
 
 def filled_queue_count(parts: StoreParts) -> int:
-    """How many queues point into the log. Fewer at the next start: somebody removed one."""
+    """How many queues point into the log. Fewer at the next start: one was removed by hand."""
     return sum(queue.log_end >= 0 for queue in parts.queues)

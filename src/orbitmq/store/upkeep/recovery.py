@@ -6,10 +6,10 @@ Theory of operation
 2. Queues are taken back to that segment (in memory), the log is walked record by record from there, and every record
    is dispatched again where its unit is missing.
 3. The walk ends at the first place that holds no whole record. Segments are preallocated, so the bytes there cannot
-   tell a torn write from rot; the checkpoint can. What it says was flushed had been on the disk whole: a hole before
-   that point is a ``CorruptionError`` naming the offset, and only an explicit option walks on behind the damage.
-   A hole behind that point is the torn tail of a crash and is cut off.
-4. On the way the checkpoint moves on (``RecoveryProgress``). After a crash the walk begins behind what an earlier
+   tell a torn write from rot; the checkpoint can. What it records as flushed was on the disk whole: a hole before
+   that point is a ``CorruptionError`` naming the offset, and only an explicit option walks on after the damage.
+   A hole after that point is the torn tail of a crash and is cut off.
+4. On the way the checkpoint moves on (``RecoveryProgress``). After a crash the walk begins after what an earlier
    recovery has read and made durable, which may be in the middle of a segment.
 5. Behind the end everything is made zero: log, queue files, index. A later crash must not find an old life there.
 
@@ -152,7 +152,7 @@ class Recovery:
         return beheaded
 
     def _next_keyed(self, log_offset: int, inclusive: bool) -> int | None:
-        """The first record with keys at or behind a record; None when the next few do not tell."""
+        """The first record with keys at or after a record; None when the next few do not tell."""
         scanned = self._scan(log_offset, SAMPLE_BYTES)
         for record in scanned:
             if (inclusive or record.log_offset > log_offset) and index_keys(
@@ -181,7 +181,7 @@ class Recovery:
         return starts[0] if starts else 0
 
     def _resume_at(self, segment: int) -> int:
-        """Where in the chosen segment to begin: behind what an earlier recovery has read, if all of that is there."""
+        """Where in the chosen segment to begin: after what an earlier recovery has read, if all of that is there."""
         checkpoint, queues = self._parts.checkpoint, self._parts.queues
         offset = min(checkpoint.verified_offset, checkpoint.queues_log_offset)
         if self._clean or not self._strict or not segment < offset <= segment + self._log.segment_bytes:
@@ -190,7 +190,7 @@ class Recovery:
             return segment
         if not self._is_start(offset) and queues.log_end() != offset:
             return segment
-        # Holds if no record follows: the checkpoint then claims nothing behind the offset either.
+        # Holds if no record follows: the checkpoint then claims nothing after the offset either.
         self._last_store_ms = checkpoint.log_ms
         return offset
 
@@ -259,7 +259,7 @@ class Recovery:
 
     # The walk.
     def _walk(self, offset: int, until: int, only: set[ConsumeQueue] | None = None) -> int:
-        """Take in every record from ``offset`` on (for ``only`` these queues); gives where the log ends."""
+        """Take in every record from ``offset`` on (for ``only`` these queues); returns where the log ends."""
         segment_bytes = self._log.segment_bytes
         self._only = only
         while offset < until:
@@ -317,7 +317,7 @@ class Recovery:
                 return scanned.end
 
     def _take_bulk(self, data: bytes, position: int, base: int) -> int:
-        """Dispatch the next records together; gives the position after them.
+        """Dispatch the next records together; returns the position after them.
 
         None is taken if for one of them it needs more than the units the kernel makes: a number its queue does not
         expect, a code of another kind, a topic that was deleted or cannot be.
@@ -356,7 +356,7 @@ class Recovery:
         return end
 
     def _place(self, record: ScannedRecord) -> str:
-        """Dispatch one record by itself; gives the reason if it cannot be right."""
+        """Dispatch one record by itself; returns the reason if it cannot be right."""
         queue = self._known.get((record.topic, record.queue_id))
         only, index = self._only, self._parts.index
         if only is None and index is not None and record.log_offset >= index.rebuild_from:
@@ -429,7 +429,7 @@ class Recovery:
         return reason
 
     def _lost_records_max(self, log_offset: int) -> int:
-        """How many records can have been in the damage behind a log offset."""
+        """How many records can have been in the damage after a log offset."""
         damaged = {*self._report.damaged, *self._parts.damage.ranges}
         lost_bytes = sum(stop - max(start, log_offset) for start, stop in damaged if stop > log_offset)
         return lost_bytes // RECORD_BYTES_MIN
@@ -456,7 +456,7 @@ class Recovery:
         """
         noted = self._parts.damage.stop_of(offset)
         if noted is not None and self._is_start(noted):
-            return noted  # somebody has decided already to go on without this part
+            return noted  # an operator has already chosen to continue without this part
         checkpoint, by_time = self._parts.checkpoint, self._by_time
         if offset >= self._claimed_end and not (by_time and self._last_store_ms < checkpoint.log_ms):
             if not is_empty:
@@ -484,7 +484,7 @@ class Recovery:
         return following
 
     def _find_record(self, offset: int) -> int | None:
-        """The next place behind ``offset`` where a whole record (or an end-of-segment marker) lies."""
+        """The next place after ``offset`` where a whole record (or an end-of-segment marker) lies."""
         segment_bytes = self._log.segment_bytes
         segment_end = offset - offset % segment_bytes + segment_bytes
         candidate = offset + 1
@@ -569,7 +569,7 @@ class Recovery:
         self._finish_derived(end)
         checkpoint = parts.checkpoint
         checkpoint.confirm_offset = end
-        # Zero (nothing walked) only costs the next recovery time; a time behind the last record would be a lie.
+        # Zero (nothing walked) only costs the next recovery time; a time after the last record would be a lie.
         checkpoint.log_ms = self._last_store_ms
         checkpoint.queues_ms = min(checkpoint.queues_ms, checkpoint.log_ms)
         checkpoint.queues_log_offset = min(

@@ -1,7 +1,7 @@
 """Which log segments may go, and when the disk is too full to take writes. Pure: values in, decisions out.
 
 Answers to Apache's CleanCommitLogService. Three marks on the used part of a disk, lowest first: above *reclaim*
-expired segments go at any hour; above *force* the oldest go although nobody's retention is over; above *forbid*
+expired segments go at any hour; above *force* the oldest go although they have not expired; above *forbid*
 writes are refused as well, until the disk is below *force* again (so a disk at the mark does not flap). What is
 removed is always a prefix of the log, never the segment being written.
 """

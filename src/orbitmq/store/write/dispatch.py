@@ -64,7 +64,7 @@ class Dispatcher:
         self._extensions = extensions
 
     def dispatch(self, record: ScannedRecord) -> ConsumeQueue | None:
-        """Take in a replicated record; gives the queue it went to, if any."""
+        """Take in a replicated record; returns the queue it went to, if any."""
         topic = record.topic.decode("utf-8", "replace")
         if self._index is not None:
             self.feed_index(topic, record)

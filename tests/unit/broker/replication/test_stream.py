@@ -68,7 +68,7 @@ def test_hello_and_greeting_come_before_the_first_report(piece_bytes: int, greet
 
 @pytest.mark.parametrize("size", [0, 4097, 0xFFFFFFFF])
 def test_hello_of_an_impossible_size_is_refused(size: int) -> None:
-    with pytest.raises(RemoteProtocolError, match="who it is"):
+    with pytest.raises(RemoteProtocolError, match="greeting"):
         ReportReader().feed(encode_hello({})[:4] + size.to_bytes(4, "big"))
 
 
