@@ -40,6 +40,7 @@ from orbitmq.metrics.process import ProcessMetrics
 from orbitmq.namesrv.config import NameServerConfig
 from orbitmq.namesrv.metrics import NAME_SERVER_FAMILIES
 from orbitmq.namesrv.server import NameServer
+from orbitmq.proxy.figures import PROXY_FAMILIES
 from orbitmq.runtime.options import Option, options_of, render_value
 from orbitmq.store.config import StoreConfig
 from orbitmq.transport.tls import TlsConfig
@@ -246,6 +247,27 @@ def _families(families: Iterable[Declared]) -> Iterator[str]:
     )
 
 
+_POP: Final = "POP keeps its state in the log here, without such a buffer or a revive scan"
+NOT_EXPORTED: Final = (
+    (("rocketmq_pop_buffer_scan_time_consume_milliseconds", "rocketmq_pop_offset_buffer_size"), _POP),
+    (("rocketmq_pop_revive_lag_milliseconds", "rocketmq_pop_revive_latency_milliseconds"), _POP),
+    (("rocketmq_timer_message_snapshot",), "would read the whole timer wheel at each scrape"),
+    (
+        (
+            "rocketmq_topic_create_execution_time_milliseconds",
+            "rocketmq_consumer_group_create_execution_time",
+        ),
+        "in `rocketmq_rpc_latency_milliseconds`, by request code",
+    ),
+    (
+        ("rocketmq_timing_messages", "rocketmq_timer_enqueue_total", "rocketmq_timer_dequeue_total"),
+        "timer messages are not counted by topic; see `rocketmq_timer_dequeue_lag`",
+    ),
+    (("target_info",), "describes the OpenTelemetry library"),
+)
+"""Metrics of Apache's exporter that ours has not, and why."""
+
+
 def metrics_page() -> str:
     return "\n".join(
         [
@@ -266,30 +288,21 @@ def metrics_page() -> str:
             "Every sample has the label `node_type` (`nameserver`), and those of `metricsLabel`.",
             "",
             *_families(NAME_SERVER_FAMILIES),
-            "## Both",
+            "## Proxy",
+            "",
+            "Every sample has the labels `node_type` (`proxy`) and `cluster`.",
+            "",
+            *_families(PROXY_FAMILIES),
+            "## All servers",
             "",
             *_families([*ProcessMetrics().declared(), LEFT_OUT]),
             "## In Apache's exporter and not here",
             "",
             *table(
                 ("metric", "why"),
-                (
-                    ("`rocketmq_pop_...`", "POP consuming is not served"),
-                    (
-                        "`rocketmq_timer_message_snapshot`",
-                        "would walk over the whole timer wheel at each scrape",
-                    ),
-                    (
-                        "`rocketmq_topic_create_execution_time`, `rocketmq_consumer_group_create_execution_time`",
-                        "in `rocketmq_rpc_latency_milliseconds`, by request code",
-                    ),
-                    (
-                        "`rocketmq_timing_messages`, `rocketmq_timer_enqueue_total`, `rocketmq_timer_dequeue_total`",
-                        "timer messages are not counted by topic; see `rocketmq_timer_dequeue_lag`",
-                    ),
-                    ("RocksDB, tiered storage, proxy and controller metrics", "those parts are not here"),
-                ),
+                ((", ".join(f"`{name}`" for name in names), why) for names, why in NOT_EXPORTED),
             ),
+            "Apache's metrics of RocksDB, tiered storage and its controller are not here, since those parts are not.",
         ]
     )
 

@@ -19,9 +19,12 @@ from scripts import build_docs, type_docs
 
 import orbitmq.client
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.figures.metrics import BROKER_FAMILIES
 from orbitmq.cli.main import main as orbitmq_command
 from orbitmq.codes import RequestCode
 from orbitmq.namesrv.config import NameServerConfig
+from orbitmq.namesrv.metrics import NAME_SERVER_FAMILIES
+from orbitmq.proxy.figures import PROXY_FAMILIES
 from orbitmq.runtime.options import options_of
 from orbitmq.store.config import StoreConfig
 from orbitmq.testing import run_broker
@@ -188,7 +191,9 @@ def test_site_builds_without_a_warning_and_has_every_reference(tmp_path: Path) -
     commands = (reference / "commands.md").read_text()
     for name in ("up", "demo", "broker", "namesrv", "store verify"):
         assert f" orbitmq {name}\n" in commands
-    assert "rocketmq_consumer_lag_messages" in (reference / "metrics.md").read_text()
+    metrics = (reference / "metrics.md").read_text()
+    for family in (*BROKER_FAMILIES, *NAME_SERVER_FAMILIES, *PROXY_FAMILIES):
+        assert f"`{family.name}`" in metrics
     page = (tmp_path / "site" / "index.html").read_text()
     loaded = re.findall(r"(?:src|href)=\"(https?:[^\"]+)\"", page)
     assert loaded == ["https://squidfunk.github.io/mkdocs-material/"], (
@@ -207,6 +212,14 @@ def test_tutorial_and_how_tos_can_be_typed_from_top_to_bottom() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("tutorial.md: ")
+
+
+def test_metrics_listed_as_absent_are_absent_and_named_exactly() -> None:
+    ours = {family.name for family in BROKER_FAMILIES}
+    for names, _ in build_docs.NOT_EXPORTED:
+        for name in names:
+            assert name not in ours
+            assert name.removesuffix("_total") not in ours
 
 
 def test_link_out_of_the_docs_becomes_one_of_the_site_or_plain_text() -> None:
