@@ -44,7 +44,7 @@ def body_of(number: int, size: int) -> bytes:
 
 
 def write_store(root: Path, count: int, body_bytes: int) -> Sums:
-    """A store of ours with that many messages; gives what a reader must find in it."""
+    """A store of ours with that many messages; returns what a reader must find in it."""
     store = MessageStore(StoreConfig(root=str(root)))
     store.open()
     checksums = 0

@@ -463,7 +463,7 @@ def write_pages(target: Path = PAGES) -> None:
 
 
 def build(target: Path = PAGES, site: Path = SITE) -> int:
-    """The whole site; gives mkdocs' exit code."""
+    """The whole site; returns mkdocs' exit code."""
     import yaml
 
     write_pages(target)

@@ -99,7 +99,7 @@ fn store_host_of<'a, 'py>(host: &'a Bound<'py, PyAny>) -> PyResult<&'a [u8]> {
 }
 
 impl Writer<'_> {
-    /// Appends one record; gives its log offset, size and tag code.
+    /// Appends one record; returns its log offset, size and tag code.
     fn write(
         &mut self,
         topic: &[u8],

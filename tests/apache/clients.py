@@ -392,7 +392,7 @@ class PullConsumer(Client):
         return PullResult.from_json(result)
 
     def fetch_offset(self, queue: Queue, *, from_store: bool = True) -> int:
-        """The committed offset: from the broker, or as this client remembers it."""
+        """The committed offset: from the broker, or as this client has it."""
         return int(self.call("fetchOffset", queue=queue.to_json(), fromStore=from_store))
 
     def update_offset(self, queue: Queue, offset: int, *, persist: bool = True) -> None:

@@ -118,7 +118,7 @@ class OrbitBroker(OrbitServer):
         self.ha_address = f"127.0.0.1:{self.ha_port}"
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Start and wait until the port is open and every name server knows the broker."""
+        """Start and wait until the port is open and the broker is registered with every name server."""
         config = self.workdir / "broker.conf"
         write_properties(config, self.conf)
         self._command = [*COMMAND, "broker", "-c", str(config), "-n", self.namesrv_address]

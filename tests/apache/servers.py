@@ -206,7 +206,7 @@ class ApacheBroker(ApacheServer):
         self.ha_address = f"127.0.0.1:{self.ha_port}"
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Start and wait until the port is open and every name server knows the broker."""
+        """Start and wait until the port is open and the broker is registered with every name server."""
         config = self.workdir / "broker.conf"
         write_properties(config, self.conf)
         self._command = java_command(
@@ -271,7 +271,7 @@ def wait_known(
     broker: Addressed | str, *, producer_group: str = "", consumer_group: str = "", timeout_s: float = 10.0
 ) -> None:
     """Wait until a heartbeat told the broker of a member of these groups. Clients start without waiting for that,
-    and replies and transaction checks go only to a producer the broker knows."""
+    and replies and transaction checks go only to a registered producer."""
     groups = {
         (GET_PRODUCER_CONNECTIONS, "producerGroup"): producer_group,
         (GET_CONSUMER_CONNECTIONS, "consumerGroup"): consumer_group,

@@ -122,7 +122,7 @@ def test_three_orderly_members_share_eight_queues_once_the_locks_of_a_dead_one_e
 
 @contextmanager
 def sending(producer: Producer, topic: str, *, pause_s: float = 0.002) -> Iterator[list[bytes]]:
-    """Sends from a thread; gives the bodies the broker acknowledged so far."""
+    """Sends from a thread; returns the bodies the broker acknowledged so far."""
     acknowledged: list[bytes] = []
     over = threading.Event()
 

@@ -80,7 +80,7 @@ class Load:
                 self.unsure.add(body)
 
     def wait_more(self, count: int, timeout_s: float) -> float:
-        """Until so many more are safe; gives the seconds until the first of them."""
+        """Until so many more are safe; returns the seconds until the first of them."""
         began, before = time.monotonic(), len(self.safe)
         wait_until(lambda: len(self.safe) > before, timeout_s=timeout_s, what="a send that is safe")
         first_s = self.last_safe - began

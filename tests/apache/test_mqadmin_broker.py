@@ -172,7 +172,7 @@ def commit(side: Side, group: str, topic: str, queue_id: int, offset: int) -> No
 
 
 def all_consumed(side: Side, group: str, topic: str) -> bool:
-    """Whether the broker knows that the group is at the end of every queue."""
+    """Whether the broker has the group at the end of every queue."""
     queues, end = (4, MESSAGES // 4) if topic == TOPIC else (2, 2)
     for queue_id in range(queues):
         fields = {

@@ -112,7 +112,7 @@ def _prepared(target: Target, client: str) -> str:
 
 
 def _check(target: Target, client: str, workdir: Path) -> dict[str, int]:
-    """Runs the cases; gives what was delivered again, by case."""
+    """Runs the cases; returns what was delivered again, by case."""
     prefix = _prepared(target, client)
     outcomes = run_cases(client, target.endpoint, prefix, workdir)
     assert not failures(outcomes), failures(outcomes)

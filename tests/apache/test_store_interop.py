@@ -119,7 +119,7 @@ def read_all(store: MessageStore, topic: str, queue_id: int) -> list[Record]:
 
 
 def check_recorded(bodies: list[bytes], golden: dict[str, Any], topic: str, queue_id: int) -> int:
-    """A queue begins with the recorded messages; gives how many those are."""
+    """A queue begins with the recorded messages; returns how many those are."""
     records = [one for one in golden["records"] if (one["topic"], one["queueId"]) == (topic, queue_id)]
     known = [
         one for one in records if one["queueOffset"] < golden["consumeQueues"][f"{topic}/{queue_id}"]["count"]

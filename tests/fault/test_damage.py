@@ -59,7 +59,7 @@ def bodies_that_are_there(store: MessageStore) -> set[int]:
 
 
 def refusal(store: MessageStore) -> str:
-    """Open the store; gives the reason when it refuses."""
+    """Open the store; returns the reason when it refuses."""
     try:
         store.open()
     except CorruptionError as error:

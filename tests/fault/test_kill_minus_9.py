@@ -56,7 +56,7 @@ def run_and_kill(root: Path, mode: FlushMode, first: int, after_s: float) -> lis
 
 
 def check(root: Path, mode: FlushMode, acknowledged: list[tuple[int, int, int, int]]) -> int:
-    """Open the store; everything acknowledged is where it was said to be. Gives the next free number."""
+    """Open the store; everything acknowledged is where it was said to be. Returns the next free number."""
     store = MessageStore(config(str(root), mode))
     store.open()
     try:

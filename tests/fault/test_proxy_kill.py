@@ -87,7 +87,7 @@ def test_clients_of_a_killed_proxy_go_on_with_another(cluster: Cluster, proxies:
 
 def _pause_with_messages(cluster: Cluster, proxy: OurProxy) -> int:
     """Stop a proxy when brokers have handed more messages out than acknowledgements can be on their way, one of each
-    consumer; gives how many."""
+    consumer; returns how many."""
     for _ in range(200):
         proxy.pause()
         held = cluster.open_count("KillTwo", "kill-Two")

@@ -165,7 +165,7 @@ def survivors(store: MessageStore) -> list[int]:
 
 
 def check_survivors(store: MessageStore, history: History) -> int:
-    """A prefix of what was appended is there, no shorter than what is safe, and nothing else; gives its length."""
+    """A prefix of what was appended is there, no shorter than what is safe, and nothing else; returns its length."""
     found = survivors(store)
     appended = [number for number, _ in history.appended] + history.under_way
     assert found == appended[: len(found)], "not a prefix of what was appended"

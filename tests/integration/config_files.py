@@ -27,7 +27,7 @@ def init(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def written(kind: str, directory: Path, broker_count: int) -> str:
-    """The files of a layout on free ports; gives the address of the name server."""
+    """The files of a layout on free ports; returns the address of the name server."""
     (name_server,) = free_ports()
     # A broker takes the port two below its own and the one above; the next broker is ten further.
     offsets = [10 * number + own for number in range(broker_count) for own in (0, 2, 3)]

@@ -124,7 +124,7 @@ class Group:
         return self.masters[0]
 
     async def send(self, node: Node, count: int, body: bytes = b"x" * 100) -> int:
-        """Messages in bulk to one node, as a send handler does it; gives the code of the answer."""
+        """Messages in bulk to one node, as a send handler does it; returns the code of the answer."""
         broker = node.running
         if broker.config.is_slave:
             return ResponseCode.SYSTEM_BUSY

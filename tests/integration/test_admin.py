@@ -213,7 +213,7 @@ def test_failure_says_what_may_have_been_meant(
 
 def test_broker_that_is_down_keeps_its_row(cluster: RunningBroker) -> None:
     loop = LoopThread()
-    # Its connection stays open: a name server forgets brokers whose connection closed.
+    # Its connection stays open: a name server removes brokers whose connection closed.
     client = loop.run(_register_dead_broker(cluster.name_server))
     try:
         rows = told(cluster.name_server, "clusterList", "--timeout", "1")["brokers"]

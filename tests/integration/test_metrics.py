@@ -91,7 +91,7 @@ class Up:
         return found.group(1)
 
     def stop(self) -> str:
-        """Ctrl-C; gives what it says last."""
+        """Ctrl-C; returns what it says last."""
         self.process.send_signal(signal.SIGINT)
         out, errors = self.process.communicate(timeout=20)
         assert self.process.returncode == 0, errors.decode()
@@ -136,7 +136,7 @@ async def produce(name_server: str) -> None:
 
 
 async def consume(name_server: str, count: int) -> int:
-    """Consume ``count`` messages; gives how many bytes they had."""
+    """Consume ``count`` messages; returns how many bytes they had."""
     consumer = PushConsumer("billing", name_server, from_where=ConsumeFromWhere.FIRST_OFFSET, rebalance_s=1.0)
     done = asyncio.Event()
     sizes: list[int] = []

@@ -54,7 +54,7 @@ def test_unit_runs_a_command_there_is_with_a_file_that_can_be_read(path: Path) -
     sample = PACKAGING / "conf" / Path(config).name
     types = {"namesrv": (NameServerConfig,), "broker": (BrokerConfig, StoreConfig)}[command]
     unknown = [set(read_config(kind, str(sample), ())[2]) for kind in types]
-    assert set.intersection(*unknown) == set(), "keys nobody knows"
+    assert set.intersection(*unknown) == set(), "unknown keys"
     for key in ("NoNewPrivileges", "ProtectHome", "PrivateTmp", "RestrictSUIDSGID", "LockPersonality"):
         assert service[key] == "yes", key
     assert service["ProtectSystem"] == "strict"

@@ -20,7 +20,7 @@ READY_S = 20.0
 
 @contextlib.contextmanager
 def server(*arguments: str) -> Iterator[str]:
-    """A server of the ``orbitmq`` command; gives the address of its ready line."""
+    """A server of the ``orbitmq`` command; returns the address of its ready line."""
     command = [sys.executable, "-m", "orbitmq.cli.main", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:

@@ -131,7 +131,7 @@ def test_a_broker_that_stays_away_is_an_error_after_the_time_given() -> None:
 
 
 def expire(broker: RunningBroker) -> int:
-    """Retention, now, as soon as the log is on the disk; gives the first offset that is left."""
+    """Retention, now, as soon as the log is on the disk; returns the first offset that is left."""
     deadline = time.monotonic() + 30
     while not (low := _earliest(broker)):
         assert time.monotonic() < deadline

@@ -60,7 +60,7 @@ def total(offsets: dict[str, Any]) -> int:
 
 
 def expire(broker: RunningBroker) -> int:
-    """Retention, as soon as the log is on the disk; gives the first offset that is left in queue 0."""
+    """Retention, as soon as the log is on the disk; returns the first offset that is left in queue 0."""
     deadline = time.monotonic() + 30
     while True:
         assert remoting_call(broker.address, DELETE_EXPIRED_COMMITLOG, {})[0] == 0
@@ -154,7 +154,7 @@ def test_offsets_of_the_group_are_where_the_query_is() -> None:
 
         place = source.initialOffset()
         end = source.latestOffset(place, ALL)
-        read(source, place, end)  # the broker knows the group from now on
+        read(source, place, end)  # the broker has offsets of the group from now on
         assert source.latestOffset(end, ALL) == end
         assert committed() == [50, 50]
         # A query that is started again and finds nothing new still shows where it is.

@@ -342,6 +342,37 @@ _REGISTRY: Final = re.compile(
 _UNFINISHED: Final = re.compile(r"\b(?:" + "|".join(["TO" + "DO", "FIX" + "ME"]) + r")\b")
 
 
+_PERSON: Final = r"(?:broker|client|server|slave|master|consumer|producer)"
+WORDING: Final = (
+    (r'(?:[;.] [Gg]ives |"""Gives )', "returns"),
+    (r"\bnobody knows\b", "unknown"),
+    (r"\bone behind the other\b", "one after the other"),
+    (r"\bat or behind\b", "at or after"),
+    (rf"\b{_PERSON} (?:wants|thinks|believes|knows|forgets|remembers)\b", "has, requests, expects, removes"),
+    (r"\bis told (?:about|of) (?:a|every)\b", "is called for, is notified of"),
+    (r"\bsa(?:ys|id) goodbye\b", "unregisters"),
+    (r"\bha(?:ve|s) (?:their|its) moments\b", "is flaky"),
+    (r"\bslave of nobody\b", "slave without a master"),
+    (r"\bhalf as fast again\b", "1.5 times as fast"),
+    (r"\blook(?:s|ing) before (?:sleeping|it sleeps)\b", "busy-wait"),
+    (r"\btexts by number\b", "dictionary encoding"),
+)
+"""Phrases that are not the field's own words, and what to write instead; see docs/glossary.md."""
+_WORDING: Final = tuple((re.compile(pattern), instead) for pattern, instead in WORDING)
+_ANY_WORDING: Final = re.compile("|".join(pattern for pattern, _ in WORDING))
+_PROSE: Final = (".md", ".py", ".rs", ".sh", ".html")
+
+
+def check_wording(path: str, text: str) -> Iterator[str]:
+    """wording: of documents, comments, docstrings and messages."""
+    if not path.endswith(_PROSE) or path.startswith("tests/tidy/") or not _ANY_WORDING.search(text):
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        for pattern, instead in _WORDING:
+            if found := pattern.search(line):
+                yield f"wording: {path}:{number}: {found.group().strip()!r}: write {instead!r} (docs/glossary.md)"
+
+
 def check_text(path: str, text: str) -> Iterator[str]:
     """machine-path, registry-host, unfinished: of every text file, whatever its language."""
     for number, line in enumerate(text.splitlines(), 1):

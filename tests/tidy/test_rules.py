@@ -137,3 +137,19 @@ def test_layouts_stand_in_one_file(
     findings = list(rules.check_layouts(Source.parse(*each) for each in {**texts, path: text}.items()))
     assert len(findings) == (1 if expected else 0), findings
     assert all(finding.startswith(expected) for finding in findings)
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "found"),
+    [
+        ("src/a.py", '    """Gives the number of queues."""', True),
+        ("src/a.py", '    """Read it; gives the end."""', True),
+        ("docs/a.md", "The broker remembers the offset.", True),
+        ("docs/a.md", "Records lie one behind the other.", True),
+        ("docs/a.md", "The broker keeps the offset; a slave is behind by two bytes.", False),
+        ("src/a.json", "The broker remembers the offset.", False),
+    ],
+)
+def test_wording_outside_the_glossary_is_reported(path: str, line: str, found: bool) -> None:
+    findings = list(rules.check_wording(path, f"first line\n{line}\n"))
+    assert [finding.startswith(f"wording: {path}:2: ") for finding in findings] == [True] * found

@@ -79,3 +79,7 @@ def test_records_units_and_frames_are_laid_out_in_one_place() -> None:
 
 def test_every_tracked_text_speaks_of_the_project_alone() -> None:
     report(finding for path, text in tracked_texts() for finding in rules.check_text(path, text))
+
+
+def test_every_tracked_text_uses_the_words_of_the_glossary() -> None:
+    report(finding for path, text in tracked_texts() for finding in rules.check_wording(path, text))

@@ -60,7 +60,7 @@ class Access(Protocol):
 
 
 class SignedCalls:
-    """Calls signed by users a broker knows (Apache: GrpcMessagingApplication's pipelines of authentication)."""
+    """Calls signed by users of a broker (Apache: GrpcMessagingApplication's pipelines of authentication)."""
 
     def __init__(self, control: AccessControl, learn: Callable[[str], Awaitable[None]] | None = None) -> None:
         """``learn`` makes a user known to ``control`` before it is asked, where it lives in another process."""

@@ -135,7 +135,7 @@ class Brokers:
     async def call(
         self, address: str, code: int, header: Header, body: bytes = b"", *, timeout_s: float = CALL_S
     ) -> Frame:
-        """Ask a broker; gives the answer whatever its code."""
+        """Ask a broker; returns the answer whatever its code."""
         return await self.rpc.call(
             address, code, None, body, timeout_s=timeout_s, ext=self.fields(header, body)
         )
@@ -186,7 +186,7 @@ class Brokers:
         await self.topics.get(topic)
 
     async def group(self, group: str) -> SubscriptionGroupConfig | None:
-        """Settings of a group; None when no broker knows it."""
+        """Settings of a group; None when no broker has it."""
         try:
             return await self.groups.get(group)
         except OrbitError as error:

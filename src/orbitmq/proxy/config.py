@@ -202,7 +202,7 @@ class ProxyConfig(OutgoingTls):
 def read_proxy_config(
     file: str | None, overrides: dict[str, str] | None = None
 ) -> tuple[ProxyConfig, list[str]]:
-    """The settings of a JSON file, and the keys nobody knows. Raises ``ConfigError``."""
+    """The settings of a JSON file, and the unknown keys. Raises ``ConfigError``."""
     values: dict[str, str] = {}
     if file is not None:
         try:

@@ -67,7 +67,7 @@ class RemoteUsers:
         self._known.expire()
 
     async def learn(self, name: str) -> None:
-        """Have the user in the table, if a broker knows it. Raises the ``OrbitError`` of brokers that do not
+        """Have the user in the table, if a broker has it. Raises the ``OrbitError`` of brokers that do not
         answer."""
         if name and len(name) <= _NAME_MAX and self._known.known(name) is None:
             await self._known.get(name)

@@ -79,7 +79,7 @@ class Renewal:
             client.held[message_id, held.handle.text] = held
 
     async def release(self, client: Client | None, message_id: str, handle_text: str) -> Handle | None:
-        """Stop renewing; gives the handle that counts now, or None when the proxy keeps none."""
+        """Stop renewing; returns the handle that counts now, or None when the proxy keeps none."""
         if client is None:
             return None
         held = client.held.pop((message_id, handle_text), None)

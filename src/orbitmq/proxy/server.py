@@ -1,7 +1,7 @@
 """A proxy: everything put together, started and stopped (Apache: ProxyStartup).
 
-``Proxy(config)`` stands in front of the brokers a name server knows; ``Proxy(config, local=...)`` lives in a
-broker.
+``Proxy(config)`` stands in front of the brokers registered with a name server; ``Proxy(config, local=...)`` lives in
+a broker.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """From the bytes of records to an Arrow batch, without a Python object per field.
 
-A pull's answer and a log segment hold records one behind the other (``record/layout.py``). The fixed part of all of
+A pull's answer and a log segment hold records one after the other (``record/layout.py``). The fixed part of all of
 them is copied into one array of structures, whose columns numpy swaps to native order. Variable parts use a trick:
 a buffer with increasing positions ``start0, end0, start1, end1, ...`` *is* an Arrow binary array: its even elements
 are the wanted parts, its odd ones what lies between. Taking the even elements is one C loop of memory copies.
@@ -89,7 +89,7 @@ def scan_records(buffer: bytes | bytearray | memoryview, start: int, end: int) -
 
 
 def scan_into(starts: list[int], buffer: bytes | bytearray | memoryview, start: int, end: int) -> int:
-    """As ``scan_records``, adding to a list; gives the place where the walk stopped. For many small stretches."""
+    """As ``scan_records``, adding to a list; returns the place where the walk stopped. For many small stretches."""
     append = starts.append
     unpack = SIZE_AND_MAGIC.unpack_from
     end = min(end, len(buffer))
@@ -228,7 +228,7 @@ class _Rows:
         return values
 
     def _move_fields(self) -> Positions:
-        """Read the fields behind a 20-byte host again, where they are; gives the size of each fixed part."""
+        """Read the fields behind a 20-byte host again, where they are; returns the size of each fixed part."""
         born = (self.sys_flag & _BORN_V6 != 0) * HOST_V6_MORE_BYTES
         store = (self.sys_flag & _STORE_V6 != 0) * HOST_V6_MORE_BYTES
         rows = np.flatnonzero(born | store)

@@ -307,7 +307,7 @@ class Cluster:
         return {key: offset for key, offset in found.offsets.items() if offset >= 0}
 
     def commit(self, group: str, offsets: Mapping[QueueKey, int]) -> QueueOffsets:
-        """Set the offsets of a consumer group; gives those that are set now. Masters only, each a moment long.
+        """Set the offsets of a consumer group; returns those that are set now. Masters only, each a moment long.
 
         Raises what the brokers say; nothing is tried again.
         """

@@ -163,7 +163,7 @@ class ServerClient:
 
 
 def probe(topic: str, queue_id: int, subscription: str = "*", kind: str = TAG) -> PullMessageRequest:
-    """A pull that brings nothing but what a broker thinks of it."""
+    """A pull whose answer has no messages, only offsets."""
     return PullMessageRequest(
         consumer_group=DEFAULT_GROUP,
         topic=topic,

@@ -1,7 +1,7 @@
 """The options of the Spark formats: text in, checked values out, errors that say what is accepted.
 
 Spark gives every option as text and may give its name in lower case, so names are compared without case. A name
-nobody knows is refused, with the one that was probably meant: an option without effect would be found out by its
+that is unknown is refused, with the one that was probably meant: an option without effect would be found out by its
 rows. Names of Spark's Kafka reader are accepted where they mean the same.
 """
 
@@ -161,7 +161,7 @@ def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 def refuse_unknown(options: Mapping[str, str], known: Iterable[str]) -> None:
-    """Raise ``ConfigError`` for a name nobody knows, with what was probably meant."""
+    """Raise ``ConfigError`` for an unknown name, with what was probably meant."""
     names = [*known, *(name for names in _ALIASES.values() for name in names), *_SPARKS_OWN]
     by_lower = {name.lower(): name for name in names}
     for given in options:

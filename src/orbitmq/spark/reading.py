@@ -182,7 +182,7 @@ class _RangeReader:
         return True
 
     def _decoded(self, pieces: list[_Piece]) -> Iterator[pa.RecordBatch]:
-        """One batch for all pieces that lie in the receive buffer one behind the other, or in copies of their own."""
+        """One batch for all pieces that lie in the receive buffer one after the other, or in copies of their own."""
         columns = self._columns
         if self._tags is not None and "tags" not in columns:
             columns = [*columns, "tags"]
@@ -219,7 +219,7 @@ class _RangeReader:
             route = client.known_route(topic)
             servers = [] if route is None else replicas(route.broker(broker))
             if not servers:
-                # A name server forgets a broker, and topics with it, from the moment it is down until it is back.
+                # A name server removes a broker, and topics with it, while it is down.
                 if client.run(lambda: client.is_deleted(topic, broker)):
                     raise TopicNotFound(f"broker {broker} has no topic {topic} any more")
                 raise ConnectionLostError(f"no route names broker {broker} for topic {topic}")
@@ -372,7 +372,7 @@ def _positions(pieces: Iterable[_Piece]) -> Positions:
 
 
 def _joined(pieces: list[_Piece]) -> tuple[bytes, Positions]:
-    """Answers that were copied, one behind the other in one buffer."""
+    """Answers that were copied, one after the other in one buffer."""
     ends = np.cumsum([len(buffer) for buffer, _ in pieces])
     starts = [
         np.array(found, np.int64) + int(end) - len(buffer)

@@ -110,7 +110,7 @@ class EncodedRows:
         )
 
     def entries(self) -> tuple[memoryview, npt.NDArray[np.int64]]:
-        """The batch entries one behind the other, and where each begins (and the last ends)."""
+        """The batch entries one after the other, and where each begins (and the last ends)."""
         heads = np.zeros((len(self), BATCH_ENTRY.size // 4), ">i4")
         heads[:, 0] = self.entry_sizes
         heads[:, 4] = _lengths(self.bodies)

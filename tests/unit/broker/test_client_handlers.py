@@ -74,7 +74,7 @@ def consumer(group: str = "g", *topics: str, **more: Any) -> dict[str, Any]:
 def beat(
     asker: Asker, *consumers: dict[str, Any], client: str = "c", producers: tuple[str, ...] = (), **more: Any
 ) -> tuple[bool, Frame]:
-    """Send a heartbeat; gives IS_SUB_CHANGE and the answer."""
+    """Send a heartbeat; returns IS_SUB_CHANGE and the answer."""
     body = {
         "clientID": client,
         "consumerDataSet": list(consumers),

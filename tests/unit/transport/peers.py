@@ -79,7 +79,7 @@ class RawPeer:
         return self._frames.popleft()
 
     async def closed_by_server(self) -> bytes:
-        """Wait for the end of the stream; gives what came before it."""
+        """Wait for the end of the stream; returns what came before it."""
         received = b""
         while data := await self.receive():
             received += data

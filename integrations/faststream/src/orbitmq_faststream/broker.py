@@ -138,7 +138,7 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[ReceivedMessage, Producer, R
                 await connection.stop()
 
     def _check_groups(self) -> None:
-        """All members of a group must want the same: the broker knows one subscription for each."""
+        """All members of a group must subscribe to the same: the broker has one subscription for each group."""
         known: dict[str, Subscription] = {}
         for subscriber in self.subscribers:
             assert isinstance(subscriber, RocketSubscriber)

@@ -552,7 +552,7 @@ def encode_send_fields(
 
 
 class SendAnswerFields(msgspec.Struct, gc=False):
-    """What a producer wants to know of an answer. Fields that are missing are None."""
+    """What a producer needs of an answer. Fields that are missing are None."""
 
     queue_id: int | None
     queue_offset: int

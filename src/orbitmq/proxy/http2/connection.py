@@ -174,7 +174,7 @@ class Http2Connection(asyncio.Protocol):
     # -- the beginning of a connection -----------------------------------------------------------------
 
     def _open(self, data: bytes) -> bytes:
-        """Find out what the peer speaks; gives the bytes after the preface, or keeps what is too short."""
+        """Find out what the peer speaks; returns the bytes after the preface, or keeps what is too short."""
         if not self._proxy_read and self._tls is None:
             found = read_proxy_header(data)
             if found is ProxyHeader.INCOMPLETE:
@@ -222,7 +222,7 @@ class Http2Connection(asyncio.Protocol):
     # -- frames ----------------------------------------------------------------------------------------
 
     def _read_frames(self, data: bytes) -> bytes:
-        """Serve the whole frames; gives what is left."""
+        """Serve the whole frames; returns what is left."""
         position = 0
         end = len(data)
         unpack = frames.HEADER.unpack_from

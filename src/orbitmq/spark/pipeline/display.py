@@ -179,7 +179,7 @@ class PipelineMetrics:
                     self._broken.labels(*labels, step, rule).inc(count)
 
     def serve(self, port: int, address: str) -> Any:
-        """Answer scrapes; gives what ends it. Raises ``EnvironmentFault``."""
+        """Answer scrapes; returns what ends it. Raises ``EnvironmentFault``."""
         try:
             return start_http_server(port, address, registry=self.registry)
         except OSError as error:

@@ -67,7 +67,7 @@ def check_query(plan: Plan, query: Query) -> None:
 
 
 def require_topics(options: SourceOptions, topics: tuple[str, ...]) -> None:
-    """Raise ``EnvironmentFault`` unless a name server knows all these topics."""
+    """Raise ``EnvironmentFault`` unless all these topics are registered with a name server."""
     for topic in topics:
         try:
             server_client(options.access).fetch_route(topic)

@@ -1,4 +1,4 @@
-"""The door for puts: nobody is told of a message, and no cursor is saved, before it is as safe as configured."""
+"""Puts: no message is acknowledged, and no cursor is saved, before it is as safe as configured."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class Bench:
         return self.asker.ask(RequestCode.END_TRANSACTION, EndTransactionRequest(**(fields | changes))).code
 
     def check(self, after_ms: int = 10_000) -> list[bytes]:
-        """One round; gives the bodies asked about."""
+        """One round; returns the bodies asked about."""
         self.clock.advance(after_ms)
         before = len(self.client.asked)
         asyncio.run(self.transactions.check())

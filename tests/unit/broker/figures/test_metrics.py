@@ -13,7 +13,7 @@ from orbitmq.testing.faulty_fs import FaultyFileSystem
 
 
 def put(store: MessageStore, stats: BrokerStats, count: int, **fields: Any) -> int:
-    """Store messages and count them as the broker does; gives their size."""
+    """Store messages and count them as the broker does; returns their size."""
     total = 0
     for number in range(count):
         one = message(number, **fields)

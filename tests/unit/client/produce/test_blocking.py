@@ -39,7 +39,7 @@ def broker() -> Iterator[RunningBroker]:
 
 @contextmanager
 def peer(serve: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A server for one connection after the other; gives its address."""
+    """A server for one connection after the other; returns its address."""
     listening = socket.create_server(("127.0.0.1", 0))
 
     def run() -> None:
