@@ -151,7 +151,7 @@ def test_group_without_dead_letters_and_cluster_that_is_away_are_said_so() -> No
         for words in (("list", "nobody"), ("export", "nobody"), ("drop", "nobody", "--all", "--yes")):
             result = dlq(empty, *words)
             assert (result.stdout, result.stderr) == ("", "the group has no dead letters\n")
-    for words in (["-n", "127.0.0.1:1", "list"], ["list", "-n", "127.0.0.1:1"]):
-        gone = CliRunner().invoke(dlq_commands, words)
+    for line in ("-n 127.0.0.1:1 list", "list -n 127.0.0.1:1"):
+        gone = CliRunner().invoke(dlq_commands, line.split())
         assert gone.exit_code == 1
         assert "127.0.0.1:1" in gone.output + gone.stderr
