@@ -16,6 +16,9 @@ batches_threads   the same with four threads on both sides
 push              messages that reached a handler; ours is a coroutine function
 push_plain        the same with plain functions on both sides, ours on ``orbitmq.sync``
 
+A consumer would come to the end of any backlog that can be filled in reasonable time, so in both push cases every
+window has a process of its own, which reads the backlog from its start.
+
 CPU is that of the client process alone. With ``--java`` the rates of Apache's own benchmark programs are added, for
 reference. The PyPI package is installed into a cache directory of its own; where that is not possible it is left out.
 """
@@ -40,7 +43,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from benchmarks.windows import Pair, Side, Window, alternate
+from benchmarks.windows import Pair, Side, Window, alternate, measure
 from tests.apache.artifacts import missing_tools
 from tests.apache.harness import LATEST, ApacheBroker, ApacheNamesrv, Benchmark, create_topic
 from tests.apache.ours import orbit_cluster
@@ -50,7 +53,9 @@ from orbitmq.client import Message, Producer, PullConsumer
 
 PYPI: Final = "rocketmq==0.4.4"
 BATCH: Final = 16
-BACKLOG: Final = 1_500_000
+BACKLOG_PER_S: Final = 400_000
+BACKLOG_MAX: Final = 4_000_000
+"""More than any Python client consumes in a second, and about a gigabyte."""
 SEND_CASES: Final = ("sync", "sync_8_threads", "sync_await", "async_100", "batches", "batches_threads")
 CASES: Final = (*SEND_CASES, "push", "push_plain")
 _LIKE: Final = {"sync_await": "sync"}
@@ -100,10 +105,10 @@ class Load(ChildProcess):
         return Side(lambda: self.done, self.cpu_seconds, self.resume, self.pause)
 
 
-async def fill(address: str, topic: str, body: bytes) -> None:
+async def fill(address: str, topic: str, body: bytes, count: int) -> None:
     """A backlog to consume."""
     async with Producer("bench-filler", address) as producer:
-        for _ in range(BACKLOG // 3200):
+        for _ in range(-(-count // 3200)):
             await asyncio.gather(
                 *(producer.send_batch([Message(topic, body) for _ in range(64)]) for _ in range(50))
             )
@@ -185,6 +190,52 @@ def alone(load: Load, seconds: float, count: int) -> list[Pair]:
     return windows
 
 
+def consumer_window(load: Load, seconds: float, backlog: int) -> Window:
+    """A window of a consumer that was started for it."""
+    with load:
+        window = measure(load.side, seconds)
+        if load.done >= backlog:
+            raise RuntimeError(f"{load.name} consumed all {backlog} messages: take shorter windows")
+    if window.count <= 0:
+        raise RuntimeError(f"{load.name}: nothing happened in a window")
+    return window
+
+
+def consumers(
+    case: str, arguments: Sequence[str], paths: Sequence[str], seconds: float, pairs: int
+) -> list[Pair]:
+    """Windows of both consumers in turn, or of ours alone where ``paths`` has one entry only."""
+    address, topic = arguments[:2]
+    backlog = backlog_for(seconds)
+    measured: list[Pair] = []
+
+    def ours() -> Window:
+        return consumer_window(
+            Load("client_orbitmq.py", case, *arguments, pythonpath=paths[0]), seconds, backlog
+        )
+
+    def theirs() -> Window:
+        asyncio.run(start_at_zero(address, topic))
+        load = Load("client_rocketmq_python.py", case, *arguments, pythonpath=paths[1])
+        return consumer_window(load, seconds, backlog)
+
+    for number in range(pairs):
+        if len(paths) == 1:
+            window = ours()
+            measured.append((window, window))
+        elif number % 2:
+            second = theirs()
+            measured.append((ours(), second))
+        else:
+            measured.append((ours(), theirs()))
+    return measured
+
+
+def backlog_for(seconds: float) -> int:
+    """Messages a consumer cannot get through in one window and the time before it."""
+    return min(BACKLOG_MAX, round(BACKLOG_PER_S * (seconds + 1.0)))
+
+
 def summarize(case: str, pairs: Sequence[Pair], results: dict[str, Figures]) -> None:
     """Medians by side, and the median of the ratios with their extremes."""
     for index, side in enumerate(("orbitmq", PYPI)):
@@ -225,16 +276,19 @@ def run(
         for topic in ("bench", "bench-backlog"):
             create_topic(namesrv, server, topic, queue_count=8)
         if any(case not in SEND_CASES for case in cases):
-            asyncio.run(fill(address, "bench-backlog", body))
+            asyncio.run(fill(address, "bench-backlog", body, backlog_for(seconds)))
         for case in cases:
             topic = "bench" if case in SEND_CASES else "bench-backlog"
             arguments = (address, topic, str(body_bytes), str(BATCH))
+            if case not in SEND_CASES:
+                paths = [own_path] if directory is None else [own_path, str(directory)]
+                summarize(case, consumers(case, arguments, paths, seconds, pairs), results)
+                continue
             with ExitStack() as stack:
                 ours = stack.enter_context(Load("client_orbitmq.py", case, *arguments, pythonpath=own_path))
                 if directory is None:
                     summarize(case, alone(ours, seconds, pairs), results)
                     continue
-                asyncio.run(start_at_zero(address, topic))
                 name = _LIKE.get(case, case)
                 theirs = stack.enter_context(
                     Load("client_rocketmq_python.py", name, *arguments, pythonpath=str(directory))

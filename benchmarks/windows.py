@@ -23,7 +23,7 @@ from tests.apache.artifacts import LATEST, driver_classes
 from tests.apache.process import ChildProcess, java_command
 from tests.apache.servers import Addressed, address_of
 
-__all__ = ["BENCH_JVM", "JavaLoad", "Pair", "Side", "Window", "alternate", "summary"]
+__all__ = ["BENCH_JVM", "JavaLoad", "Pair", "Side", "Window", "alternate", "measure", "summary"]
 
 PAIRS: Final = 8
 SETTLE_S: Final = 0.5
@@ -125,7 +125,8 @@ class JavaLoad(ChildProcess):
         return Side(lambda: self.done, cpu_s, self.resume, self.pause)
 
 
-def _window(side: Side, seconds: float) -> Window:
+def measure(side: Side, seconds: float) -> Window:
+    """One window: the side is resumed, settles, is measured, and is paused again."""
     side.resume()
     try:
         time.sleep(SETTLE_S)
@@ -147,11 +148,11 @@ def alternate(
     measured: list[Pair] = []
     for number in range(pairs):
         if number % 2:
-            second = _window(theirs, seconds)
-            first = _window(ours, seconds)
+            second = measure(theirs, seconds)
+            first = measure(ours, seconds)
         else:
-            first = _window(ours, seconds)
-            second = _window(theirs, seconds)
+            first = measure(ours, seconds)
+            second = measure(theirs, seconds)
         if min(first.count, second.count) <= 0:
             raise RuntimeError(f"nothing happened in window {number}: {first}, {second}")
         measured.append((first, second))

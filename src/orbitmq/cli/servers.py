@@ -23,6 +23,7 @@ from orbitmq.cli.settings import BrokerSettings, read_broker_settings, read_conf
 from orbitmq.errors import ConfigError, OrbitError
 from orbitmq.kernel import NAME as KERNEL
 from orbitmq.runtime.logs import LOG_LEVELS, configure_logging
+from orbitmq.runtime.loops import new_event_loop
 from orbitmq.runtime.machine import environment, open_all_files_allowed
 from orbitmq.runtime.options import kept_without_effect, options_of
 from orbitmq.runtime.tasks import TaskOwner
@@ -114,20 +115,12 @@ def run_server(
         fail("a server does not start under python -O: its assertions guard the data")
     open_all_files_allowed()
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
             failure = runner.run(_serve(server, ready, failed))
     except (OrbitError, OSError) as error:
         fail(start_failure(error))
     if failure is not None:
         fail(f"stopped: {failure}")
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
 
 
 async def _serve(

@@ -260,9 +260,10 @@ class ReceivedMessage:
         """The topic it was sent to, also when it comes from a retry topic."""
         topic = self._topic
         if topic is None:
-            original = find_property(self.record.properties, b"RETRY_TOPIC")
-            retried = self.record.topic.startswith("%RETRY%") and original is not None
-            topic = original.decode("utf-8", "replace") if retried and original else self.record.topic
+            topic = self.record.topic
+            if topic.startswith("%RETRY%"):
+                original = find_property(self.record.properties, b"RETRY_TOPIC")
+                topic = original.decode("utf-8", "replace") if original else topic
             self._topic = topic
         return topic
 

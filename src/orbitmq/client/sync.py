@@ -44,6 +44,7 @@ from orbitmq.client.settings import (
     SimpleSettings,
 )
 from orbitmq.model.route import MessageQueue
+from orbitmq.runtime.loops import new_event_loop
 from orbitmq.runtime.machine import process_id
 from orbitmq.runtime.tasks import TaskOwner, every
 
@@ -57,7 +58,7 @@ class LoopThread:
     """An event loop on a thread. Share one among many clients to save threads."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop = new_event_loop()
         self._process_id = process_id()
         self._tasks = TaskOwner("orbitmq-loop")
         self._waiting: deque[tuple[Coroutine[Any, Any, Any], Future[Any]]] = deque()

@@ -3,10 +3,9 @@
 Chunks wait in one line; up to ``workers`` tasks take them. A coroutine handler that waits for nothing costs no
 switch: the worker goes on with the next chunk and lets the loop breathe every few of them.
 
-A plain function runs on a thread. Handing a call over costs tens of microseconds, and threads that only compute take
-turns anyway; so quick functions are handed over in groups, to few threads at once, and slow ones run side by side on
-all workers. How long a call takes is measured on the threads. A group that takes longer than it should is cut: what
-its thread has not begun goes back to the line, for other workers.
+A plain function runs on a thread, quick ones in groups (``grouping.py``). Threads that only compute take turns
+anyway, so groups of quick functions go to few threads at once, and slow functions run side by side on all workers. Of
+a group that takes longer than it should, what its thread has not begun goes back to the line, for other workers.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from functools import partial
 from typing import Final
 
 from orbitmq.client.callables import HANDLING, UserCalls
+from orbitmq.client.consume.grouping import CUT_S, CallTime
 from orbitmq.client.consume.handlers import SUCCESS, Handler, Outcome
 from orbitmq.client.consume.process_queue import ProcessQueue
 from orbitmq.client.message import ReceivedMessage
@@ -30,13 +30,6 @@ __all__ = ["ConcurrentService"]
 logger = logging.getLogger(__name__)
 
 _BREATHE_EVERY: Final = 64
-_GROUP_MAX: Final = 256
-_GROUP_S: Final = 0.005
-"""Plain functions are handed to a thread in groups expected to take this long together."""
-_CUT_S: Final = 0.02
-"""A group that takes longer is cut."""
-_QUICK_S: Final = 30e-6
-"""No function that waits for anything outside the process takes less than this."""
 _QUICK_THREADS: Final = 2
 """So that the next group is there when one ends; more would wait for the interpreter lock."""
 
@@ -76,7 +69,7 @@ class ConcurrentService:
         self._quiet.set()
         self._finished: list[tuple[ProcessQueue, list[ReceivedMessage]]] = []
         self._settle_planned = False
-        self._call_s = _GROUP_S  # expected time of one plain call; starts pessimistic
+        self._call_time = CallTime()
         self._groups = 0
 
     @property
@@ -115,7 +108,7 @@ class ConcurrentService:
         """Whether what is next in the line is better done by the threads that are busy."""
         return (
             self._groups >= _QUICK_THREADS
-            and self._call_s < _QUICK_S
+            and self._call_time.quick
             and bool(self._ready)
             and not self._ready[0][1].is_async
         )
@@ -197,28 +190,34 @@ class ConcurrentService:
             self._begin_chunk(held, messages, self._clock.now_ms())
             call = partial(self._calls.in_thread, handler.run_blocking, messages)
             outcome = await self._wrap(messages, call)
-            await self._end_chunk(held, messages, outcome)
+            if outcome is SUCCESS:
+                self._finished.append((held, messages))
+            else:
+                await self._finish_other(held, messages, outcome)
             self._settle()
             return
         group = self._gather((held, handler, messages))
-        cut = asyncio.get_running_loop().call_later(_CUT_S, self._cut, group)
+        cut = asyncio.get_running_loop().call_later(CUT_S, self._cut, group)
         self._groups += 1
         try:
             await self._calls.in_thread(group.run)
         finally:
             self._groups -= 1
             cut.cancel()
-        self._call_s = max(1e-6, (self._call_s + group.took_s / max(1, len(group.done))) / 2)
+        self._call_time.note(group.took_s, len(group.done))
         for (queue, _, chunk_messages), outcome in group.done:
-            await self._end_chunk(queue, chunk_messages, outcome)
+            if outcome is SUCCESS:  # hot path: no coroutine for a message
+                self._finished.append((queue, chunk_messages))
+            else:
+                await self._finish_other(queue, chunk_messages, outcome)
         self._settle()
 
     def _gather(self, first: Chunk) -> _Group:
         """As many chunks as one hand-over to a thread is good for."""
         ready, handler = self._ready, first[1]
         chunks = [first]
-        count = min(_GROUP_MAX, int(_GROUP_S / self._call_s)) - 1
-        if self._call_s >= _QUICK_S:
+        count = self._call_time.group_size - 1
+        if not self._call_time.quick:
             count = min(count, len(ready) // self._workers)  # a fair share: slow functions run side by side
         while count > 0 and ready and ready[0][1] is handler:
             chunk = ready.popleft()
@@ -233,7 +232,7 @@ class ConcurrentService:
     def _cut(self, group: _Group) -> None:
         """A call takes unexpectedly long: the others of its group must not wait for it."""
         rest = group.take_back()
-        self._call_s = max(self._call_s, _GROUP_S)
+        self._call_time.note_cut()
         if rest and not self._stopping:
             for _, _, messages in rest:
                 for message in messages:
@@ -246,12 +245,6 @@ class ConcurrentService:
         held.last_consume_ms = now_ms
         for message in messages:
             message.consume_started_ms = now_ms
-
-    async def _end_chunk(self, held: ProcessQueue, messages: list[ReceivedMessage], outcome: Outcome) -> None:
-        if outcome is SUCCESS:
-            self._finished.append((held, messages))
-        else:
-            await self._finish_other(held, messages, outcome)
 
     def begin_stop(self) -> None:
         """Start no more handlers."""

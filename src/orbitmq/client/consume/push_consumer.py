@@ -28,7 +28,7 @@ from orbitmq.client.options import PushOptions, build_options
 from orbitmq.client.settings import PushSettings
 from orbitmq.codes import PullFlag
 from orbitmq.errors import FlowControl, OrbitError
-from orbitmq.model.names import retry_topic, unwrap_namespace, wrap_namespace
+from orbitmq.model.names import RETRY_PREFIX, retry_topic, unwrap_namespace, wrap_namespace
 from orbitmq.model.route import MessageQueue
 from orbitmq.model.subscription import subscribe_by_tags
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
@@ -475,9 +475,12 @@ class PushConsumer(ConsumerBase):
             self._inbox.put(held, messages)
             return
         assert self._concurrent is not None
-        # Messages of one pull belong to one topic, but for the retry topic, where they may be of any.
         start = 0
         handler = self._handler_for(messages[0])
+        if not held.queue.topic.startswith(RETRY_PREFIX):
+            self._concurrent.submit(held, handler, messages)
+            return
+        # Messages of a retry topic may be of any topic.
         for index, message in enumerate(messages):
             other = self._handler_for(message)
             if other is not handler:

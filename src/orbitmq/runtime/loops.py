@@ -1,0 +1,16 @@
+"""Event loops of our own: uvloop's where it is installed, else asyncio's."""
+
+from __future__ import annotations
+
+import asyncio
+
+__all__ = ["new_event_loop"]
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """A loop that is not running and not set as the thread's loop."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()

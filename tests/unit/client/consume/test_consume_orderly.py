@@ -1,0 +1,173 @@
+"""Plain functions of an orderly consumer: called in rows on a thread, in order whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+from tests.unit.client.messages import QUEUE, received
+
+from orbitmq.client.callables import UserCalls
+from orbitmq.client.consume.consume_orderly import OrderlyHooks, OrderlyService
+from orbitmq.client.consume.handlers import Handler, Outcome
+from orbitmq.client.consume.process_queue import ProcessQueue
+from orbitmq.client.message import ReceivedMessage
+from orbitmq.runtime.clock import SYSTEM_CLOCK
+from orbitmq.runtime.tasks import TaskOwner
+
+
+class Bench:
+    """A service with what it commits."""
+
+    def __init__(self, handle: Callable[[ReceivedMessage], object], count: int) -> None:
+        self.committed: list[int] = []
+        self.rows = 0
+        self.tasks = TaskOwner("test")
+        self.calls = UserCalls(4, "test")
+        self.queue = ProcessQueue(QUEUE, 0, count_max=100_000, bytes_max=1 << 30)
+        self.queue.put([received(offset) for offset in range(count)])
+        handler = Handler(handle, None)
+        hooks = OrderlyHooks(
+            handler_for=lambda message: handler,
+            commit=lambda held, offset: self.committed.append(offset),
+            give_up=self._give_up,
+            failed=lambda messages, outcome: None,
+            answer=self._answer,
+            relock=self._relock,
+            needs_lock=False,
+            wrap=None,
+        )
+        self.service = OrderlyService(
+            tasks=self.tasks,
+            calls=self.calls,
+            clock=SYSTEM_CLOCK,
+            workers=4,
+            suspend_s=0.001,
+            reconsume_max=-1,
+            hooks=hooks,
+        )
+        in_thread = self.calls.in_thread
+
+        def counted(function: Callable[..., object], *arguments: object) -> asyncio.Future[object]:
+            self.rows += 1
+            return in_thread(function, *arguments)
+
+        self.calls.in_thread = counted  # type: ignore[method-assign]  # counts, and does the same
+
+    async def _give_up(self, message: ReceivedMessage, outcome: Outcome) -> bool:
+        return False
+
+    async def _answer(self, messages: list[ReceivedMessage], outcome: Outcome) -> None:
+        raise AssertionError("no message is a request")
+
+    async def _relock(self, held: ProcessQueue) -> bool:
+        return True
+
+    async def run(self, ended: Callable[[], bool]) -> None:
+        self.service.submit(self.queue)
+        async with asyncio.timeout(20):
+            while not ended():  # noqa: ASYNC110 - conditions are about threads, which set no event
+                await asyncio.sleep(0.001)
+        await self.service.stop(5.0)
+        self.calls.close()
+        await self.tasks.close()
+
+
+def test_quick_functions_are_called_in_rows_and_in_order() -> None:
+    seen: list[int] = []
+    bench: list[Bench] = []
+
+    async def run() -> None:
+        bench.append(Bench(lambda message: seen.append(message.queue_offset), 10_000))
+        await bench[0].run(lambda: bench[0].committed[-1:] == [10_000])
+
+    asyncio.run(run())
+    assert seen == list(range(10_000))
+    assert bench[0].rows < 1_000, "ten and more a time, with the first ones alone"
+    assert bench[0].committed == sorted(bench[0].committed)
+
+
+def test_failure_in_a_row_is_tried_again_before_those_after_it() -> None:
+    seen: list[int] = []
+    failed: set[int] = set()
+    committed: list[int] = []
+
+    def handle(message: ReceivedMessage) -> None:
+        seen.append(message.queue_offset)
+        if message.queue_offset % 500 == 499 and message.queue_offset not in failed:
+            failed.add(message.queue_offset)
+            raise ValueError("once")
+
+    async def run() -> None:
+        bench = Bench(handle, 3_000)
+        await bench.run(lambda: bench.committed[-1:] == [3_000])
+        committed.extend(bench.committed)
+
+    asyncio.run(run())
+    expected = [offset for n in range(3_000) for offset in ([n, n] if n % 500 == 499 else [n])]
+    assert seen == expected
+    assert committed == sorted(committed)
+    assert {499, 999}.issubset(committed), "the stored offset stops before the one that failed"
+
+
+def test_row_ends_with_the_call_during_which_its_queue_is_given_up() -> None:
+    """The next owner must find nothing at work, and begin after the last call made here."""
+    seen: list[int] = []
+    benches: list[Bench] = []
+
+    def handle(message: ReceivedMessage) -> None:
+        seen.append(message.queue_offset)
+        if message.queue_offset == 1_000:
+            benches[0].queue.ending = True  # as the rebalance on the loop's thread does meanwhile
+
+    async def run() -> None:
+        benches.append(Bench(handle, 3_000))
+        await benches[0].run(lambda: benches[0].queue.ending and not benches[0].queue.runner_active)
+
+    asyncio.run(run())
+    assert seen == list(range(1_001))
+    assert benches[0].committed[-1] == 1_001
+    assert not benches[0].queue.consuming
+    first = benches[0].queue.first()
+    assert first is not None
+    assert first.queue_offset == 1_001
+
+
+def test_call_that_takes_long_ends_its_row_and_is_committed() -> None:
+    release = threading.Event()
+    seen: list[int] = []
+    committed: list[int] = []
+
+    def handle(message: ReceivedMessage) -> None:
+        seen.append(message.queue_offset)
+        if message.queue_offset == 2_000:
+            assert release.wait(20)
+
+    async def run() -> None:
+        bench = Bench(handle, 3_000)
+        asyncio.get_running_loop().call_later(0.1, release.set)
+        await bench.run(lambda: bench.committed[-1:] == [3_000])
+        committed.extend(bench.committed)
+
+    asyncio.run(run())
+    assert seen == list(range(3_000))
+    assert 2_001 in committed
+
+
+def test_seek_during_a_row_brings_nothing_of_before_back() -> None:
+    seen: list[int] = []
+    benches: list[Bench] = []
+
+    def handle(message: ReceivedMessage) -> None:
+        seen.append(message.queue_offset)
+        if message.queue_offset == 1_000:
+            benches[0].queue.clear()
+
+    async def run() -> None:
+        benches.append(Bench(handle, 3_000))
+        queue = benches[0].queue
+        await benches[0].run(lambda: 1_000 in seen and not queue.runner_active)
+        assert not queue.messages
+
+    asyncio.run(run())
