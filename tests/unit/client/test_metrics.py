@@ -11,7 +11,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry, generate_latest
 
-from orbitmq import Message, RetryLater, SendFailed, sync
+from orbitmq import Message, MessageQueue, RetryLater, SendFailed, sync
 from orbitmq.client.metrics import OpenTelemetryMetrics, PrometheusMetrics
 from orbitmq.testing import RunningBroker, run_broker
 
@@ -44,8 +44,8 @@ def work(broker: RunningBroker, metrics: Any, name: str) -> None:
         for text in ("a", "b", "fails"):
             producer.send(Message(topic, text))
         producer.send_batch([Message(topic, "c"), Message(topic, "d")])
+        nowhere = MessageQueue(topic=topic, broker_name="nobody", queue_id=0)
         with pytest.raises(SendFailed):
-            nowhere = MessageQueue(topic=topic, broker_name="nobody", queue_id=0)
             producer.send(Message(topic, "late"), queue=nowhere, timeout_s=0.1)
         assert {seen.get(timeout=10) for _ in range(5)} >= {"a", "b", "c", "d", "fails"}
     # A stopped consumer has called every hook.
