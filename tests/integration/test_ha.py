@@ -223,12 +223,14 @@ async def test_slave_with_more_than_its_master_is_refused_and_neither_log_change
 
 @on_both_loops
 async def test_roles_change_places_and_the_old_masters_own_tail_is_cut(tmp_path: Path) -> None:
+    """Row I05 among others: the promoted slave asks its master for nothing any more."""
     async with pair(tmp_path) as (first, second), rpc() as client:
         put(first, 5_000)
         await until(lambda: caught_up(first, second), "the log")
         # The slave is promoted while the master still takes messages nobody else will ever have.
         await change(client, second, "brokerRole=ASYNC_MASTER")
         assert (second.config.role, second.config.broker_id) == (BrokerRole.ASYNC_MASTER, 0)
+        assert second.roles._sync.master_address == ""
         put(first, 777, first=5_000, body=b"only here")
         put(second, 3_000, first=5_000, body=b"the new history")
         await change(client, first, "brokerRole=SLAVE\nbrokerId=2")

@@ -64,6 +64,7 @@ class NameServer:
         self.table = RouteTable(clock, _rules(config), lambda topics: self._cache.forget(topics))
         self._cache = RouteCache(self._route, config.route_cache_bytes)
         port_tls = server_tls(config)  # first: what it refuses is said before anything else
+        self._watched = port_tls.watched if port_tls is not None else ()
         self._client = RpcClient(tls=client_tls(config))
         handlers = NameServerHandlers(
             table=self.table,
@@ -132,6 +133,8 @@ class NameServer:
         self._ready = True
         self._tasks.start(every(self.config.scan_interval_ms / 1000, self.remove_silent_brokers), "scan")
         logger.info("name server started address=%s:%d", self.config.bind_address, self.port)
+        if self._watched:
+            logger.info("certificate files watched files=%s", ",".join(map(str, self._watched)))
 
     async def stop(self) -> None:
         """Close the port and all connections."""

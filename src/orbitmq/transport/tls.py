@@ -142,6 +142,11 @@ class ServerTls:
         self._waiting: list[Callable[[], None]] = []
 
     @property
+    def watched(self) -> tuple[Path, ...]:
+        """Files that are looked at for every new connection; empty where TLS is off."""
+        return () if self.mode is TlsMode.DISABLED else self._files
+
+    @property
     def context(self) -> ssl.SSLContext | None:
         """For a new connection; reloaded when the files have changed. ``None``: see ``can_make``."""
         if self._files and self._make is not None:

@@ -375,14 +375,16 @@ def test_round_that_fails_is_repeated_from_the_same_cursor_ten_seconds_later(
     assert len(bench.bodies()) == 1
 
 
-def test_deliveries_are_counted_for_the_schedule_group(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row K17."""
-    counted: list[tuple[object, ...]] = []
-    monkeypatch.setattr(bench.schedule._stats, "get", lambda *given: counted.append(given))
+def test_deliveries_are_counted_for_the_schedule_group_and_the_real_topic(bench: Bench) -> None:
+    """Row K17: got from the schedule topic by its group, put into the topic the message is for."""
     bench.send(2, b"x")
+    bench.send(2, b"yy")
+    assert ("T", 3) not in bench.puts._stats.puts
     bench.clock.advance(5_000)
     bench.deliver()
-    [(group, topic, queue_id, count, size)] = counted
-    assert (group, topic, queue_id, count) == ("SCHEDULE_CONSUMER", SCHEDULE_TOPIC, 1, 1)
-    assert isinstance(size, int)
-    assert size > 0
+    got = bench.schedule._stats.gets[SCHEDULE_TOPIC, 1, "SCHEDULE_CONSUMER"]
+    assert got.count == 2
+    assert got.bytes > 0
+    put = bench.puts._stats.puts["T", 3]
+    assert (put.count, put.bytes) == (2, got.bytes)
+    assert bench.puts._stats.put_count == 2

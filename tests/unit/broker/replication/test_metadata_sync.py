@@ -154,6 +154,26 @@ def test_without_a_master_nobody_is_asked(world: World) -> None:
     assert world.master.asked == []
 
 
+def test_sync_that_was_stopped_forgets_its_master_and_asks_no_more(world: World) -> None:
+    """Row I05: what a slave does when it is promoted."""
+
+    async def run() -> None:
+        world.sync.start()
+        world.sync.master_address = "master:1"
+        await world.sync.run_once()
+        asked = len(world.master.asked)
+        assert asked
+        await world.sync.stop()
+        assert world.sync.master_address == ""
+        await world.sync.run_once()
+        assert len(world.master.asked) == asked
+        world.sync.start()
+        assert world.sync.master_address == "", "an address of before is not used again"
+        await world.sync.stop()
+
+    asyncio.run(run())
+
+
 def all_but(code: int) -> list[bool]:
     return [other != code for other in ORDER]
 
