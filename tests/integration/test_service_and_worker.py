@@ -215,3 +215,71 @@ def outage(running: Shop, *brokers: OrbitBroker) -> None:
         broker.start()
     until(running.order, 30, "the service does not recover")
     running.settle()
+
+
+OUTAGE_S = 65.0
+LINES_A_MINUTE_MAX = 20
+CUSTOMERS = 8
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+def test_service_and_worker_survive_a_minute_without_master_while_handlers_are_slow(tmp_path: Path) -> None:
+    """The master is killed while handlers are at work; its slave stays. Then the name server goes as well."""
+    with (
+        OrbitNamesrv() as namesrv,
+        OrbitBroker(namesrv, workdir=None, brokerRole="SYNC_MASTER") as master,
+        OrbitBroker(namesrv, workdir=None, brokerRole="SLAVE", brokerId=1, slaveSyncInterval=1_000),
+    ):
+        create_topic(namesrv, master, "orders", queue_count=4)
+        with shop(namesrv.address, tmp_path) as running:
+            until(running.order, 30, "the slave does not follow")
+            quiet(running)
+            memory = [running.service.memory(), running.worker.memory()]
+            for _ in range(60):
+                running.order(seconds=1.0)
+            without(running, master)
+            quiet_again(running)
+            for _ in range(60):
+                running.order(seconds=1.0)
+            without(running, master, namesrv)
+            quiet_again(running)
+            growth = [running.service.memory() - memory[0], running.worker.memory() - memory[1]]
+            assert max(growth) < MEMORY_GROWTH_MAX, growth
+
+
+def without(running: Shop, *servers: OrbitBroker | OrbitNamesrv) -> None:
+    """A long outage with customers that go on trying."""
+    before = {program: len(program.lines) for program in (running.service, running.worker)}
+    for server in servers:
+        server.kill()
+    started = time.monotonic()
+    refused: list[bool] = []
+
+    def try_on() -> None:
+        while time.monotonic() < started + OUTAGE_S:
+            refused.append(not running.order())
+
+    customers = [threading.Thread(target=try_on) for _ in range(CUSTOMERS)]
+    for customer in customers:
+        customer.start()
+    for customer in customers:
+        customer.join()
+    assert refused
+    assert all(refused), "nobody could store these"
+    minutes = (time.monotonic() - started) / 60
+    for program, count in before.items():
+        lines = program.lines[count:]
+        assert len(lines) <= LINES_A_MINUTE_MAX * minutes, "".join(lines)
+    for server in reversed(servers):
+        server.start()
+    until(running.order, 60, "the service does not recover")
+    running.settle(120)
+
+
+def quiet_again(running: Shop) -> None:
+    """After an outage every order is booked once again."""
+    before = len(running.taken)
+    assert all(running.order() for _ in range(100))
+    booked = running.settle()
+    assert {booked[name] for name in running.taken[before:]} == {1}

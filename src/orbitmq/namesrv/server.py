@@ -64,7 +64,7 @@ class NameServer:
         self.table = RouteTable(clock, _rules(config), lambda topics: self._cache.forget(topics))
         self._cache = RouteCache(self._route, config.route_cache_bytes)
         port_tls = server_tls(config)  # first: what it refuses is said before anything else
-        self._watched = port_tls.watched if port_tls is not None else ()
+        self._watched = port_tls.watched
         self._client = RpcClient(tls=client_tls(config))
         handlers = NameServerHandlers(
             table=self.table,

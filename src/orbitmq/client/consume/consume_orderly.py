@@ -104,6 +104,7 @@ class OrderlyService:
         self._running += 1
         self._quiet.clear()
         try:
+            outcome: Outcome | None
             if handler.is_async or self._hooks.wrap is not None:
                 messages, outcome = await self._call(held, handler)
             else:

@@ -7,8 +7,8 @@ two cores: 9,600 sends/s and 45 us of CPU each with ``await`` on uvloop, 12,300/
 Threads that send at the same time share one connection (``shared_connection.py``): their requests go out together.
 
 Putting a thread to sleep and waking it takes longer than a broker near by takes to answer. So a thread that sends
-alone first looks for its answer for a moment without sleeping (``Patience``), as locks do, and gives that up where
-answers take longer.
+alone busy-waits for its answer at first (``BusyWait``), as locks do, and gives that up where answers take longer, or
+where other processes want the processor: a busy-wait would take it from the broker that has to answer.
 
 Only what goes smoothly is done here. No route yet, TLS, signatures, hooks, and whatever comes after a failed first
 attempt belong to the loop, which has the rules for all of it (``Sender.send``).
@@ -17,7 +17,7 @@ Invariants
 1. A connection belongs to one thread from ``_take`` to ``_give_back``; one whose answer is still out is closed.
 2. There are never more connections than threads that send at once, but for a shared one, and idle ones are closed
    after a while.
-3. While several threads send, all sleep: one that looks would take turns from the others.
+3. While several threads send, none busy-waits: it would take the interpreter lock from the others.
 4. These connections never carry a heartbeat, so brokers do not call us on them; a late answer is ignored.
 """
 
@@ -41,15 +41,18 @@ from orbitmq.model.route import MessageQueue
 from orbitmq.runtime.clock import Clock
 from orbitmq.wire.frame import Frame, FrameDecoder, encode_binary_request, whole_frame
 
-__all__ = ["BlockingConnection", "BlockingSends", "Patience"]
+__all__ = ["BlockingConnection", "BlockingSends", "BusyWait"]
 
 T = TypeVar("T")
 _RESPONSE: Final = int(FrameFlag.RESPONSE)
 _READ_BYTES: Final = 65_536
 _FIRST_READ_BYTES: Final = 4096
-_LOOKS_MAX: Final = 200
-_LOOK_S: Final = 200e-6
-"""A look takes 1 to 2 us. The time counts as well: with busy threads around each look is a wait for a turn."""
+_READS_MAX: Final = 200
+_BUSY_WAIT_S: Final = 200e-6
+"""A read that finds nothing takes 1 to 2 us; with busy threads around each is a wait for the interpreter lock."""
+_PREEMPTED_S: Final = 50e-6
+"""A single such read that takes longer: something else ran on this processor meanwhile."""
+_MISSES_MAX: Final = 8
 _CROWDED_S: Final = 0.1
 """After two threads have sent in turn."""
 _PROBE_AFTER_S: Final = 0.5
@@ -60,8 +63,8 @@ IDLE_S: Final = 60.0
 """Unused connections are closed after this time; brokers do so after 120 s."""
 
 
-class Patience:
-    """Whether looking for an answer without sleeping is worth it. Shared by the threads of a producer."""
+class BusyWait:
+    """Whether a busy-wait for an answer is worth it. Shared by the threads of a producer."""
 
     __slots__ = ("_crowded_until", "_misses", "_skip", "_thread")
 
@@ -72,7 +75,7 @@ class Patience:
 
     def is_alone(self, now: float) -> bool:
         """Whether no other thread has sent for a while."""
-        # Without a lock: what threads overwrite of each other costs one look too many or too few.
+        # Without a lock: what threads overwrite of each other costs one busy-wait too many or too few.
         thread = threading.get_ident()
         if thread != self._thread:
             if self._thread:
@@ -81,26 +84,27 @@ class Patience:
         return now >= self._crowded_until
 
     def pays(self, now: float) -> bool:
-        """Whether to look now."""
+        """Whether to busy-wait now."""
         if self._skip:
             self._skip -= 1
             return False
         return self.is_alone(now)
 
     def note(self, found: bool) -> None:
-        """After each failure the next look comes later, up to once in 256 calls."""
-        self._misses = 0 if found else min(self._misses + 1, 8)
-        self._skip = 0 if found else 1 << self._misses
+        """After each failure the next busy-wait comes later, up to once in 256 calls; after each success sooner. So
+        it takes more hits than misses to get back to one for every call."""
+        self._misses = max(0, self._misses - 1) if found else min(self._misses + 1, _MISSES_MAX)
+        self._skip = 1 << self._misses if self._misses else 0
 
 
 class BlockingConnection:
     """A connection for one call at a time. Every wait ends at the deadline of its call."""
 
-    __slots__ = ("_clock", "_decoder", "_opaque", "_patience", "_remote", "_socket", "_waits_s", "used_at")
+    __slots__ = ("_busy_wait", "_clock", "_decoder", "_opaque", "_remote", "_socket", "_waits_s", "used_at")
 
-    def __init__(self, address: str, connect_timeout_s: float, clock: Clock, patience: Patience) -> None:
+    def __init__(self, address: str, connect_timeout_s: float, clock: Clock, busy_wait: BusyWait) -> None:
         """Raises ``ConnectFailedError``."""
-        self._patience = patience
+        self._busy_wait = busy_wait
         self._clock = clock
         self._remote = address
         self._decoder = FrameDecoder()
@@ -126,7 +130,7 @@ class BlockingConnection:
             self._limit_waits(timeout_s)
             self._write(encode_binary_request(code, opaque, ext_raw, body), deadline)
             while True:
-                data = self._look() or self._socket.recv(_READ_BYTES)
+                data = self._read_busily() or self._socket.recv(_READ_BYTES)
                 if not data:
                     raise ConnectionLostError(f"connection to {self._remote} closed")
                 whole = None if self._decoder.buffered_bytes else whole_frame(data)
@@ -143,22 +147,23 @@ class BlockingConnection:
         except OSError as error:
             raise ConnectionLostError(f"connection to {self._remote} lost: {error}") from None
 
-    def _look(self) -> bytes | None:
-        """What comes while looking for a moment. None: nothing, or looking is not worth it."""
+    def _read_busily(self) -> bytes | None:
+        """What comes within a busy-wait. None: nothing, or a busy-wait is not worth it."""
         monotonic, receive = self._clock.monotonic, self._socket.recv
         now = monotonic()
-        if not self._patience.pays(now):
+        if not self._busy_wait.pays(now):
             return None
         data = None
-        until = now + _LOOK_S
-        for _ in range(_LOOKS_MAX):
+        until = now + _BUSY_WAIT_S
+        for _ in range(_READS_MAX):
             try:
                 data = receive(_FIRST_READ_BYTES, socket.MSG_DONTWAIT)
                 break
             except BlockingIOError:
-                if monotonic() >= until:
+                before, now = now, monotonic()
+                if now >= until or now - before > _PREEMPTED_S:
                     break
-        self._patience.note(data is not None)
+        self._busy_wait.note(data is not None)
         return data
 
     def _write(self, data: bytes, deadline: float) -> None:
@@ -202,7 +207,7 @@ class BlockingSends:
         self._idle: dict[str, deque[BlockingConnection]] = {}
         self._shared: dict[str, SharedConnection] = {}
         self._making = threading.Lock()
-        self._patience = Patience()
+        self._busy_wait = BusyWait()
         self._closed = False
 
     def send(
@@ -274,7 +279,7 @@ class BlockingSends:
         try:
             address = instance.master(queue.broker_name)
             raw = self._sender.binary_fields(outgoing, queue)
-            if self._patience.is_alone(started) or len(outgoing.body) > _SHARED_BODY_BYTES_MAX:
+            if self._busy_wait.is_alone(started) or len(outgoing.body) > _SHARED_BODY_BYTES_MAX:
                 frame = self._call_alone(address, outgoing, raw, timeout_s, started)
             else:
                 shared = self._shared_connection(address, timeout_s, started)
@@ -326,7 +331,7 @@ class BlockingSends:
                 return connection
             connection.close()
         wait_s = min(timeout_s, self._instance.options.connect_timeout_s)
-        return BlockingConnection(address, wait_s, self._instance.clock, self._patience)
+        return BlockingConnection(address, wait_s, self._instance.clock, self._busy_wait)
 
     def _give_back(self, address: str, connection: BlockingConnection) -> None:
         idle = self._idle.get(address)

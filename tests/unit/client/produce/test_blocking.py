@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import random
 import socket
 import subprocess
 import sys
@@ -23,10 +24,10 @@ from orbitmq.client import (
     SendStatus,
     sync,
 )
-from orbitmq.client.produce.blocking import IDLE_S, BlockingConnection, Patience
+from orbitmq.client.produce.blocking import IDLE_S, BlockingConnection, BusyWait
 from orbitmq.client.produce.shared_connection import SharedConnection
 from orbitmq.errors import ConnectionLostError, MessageIllegal, RequestTimeoutError
-from orbitmq.runtime.clock import SYSTEM_CLOCK
+from orbitmq.runtime.clock import SYSTEM_CLOCK, SystemClock
 from orbitmq.testing import RunningBroker, run_broker
 from orbitmq.wire.frame import Frame, FrameDecoder, encode_response
 
@@ -62,8 +63,8 @@ def peer(serve: Callable[[socket.socket], None]) -> Iterator[str]:
         assert not thread.is_alive()
 
 
-def connect(address: str, patience: Patience | None = None) -> BlockingConnection:
-    return BlockingConnection(address, 3.0, SYSTEM_CLOCK, patience or Patience())
+def connect(address: str, busy_wait: BusyWait | None = None) -> BlockingConnection:
+    return BlockingConnection(address, 3.0, SYSTEM_CLOCK, busy_wait or BusyWait())
 
 
 def test_answers_are_matched_whatever_comes_before_and_however_they_are_cut() -> None:
@@ -80,32 +81,67 @@ def test_answers_are_matched_whatever_comes_before_and_however_they_are_cut() ->
         connection.close()
 
 
-def test_looking_without_sleep_pays_for_one_thread_while_answers_come_soon() -> None:
-    patience = Patience()
-    assert patience.pays(1.0)
-    patience.note(True)
-    assert patience.pays(2.0)
+def test_busy_wait_pays_for_one_thread_while_answers_come_soon() -> None:
+    busy_wait = BusyWait()
+    assert busy_wait.pays(1.0)
+    busy_wait.note(True)
+    assert busy_wait.pays(2.0)
     waits = []
     for _ in range(10):
-        patience.note(False)
+        busy_wait.note(False)
         waits.append(0)
-        while not patience.pays(3.0):
+        while not busy_wait.pays(3.0):
             waits[-1] += 1
     assert waits == [2, 4, 8, 16, 32, 64, 128, 256, 256, 256], "ever rarer, but never given up"
-    patience.note(True)
-    assert patience.pays(3.0)
+    waits.clear()
+    for _ in range(9):
+        busy_wait.note(True)
+        waits.append(0)
+        while not busy_wait.pays(3.0):
+            waits[-1] += 1
+    assert waits == [128, 64, 32, 16, 8, 4, 2, 0, 0], "one answer in time does not mean that the next is"
     with ThreadPoolExecutor(1) as other:
-        assert not other.submit(patience.pays, 4.0).result()
-    assert not patience.pays(4.05), "two threads send in turn"
-    assert not patience.pays(4.1)
-    assert patience.pays(4.2), "the other one has not sent for a while"
+        assert not other.submit(busy_wait.pays, 4.0).result()
+    assert not busy_wait.pays(4.05), "two threads send in turn"
+    assert not busy_wait.pays(4.1)
+    assert busy_wait.pays(4.2), "the other one has not sent for a while"
+
+
+def test_busy_wait_is_given_up_on_a_machine_where_half_of_the_answers_are_late() -> None:
+    """Each late one costs 200 us of a processor the broker may need."""
+    busy_wait, chance = BusyWait(), random.Random(1)
+    tried = 0
+    for _ in range(10_000):
+        if busy_wait.pays(1.0):
+            tried += 1
+            busy_wait.note(found=chance.random() < 0.5)
+    assert tried < 1_000, "1,800 if a single answer in time were enough to go on"
+
+
+def test_busy_wait_ends_when_something_else_takes_the_processor() -> None:
+    class Preempted(SystemClock):
+        def monotonic(self) -> float:
+            times.append(times[-1] + 60e-6)
+            return times[-1]
+
+    times = [0.0]
+
+    def serve(end: socket.socket) -> None:
+        end.recv(1)
+
+    with peer(serve) as address:
+        connection = BlockingConnection(address, 3.0, Preempted(), BusyWait())
+        del times[1:]
+        assert connection._read_busily() is None
+        assert len(times) == 3, "the time at its begin and after one read"
+        connection.close()
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.05])
-def test_answer_is_found_by_looking_or_by_sleeping(delay_s: float) -> None:
+def test_answer_is_found_by_busy_wait_or_by_sleep(delay_s: float) -> None:
     noted: list[bool] = []
 
-    class Noting(Patience):
+    class Noting(BusyWait):
         def note(self, found: bool) -> None:
             noted.append(found)
 
@@ -122,7 +158,7 @@ def test_answer_is_found_by_looking_or_by_sleeping(delay_s: float) -> None:
             body = b"%d" % number
             assert connection.call(310, b"", body, 5.0, SYSTEM_CLOCK.monotonic()).body == body
         connection.close()
-    assert len(noted) == 20, "one look for each answer"
+    assert len(noted) == 20, "one busy-wait for each answer"
     if delay_s:
         assert not any(noted), "none comes so soon"
 
@@ -193,7 +229,7 @@ def test_threads_send_side_by_side_and_share_a_connection(broker: RunningBroker)
         assert not idle
         assert not producer._sends._shared
         assert not shared.is_usable(0.0)
-        producer._sends._patience = Patience()  # as some time later
+        producer._sends._busy_wait = BusyWait()  # as some time later
         batch = producer.send_batch(Message("threads", f"b{n}") for n in range(5))
         assert [r.status for r in batch] == [SendStatus.OK] * 5
         [kept] = idle
