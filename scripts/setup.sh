@@ -163,7 +163,8 @@ check_java_of_demo() {
     fi
 }
 
-pip_install() { "$VENV/bin/python" -m pip install --quiet "$@"; }
+# Errors only: the pip of Debian 12 warns about how it installs pyspark, which no user can change.
+pip_install() { "$VENV/bin/python" -m pip install -qq "$@"; }
 
 if ! new_enough "$VENV/bin/python" || ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then
     build_venv

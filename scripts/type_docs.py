@@ -28,8 +28,8 @@ from typing import Final
 
 DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
 INSIDE: Final = "ORBITMQ_TYPE_DOCS_INSIDE"
-READY_S: Final = 60.0
-COMMAND_S: Final = 120.0
+READY_S: Final = 180.0
+COMMAND_S: Final = 600.0
 SERVERS: Final = frozenset({"up", "namesrv", "broker", "proxy", "filtersrv"})
 ALSO: Final = ("filters.md",)
 """Pages other than the tutorial and the how-tos that can be typed."""
