@@ -40,8 +40,7 @@ lint: setup  ## ruff: rules and format
 	@$(BIN)/ruff format --check .
 
 types: setup  ## mypy, strict
-	@$(BIN)/mypy
-	@$(BIN)/mypy tests benchmarks integrations
+	@$(BIN)/mypy src tests benchmarks integrations scripts
 
 unit: setup  ## every test; only those beside JVMs run once more when they fail, and are listed at the end
 	@$(BIN)/python -m tests.run_all
