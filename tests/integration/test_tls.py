@@ -122,7 +122,7 @@ async def test_protected_stream_is_for_super_users(
         slave_options = ("haTlsEnable=true", credentials, *SLAVE, "haTruncateSlave=true")
         async with running(tmp_path / "s", *slave_options) as slave:
             # Straight to the stream: without the requests that compare the logs, which have a check of their own.
-            monkeypatch.setattr(slave.roles.agreement, "reach", lambda _address: asyncio.sleep(0))
+            monkeypatch.setattr(slave.roles.log_prefix_check, "check", lambda _address: asyncio.sleep(0))
             introduce(slave, master)
             if follows:
                 await until(lambda: caught_up(master, slave), "the log of the slave")

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from orbitmq.broker.config import MASTER_ID, BrokerConfig, BrokerRole, change_role
-from orbitmq.broker.replication.log_prefix import Agreement
+from orbitmq.broker.replication.log_prefix import LogPrefixCheck
 from orbitmq.broker.replication.master import ReplicaServer
 from orbitmq.broker.replication.metadata_sync import MetadataSync
 from orbitmq.broker.replication.slave import Follower
@@ -71,7 +71,7 @@ class RoleSwitch:
         """Our own, which are never our master's."""
         self.replicas = replicas
         self._listener = listener
-        self.agreement = Agreement(config, store, rpc)
+        self.log_prefix_check = LogPrefixCheck(config, store, rpc)
         self.follower = Follower(config, store, clock, self._agree)
         self._acting = False
         """Whether this broker does what a master does; differs from the config's role while that changes."""
@@ -141,7 +141,7 @@ class RoleSwitch:
     async def _agree(self, master_address: str) -> None:
         if self.before_following is not None:
             self.before_following()
-        await self.agreement.reach(master_address)
+        await self.log_prefix_check.check(master_address)
         if self.when_agreed is not None:
             self.when_agreed()
 
@@ -168,7 +168,7 @@ class RoleSwitch:
                     self.replicas.drop_links()
                     self._acting = False
                     # The operator has chosen the other broker's log; with failover the history of epochs decides.
-                    self.agreement.may_cut = not config.failover_enabled
+                    self.log_prefix_check.may_cut = not config.failover_enabled
                     self._become_slave()
             else:
                 if was_slave:

@@ -82,7 +82,7 @@ class Cache(Generic[V]):
         return list(self._entries)
 
     def expire(self) -> None:
-        """Drop what nobody used for long. To be called now and then."""
+        """Drop what was not used for long. To be called now and then."""
         horizon = self._now() - self._expiry_s
         for name in [name for name, entry in self._entries.items() if entry.used < horizon]:
             del self._entries[name]

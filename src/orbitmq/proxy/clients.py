@@ -2,7 +2,7 @@
 GrpcClientSettingsManager, GrpcClientChannel, ProducerManager and ConsumerManager of a proxy).
 
 A client is its id, whatever connections it uses. It is registered by the settings it sends over Telemetry, kept
-alive by heartbeats, and forgotten when it says so or stays silent.
+alive by heartbeats, and removed when it unregisters or sends nothing.
 """
 
 from __future__ import annotations

@@ -27,11 +27,11 @@ class Commands:
         self._waiting: dict[str, asyncio.Future[pb.TelemetryCommand]] = {}
 
     def answered(self, client_id: str, command: pb.TelemetryCommand) -> None:
-        """A client's answer to a command; one nobody waits for is dropped."""
+        """A client's answer to a command; one without a pending command is dropped."""
         nonce = command.thread_stack_trace.nonce or command.verify_message_result.nonce
         waiting = self._waiting.pop(nonce, None)
         if waiting is None or waiting.done():
-            logger.debug("answer nobody waits for client=%s", client_id)
+            logger.debug("answer without a pending command client=%s", client_id)
             return
         waiting.set_result(command)
 

@@ -84,7 +84,7 @@ class ProxyConfig(OutgoingTls):
         64, apache="maxMessageGroupSize", low=1, doc="A message group must be shorter."
     )
     lite_topic_bytes: int = option(64, apache="maxLiteTopicSize", low=1, doc="Longest name of a lite topic.")
-    lite_quota: int = option(2000, apache="maxLiteSubscriptionQuota", low=0, doc="What clients are told.")
+    lite_quota: int = option(2000, apache="maxLiteSubscriptionQuota", low=0, doc="Value sent to clients.")
     check_message_type: bool = option(
         True, apache="enableTopicMessageTypeCheck", doc="Messages must be of their topic's type."
     )
@@ -112,7 +112,7 @@ class ProxyConfig(OutgoingTls):
         doc="Delay levels of the brokers.",
     )
     producer_attempts: int = option(
-        3, apache="grpcClientProducerMaxAttempts", low=1, doc="What producers are told."
+        3, apache="grpcClientProducerMaxAttempts", low=1, doc="Value sent to producers."
     )
     producer_backoff_initial_ms: int = option(
         10, apache="grpcClientProducerBackoffInitialMillis", low=0, doc="The same."
@@ -133,7 +133,7 @@ class ProxyConfig(OutgoingTls):
         100, apache="longPollingReserveTimeInMillis", low=0, doc="Kept for the answer."
     )
     batch_size: int = option(
-        32, apache="grpcClientConsumerLongPollingBatchSize", low=1, high=32, doc="What consumers are told."
+        32, apache="grpcClientConsumerLongPollingBatchSize", low=1, high=32, doc="Value sent to consumers."
     )
     client_expiry_ms: int = option(
         120_000, apache="channelExpiredTimeout", low=1, doc="Without heartbeats a client is gone."

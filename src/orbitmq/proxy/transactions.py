@@ -120,7 +120,7 @@ class Transactions:
         await self.brokers.tell(half.address, RequestCode.END_TRANSACTION, header)
 
     def expire(self) -> None:
-        """Forget what nobody ended. Oldest first, so this stops early."""
+        """Drop what was not ended. Oldest first, so this stops early."""
         now_ms = self._clock.now_ms()
         while self._half:
             key, places = next(iter(self._half.items()))

@@ -18,7 +18,7 @@ from typing import Final
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.wire.frame import Frame
 
-__all__ = ["Alertness"]
+__all__ = ["BusyWait"]
 
 AWAKE_S: Final = 60e-6
 IN_A_ROW: Final = 16
@@ -26,7 +26,7 @@ IN_A_ROW: Final = 16
 MISSES_MAX: Final = 8
 
 
-class Alertness:
+class BusyWait:
     """Of one server. Told of each read; keeps the loop turning for a moment where that has paid."""
 
     __slots__ = ("_awake", "_clock", "_codes", "_in_a_row", "_last", "_loop", "_misses", "_skip", "_until")

@@ -32,7 +32,7 @@ from orbitmq.codes import ResponseCode, SerializeType
 from orbitmq.errors import ConnectionLostError, RequestTimeoutError
 from orbitmq.runtime.stalls import HOLD_S, STALLS, monotonic
 from orbitmq.runtime.tasks import TaskOwner
-from orbitmq.transport.busy_wait import Alertness
+from orbitmq.transport.busy_wait import BusyWait
 from orbitmq.transport.held_memory import PRESSED_BYTES, HeldMemory
 from orbitmq.transport.router import Answer, Router, finish_slow_request, refuse
 from orbitmq.transport.tls import TLS_RECORD_START, ServerTls, TlsFilter, TlsMode
@@ -110,8 +110,8 @@ class Connection(asyncio.Protocol):
         "_transport",
         "_turn_left",
         "_write_paused",
-        "alertness",
         "attachment",
+        "busy_wait",
         "closed",
         "gathered_bytes",
         "held",
@@ -177,7 +177,7 @@ class Connection(asyncio.Protocol):
         them while we make the next. Set before the connection is made."""
         self.waited_s = 0.0
         """How long the requests that are being served waited for their turn."""
-        self.alertness: Alertness | None = None
+        self.busy_wait: BusyWait | None = None
         """Told of each read, by servers."""
         self.held: HeldMemory | None = None
         """The bound for all connections of a server."""
@@ -219,8 +219,8 @@ class Connection(asyncio.Protocol):
             else:
                 self._keep(frames, len(data))
                 self._plan_turn()
-            if self.alertness is not None:
-                self.alertness.served(self, frames)
+            if self.busy_wait is not None:
+                self.busy_wait.served(self, frames)
         if self.held is not None:
             self.held.moved(len(data))
         if self._decoder.error is not None and not self._backlog:

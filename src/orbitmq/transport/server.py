@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from orbitmq.runtime.tasks import TaskOwner, every
-from orbitmq.transport.busy_wait import Alertness
+from orbitmq.transport.busy_wait import BusyWait
 from orbitmq.transport.connection import Connection, ConnectionLimits
 from orbitmq.transport.held_memory import HELD_BYTES_MAX, HeldMemory
 from orbitmq.transport.ports import bind_port
@@ -63,7 +63,7 @@ class Server:
         on_close: Callable[[Connection], None] | None = None,
         awake_for: frozenset[int] = frozenset(),
     ) -> None:
-        """``awake_for``: codes of requests whose senders wait for the answer, see ``Alertness``."""
+        """``awake_for``: codes of requests whose senders wait for the answer, see ``BusyWait``."""
         self._awake_for = awake_for
         self._listeners = listeners
         self._limits = limits
@@ -71,7 +71,7 @@ class Server:
         self._on_open = on_open
         self._on_close = on_close
         self._tasks = TaskOwner("server", watched=True)
-        self._alertness: Alertness | None = None
+        self._busy_wait: BusyWait | None = None
         self._sockets: list[asyncio.Server] = []
         self._all_closed = asyncio.Event()
         self._stopping = False
@@ -83,7 +83,7 @@ class Server:
     async def start(self) -> None:
         """Listen. Raises ``OSError`` when a port cannot be had; nothing stays open then."""
         loop = asyncio.get_running_loop()
-        self._alertness = Alertness(self._awake_for) if self._awake_for else None
+        self._busy_wait = BusyWait(self._awake_for) if self._awake_for else None
         try:
             for listener in self._listeners:
                 bound = listener.bound or bind_port(listener.host, listener.port)
@@ -114,7 +114,7 @@ class Server:
             on_open=self._opened,
             on_close=self._closed,
         )
-        connection.alertness = self._alertness
+        connection.busy_wait = self._busy_wait
         connection.held = self.held
         return connection
 
@@ -127,7 +127,7 @@ class Server:
             on_open=self._opened,
             on_close=self._closed,
         )
-        connection.alertness = self._alertness
+        connection.busy_wait = self._busy_wait
         connection.held = self.held
         return connection
 

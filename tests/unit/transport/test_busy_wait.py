@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from orbitmq.transport import busy_wait as alertness
-from orbitmq.transport.busy_wait import AWAKE_S, IN_A_ROW, MISSES_MAX, Alertness
+from orbitmq.transport import busy_wait as busy_wait
+from orbitmq.transport.busy_wait import AWAKE_S, IN_A_ROW, MISSES_MAX, BusyWait
 from orbitmq.wire.frame import Frame
 
 
@@ -20,7 +20,7 @@ class Turns:
         self.now = 1.0
         self.planned: list[Callable[[], Any]] = []
         monkeypatch.setattr(asyncio, "get_running_loop", lambda: self)
-        self.alertness = Alertness(frozenset({310}), self)
+        self.busy_wait = BusyWait(frozenset({310}), self)
 
     def monotonic(self) -> float:
         return self.now
@@ -40,7 +40,7 @@ class Turns:
         return not self.planned
 
     def served(self, peer: object, count: int = 1, code: int = 310) -> None:
-        self.alertness.served(peer, [Frame(code, 1)] * count)
+        self.busy_wait.served(peer, [Frame(code, 1)] * count)
 
     def habit(self, peer: object, code: int = 310) -> None:
         for _ in range(IN_A_ROW + 1):
@@ -114,5 +114,5 @@ def test_nobody_stays_awake_for_pulls(turns: Turns) -> None:
 
 
 def test_bounds_are_those_the_decision_names() -> None:
-    assert alertness.AWAKE_S == 60e-6
+    assert busy_wait.AWAKE_S == 60e-6
     assert 1 << MISSES_MAX == 256

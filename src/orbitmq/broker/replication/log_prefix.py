@@ -23,7 +23,7 @@ from orbitmq.store.message_store import MessageStore
 from orbitmq.transport.client import RpcClient
 from orbitmq.wire.headers import ViewMessageByIdRequest
 
-__all__ = ["Agreement", "LogsDiffer"]
+__all__ = ["LogPrefixCheck", "LogsDiffer"]
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class LogsDiffer(OrbitError):
     """The slave's log is not a part of the master's."""
 
 
-class Agreement:
+class LogPrefixCheck:
     """Compares our log with a master's."""
 
     def __init__(self, config: BrokerConfig, store: MessageStore, rpc: RpcClient) -> None:
@@ -44,7 +44,7 @@ class Agreement:
         self.may_cut = False
         """Cut what the master does not have, once: set by a change of role."""
 
-    async def reach(self, master_address: str) -> None:
+    async def check(self, master_address: str) -> None:
         """Return when our log is a part of the master's. Raises ``LogsDiffer``, or ``OrbitError`` when the master
         does not answer. Without an address there is no master to ask, and the slave follows unchecked."""
         last = self._record_below(self._store.max_log_offset)

@@ -2,8 +2,8 @@
 
 Theory of operation
 1. ``Follower`` keeps one connection to the master's replication port and tries again when it is lost.
-2. Before each connection the two logs are compared (``agreement``); a slave with another history than its master does
-   not follow it.
+2. Before each connection the two logs are compared (``log_prefix``); a slave with another history than its master
+   does not follow it.
 3. Bytes are appended exactly where they stood in the master's log, then dispatched, then reported. A transfer that
    does not continue our log ends the connection.
 4. A report means written, not flushed, as Apache's does.
