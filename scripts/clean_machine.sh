@@ -18,8 +18,8 @@ debootstrap --variant=minbase --include=ca-certificates,python3,python3-venv,mak
 cp /etc/resolv.conf /etc/hosts "$machine/etc/"
 cp /etc/ssl/certs/ca-certificates.crt "$machine/etc/ssl/certs/"
 cp /etc/apt/apt.conf.d/* "$machine/etc/apt/apt.conf.d/"
-chroot "$machine" useradd --create-home --uid 1000 user
-home=/home/user
+chroot "$machine" useradd --create-home --home-dir /srv/user --uid 1000 user
+home=/srv/user
 [ "$who" = root ] && home=/root
 git clone --quiet "$source_repository" "$machine$home/orbitmq"
 chroot "$machine" chown -R "$who" "$home/orbitmq"
