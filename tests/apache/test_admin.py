@@ -523,6 +523,12 @@ def test_housekeeping_is_done_by_both(clusters: Sides, mqadmin: AdminShell) -> N
                 change(side, mqadmin, f"{command} {target}")
                 told = json.loads(orbitmq(side, f"{command} {target} --json").stdout)
                 assert [one["target"] for one in told["changes"]] == [side.broker.address]
+        for target in ("-b {broker}", "-c DefaultCluster"):
+            for dry in ("true", "false"):
+                shown = f"brokerName=broker-a, brokerAddr={side.broker.address}, dryRun={dry}"
+                change(side, mqadmin, f"exportPopRecord {target} -d {dry}", f"Export broker records, {shown}")
+            told = json.loads(orbitmq(side, f"exportPopRecord {target} --json").stdout)
+            assert [one["target"] for one in told["changes"]] == [side.broker.address]
 
 
 def test_messages_are_sent_alike(clusters: Sides, mqadmin: AdminShell) -> None:

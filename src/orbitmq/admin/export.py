@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from orbitmq.admin.base import Change, Changed
 from orbitmq.admin.brokers import config_of, first_rate, runtime_info
 from orbitmq.admin.groups import consumer_connection
 from orbitmq.admin.session import Admin
@@ -25,7 +26,16 @@ from orbitmq.model.names import (
 from orbitmq.model.topic import TopicConfig, is_perm_valid
 from orbitmq.wire.bodies import SubscriptionGroupWrapper, TopicConfigWrapper, TopicList
 
-__all__ = ["cluster_configs", "cluster_metadata", "cluster_metrics", "user_groups", "user_topics"]
+__all__ = [
+    "cluster_configs",
+    "cluster_metadata",
+    "cluster_metrics",
+    "pop_records",
+    "user_groups",
+    "user_topics",
+]
+
+_POP_RECORDS_S: Final = 30.0
 
 _SETTINGS: Final = (
     "brokerClusterName",
@@ -198,3 +208,13 @@ async def _versions(admin: Admin, address: str) -> dict[str, Any]:
             continue
         found.update(f"{client.language}%{client.version}" for client in clients)
     return {"rocketmqVersion": version_name(Version.OURS), "clientInfo": sorted(found)}
+
+
+async def pop_records(admin: Admin, *, broker: str | None, cluster: str | None, dry_run: bool) -> Changed:
+    """Have brokers, slaves too, write POP checkpoints to the log that are in another store: Apache's in RocksDB, and
+    the acknowledgements that ours have in memory. With ``dry_run`` no broker is asked."""
+    targets = await admin.targets(broker, cluster, slaves=True)
+    action = "POP checkpoints written to the log"
+    if dry_run:
+        return Changed(changes=[Change(target=one, action=action, detail="dry run") for one in targets])
+    return await admin.change_each(targets, action, RequestCode.POP_ROLLBACK, timeout_s=_POP_RECORDS_S)

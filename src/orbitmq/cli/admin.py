@@ -97,7 +97,7 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
         "electMaster",
         "cleanBrokerMetadata",
     ),
-    "export": ("exportMetadata", "exportConfigs", "exportMetrics"),
+    "export": ("exportMetadata", "exportConfigs", "exportMetrics", "exportPopRecord"),
     "auth": (
         "createUser",
         "updateUser",

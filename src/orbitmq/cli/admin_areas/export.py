@@ -1,4 +1,4 @@
-"""A cluster on paper: JSON files with its topics and groups, its settings, its load."""
+"""A cluster on paper: JSON files with its topics and groups, its settings, its load; POP checkpoints to the log."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any, Final
 import msgspec
 
 from orbitmq.admin import Admin, Result, export
+from orbitmq.admin.base import Changed
 from orbitmq.admin.errors import AdminError
-from orbitmq.cli.admin_kit.declare import Args, Command, Flag, targets
-from orbitmq.cli.admin_kit.output import Lines, Part
+from orbitmq.cli.admin_kit.declare import BROKER, Args, Command, Flag, targets
+from orbitmq.cli.admin_kit.output import Lines, Part, changed
 from orbitmq.wire import javajson
 
 __all__ = ["COMMANDS"]
@@ -68,6 +69,12 @@ async def _metrics(admin: Admin, args: Args) -> Exported:
     return _write(args, "metrics.json", await export.cluster_metrics(admin, args["clusterName"]))
 
 
+async def _pop_records(admin: Admin, args: Args) -> Changed:
+    return await export.pop_records(
+        admin, broker=args["brokerAddr"], cluster=args["clusterName"], dry_run=bool(args["dryRun"])
+    )
+
+
 COMMANDS: Final = (
     Command(
         name="exportMetadata",
@@ -99,5 +106,23 @@ COMMANDS: Final = (
         call=_metrics,
         view=_view,
         results=(Exported,),
+    ),
+    Command(
+        name="exportPopRecord",
+        help="Have brokers write the POP checkpoints they keep elsewhere to their log.",
+        flags=(
+            BROKER,
+            Flag(names=("-c", "--clusterName"), help="All brokers of this cluster.", completes="cluster"),
+            Flag(
+                names=("-d", "--dryRun"),
+                help="Only show which brokers would be asked [false].",
+                kind=bool,
+                default=False,
+            ),
+        ),
+        one_of=_TARGET.keys,
+        call=_pop_records,
+        view=changed,
+        results=(Changed,),
     ),
 )

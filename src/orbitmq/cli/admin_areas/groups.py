@@ -404,7 +404,6 @@ COMMANDS: Final = (
         call=_mode,
         view=changed,
         results=(Changed,),
-        apache_only=True,
     ),
     Command(
         name="startMonitoring",
