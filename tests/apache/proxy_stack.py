@@ -42,6 +42,7 @@ _KINDS: Final = {
     "Delay": "DELAY",
     "Trans": "TRANSACTION",
     "Mixed": "MIXED",
+    "Priority": "PRIORITY",
 }
 
 

@@ -12,6 +12,7 @@ from tests.apache.artifacts import LATEST
 from tests.apache.proxy_stack import BROKER_OPTIONS, OurProxy, create_golden_names
 from tests.apache.servers import ApacheBroker, ApacheNamesrv
 from tests.proxy.golden import GOLDEN, GoldenPlayer, TelemetryStream, differences
+from tests.proxy.half import end, send_half
 
 from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
 
@@ -67,6 +68,16 @@ def test_orphaned_transaction_is_asked_about_over_telemetry(proxy: OurProxy) -> 
     assert command.transaction_id == message.system_properties.message_id
     assert command.message.body == b"left open"
     assert command.message.system_properties.message_type == pb.TRANSACTION
+
+
+def test_transaction_is_ended_after_a_restart_of_the_proxy(proxy: OurProxy) -> None:
+    """The half message is found in the index of Apache's broker."""
+    message_id = "01FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFB1"
+    send_half(proxy.address, "GTransC", message_id)
+    proxy.kill()
+    proxy.start()
+    assert end(proxy.address, "GTransC", message_id, pb.COMMIT) == pb.OK
+    assert end(proxy.address, "GTransC", message_id, pb.COMMIT) == pb.INTERNAL_SERVER_ERROR
 
 
 def test_tls_on_the_port_of_plain_text_is_served_with_alpn(proxy: OurProxy) -> None:

@@ -19,6 +19,7 @@ from tests.apache.ours import OrbitBroker, OrbitNamesrv
 from tests.apache.proxy_stack import OurProxy
 from tests.apache.servers import create_topic
 from tests.proxy.cluster import Cluster, running_cluster
+from tests.proxy.half import check_foreign_end
 from tests.proxy.load import Load, wait_for
 
 pytestmark = pytest.mark.slow
@@ -135,6 +136,23 @@ def test_killed_broker_behind_a_proxy_loses_nothing(kills: int) -> None:
     assert not load.failures, load.failures
     assert not load.missing
     assert len(load.after_done) <= late, figures
+
+
+def test_transaction_is_ended_through_a_proxy_that_did_not_send_it(
+    cluster: Cluster, proxies: list[OurProxy]
+) -> None:
+    """As after a restart: the half message is found by its id, and an end that is repeated is refused."""
+    cluster.create("KillHalf", "kill-half", kind="TRANSACTION")
+    check_foreign_end(proxies[0].address, proxies[1].address, "KillHalf")
+
+    async def stored() -> list[int]:
+        return [
+            sum(broker.store.max_offset("KillHalf", queue) for queue in range(2))
+            for broker in cluster.brokers
+        ]
+
+    wait_for(lambda: sum(cluster.loop.run(stored())) >= 1, lambda: "the message is not committed")
+    assert sum(cluster.loop.run(stored())) == 1
 
 
 @pytest.mark.soak

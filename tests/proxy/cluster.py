@@ -31,13 +31,18 @@ class Cluster:
     def broker_names(self) -> list[str]:
         return [broker.config.broker_name for broker in self.brokers]
 
-    def create(self, topic: str, group: str, *, queue_count: int = 2) -> None:
+    def create(self, topic: str, group: str, *, queue_count: int = 2, kind: str = "NORMAL") -> None:
         """Make a topic on every broker; ``group`` has read nothing of it and begins at its start."""
 
         async def make() -> None:
             for broker in self.brokers:
                 broker.topics.update(
-                    TopicConfig(topic_name=topic, read_queue_nums=queue_count, write_queue_nums=queue_count)
+                    TopicConfig(
+                        topic_name=topic,
+                        read_queue_nums=queue_count,
+                        write_queue_nums=queue_count,
+                        attributes={"message.type": kind},
+                    )
                 )
                 for queue_id in range(queue_count):
                     broker.offsets.commit("test", group, topic, queue_id, 0)

@@ -21,7 +21,7 @@ from google.protobuf import json_format
 
 from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
 
-__all__ = ["GOLDEN", "GoldenPlayer", "TelemetryStream", "differences"]
+__all__ = ["GOLDEN", "SERVICE", "GoldenPlayer", "TelemetryStream", "differences", "metadata"]
 
 GOLDEN: Final = json.loads((Path(__file__).parent.parent / "golden" / "grpc.json").read_text())
 SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"

@@ -4,6 +4,10 @@ The broker answers a half message with its place; a client ends it by transactio
 places of the last half minute, and learns the others when the broker asks for the outcome. A broker that asks has
 stored the half message once more: ending it at an older place would leave the new one open, and a second answer
 would commit the message twice. So only the place asked about last is kept.
+
+A half message that this proxy has not seen (it was restarted, or the message was sent through another one) is looked
+up in the brokers' indexes by its id. What this proxy has ended is not looked up again: a broker of Apache commits a
+half message as often as it is told to.
 """
 
 from __future__ import annotations
@@ -18,27 +22,37 @@ import msgspec
 
 from orbitmq.codes import RequestCode, SysFlag
 from orbitmq.errors import OrbitError, RecordError
+from orbitmq.model.names import HALF_TOPIC
 from orbitmq.proxy.brokers import Brokers
 from orbitmq.proxy.clients import Clients
 from orbitmq.proxy.config import ProxyConfig
 from orbitmq.proxy.messages import delivered
 from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
 from orbitmq.proxy.statuses import Refused
-from orbitmq.record.codec import decode_record
+from orbitmq.record.codec import decode_record, decode_records
 from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.transport.router import PARKED, Answer, Call, RawRoute, Route
 from orbitmq.wire.bodies import HeartbeatData, ProducerData
-from orbitmq.wire.headers import CheckTransactionStateRequest, EndTransactionRequest, HeartBeatRequest
+from orbitmq.wire.headers import (
+    CheckTransactionStateRequest,
+    EndTransactionRequest,
+    HeartBeatRequest,
+    QueryMessageRequest,
+)
 
 __all__ = ["HalfMessage", "Transactions"]
 
 logger = logging.getLogger(__name__)
 
+_REAL_TOPIC: Final = b"REAL_TOPIC"
 CLIENT_ID: Final = "rmq-proxy-producer-client"
 _PLACES_PER_ID: Final = 15
 _IDS_MAX: Final = 200_000
 _TOPICS_MAX: Final = 10_000
+_FOUND_MAX: Final = 32
+_LOOK_BACK_MS: Final = 2 * 3_600_000
+"""A producer has an hour to end a transaction (maxTransactionRecoverySecond), and is then asked for a while."""
 _RESOLUTIONS: Final[dict[int, int]] = {
     pb.COMMIT: int(SysFlag.TRANSACTION_COMMIT),
     pb.ROLLBACK: int(SysFlag.TRANSACTION_ROLLBACK),
@@ -63,6 +77,8 @@ class Transactions:
         self._clock = clock
         self._tasks = tasks
         self._half: OrderedDict[tuple[str, str], deque[HalfMessage]] = OrderedDict()
+        self._ended: OrderedDict[tuple[str, str], None] = OrderedDict()
+        """What this proxy passed an outcome on of, the latest last."""
         self._topics: set[str] = set()
         self._announced: set[tuple[str, str]] = set()
         self.brokers: Brokers | None = None
@@ -75,6 +91,7 @@ class Transactions:
     def note(self, topic: str, transaction_id: str, address: str, queue_offset: int, log_offset: int) -> None:
         """A half message was stored."""
         key = (topic, transaction_id)
+        self._ended.pop(key, None)
         places = self._half.get(key)
         if places is None:
             while len(self._half) >= _IDS_MAX:
@@ -101,12 +118,17 @@ class Transactions:
         now_ms = self._clock.now_ms()
         while places and places[0].expires_ms <= now_ms:
             places.popleft()
-        if not places:
+        if places:
+            half = places.pop()
+        else:
+            found = await self._find(topic, request.transaction_id) if key not in self._ended else None
+            if found is None:
+                self._half.pop(key, None)
+                raise Refused(pb.INTERNAL_SERVER_ERROR, "cannot found transaction data")
+            half = found
+        if not self._half.get(key):
             self._half.pop(key, None)
-            raise Refused(pb.INTERNAL_SERVER_ERROR, "cannot found transaction data")
-        half = places.pop()
-        if not places:
-            del self._half[key]
+        self._note_ended(key)
         header = EndTransactionRequest(
             producer_group=topic,
             tran_state_table_offset=half.queue_offset,
@@ -118,6 +140,46 @@ class Transactions:
             topic=topic,
         )
         await self.brokers.tell(half.address, RequestCode.END_TRANSACTION, header)
+
+    def _note_ended(self, key: tuple[str, str]) -> None:
+        self._ended[key] = None
+        self._ended.move_to_end(key)
+        if len(self._ended) > _IDS_MAX:
+            self._ended.popitem(last=False)
+
+    async def _find(self, topic: str, transaction_id: str) -> HalfMessage | None:
+        """The newest half message of this id, by the indexes of all brokers; None when there is none."""
+        assert self.brokers is not None
+        now_ms = self._clock.now_ms()
+        header = QueryMessageRequest(
+            topic=HALF_TOPIC,
+            key=transaction_id,
+            max_num=_FOUND_MAX,
+            begin_timestamp=now_ms - _LOOK_BACK_MS,
+            end_timestamp=now_ms + _LOOK_BACK_MS,
+            unique_key_query=True,
+            index_type="U",
+        )
+        addresses = sorted(await self.brokers.find_brokers())
+        found = await asyncio.gather(*(self._find_at(address, header, topic) for address in addresses))
+        places = [place for places in found for place in places]
+        return max(places, key=lambda place: place.log_offset, default=None)
+
+    async def _find_at(self, address: str, header: QueryMessageRequest, topic: str) -> list[HalfMessage]:
+        assert self.brokers is not None
+        try:
+            answer = await self.brokers.ask(address, RequestCode.QUERY_MESSAGE, header)
+            records = decode_records(answer.body, check_crc=False)
+        except OrbitError as error:
+            logger.debug("half message not found broker=%s id=%s error=%s", address, header.key, error)
+            return []
+        return [
+            HalfMessage(address, record.queue_offset, record.log_offset, 0)
+            for record in records
+            if record.unique_key == header.key
+            and record.topic == HALF_TOPIC
+            and record.find(_REAL_TOPIC) == topic.encode()
+        ]
 
     def expire(self) -> None:
         """Drop what was not ended. Oldest first, so this stops early."""

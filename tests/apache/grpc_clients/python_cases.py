@@ -2,9 +2,9 @@
 
     python python_cases.py ENDPOINT PREFIX [case ...]
 
-Topics PREFIX + Normal, Fifo, Delay, Trans and groups PREFIX + Orderly (ordered), Short (two attempts) exist. Prints
-one JSON object per case: its name, whether it went well, what was seen, and how many messages were delivered again
-after their acknowledgement. Calls are signed when CASES_ACCESS_KEY and CASES_SECRET_KEY are set.
+Topics PREFIX + Normal, Fifo, Delay, Trans, Priority and groups PREFIX + Orderly (ordered), Short (two attempts)
+exist. Prints one JSON object per case: its name, whether it went well, what was seen, and how many messages came
+again after their acknowledgement. Calls are signed when CASES_ACCESS_KEY and CASES_SECRET_KEY are set.
 """
 
 # ruff: noqa: T201
@@ -169,8 +169,8 @@ def fifo() -> Any:
 def delay() -> Any:
     sender = producer("Delay")
     due = int(time.time()) + 4
-    sender.send(message("Delay", "later", delivery_timestamp=due))
-    (received,) = receive("Delay", "Waiting", 1)
+    sender.send(message("Delay", "later", tag="Later", delivery_timestamp=due))
+    (received,) = receive("Delay", "Waiting", 1, FilterExpression("Later"))
     late_s = time.time() - due
     sender.shutdown()
     assert received.body == b"later"
@@ -180,11 +180,29 @@ def delay() -> Any:
 
 @case
 def recall() -> Any:
+    """Of two delayed messages the first is recalled: the second alone is delivered."""
     sender = producer("Delay")
-    sent = sender.send(message("Delay", "never", delivery_timestamp=int(time.time()) + 60))
-    recalled = sender.recall_message(PREFIX + "Delay", sent.recall_handle)
+    now = int(time.time())
+    sent = sender.send(message("Delay", "never", tag="Recall", delivery_timestamp=now + 6))
+    sender.send(message("Delay", "after", tag="Recall", delivery_timestamp=now + 8))
+    sender.recall_message(PREFIX + "Delay", sent.recall_handle)
+    (received,) = receive("Delay", "Recalling", 1, FilterExpression("Recall"))
     sender.shutdown()
-    return [sent.message_id, str(recalled)]
+    assert received.body == b"after", received.body
+    return sent.message_id
+
+
+@case
+def priority() -> Any:
+    """What has the higher priority is delivered first, though sent last."""
+    sender = producer("Priority")
+    for level in (0, 1):
+        for number in range(3):
+            sender.send(message("Priority", f"p{level}{number}", priority=level))
+    found = [one.body.decode() for one in receive("Priority", "Ranked", 6)]
+    sender.shutdown()
+    assert [body[:2] for body in found] == ["p1"] * 3 + ["p0"] * 3, found
+    return found
 
 
 class Committing(TransactionChecker):  # type: ignore[misc]  # of a package without types
@@ -269,21 +287,69 @@ def dead_letters() -> Any:
     return got
 
 
+def refused(work: Callable[[], Any]) -> str:
+    """The code of the status, or what the client itself raised."""
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001 - which one it is is what the case shows
+        return str(getattr(error, "code", None) or type(error).__name__)
+    return "accepted"
+
+
+@case
+def late_ack() -> Any:
+    """An acknowledgement after the invisible time is refused, and the message comes again."""
+    sender = producer("Normal")
+    consumer = SimpleConsumer(CONFIG, PREFIX + "Late", {PREFIX + "Normal": FilterExpression("Late")}, 5)
+    consumer.startup()
+    time.sleep(2)  # see receive
+    consumer.receive(16, 15)  # the group starts here
+    sender.send(message("Normal", "late", tag="Late"))
+    attempts: list[int] = []
+    seen = ""
+    end = time.monotonic() + 60
+    while len(attempts) < 2 and time.monotonic() < end:
+        for received in consumer.receive(16, 10):
+            attempts.append(received.delivery_attempt)
+            if len(attempts) == 1:
+                time.sleep(10.5)
+                seen = refused(lambda received=received: consumer.ack(received))
+            else:
+                consumer.ack(received)
+    consumer.shutdown()
+    sender.shutdown()
+    assert attempts == [1, 2], attempts
+    return f"ack: {seen}"
+
+
 @case
 def refusals() -> Any:
     sender = producer("Normal")
-    seen = {}
-    for name, wrong in (
-        ("unknown topic", message("Unknown", "x")),
-        ("wrong type", message("Normal", "x", message_group="g")),
-    ):
-        try:
-            sender.send(wrong)
-        except Exception as error:  # noqa: BLE001 - which one it is is what the case shows
-            seen[name] = type(error).__name__
-    sender.shutdown()
-    assert len(seen) == 2, seen
-    return seen
+    delaying = producer("Delay")
+    ordering = producer("Fifo")
+    consumer = SimpleConsumer(CONFIG, PREFIX + "Refused", {PREFIX + "Normal": FilterExpression()}, 5)
+    consumer.startup()
+    time.sleep(2)  # see receive
+    wrong_sql = SimpleConsumer(
+        CONFIG, PREFIX + "RefusedSql", {PREFIX + "Normal": FilterExpression("number >", FilterType.SQL)}, 5
+    )
+    wrong_sql.startup()
+    time.sleep(2)
+    tomorrow = int(time.time()) + 2 * 86_400
+    seen = {
+        "unknown topic": refused(lambda: sender.send(message("Unknown", "x"))),
+        "wrong type": refused(lambda: sender.send(message("Normal", "x", message_group="g"))),
+        "large body": refused(lambda: sender.send(message("Normal", "x" * (4 * 1024 * 1024 + 1)))),
+        "reserved property": refused(lambda: sender.send(message("Normal", "x", properties={"TAGS": "t"}))),
+        "long message group": refused(lambda: ordering.send(message("Fifo", "x", message_group="g" * 64))),
+        "far delivery": refused(lambda: delaying.send(message("Delay", "x", delivery_timestamp=tomorrow))),
+        "recall handle": refused(lambda: delaying.recall_message(PREFIX + "Delay", "junk")),
+        "invisible time": refused(lambda: consumer.receive(16, 1)),
+        "sql": refused(lambda: wrong_sql.receive(16, 15)),
+    }
+    for client in (sender, delaying, ordering, consumer, wrong_sql):
+        client.shutdown()
+    return "; ".join(f"{name}: {code}" for name, code in sorted(seen.items()))
 
 
 def steady() -> Any:

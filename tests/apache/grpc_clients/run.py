@@ -75,13 +75,28 @@ def _node(endpoint: str, prefix: str) -> list[str]:
     return ["env", f"NODE_PATH={home}/node_modules", "node", str(folder / "cases.js"), endpoint, prefix]
 
 
+def _rust(endpoint: str, prefix: str) -> list[str]:
+    folder = HERE / "rust"
+    sources = [folder / name for name in ("Cargo.toml", "Cargo.lock", "src/main.rs")]
+
+    def build_into(target: Path) -> None:
+        command = ["cargo", "build", "--quiet", "--locked", "--target-dir", str(target / "target")]
+        run_tool(command, folder)
+        shutil.copy(target / "target/debug/cases", target)
+        shutil.rmtree(target / "target")
+
+    return [str(build_product("grpc-rust", source_digest(sources), build_into) / "cases"), endpoint, prefix]
+
+
 CLIENTS: Final[dict[str, Callable[[str, str], list[str]]]] = {
     "python": _python,
     "java": _java,
     "go": _go,
     "node": _node,
 }
-_PROGRAMS: Final = {"go": ("go",), "node": ("node", "npm")}
+"""The clients that have every case, or nearly."""
+_COMMANDS: Final = {**CLIENTS, "rust": _rust}
+_PROGRAMS: Final = {"go": ("go",), "node": ("node", "npm"), "rust": ("cargo",)}
 """What a client needs beside Python and Java."""
 
 
@@ -99,7 +114,7 @@ def run_cases(
     ``seconds`` is how long the case ``steady`` sends at most; a file ``stop`` in ``workdir`` ends it."""
     access_key, secret_key = credentials or ("", "")
     done = subprocess.run(
-        [*CLIENTS[client](endpoint, prefix), *cases],
+        [*_COMMANDS[client](endpoint, prefix), *cases],
         cwd=workdir,
         timeout=CASES_TIMEOUT_S,
         capture_output=True,

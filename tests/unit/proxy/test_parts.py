@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from orbitmq.codes import RequestCode
 from orbitmq.errors import ConfigError
+from orbitmq.model.names import HALF_TOPIC
 from orbitmq.proxy.checks import RESERVED_PROPERTIES, check_group, check_message, check_topic
 from orbitmq.proxy.clients import Clients
 from orbitmq.proxy.config import ProxyConfig, read_proxy_config
@@ -22,9 +24,11 @@ from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
 from orbitmq.proxy.sending import jump_hash
 from orbitmq.proxy.statuses import Refused, common_status, status
 from orbitmq.proxy.transactions import Transactions
+from orbitmq.record.codec import encode_record
 from orbitmq.runtime.tasks import TaskOwner
+from orbitmq.store.types import NewMessage
 from orbitmq.testing.manual_clock import ManualClock
-from orbitmq.wire.headers import EndTransactionRequest
+from orbitmq.wire.headers import EndTransactionRequest, QueryMessageRequest
 
 
 @pytest.mark.parametrize(
@@ -157,10 +161,25 @@ def test_proxy_header_names_the_client() -> None:
 
 
 class _Ends:
-    """Brokers that keep the ends of transactions they are told."""
+    """Brokers that keep the ends of transactions they are told; ``body`` answers queries."""
 
-    def __init__(self) -> None:
+    def __init__(self, body: bytes = b"") -> None:
         self.places: list[int] = []
+        self.queries = 0
+        self._body = body
+
+    async def find_brokers(self) -> set[str]:
+        return {"b:1"}
+
+    async def ask(self, address: str, code: int, header: QueryMessageRequest) -> Any:
+        assert (address, code, header.topic, header.key) == (
+            "b:1",
+            RequestCode.QUERY_MESSAGE,
+            HALF_TOPIC,
+            "id",
+        )
+        self.queries += 1
+        return SimpleNamespace(body=self._body)
 
     async def tell(self, address: str, code: int, header: EndTransactionRequest) -> None:
         assert (address, code) == ("b:1", RequestCode.END_TRANSACTION)
@@ -199,3 +218,21 @@ def test_half_messages_of_one_id_are_ended_newest_first_and_forgotten_when_old()
     clock.advance(20_000)
     with pytest.raises(Refused):
         _end(transactions, brokers)
+    assert brokers.queries == 0  # its newest place was ended here: a broker of Apache would commit it twice
+
+
+def _half(topic: str, unique_key: str, offset: int) -> bytes:
+    properties = f"UNIQ_KEY\x01{unique_key}\x02REAL_TOPIC\x01{topic}\x02".encode()
+    message = NewMessage(HALF_TOPIC, 0, b"x", properties, 0, bytes(8))
+    return encode_record(message, offset, offset * 100, 1, bytes(8))
+
+
+def test_unknown_half_message_is_looked_up_and_ended_at_its_newest_place() -> None:
+    clock, config = ManualClock(), ProxyConfig()
+    body = _half("T", "id", 3) + _half("T", "id", 7) + _half("Other", "id", 9) + _half("T", "another", 10)
+    brokers = _Ends(body)
+    transactions = Transactions(config, Clients(config, clock), clock=clock, tasks=TaskOwner("test"))
+    assert _end(transactions, brokers) == [7]
+    with pytest.raises(Refused):
+        _end(transactions, brokers)
+    assert (brokers.places, brokers.queries) == ([7], 1)

@@ -41,7 +41,7 @@ from orbitmq.errors import (
 from orbitmq.kernel import Filter
 from orbitmq.model.names import pop_retry_topic, retry_topic
 from orbitmq.model.subscription import ALL_TAGS, SubscriptionData, parse_subscription
-from orbitmq.model.topic import TopicConfig
+from orbitmq.model.topic import MESSAGE_TYPE_ATTRIBUTE, TopicConfig
 from orbitmq.transport.connection import Connection
 from orbitmq.transport.router import Call, RawRoute, Reply, Route
 from orbitmq.wire import javajson
@@ -64,6 +64,7 @@ __all__ = ["PopHandlers", "SqlFilters"]
 _FAQ: Final = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 _READ: Final = int(Perm.READ)
 _COUNT_MAX: Final = 32
+_FACTOR: Final = "priority.factor"
 _LATE_MS: Final = 500
 _EARLY_MS: Final = 50
 """A wait ends this much before its time, so that the answer is there when the client expects it."""
@@ -258,10 +259,13 @@ class PopHandlers:
         self._learn(group, topic.topic_name, request.exp, request.exp_type)
         ordered = request.order is True
         dice = self.service.dice()
+        ranked = not ordered and self._ranked(topic, group)
         return PopQuestion(
             topic.topic_name,
             group,
-            _queue_ids(topic, request.queue_id, dice),
+            self._ranked_queue_ids(topic, request.queue_id)
+            if ranked
+            else _queue_ids(topic, request.queue_id, dice),
             request.max_msg_nums,
             max(0, min(request.invisible_time, _INVISIBLE_MS_MAX)),
             request.init_mode == 1,
@@ -269,8 +273,23 @@ class PopHandlers:
             ordered,
             request.attempt_id,
             () if ordered else self.service.retry_topics(topic.topic_name, group),
-            dice < self.config.pop_retry_percent,
+            dice < (self.config.pop_retry_percent_ranked if ranked else self.config.pop_retry_percent),
         )
+
+    def _ranked(self, topic: TopicConfig, group: str) -> bool:
+        """Whether a pop reads queues by priority: of a PRIORITY topic, as often as the group's factor says."""
+        if topic.attributes.get(MESSAGE_TYPE_ATTRIBUTE) != "PRIORITY":
+            return False
+        found = self.groups.find(group)
+        text = found.attributes.get(_FACTOR, "") if found is not None else ""
+        return self.service.dice() < (int(text) if text.isdigit() else 100)
+
+    def _ranked_queue_ids(self, topic: TopicConfig, queue_id: int) -> Sequence[int]:
+        """The queue of the highest priority first."""
+        if queue_id >= 0:
+            return (queue_id,)
+        numbers = range(topic.read_queue_nums)
+        return numbers[::-1] if self.config.pop_priority_ascending else numbers
 
     def _checked(
         self, topic_name: str, group: str, queue_id: int, count: int, connection: Connection

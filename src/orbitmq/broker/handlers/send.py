@@ -62,6 +62,16 @@ _BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _ONEWAY: Final = 2
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
 _TRANSACTION_BITS: Final = int(SysFlag.TRANSACTION_ROLLBACK)
+_PRIORITY: Final = b"_SYS_MSG_PRIORITY_"
+_PRIORITY_DIGITS_MAX: Final = 10
+_NOT_RANKED: Final = (
+    b"TRAN_MSG",
+    b"DELAY",
+    b"TIMER_DELIVER_MS",
+    b"TIMER_DELAY_SEC",
+    b"TIMER_DELAY_MS",
+    b"__SHARDINGKEY",
+)
 _UNIQUE_KEY: Final = Property.UNIQUE_KEY.encode()
 _MULTI_TAG: Final = TopicFilterType.MULTI_TAG
 
@@ -202,6 +212,8 @@ class SendHandlers:
             raw = b"%bUNIQ_KEY\x01%b\x02" % (terminated(fields.properties), unique_key)
             properties = stored_properties(raw, self._added)[0]
         message = message._replace(properties=properties)
+        if _PRIORITY in properties:
+            message = self._ranked(message)
         queue_id = message.queue_id
         if message.topic.startswith(RETRY_PREFIX):
             message = self._retry_or_dead_letter(message, fields, frame)
@@ -212,6 +224,18 @@ class SendHandlers:
         if message.topic == TIMER_TOPIC and not frame.flag & _ONEWAY:
             handle = recall_handle(message, self.config.broker_name)
         return _Pending(answers, frame, message, queue_id, unique_key, waits, False, handle or "")
+
+    def _ranked(self, message: NewMessage) -> NewMessage:
+        """A message with a priority goes to the queue of that number, or to the last one. With a delay, a
+        transaction or a sharding key it has none, as in Apache."""
+        properties = message.properties
+        text = find_property(properties, _PRIORITY) or b""
+        if not text.isdigit() or len(text) > _PRIORITY_DIGITS_MAX:
+            return message
+        if any(find_property(properties, name) for name in _NOT_RANKED):
+            return message._replace(properties=remove_property(properties, _PRIORITY))
+        last = self.topics.configs[message.topic].write_queue_nums - 1
+        return message._replace(queue_id=max(0, min(int(text), last)))
 
     def _batch(self, frame: Frame, fields: SendFields, message: NewMessage, answers: _Answers) -> _Pending:
         """Each message of a batch keeps exactly the properties its sender gave it."""

@@ -38,6 +38,20 @@ class PopOptions:
         reload=True,
         doc="Percent of the pops that look for redelivered messages first; the others do so last.",
     )
+    pop_retry_percent_ranked: int = option(
+        0,
+        apache="popFromRetryProbabilityForPriority",
+        low=0,
+        high=100,
+        reload=True,
+        doc="As popFromRetryProbability, for topics of the type PRIORITY.",
+    )
+    pop_priority_ascending: bool = option(
+        True,
+        apache="priorityOrderAsc",
+        reload=True,
+        doc="In topics of the type PRIORITY the greater number is popped first; false: the smaller one.",
+    )
     pop_young_queue_from_start: bool = option(
         True,
         apache="initPopOffsetByCheckMsgInMem",

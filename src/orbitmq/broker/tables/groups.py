@@ -46,7 +46,7 @@ GROUP_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
     "lite.sub.client.max.event.cnt": Attribute(low=10),
     "lite.sub.wildcard": Attribute(),
 }
-"""Those of 5.5.0. Only kept for the tools that set them: nothing here acts on them."""
+"""Those of 5.5.0. Pops of PRIORITY topics act on the first; the others are only kept for the tools that set them."""
 _READ_BIT: Final = 1 << 2
 _FORBIDDEN_MEMBER: Final = "forbiddenTable"
 

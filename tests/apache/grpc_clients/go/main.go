@@ -35,6 +35,7 @@ var cases = map[string]caseFunction{
 	"change_invisible_duration": changeInvisibleDuration,
 	"push_with_retry":           pushWithRetry,
 	"dead_letters":              deadLetters,
+	"late_ack":                  lateAck,
 	"refusals":                  refusals,
 }
 
@@ -115,8 +116,8 @@ func simple(topic, group string, expression *mq.FilterExpression) (mq.SimpleCons
 }
 
 // poll is one receive; an empty one is not an error.
-func poll(consumer mq.SimpleConsumer) ([]*mq.MessageView, error) {
-	views, err := consumer.Receive(context.Background(), 16, 30*time.Second)
+func poll(consumer mq.SimpleConsumer, invisible time.Duration) ([]*mq.MessageView, error) {
+	views, err := consumer.Receive(context.Background(), 16, invisible)
 	if status, found := mq.AsErrRpcStatus(err); found && status.GetCode() == 40401 {
 		return nil, nil
 	}
@@ -134,7 +135,7 @@ func receive(topic, group string, count int, expression *mq.FilterExpression) ([
 	known := map[string]bool{}
 	repeated := 0
 	for end := time.Now().Add(60 * time.Second); len(found) < count && time.Now().Before(end); {
-		views, err := poll(consumer)
+		views, err := poll(consumer, 30*time.Second)
 		if err != nil {
 			return nil, repeated, err
 		}
@@ -301,11 +302,12 @@ func fifo() (any, int, error) {
 func delay() (any, int, error) {
 	due := time.Now().Add(4 * time.Second)
 	one := message("Delay", "later")
+	one.SetTag("Later")
 	one.SetDelayTimestamp(due)
 	if _, err := sendAll("Delay", one); err != nil {
 		return nil, 0, err
 	}
-	_, repeated, err := receive("Delay", "Waiting", 1, mq.SUB_ALL)
+	_, repeated, err := receive("Delay", "Waiting", 1, mq.NewFilterExpression("Later"))
 	if err != nil {
 		return nil, repeated, err
 	}
@@ -361,7 +363,7 @@ func changeInvisibleDuration() (any, int, error) {
 		return nil, 0, err
 	}
 	defer consumer.GracefulStop()
-	if _, err := poll(consumer); err != nil { // the group starts here
+	if _, err := poll(consumer, 30*time.Second); err != nil { // the group starts here
 		return nil, 0, err
 	}
 	one := message("Normal", "twice")
@@ -371,7 +373,7 @@ func changeInvisibleDuration() (any, int, error) {
 	}
 	attempts := []int32{}
 	for end := time.Now().Add(60 * time.Second); len(attempts) < 2 && time.Now().Before(end); {
-		views, err := poll(consumer)
+		views, err := poll(consumer, 30*time.Second)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -433,6 +435,51 @@ func deadLetters() (any, int, error) {
 	return seen, 0, expect(seen == "hopeless#1 hopeless#2", seen)
 }
 
+// refused is the code of the status, or what the client itself said.
+func refused(err error) string {
+	if err == nil {
+		return "accepted"
+	}
+	if status, found := mq.AsErrRpcStatus(err); found {
+		return fmt.Sprint(status.GetCode())
+	}
+	return strings.SplitN(err.Error(), ",", 2)[0]
+}
+
+// lateAck acknowledges after the invisible time: that is refused, and the message comes again.
+func lateAck() (any, int, error) {
+	consumer, err := simple("Normal", "Late", mq.NewFilterExpression("Late"))
+	if err != nil {
+		return nil, 0, err
+	}
+	defer consumer.GracefulStop()
+	if _, err := poll(consumer, 15*time.Second); err != nil { // the group starts here
+		return nil, 0, err
+	}
+	one := message("Normal", "late")
+	one.SetTag("Late")
+	if _, err := sendAll("Normal", one); err != nil {
+		return nil, 0, err
+	}
+	attempts, seen := []int32{}, ""
+	for end := time.Now().Add(60 * time.Second); len(attempts) < 2 && time.Now().Before(end); {
+		views, err := poll(consumer, 10*time.Second)
+		if err != nil {
+			return nil, 0, err
+		}
+		for _, view := range views {
+			attempts = append(attempts, view.GetDeliveryAttempt())
+			if len(attempts) == 1 {
+				time.Sleep(10500 * time.Millisecond)
+				seen = refused(consumer.Ack(context.Background(), view))
+			} else if err := consumer.Ack(context.Background(), view); err != nil {
+				return nil, 0, err
+			}
+		}
+	}
+	return "ack: " + seen, 0, expect(fmt.Sprint(attempts) == "[1 2]", attempts)
+}
+
 func refusals() (any, int, error) {
 	seen := map[string]string{}
 	sender, err := producer("Normal")
@@ -440,14 +487,47 @@ func refusals() (any, int, error) {
 		return nil, 0, err
 	}
 	defer sender.GracefulStop()
-	grouped := message("Normal", "x")
+	grouped, long, far := message("Normal", "x"), message("Fifo", "x"), message("Delay", "x")
 	grouped.SetMessageGroup("g")
-	for name, wrong := range map[string]*mq.Message{"unknown topic": message("Unknown", "x"), "wrong type": grouped} {
-		if _, err := sender.Send(context.Background(), wrong); err != nil {
-			seen[name] = err.Error()
+	long.SetMessageGroup(strings.Repeat("g", 64))
+	far.SetDelayTimestamp(time.Now().Add(48 * time.Hour))
+	reserved := message("Normal", "x")
+	reserved.AddProperty("TAGS", "t")
+	for name, wrong := range map[string]*mq.Message{
+		"unknown topic":      message("Unknown", "x"),
+		"wrong type":         grouped,
+		"large body":         message("Normal", strings.Repeat("x", 4*1024*1024+1)),
+		"reserved property":  reserved,
+		"long message group": long,
+		"far delivery":       far,
+	} {
+		_, err := sender.Send(context.Background(), wrong)
+		seen[name] = refused(err)
+	}
+	for name, one := range map[string]struct {
+		group      string
+		expression *mq.FilterExpression
+		invisible  time.Duration
+	}{
+		"invisible time": {"Refused", mq.SUB_ALL, time.Second},
+		"sql":            {"RefusedSql", mq.NewFilterExpressionWithType("number >", mq.SQL92), 15 * time.Second},
+	} {
+		consumer, err := simple("Normal", one.group, one.expression)
+		if err != nil {
+			return nil, 0, err
+		}
+		_, err = poll(consumer, one.invisible)
+		seen[name] = refused(err)
+		if err := consumer.GracefulStop(); err != nil {
+			return nil, 0, err
 		}
 	}
-	return seen, 0, expect(len(seen) == 2, seen)
+	texts := []string{}
+	for name, code := range seen {
+		texts = append(texts, name+": "+code)
+	}
+	sort.Strings(texts)
+	return strings.Join(texts, "; "), 0, nil
 }
 
 // steady sends and receives until there is a file stop, whatever happens to proxies; then receives the rest. Only when

@@ -67,6 +67,8 @@ public final class GrpcCases {
         cases.put("change_invisible_duration", GrpcCases::changeInvisibleDuration);
         cases.put("push_with_retry", GrpcCases::pushWithRetry);
         cases.put("dead_letters", GrpcCases::deadLetters);
+        cases.put("priority", GrpcCases::priority);
+        cases.put("late_ack", GrpcCases::lateAck);
         cases.put("refusals", GrpcCases::refusals);
         Set<String> wanted = new HashSet<>(Arrays.asList(args).subList(3, args.length));
         if (wanted.contains("steady")) {
@@ -246,19 +248,44 @@ public final class GrpcCases {
     static Object delay() throws Exception {
         try (Producer producer = producer("Delay")) {
             long due = System.currentTimeMillis() + 4000;
-            producer.send(message("Delay", "later").setDeliveryTimestamp(due).build());
-            receive("Delay", "Waiting", 1, FilterExpression.SUB_ALL);
+            producer.send(message("Delay", "later").setTag("Later").setDeliveryTimestamp(due).build());
+            receive("Delay", "Waiting", 1, new FilterExpression("Later", FilterExpressionType.TAG));
             long late = System.currentTimeMillis() - due;
             check(late >= -1100 && late < 15_000, late);
             return late;
         }
     }
 
+    /** Of two delayed messages the first is recalled: the second alone is delivered. */
     static Object recall() throws Exception {
         try (Producer producer = producer("Delay")) {
-            SendReceipt sent = producer.send(message("Delay", "never")
-                .setDeliveryTimestamp(System.currentTimeMillis() + 60_000).build());
-            return producer.recallMessage(prefix + "Delay", sent.getRecallHandle()).getMessageId();
+            long now = System.currentTimeMillis();
+            SendReceipt sent = producer.send(message("Delay", "never").setTag("Recall")
+                .setDeliveryTimestamp(now + 6000).build());
+            producer.send(message("Delay", "after").setTag("Recall").setDeliveryTimestamp(now + 8000).build());
+            Object recalled = producer.recallMessage(prefix + "Delay", sent.getRecallHandle()).getMessageId();
+            check(recalled.equals(sent.getMessageId()), recalled);
+            List<String> found = bodies(receive("Delay", "Recalling", 1,
+                new FilterExpression("Recall", FilterExpressionType.TAG)));
+            check(found.equals(Arrays.asList("after")), found);
+            return recalled;
+        }
+    }
+
+    /** What has the higher priority is delivered first, though sent last. */
+    static Object priority() throws Exception {
+        try (Producer producer = producer("Priority")) {
+            for (int level = 0; level < 2; level++) {
+                for (int number = 0; number < 3; number++) {
+                    producer.send(message("Priority", "p" + level + number).setPriority(level).build());
+                }
+            }
+            StringBuilder levels = new StringBuilder();
+            for (MessageView view : receive("Priority", "Ranked", 6, FilterExpression.SUB_ALL)) {
+                levels.append(body(view).charAt(1));
+            }
+            check(levels.toString().equals("111000"), levels);
+            return levels;
         }
     }
 
@@ -336,20 +363,71 @@ public final class GrpcCases {
         return collector.got;
     }
 
-    static Object refusals() throws Exception {
-        Map<String, String> seen = new TreeMap<>();
-        try (Producer producer = producer("Normal")) {
-            for (Message wrong : Arrays.asList(message("Unknown", "x").build(),
-                message("Normal", "x").setMessageGroup("g").build())) {
-                try {
-                    producer.send(wrong);
-                } catch (Exception error) {
-                    seen.put(wrong.getTopic() + wrong.getMessageGroup(), error.getClass().getSimpleName());
+    /** The code of the status, or what the client itself raised. */
+    static String refused(Case work) {
+        try {
+            work.run();
+            return "accepted";
+        } catch (Throwable error) {
+            java.util.regex.Matcher code = java.util.regex.Pattern.compile("response-code=(\\d+)")
+                .matcher(String.valueOf(error.getMessage()));
+            return code.find() ? code.group(1) : error.getClass().getSimpleName();
+        }
+    }
+
+    /** An acknowledgement after the invisible time is refused, and the message comes again. */
+    static Object lateAck() throws Exception {
+        try (Producer producer = producer("Normal");
+             SimpleConsumer consumer = simple("Normal", "Late", new FilterExpression("Late", FilterExpressionType.TAG))) {
+            consumer.receive(16, Duration.ofSeconds(15));
+            producer.send(message("Normal", "late").setTag("Late").build());
+            List<Integer> attempts = new ArrayList<>();
+            String seen = "";
+            long end = System.nanoTime() + 60_000_000_000L;
+            while (attempts.size() < 2 && System.nanoTime() < end) {
+                for (MessageView view : consumer.receive(16, Duration.ofSeconds(10))) {
+                    attempts.add(view.getDeliveryAttempt());
+                    if (attempts.size() == 1) {
+                        Thread.sleep(10_500);
+                        seen = refused(() -> {
+                            consumer.ack(view);
+                            return null;
+                        });
+                    } else {
+                        consumer.ack(view);
+                    }
                 }
             }
+            check(attempts.equals(Arrays.asList(1, 2)), attempts);
+            return "ack: " + seen;
         }
-        check(seen.size() == 2, seen);
-        return seen;
+    }
+
+    static Object refusals() throws Exception {
+        Map<String, String> seen = new TreeMap<>();
+        try (Producer producer = producer("Normal", "Delay", "Fifo");
+             SimpleConsumer consumer = simple("Normal", "Refused", FilterExpression.SUB_ALL);
+             SimpleConsumer wrongSql = simple("Normal", "RefusedSql",
+                 new FilterExpression("number >", FilterExpressionType.SQL92))) {
+            long tomorrow = System.currentTimeMillis() + 2 * 86_400_000L;
+            String group = String.join("", Collections.nCopies(64, "g"));
+            String large = String.join("", Collections.nCopies(4 * 1024 * 1024 + 1, "x"));
+            seen.put("unknown topic", refused(() -> producer.send(message("Unknown", "x").build())));
+            seen.put("wrong type", refused(() -> producer.send(message("Normal", "x").setMessageGroup("g").build())));
+            seen.put("large body", refused(() -> producer.send(message("Normal", large).build())));
+            seen.put("reserved property", refused(() -> producer.send(
+                message("Normal", "x").addProperty("TAGS", "t").build())));
+            seen.put("long message group", refused(() -> producer.send(
+                message("Fifo", "x").setMessageGroup(group).build())));
+            seen.put("far delivery", refused(() -> producer.send(
+                message("Delay", "x").setDeliveryTimestamp(tomorrow).build())));
+            seen.put("recall handle", refused(() -> producer.recallMessage(prefix + "Delay", "junk")));
+            seen.put("invisible time", refused(() -> consumer.receive(16, Duration.ofSeconds(1))));
+            seen.put("sql", refused(() -> wrongSql.receive(16, Duration.ofSeconds(15))));
+        }
+        StringBuilder text = new StringBuilder();
+        seen.forEach((name, code) -> text.append(text.length() == 0 ? "" : "; ").append(name).append(": ").append(code));
+        return text;
     }
 
     /** Sends and receives until there is a file stop, whatever happens to proxies; then receives the rest. Only when named. */

@@ -143,20 +143,40 @@ const cases = {
   async delay(outcome) {
     const due = Date.now() + 4000;
     await withProducer('Delay', producer =>
-      producer.send(message('Delay', 'later', { deliveryTimestamp: new Date(due) })));
-    await receive('Delay', 'Waiting', 1, '*', outcome);
+      producer.send(message('Delay', 'later', { tag: 'Later', deliveryTimestamp: new Date(due) })));
+    await receive('Delay', 'Waiting', 1, 'Later', outcome);
     const late = Date.now() - due;
     check(late >= -1100 && late < 15_000, late);
     return late;
   },
 
-  async recall() {
+  // Of two delayed messages the first is recalled: the second alone is delivered.
+  async recall(outcome) {
     return await withProducer('Delay', async producer => {
-      const sent = await producer.send(message('Delay', 'never', { deliveryTimestamp: new Date(Date.now() + MINUTE) }));
+      const send = (body, ms) => producer.send(
+        message('Delay', body, { tag: 'Recall', deliveryTimestamp: new Date(Date.now() + ms) }));
+      const sent = await send('never', 6000);
+      await send('after', 8000);
       const recalled = await producer.recallMessage(prefix + 'Delay', sent.recallHandle);
       check(recalled.messageId === sent.messageId, recalled);
+      const found = bodies(await receive('Delay', 'Recalling', 1, 'Recall', outcome));
+      check(found === 'after', found);
       return recalled.messageId;
     });
+  },
+
+  // What has the higher priority is delivered first, though sent last.
+  async priority(outcome) {
+    await withProducer('Priority', async producer => {
+      for (const level of [ 0, 1 ]) {
+        for (let number = 0; number < 3; number++) {
+          await producer.send(message('Priority', `p${level}${number}`, { priority: level }));
+        }
+      }
+    });
+    const levels = (await receive('Priority', 'Ranked', 6, '*', outcome)).map(view => view.body.toString()[1]).join('');
+    check(levels === '111000', levels);
+    return levels;
   },
 
   async transaction(outcome) {
@@ -221,22 +241,64 @@ const cases = {
     return got;
   },
 
-  async refusals() {
-    const seen = {};
-    const wrong = { 'unknown topic': message('Unknown', 'x'), 'wrong type': message('Normal', 'x', { messageGroup: 'g' }) };
-    await withProducer('Normal', async producer => {
-      for (const [ name, one ] of Object.entries(wrong)) {
-        try {
-          await producer.send(one);
-        } catch (error) {
-          seen[name] = error.name + ' ' + error.message;
+  // An acknowledgement after the invisible time is refused, and the message comes again.
+  async late_ack() {
+    const attempts = [];
+    let seen = '';
+    await withSimple('Normal', 'Late', 'Late', async consumer => {
+      await consumer.receive(16, 15_000); // the group starts here
+      await withProducer('Normal', producer => producer.send(message('Normal', 'late', { tag: 'Late' })));
+      for (const end = Date.now() + MINUTE; attempts.length < 2 && Date.now() < end;) {
+        for (const view of await consumer.receive(16, 10_000)) {
+          attempts.push(view.deliveryAttempt);
+          if (attempts.length === 1) {
+            await pause(10_500);
+            seen = await refused(() => consumer.ack(view));
+          } else {
+            await consumer.ack(view);
+          }
         }
       }
     });
-    check(Object.keys(seen).length === 2, seen);
-    return seen;
+    check(attempts.join() === '1,2', attempts);
+    return `ack: ${seen}`;
+  },
+
+  async refusals() {
+    const seen = {};
+    const far = new Date(Date.now() + 2 * 86_400_000);
+    await withProducer('Normal', async producer => {
+      const sends = {
+        'unknown topic': message('Unknown', 'x'),
+        'wrong type': message('Normal', 'x', { messageGroup: 'g' }),
+        'large body': message('Normal', 'x'.repeat(4 * 1024 * 1024 + 1)),
+        'reserved property': message('Normal', 'x', { properties: new Map().set('TAGS', 't') }),
+        'long message group': message('Fifo', 'x', { messageGroup: 'g'.repeat(64) }),
+        'far delivery': message('Delay', 'x', { deliveryTimestamp: far }),
+      };
+      for (const [ name, one ] of Object.entries(sends)) seen[name] = await refused(() => producer.send(one));
+      seen['recall handle'] = await refused(() => producer.recallMessage(prefix + 'Delay', 'junk'));
+    });
+    await withSimple('Normal', 'Refused', '*', async consumer => {
+      seen['invisible time'] = await refused(() => consumer.receive(16, 1000));
+    });
+    const sql = new FilterExpression('number >', definitions.FilterType.SQL);
+    await withSimple('Normal', 'RefusedSql', sql, async consumer => {
+      seen.sql = await refused(() => consumer.receive(16, 15_000));
+    });
+    return Object.keys(seen).sort().map(name => `${name}: ${seen[name]}`).join('; ');
   },
 };
+
+// The code of the status, or what the client itself raised.
+async function refused(work) {
+  try {
+    await work();
+    return 'accepted';
+  } catch (error) {
+    return String(error.code || error.name);
+  }
+}
 
 // Sends and receives until there is a file stop, whatever happens to proxies; then receives the rest. Only when named.
 async function steady(outcome) {
