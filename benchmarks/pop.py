@@ -1,10 +1,11 @@
 """POP over remoting beside Apache 5.5.0, in alternating windows: pop 32, acknowledge each, as Java's consumer does.
 
-    python -m benchmarks.pop [--pairs 8] [--seconds 2.5] [--messages 200000] [--ours-only] [--json FILE]
+    python -m benchmarks.pop [--pairs 8] [--seconds 2.5] [--messages 300000] [--ours-only] [--json FILE]
 
 The load is one program for both brokers, written on bare frames: connections that pop and send an ACK_MESSAGE for
-every message, all of a pop on their way at once. It runs against one broker at a time. A group that has nearly read
-everything is replaced by a new one, which begins at the oldest message. CPU is that of the broker's process.
+every message, all of a pop on their way at once. It runs against one broker at a time. A group with less left than
+twice what a window has taken so far is replaced by a new one, which begins at the oldest message; a window in which
+the backlog ran out is an error, since its CPU would be that of waiting. CPU is that of the broker's process.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tests.apache.harness import LATEST, ApacheBroker, ApacheNamesrv, create_top
 from tests.apache.ours import OrbitBroker, OrbitNamesrv
 
 from orbitmq.client import Message, Producer
-from orbitmq.codes import RequestCode
+from orbitmq.codes import RequestCode, ResponseCode
 from orbitmq.record.codec import decode_records
 from orbitmq.transport.client import RpcClient
 from orbitmq.transport.connection import Connection
@@ -37,7 +38,9 @@ LOOPS: Final = 4
 """Pops on their way on each connection."""
 BODY: Final = b"x" * 128
 SEGMENT_BYTES: Final = 1024 * 1024 * 1024
-CONSUMED_AT_MOST: Final = 0.8
+MESSAGES: Final = 300_000
+RAN_OUT: Final = 0.95
+"""Of a backlog: beyond this share pops find nothing."""
 CPU_GOAL: Final = 0.5
 """What the CPU of ours divided by Apache's may be."""
 
@@ -52,6 +55,8 @@ class Load:
         self._group = 0
         self._done_of_group = 0
         self._done = 0
+        self._largest = 0
+        self.empty = 0
         self.refused = 0
 
     async def fill(self, count: int) -> None:
@@ -63,8 +68,9 @@ class Load:
         self._stored = count
 
     async def window(self, seconds: float) -> Window:
-        """Load for so long; messages count when their acknowledgement was answered."""
-        if self._done_of_group > self._stored * CONSUMED_AT_MOST or not self._group:
+        """Load for so long; messages count when their acknowledgement was answered. Raises ``RuntimeError`` when the
+        backlog ran out."""
+        if not self._group or self._stored - self._done_of_group < 2 * self._largest:
             self._group += 1
             self._done_of_group = 0
         clients = [RpcClient() for _ in range(CONNECTIONS)]
@@ -74,7 +80,11 @@ class Load:
             until = started + seconds
             await asyncio.gather(*(self._loop(one, until) for one in connections for _ in range(LOOPS)))
             took = time.perf_counter() - started
-            return Window(took, self._done - before, self._broker.cpu_seconds() - cpu_s)
+            window = Window(took, self._done - before, self._broker.cpu_seconds() - cpu_s)
+            if not window.count or self._done_of_group > RAN_OUT * self._stored:
+                raise RuntimeError(f"{self._done_of_group} of {self._stored} messages are popped: store more")
+            self._largest = max(self._largest, window.count)
+            return window
         finally:
             for client in clients:
                 await client.close()
@@ -96,7 +106,10 @@ class Load:
         while time.perf_counter() < until:
             fields = {**question, "bornTime": str(time.time_ns() // 1_000_000)}
             answer = await connection.call(RequestCode.POP_MESSAGE, None, timeout_s=20.0, ext=fields)
-            if answer.code != 0:
+            if answer.code == ResponseCode.POLLING_TIMEOUT:
+                self.empty += 1
+                continue
+            if answer.code != ResponseCode.SUCCESS:
                 self.refused += 1
                 continue
             found = answer.ext_fields
@@ -142,7 +155,8 @@ def _loads(*, ours_only: bool) -> Iterator[dict[str, Load]]:
 async def _measure(loads: dict[str, Load], count: int, pairs: int, seconds: float) -> list[Pair]:
     for load in loads.values():
         await load.fill(count)
-        await load.window(max(seconds, 6.0))  # warm
+        for _ in range(3):
+            await load.window(seconds)  # warm
     measured: list[Pair] = []
     for number in range(pairs):
         order = list(loads) if number % 2 == 0 else list(reversed(loads))
@@ -152,7 +166,7 @@ async def _measure(loads: dict[str, Load], count: int, pairs: int, seconds: floa
 
 
 def run(
-    seconds: float = 2.5, *, pairs: int = PAIRS, messages: int = 200_000, ours_only: bool = False
+    seconds: float = 2.5, *, pairs: int = PAIRS, messages: int = MESSAGES, ours_only: bool = False
 ) -> dict[str, dict[str, float]]:
     """Figures by broker, and the ratios ours / Apache's."""
     missing = [] if ours_only else missing_tools()
@@ -165,6 +179,7 @@ def run(
         figures = {name: dict(values) for name, values in summary("pop and ack", pairs_measured).items()}
         for name, load in loads.items():
             figures[name]["pops or acks refused"] = load.refused
+            figures[name]["pops that found nothing"] = load.empty
     return {OURS: figures[OURS]} if ours_only else figures
 
 
@@ -172,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=2.5, help="length of a window")
     parser.add_argument("--pairs", type=int, default=PAIRS)
-    parser.add_argument("--messages", type=int, default=200_000, help="stored before the first pop")
+    parser.add_argument("--messages", type=int, default=MESSAGES, help="stored before the first pop")
     parser.add_argument("--ours-only", action="store_true")
     parser.add_argument("--json", help="write the figures there as well")
     options = parser.parse_args(arguments)

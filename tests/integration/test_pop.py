@@ -27,6 +27,7 @@ from orbitmq.broker.config import BrokerRole
 from orbitmq.broker.pop.checkpoints import Checkpoint
 from orbitmq.broker.pop.revive_records import encode_checkpoint
 from orbitmq.codes import RequestCode
+from orbitmq.model.topic import TopicConfig
 from orbitmq.record.codec import decode_records
 from orbitmq.store.types import NewMessage
 from orbitmq.transport.client import RpcClient
@@ -371,3 +372,38 @@ def test_ordered_messages_stay_where_they_are_until_acknowledged(tmp_path: Path)
             assert not await client.messages(order="true", attemptId="three")
 
     run("uvloop", scenario)
+
+
+def test_higher_priority_is_popped_first_and_is_a_queue_number(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as client:
+            attributes = {"message.type": "PRIORITY"}
+            topic = TopicConfig(
+                topic_name="Ranked", read_queue_nums=4, write_queue_nums=4, attributes=attributes
+            )
+            client.broker.topics.update(topic)
+            for level, more in (
+                ("0", ""),
+                ("2", ""),
+                ("9", ""),
+                ("1", ""),
+                ("x", ""),
+                ("3", "DELAY\x010\x02"),
+            ):
+                await client.send(
+                    f"p{level}", topic="Ranked", properties=f"_SYS_MSG_PRIORITY_\x01{level}\x02{more}"
+                )
+            found = await client.messages(topic="Ranked")
+            assert [(one.body, one.record.queue_id) for one in found] == [
+                ("p9", 3),
+                ("p2", 2),
+                ("p1", 1),
+                ("p0", 0),
+                ("px", 0),
+                ("p3", 0),
+            ]
+            # With another kind of its own the message has no priority.
+            assert "_SYS_MSG_PRIORITY_" not in found[-1].record.property_map()
+            assert "_SYS_MSG_PRIORITY_" in found[0].record.property_map()
+
+    asyncio.run(scenario())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import random
+import resource
 import socket
 import struct
 import time
@@ -24,6 +26,8 @@ from orbitmq.proxy.http2.hpack import literal
 from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
 
 pytestmark = pytest.mark.slow
+
+logger = logging.getLogger(__name__)
 
 LOCAL_LABELS = {exchange["label"]: exchange for exchange in GOLDEN["local"]}
 ALLOWED = {
@@ -313,10 +317,47 @@ def _check_alive(stack: LocalStack) -> None:
     assert stack.proxy.buffered_bytes == 0
 
 
-def test_ten_thousand_mutated_calls_and_connections_are_answered_or_refused(stack: LocalStack) -> None:
-    _check_calls(stack, 6000, 3)
-    _check_connections(stack, 4000, 4)
+def _check_streams(stack: LocalStack, count: int, seed: int) -> None:
+    """Mutated receives and telemetry commands. A receive whose deadline is below the shortest poll is refused."""
+    source = random.Random(seed)
+    settings = pb.Settings(client_type=pb.PUSH_CONSUMER)
+    settings.subscription.group.name = "group-mutated"
+    settings.subscription.subscriptions.add().topic.name = "GNormalC"
+    receive = pb.ReceiveMessageRequest(batch_size=16, auto_renew=True)
+    receive.group.name = "group-mutated"
+    receive.message_queue.topic.name = "GNormalC"
+    requests = {
+        "Telemetry": pb.TelemetryCommand(settings=settings).SerializeToString(),
+        "ReceiveMessage": receive.SerializeToString(),
+    }
+    seen: set[str] = set()
+    with grpc.insecure_channel(stack.endpoint) as channel:
+        for number in range(count):
+            name = "Telemetry" if number % 2 else "ReceiveMessage"
+            kind = channel.stream_stream if number % 2 else channel.unary_stream
+            call = kind(SERVICE + name, lambda raw: raw, lambda raw: raw)
+            data = _mutated(source, requests[name])
+            argument = iter((data,)) if number % 2 else data
+            try:
+                list(call(argument, metadata=metadata(f"mutated-{number % 50}"), timeout=3))
+                seen.add("answered")
+            except grpc.RpcError as error:
+                seen.add(error.code().name)
+    assert seen <= {"answered", "INTERNAL", "INVALID_ARGUMENT", "UNIMPLEMENTED"}, seen
+
+
+@pytest.mark.parametrize("count", [2_000, pytest.param(10_000, marks=pytest.mark.soak)])
+def test_mutated_calls_and_connections_are_answered_or_refused(stack: LocalStack, count: int) -> None:
+    """In all ``count`` of them; the memory of the process is bounded."""
+    _check_calls(stack, count // 10, 2)
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    _check_calls(stack, count // 2, 3)
+    _check_connections(stack, count // 5, 4)
+    _check_streams(stack, count // 5, 5)
     _check_alive(stack)
+    grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib
+    logger.info("mutated calls: memory grew by %d KiB", grown_kib)
+    assert grown_kib < 64 * 1024, grown_kib
 
 
 def test_transaction_asked_about_twice_and_answered_twice_is_delivered_once(stack: LocalStack) -> None:

