@@ -186,7 +186,7 @@ def _check(target: Target, client: str, workdir: Path) -> dict[str, int]:
 
 
 def _check_together(target: Target, clients: tuple[str, ...], workdir: Path) -> dict[str, dict[str, int]]:
-    """All at once: each waits most of the time. Gives what was delivered again, by client and case."""
+    """All at once: each waits most of the time. Returns what was delivered again, by client and case."""
     for client in clients:
         require_client(client)
     again: dict[str, dict[str, int]] = {}

@@ -17,6 +17,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from rocketmq import (  # type: ignore[import-not-found]  # only in the client's own environment
@@ -315,7 +316,7 @@ def late_ack() -> Any:
             attempts.append(received.delivery_attempt)
             if len(attempts) == 1:
                 time.sleep(10.5)
-                seen = refused(lambda received=received: consumer.ack(received))
+                seen = refused(partial(consumer.ack, received))
             else:
                 consumer.ack(received)
     consumer.shutdown()
