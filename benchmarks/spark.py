@@ -1,12 +1,16 @@
 """Topics and raw stores in Spark beside Spark's own Kafka connector, in one run.
 
-    python -m benchmarks.spark [--count 2000000] [--rounds 3] [--ours-only]
+    python -m benchmarks.spark [--count 1000000] [--rounds 5] [--seconds 330] [--ours-only]
 
 Both sides run the same PySpark 4.2.0 in a virtual environment of its own, ``local[2]``, and read the same number of
 messages with 128-byte bodies from four queues or partitions of a server on this machine: counted and their bodies
 measured (``read``), and as whole rows into Spark's ``noop`` sink (Kafka's seven columns beside the seven of ours that
-say the same, and all seventeen). The sink is a stream of Parquet files into a topic, ``availableNow``. The best of
-some rounds counts, so that the JVM has compiled both; CPU is that of Spark's processes, and that of the server.
+say the same, and all seventeen). The sink is a stream of Parquet files into a topic with keys and tags (a header, for
+Kafka), ``availableNow``.
+
+Sessions and servers of both sides stay up, and their windows alternate: each step of ours is followed by the same of
+Kafka's. The first round warms both up and is not counted; ratios are medians over the rounds. CPU is that of Spark's
+processes and of the server in the same window, for each row.
 
 Answers of our broker hold at most 32 messages, as Apache's do (``maxTransferCountOnMessageInMemory``); Kafka's are
 bounded by bytes alone. Both settings of ours are measured.
@@ -16,12 +20,15 @@ from __future__ import annotations
 
 import argparse
 import base64
+import contextlib
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +49,7 @@ CACHE: Final = Path(
     os.environ.get("ORBITMQ_SPARK_CACHE") or Path.home() / ".cache" / "orbitmq" / "spark-peers"
 )
 PYSPARK: Final = "4.2.0"
-COUNT: Final = 2_000_000
+COUNT: Final = 1_000_000
 BODY_BYTES: Final = 128
 QUEUES: Final = 4
 SEND_BATCH: Final = 500
@@ -51,7 +58,15 @@ LIKE_KAFKA: Final = (
     "keys string, body binary, topic string, queue_id int, queue_offset bigint, "
     "store_timestamp timestamp, flag int"
 )
-JOB_TIMEOUT_S: Final = 300.0
+STEP_TIMEOUT_S: Final = 120.0
+SECONDS: Final = 330.0
+GOALS: Final = {
+    "read": 1.5,
+    "seven columns": 1.5,
+    "raw store, read": 2.5,
+    "raw store, seven columns": 2.5,
+    "sink": 1.0,
+}
 Figures = dict[str, Any]
 
 
@@ -138,30 +153,74 @@ def _wait_for_port(port: int, server: subprocess.Popen[bytes]) -> None:
 # -- the two sides -------------------------------------------------------------------------------------
 
 
-def job(steps: Sequence[Mapping[str, Any]], plan: Mapping[str, Any], pid: int) -> Figures:
-    """Run the steps in Spark; figures by step, with the server's CPU over all of them."""
-    before = _cpu_seconds(pid)
-    done = subprocess.run(
-        [interpreter(), "-m", "benchmarks.spark_job"],
-        input=json.dumps({**plan, "steps": steps}),
-        capture_output=True,
-        text=True,
-        timeout=JOB_TIMEOUT_S,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
-    )
-    if done.returncode:
-        raise RuntimeError(f"a Spark job failed:\n{done.stderr[-3000:]}")
-    server_s = _cpu_seconds(pid) - before
-    found: dict[str, dict[str, float]] = json.loads(done.stdout)
-    figures: Figures = {}
-    rows = 0.0
-    for name, step in found.items():
-        figures[f"{name}, rows/s"] = step["rows"] / step["seconds"]
-        figures[f"{name}, Spark CPU us/row"] = step["cpu_s"] / step["rows"] * 1e6
-        rows += step["rows"] * plan["rounds"]
-    figures["server CPU us/row, all steps"] = server_s / rows * 1e6
-    return figures
+class Side:
+    """A Spark session, and the server it works with."""
+
+    def __init__(self, plan: Mapping[str, Any], server_pid: int) -> None:
+        self._server_pid = server_pid
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the session
+        self._process = subprocess.Popen(
+            [interpreter(), "-m", "benchmarks.spark_job"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
+        )
+        self._tell(plan)
+
+    def _tell(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        timer = threading.Timer(STEP_TIMEOUT_S, self._process.kill)
+        timer.start()
+        try:
+            self._process.stdin.write(json.dumps(document) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        finally:
+            timer.cancel()
+        if not line:
+            self._errors.seek(0)
+            raise RuntimeError(f"a Spark job failed:\n{self._errors.read().decode()[-3000:]}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def window(self, step: Mapping[str, Any]) -> Figures:
+        """One step: rows a second, and microseconds of CPU for each row."""
+        before = _cpu_seconds(self._server_pid)
+        found = self._tell(step)
+        server_s = _cpu_seconds(self._server_pid) - before
+        rows = found["rows"]
+        return {
+            "rows/s": rows / found["seconds"],
+            "Spark CPU us/row": found["cpu_s"] / rows * 1e6,
+            "server CPU us/row": server_s / rows * 1e6,
+            "CPU us/row": (found["cpu_s"] + server_s) / rows * 1e6,
+        }
+
+    def close(self) -> None:
+        """End the session."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
+
+
+@contextmanager
+def session(plan: Mapping[str, Any], server_pid: int) -> Iterator[Side]:
+    side = Side(plan, server_pid)
+    try:
+        yield side
+    finally:
+        side.close()
 
 
 def fill_ours(namesrv: OrbitNamesrv, broker: OrbitBroker, topic: str, count: int) -> None:
@@ -173,7 +232,11 @@ def fill_ours(namesrv: OrbitNamesrv, broker: OrbitBroker, topic: str, count: int
             producer.send_batch([Message(topic=topic, body=body, keys="k1") for _ in range(size)])
 
 
-def measure_ours(plan: Mapping[str, Any], settings: Mapping[str, int], *, store: bool) -> Figures:
+@contextmanager
+def our_side(
+    plan: Mapping[str, Any], settings: Mapping[str, int]
+) -> Iterator[tuple[Side, dict[str, dict[str, Any]]]]:
+    """A session with a filled topic, and the steps by name."""
     topic, sink = "bench", "sink"
     conf: dict[str, Any] = {"mappedFileSizeCommitLog": 1024**3, **settings}
     with OrbitNamesrv() as namesrv, OrbitBroker(namesrv, **conf) as broker:
@@ -181,66 +244,109 @@ def measure_ours(plan: Mapping[str, Any], settings: Mapping[str, int], *, store:
         create_topic(namesrv, broker, sink, queue_count=QUEUES)
         options = {"namesrvAddr": namesrv.address, "topic": topic}
         read: dict[str, Any] = {"format": "rocketmq", "options": options, "body": "body"}
-        steps: list[dict[str, Any]] = [
-            {**read, "kind": "read", "name": "read", "schema": LIKE_KAFKA},
-            {**read, "kind": "read all", "name": "seven columns", "schema": LIKE_KAFKA},
-            {**read, "kind": "read all", "name": "all columns"},
-        ]
-        if store:
-            raw: dict[str, Any] = {
-                "format": "rocketmq-store",
-                "options": {"topic": topic},
-                "body": "body",
-                "path": str(broker.store_dir),
-            }
-            steps += [
-                {**raw, "kind": "read", "name": "raw store, read", "schema": LIKE_KAFKA},
-                {**raw, "kind": "read all", "name": "raw store, seven columns", "schema": LIKE_KAFKA},
-                {
-                    "kind": "stream",
-                    "name": "sink",
-                    "format": "rocketmq",
-                    "options": {"namesrvAddr": namesrv.address, "topic": sink},
-                    "columns": ["'k1' AS keys", f"cast(repeat('x', {BODY_BYTES}) AS binary) AS body"],
-                },
-            ]
-        return job(steps, plan, broker.pid)
+        raw: dict[str, Any] = {
+            "format": "rocketmq-store",
+            "options": {"topic": topic},
+            "body": "body",
+            "path": str(broker.store_dir),
+        }
+        columns = ["concat('k', id) AS keys", "'TagA' AS tags"]
+        columns.append(f"cast(repeat('x', {BODY_BYTES}) AS binary) AS body")
+        steps: dict[str, dict[str, Any]] = {
+            "read": {**read, "kind": "read", "schema": LIKE_KAFKA},
+            "seven columns": {**read, "kind": "read all", "schema": LIKE_KAFKA},
+            "all columns": {**read, "kind": "read all"},
+            "raw store, read": {**raw, "kind": "read", "schema": LIKE_KAFKA},
+            "raw store, seven columns": {**raw, "kind": "read all", "schema": LIKE_KAFKA},
+            "sink": {
+                "kind": "stream",
+                "format": "rocketmq",
+                "options": {"namesrvAddr": namesrv.address, "topic": sink},
+                "columns": columns,
+            },
+        }
+        with session(plan, broker.pid) as side:
+            yield side, steps
 
 
-def measure_kafka(plan: Mapping[str, Any]) -> Figures:
-    with kafka_server() as (address, pid):
+@contextmanager
+def kafka_side(plan: Mapping[str, Any]) -> Iterator[tuple[Side, dict[str, dict[str, Any]]]]:
+    """The same with Kafka."""
+    with kafka_server() as (address, pid), session({**plan, "jars": jars("kafka-connector")}, pid) as side:
         options = {"kafka.bootstrap.servers": address}
-        columns = ["'k1' AS key", f"cast(repeat('x', {BODY_BYTES}) AS binary) AS value"]
-        fill = {"kind": "stream", "name": "fill", "format": "kafka", "columns": columns}
-        fill["options"] = {**options, "topic": "bench"}  # type: ignore[assignment]  # a step is of mixed kinds
-        with_jars = {**plan, "jars": jars("kafka-connector")}
-        job([fill], {**with_jars, "sink_count": plan["count"], "rounds": 1}, pid)
-        read = {"format": "kafka", "options": {**options, "subscribe": "bench"}, "body": "value"}
-        steps = [
-            {**read, "kind": "read", "name": "read"},
-            {**read, "kind": "read all", "name": "seven columns"},
-            {**fill, "name": "sink", "options": {**options, "topic": "sink"}},
+        columns = [
+            "concat('k', id) AS key",
+            f"cast(repeat('x', {BODY_BYTES}) AS binary) AS value",
+            "array(named_struct('key', 'TAGS', 'value', cast('TagA' AS binary))) AS headers",
         ]
-        return job(steps, with_jars, pid)
+        write: dict[str, Any] = {"kind": "stream", "format": "kafka", "columns": columns}
+        side.window(
+            {
+                **write,
+                "columns": columns[:2],
+                "options": {**options, "topic": "bench"},
+                "plan": {"sink_count": plan["count"]},
+            }
+        )
+        read: dict[str, Any] = {"format": "kafka", "options": {**options, "subscribe": "bench"}}
+        read["body"] = "value"
+        yield (
+            side,
+            {
+                "read": {**read, "kind": "read"},
+                "seven columns": {**read, "kind": "read all"},
+                "sink": {**write, "options": {**options, "topic": "sink"}},
+            },
+        )
 
 
-def run(*, ours_only: bool = False, count: int = COUNT, rounds: int = 3) -> Figures:
-    """Figures by side, and what ours is of Kafka's."""
-    plan = {"count": count, "sink_count": count // 5, "body_bytes": BODY_BYTES, "rounds": rounds}
+def their_name(step: str) -> str:
+    """The step of Kafka's that one of ours is compared with."""
+    return step.removeprefix("raw store, ")
+
+
+def run(*, ours_only: bool = False, count: int = COUNT, rounds: int = 5, seconds: float = SECONDS) -> Figures:
+    """Figures by side and step, and what ours is of Kafka's."""
+    deadline = time.monotonic() + seconds
+    plan = {"count": count, "sink_count": min(count, 400_000), "body_bytes": BODY_BYTES}
+    windows: dict[str, dict[str, list[Figures]]] = {"orbitmq": {}, "kafka": {}}
+    with contextlib.ExitStack() as stack:
+        ours, our_steps = stack.enter_context(our_side(plan, LARGE_ANSWERS))
+        kafka = None if ours_only else stack.enter_context(kafka_side(plan))
+        for number in range(rounds + 1):
+            if number > 1 and time.monotonic() > deadline:
+                break
+            for name, step in our_steps.items():
+                found = ours.window(step)
+                theirs = None
+                if kafka is not None and their_name(name) in kafka[1]:
+                    theirs = kafka[0].window(kafka[1][their_name(name)])
+                if number == 0:
+                    continue
+                windows["orbitmq"].setdefault(name, []).append(found)
+                if theirs is not None:
+                    windows["kafka"].setdefault(name, []).append(theirs)
+    return summary(windows)
+
+
+def summary(windows: Mapping[str, Mapping[str, Sequence[Figures]]]) -> Figures:
+    """Medians, and medians of the ratios of neighbouring windows."""
     results: Figures = {
-        "orbitmq": measure_ours(plan, LARGE_ANSWERS, store=True),
-        "orbitmq, 32 an answer": measure_ours(plan, {}, store=False),
+        side: {
+            step: {name: statistics.median(one[name] for one in found) for name in found[0]}
+            for step, found in steps.items()
+        }
+        for side, steps in windows.items()
     }
-    if ours_only:
-        return results
-    results["kafka"] = measure_kafka(plan)
-    kafka = results["kafka"]
-    goals = {"read": 0.7, "seven columns": 0.7, "raw store, read": 1.5, "raw store, seven columns": 1.5}
     ratios: Figures = {}
-    for name, goal in goals.items():
-        theirs = kafka[f"{name.removeprefix('raw store, ')}, rows/s"]
-        ratios[f"{name}, of Kafka's (goal {goal})"] = results["orbitmq"][f"{name}, rows/s"] / theirs
-    ratios["sink, of Kafka's"] = results["orbitmq"]["sink, rows/s"] / kafka["sink, rows/s"]
+    for step, theirs in windows["kafka"].items():
+        ours = windows["orbitmq"][step]
+        goal = GOALS.get(step)
+        for name, label in (("rows/s", "rows a second"), ("CPU us/row", "CPU of Spark and server a row")):
+            pairs = [mine[name] / other[name] for mine, other in zip(ours, theirs, strict=True)]
+            wanted = f" (goal {goal})" if goal is not None and name == "rows/s" else ""
+            ratios[f"{step}, {label}, of Kafka's{wanted}"] = statistics.median(pairs)
+    results["windows"] = len(next(iter(windows["orbitmq"].values()), ()))
     results["ratio"] = ratios
     return results
 
@@ -248,10 +354,18 @@ def run(*, ours_only: bool = False, count: int = COUNT, rounds: int = 3) -> Figu
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=COUNT)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help="no further round begins after this time"
+    )
     parser.add_argument("--ours-only", action="store_true")
     arguments = parser.parse_args()
-    figures = run(ours_only=arguments.ours_only, count=arguments.count, rounds=arguments.rounds)
+    figures = run(
+        ours_only=arguments.ours_only,
+        count=arguments.count,
+        rounds=arguments.rounds,
+        seconds=arguments.seconds,
+    )
     print(json.dumps(figures, indent=1))
 
 

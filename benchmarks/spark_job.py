@@ -1,7 +1,7 @@
-"""One side of ``benchmarks.spark``, run by the interpreter that has the PySpark to be measured.
+"""One side of ``benchmarks.spark``: a Spark session of the PySpark to be measured, which runs steps as it is told.
 
-Reads a plan as JSON from standard input, writes figures as JSON to standard output: for each step the rows, the
-seconds of the best round, and the CPU seconds of Spark (driver, JVM and Python workers) in that round.
+The first line of standard input is the plan, each further line a step, all JSON. Each is answered by a line on
+standard output: for a step its rows, its seconds, and the CPU seconds of Spark (driver, JVM and Python workers).
 """
 
 from __future__ import annotations
@@ -84,19 +84,20 @@ def stream(spark: SparkSession, step: Plan, plan: Plan) -> float:
 KINDS = {"read": read, "read all": read_all, "stream": stream}
 
 
-def best_round(spark: SparkSession, step: Plan, plan: Plan) -> dict[str, float]:
-    best: dict[str, float] = {}
+def timed(spark: SparkSession, step: Plan, plan: Plan) -> dict[str, float]:
+    """One window."""
     rows = plan["sink_count"] if step["kind"] == "stream" else plan["count"]
-    for _ in range(plan["rounds"]):
-        cpu = cpu_seconds()
-        seconds = KINDS[step["kind"]](spark, step, plan)
-        if not best or seconds < best["seconds"]:
-            best = {"rows": rows, "seconds": seconds, "cpu_s": cpu_seconds() - cpu}
-    return best
+    cpu = cpu_seconds()
+    seconds = KINDS[step["kind"]](spark, step, plan)
+    return {"rows": rows, "seconds": seconds, "cpu_s": cpu_seconds() - cpu}
+
+
+def answer(document: object) -> None:
+    print(json.dumps(document), flush=True)
 
 
 def main() -> None:
-    plan: Plan = json.load(sys.stdin)
+    plan: Plan = json.loads(sys.stdin.readline())
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
@@ -112,9 +113,11 @@ def main() -> None:
     if plan.get("jars"):
         builder = builder.config("spark.jars", ",".join(plan["jars"]))
     spark = builder.getOrCreate()
-    figures = {step["name"]: best_round(spark, step, plan) for step in plan["steps"]}
+    answer({"version": spark.version})
+    for line in sys.stdin:
+        step: Plan = json.loads(line)
+        answer(timed(spark, step, {**plan, **step.get("plan", {})}))
     spark.stop()
-    json.dump(figures, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.spark.registry_kit import framed, run_registry
 
 from orbitmq.client import Message
 from orbitmq.client.sync import Producer
@@ -22,14 +23,20 @@ GUIDE = Path(__file__).parents[2] / "docs" / "spark.md"
 
 def test_snippets_of_the_guide_run(spark: SparkSession, tmp_path: Path) -> None:
     snippets = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(snippets) == 5
-    with run_broker() as broker:
+    assert len(snippets) == 8
+    with run_broker() as broker, run_registry() as registry:
         broker.create_topic("orders", queue_count=2)
         broker.create_topic("copies", queue_count=2)
         with Producer("guide", broker.name_server) as producer:
             for number in range(20):
                 producer.send(Message(topic="orders", body=b"order %d" % number, tags="new"))
-        names = {
+            for name in ("paid", "invoices"):
+                broker.create_topic(name, queue_count=2)
+            record = '{"type": "record", "name": "Invoice", "fields": [{"name": "cents", "type": "int"}]}'
+            body = framed(registry.register("invoices-value", record), b"\x0a")
+            producer.send(Message(topic="invoices", body=body))
+        names: dict[str, Any] = {
+            "registry": registry.url,
             "spark": spark,
             "name_server": broker.name_server,
             "lake": str(tmp_path),
@@ -40,4 +47,7 @@ def test_snippets_of_the_guide_run(spark: SparkSession, tmp_path: Path) -> None:
         assert spark.read.parquet(f"{tmp_path}/orders").count() == 20
         options = {"namesrvAddr": broker.name_server, "topic": "copies"}
         copies = spark.read.format("rocketmq").options(**options).load()
+        assert spark.read.parquet(f"{tmp_path}/log").count() == 20
+        assert spark.read.format("rocketmq").options(**{**options, "topic": "paid"}).load().count() == 20
+        assert [row.cents for row in names["decoded"].select("value.cents").collect()] == [5]
         assert copies.filter("cast(body AS string) LIKE 'copy of order %'").count() == 20

@@ -1,5 +1,7 @@
 """``write.format("rocketmq")``: rows of a batch or a stream become messages.
 
+Two modes. ``dedup``, described here, and ``transactional``: see ``sink_transactional.py``.
+
 Every attempt of a task gives its rows the same unique keys (column ``msg_id`` of a reader): from the query and the
 micro-batch, the partition and the number of the row, or from a column. So at least once becomes exactly once by
 dropping duplicates of that key. Rows that come in another order when a stage runs again (behind a shuffle of
@@ -16,6 +18,7 @@ import posixpath
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
@@ -42,7 +45,17 @@ from orbitmq.spark.store_files import open_location
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["RowsSent", "SinkPlan", "batch_writer", "plan_sink", "stream_writer"]
+__all__ = [
+    "BatchWriter",
+    "RowsSent",
+    "SinkPlan",
+    "StreamWriter",
+    "TaskOf",
+    "plan_sink",
+    "report",
+    "send_rows",
+    "sent_by",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +82,12 @@ _OPTIONS: Final = (
     "sendTimeoutMs",
     "reportPath",
     "checkpointLocation",
+    "mode",
+    "transactionLog",
 )
+_MODES: Final = ("dedup", "transactional")
+_LOG_FOLDER: Final = "rocketmq-sink"
+_NOT_HALF: Final = ("delay_level", "deliver_at")
 _TEXT: Final = "string"
 _Kind = tuple[str, tuple[type[DataType], ...]]
 _UNIQUE_KEY: Final[_Kind] = (_TEXT, (StringType,))
@@ -102,6 +120,9 @@ class SinkPlan:
     timeout_s: float
     in_flight_max: int
     report_path: str | None
+    transactional: bool = False
+    log_location: str = ""
+    """Where decisions about micro-batches are kept."""
 
     def client(self) -> SinkClient:
         """The client of this process for these options."""
@@ -113,9 +134,10 @@ class SinkPlan:
                 message_bytes_max=self.message_bytes_max,
                 **client_settings(self.options),
             )
-            return SinkClient(self.group, found.name_servers, producer)
+            # Only the driver is a member of a group with half messages: it is the one to be asked about them.
+            return SinkClient(self.group, found.name_servers, producer, member=not self.transactional)
 
-        return sink_client((found, self.group, self.message_bytes_max), make)
+        return sink_client((found, self.group, self.message_bytes_max, self.transactional), make)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +147,11 @@ class RowsSent(WriterCommitMessage):
     partition: int
     attempt: int
     queues: Mapping[tuple[str, str, int], QueueTally]
+    query: str = ""
+    halves: bytes = b""
+    """Half messages, packed."""
+    replayed: bool = False
+    """The micro-batch was decided before, so nothing was sent."""
 
 
 def plan_sink(options: Mapping[str, str], schema: StructType, *, streaming: bool) -> SinkPlan:
@@ -135,9 +162,13 @@ def plan_sink(options: Mapping[str, str], schema: StructType, *, streaming: bool
     unique_column = text(options, "uniqueKeyColumn")
     _check_columns(schema, topic, unique_column)
     message_bytes_max = _positive(options, "maxMessageBytes", MESSAGE_BYTES_MAX)
+    transactional = _mode(options) == "transactional"
+    location = _log_location(options, streaming) if transactional else ""
+    if transactional:
+        _check_halves(schema)
     return SinkPlan(
         options=dict(options),
-        group=text(options, "group") or GROUP_DEFAULT,
+        group=text(options, "group") or _group(location),
         topic=topic,
         broker=text(options, "broker"),
         unique_column=unique_column,
@@ -148,7 +179,42 @@ def plan_sink(options: Mapping[str, str], schema: StructType, *, streaming: bool
         timeout_s=_positive(options, "sendTimeoutMs", SEND_TIMEOUT_MS) / 1000,
         in_flight_max=_positive(options, "inFlight", IN_FLIGHT),
         report_path=text(options, "reportPath"),
+        transactional=transactional,
+        log_location=location,
     )
+
+
+def _mode(options: Mapping[str, str]) -> str:
+    mode = text(options, "mode") or _MODES[0]
+    if mode not in _MODES:
+        raise ConfigError(f"option 'mode' is {mode!r}; {' and '.join(_MODES)} are accepted")
+    return mode
+
+
+def _log_location(options: Mapping[str, str], streaming: bool) -> str:
+    """A stream's log lies in its checkpoint, unless an option says where."""
+    given, checkpoint = text(options, "transactionLog"), text(options, "checkpointLocation")
+    if given is None and checkpoint is None and streaming:
+        raise ConfigError(
+            "mode=transactional keeps its log in the checkpoint: give the option 'checkpointLocation' to this "
+            "writer, or 'transactionLog', a directory that every driver of this query reaches"
+        )
+    return given or (posixpath.join(checkpoint, _LOG_FOLDER) if checkpoint else "")
+
+
+def _group(location: str) -> str:
+    """Queries with half messages have groups of their own: brokers ask a group about them, and get one driver."""
+    if not location:
+        return GROUP_DEFAULT
+    return f"{GROUP_DEFAULT}-{blake2b(location.encode(), digest_size=6).hexdigest()}"
+
+
+def _check_halves(schema: StructType) -> None:
+    for field in schema.fields:
+        if field.name in _NOT_HALF:
+            raise ConfigError(
+                f"column {field.name!r} does not go with mode=transactional: what is committed is delivered at once"
+            )
 
 
 def _positive(options: Mapping[str, str], name: str, default: int) -> int:
@@ -195,20 +261,37 @@ def _elements_fit(kind: DataType) -> bool:
 # -- on the executors ----------------------------------------------------------------------------------
 
 
-def send_partition(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> RowsSent:
-    """Send all rows of a task; returns when the brokers have stored them."""
-    from pyspark import TaskContext
+@dataclass(frozen=True, slots=True)
+class TaskOf:
+    """The task that runs in this process: which rows it has, whatever the attempt."""
 
-    context = TaskContext.get()
-    assert context is not None, "write() runs in a task"
-    query = context.getLocalProperty(_QUERY_ID) or ""
-    batch = context.getLocalProperty(_BATCH_ID) or ""
+    query: str
+    batch: str
+    partition: int
+    attempt: int
+
+    @classmethod
+    def current(cls) -> TaskOf:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None, "write() runs in a task"
+        return cls(
+            context.getLocalProperty(_QUERY_ID) or "",
+            context.getLocalProperty(_BATCH_ID) or "",
+            context.partitionId(),
+            context.attemptNumber(),
+        )
+
+
+def send_rows(
+    plan: SinkPlan, task: TaskOf, session: SendSession, batches: Iterator[pa.RecordBatch], half: bytes = b""
+) -> None:
+    """Send all rows of a task; returns when the brokers have stored them. ``half``: as half messages."""
     unique: RowKeys | str = plan.unique_column or RowKeys(
-        key_prefix(plan.scope or query, batch, context.partitionId())
+        key_prefix(plan.scope or task.query, task.batch, task.partition)
     )
-    client = plan.client()
-    session = SendSession(client, plan.timeout_s, plan.in_flight_max)
-    sender = RowSender(client, session, plan.topic, plan.broker, plan.batch_bytes)
+    sender = RowSender(session.client, session, plan.topic, plan.broker, plan.batch_bytes, half)
     first_row = 0
     try:
         for record_batch in batches:
@@ -217,7 +300,14 @@ def send_partition(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> RowsSen
             first_row += record_batch.num_rows
     finally:
         session.finish()
-    return RowsSent(context.partitionId(), context.attemptNumber(), session.tallies)
+
+
+def send_partition(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> RowsSent:
+    """Send all rows of a task; returns when the brokers have stored them."""
+    task = TaskOf.current()
+    session = SendSession(plan.client(), plan.timeout_s, plan.in_flight_max)
+    send_rows(plan, task, session, batches)
+    return RowsSent(task.partition, task.attempt, session.tallies)
 
 
 # -- on the driver -------------------------------------------------------------------------------------
@@ -283,10 +373,10 @@ class BatchWriter(DataSourceArrowWriter):
         return send_partition(self._plan, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        report(self._plan, _ours(messages), None, "committed")
+        report(self._plan, sent_by(messages), None, "committed")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        report(self._plan, _ours(messages), None, "aborted")
+        report(self._plan, sent_by(messages), None, "aborted")
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -299,24 +389,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return send_partition(self._plan, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        report(self._plan, _ours(messages), batchId, "committed")
+        report(self._plan, sent_by(messages), batchId, "committed")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        report(self._plan, _ours(messages), batchId, "aborted")
+        report(self._plan, sent_by(messages), batchId, "aborted")
 
 
-def _ours(messages: Sequence[WriterCommitMessage | None]) -> list[RowsSent | None]:
+def sent_by(messages: Sequence[WriterCommitMessage | None]) -> list[RowsSent | None]:
+    """What tasks said; None for those that failed."""
     return [message if isinstance(message, RowsSent) else None for message in messages]
-
-
-def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
-    """The writer of ``df.write``. Raises ``ConfigError``."""
-    if overwrite:
-        raise ConfigError("a topic cannot be overwritten: use .mode('append')")
-    return BatchWriter(plan_sink(options, schema, streaming=False))
-
-
-def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
-    """The writer of ``df.writeStream``; in output mode complete every micro-batch sends the whole result again."""
-    del overwrite
-    return StreamWriter(plan_sink(options, schema, streaming=True))

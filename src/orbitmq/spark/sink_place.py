@@ -15,7 +15,7 @@ from orbitmq.errors import MessageIllegal
 from orbitmq.model.names import is_retry_topic
 from orbitmq.model.route import MessageQueue
 from orbitmq.spark.sink_rows import EncodedRows, Indices
-from orbitmq.spark.sink_send import SendSession, SinkClient
+from orbitmq.spark.sink_send import HalfRow, SendSession, SinkClient
 
 __all__ = ["RowSender"]
 
@@ -34,7 +34,10 @@ class RowSender:
         topic: str | None,
         broker: str | None,
         batch_bytes: int,
+        half: bytes = b"",
     ) -> None:
+        """``half``: rows become half messages with these properties."""
+        self._half = half
         self._client = client
         self._session = session
         self._topic = topic
@@ -47,6 +50,9 @@ class RowSender:
         if not len(rows):
             return
         alone = self._alone(rows)
+        if self._half:
+            self._send_halves(rows)
+            return
         for name, of_topic in self._by_topic(rows):
             topic = self._client.sender.wire_topic(name)
             single = np.ones(len(rows), np.bool_) if is_retry_topic(topic) else alone
@@ -166,6 +172,16 @@ class RowSender:
                 queue,
             )
             start = end
+
+    def _send_halves(self, rows: EncodedRows) -> None:
+        """Brokers take no half messages in batches, so each row is a request."""
+        bodies, properties, keys = rows.bodies.to_pylist(), rows.properties(), rows.unique_keys()
+        for name, of_topic in self._by_topic(rows):
+            topic = self._client.sender.wire_topic(name)
+            for queue, chosen in self._by_queue(rows, topic, of_topic):
+                for at in chosen.tolist():
+                    row = HalfRow(rows.first_row + at, bodies[at], properties[at] + self._half, keys[at])
+                    self._session.half(row, topic, queue)
 
     def _send_single(self, topic: str, rows: EncodedRows, queue: MessageQueue | None) -> None:
         levels = _numbers(rows, "delay_level")

@@ -80,7 +80,7 @@ class EncodedRows:
     first_row: int
     bodies: pa.BinaryArray
     texts: tuple[pa.BinaryArray, ...]
-    """The properties, in parts."""
+    """The properties, in parts; the last is the unique key."""
     text_sizes: npt.NDArray[np.int64]
     columns: Mapping[str, pa.Array]
 
@@ -120,6 +120,11 @@ class EncodedRows:
             _fixed_width(heads), self.bodies, _fixed_width(lengths), *self.texts, _NOTHING
         )
         return memoryview(joined.buffers()[2]), _offsets(joined)
+
+    def unique_keys(self) -> list[str]:
+        """The unique key of each row."""
+        name = len(Property.UNIQUE_KEY) + len(_NAME_END)
+        return [pair[name : -len(_PAIR_END)].decode() for pair in self.texts[-1].to_pylist()]
 
     def properties(self) -> list[bytes]:
         """The properties of each row, for messages that are sent one by one."""

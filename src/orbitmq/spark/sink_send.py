@@ -11,9 +11,11 @@ import asyncio
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from orbitmq.client.errors import NameServerError, NoRouteError, add_hint, is_retriable
 from orbitmq.client.message import SendResult, SendStatus
@@ -21,15 +23,17 @@ from orbitmq.client.net.instance import ClientInstance
 from orbitmq.client.options import ProducerOptions
 from orbitmq.client.produce.sender import Outgoing, Sender
 from orbitmq.client.sync import LoopThread
-from orbitmq.codes import Property, RequestCode
+from orbitmq.codes import Property, RequestCode, SysFlag
 from orbitmq.errors import BrokerError, ConnectionLostError, NoPermission, OrbitError, RequestTimeoutError
 from orbitmq.model.route import MessageQueue
+from orbitmq.record.ids import parse_offset_message_id
 from orbitmq.runtime.clock import SYSTEM_CLOCK
 from orbitmq.runtime.machine import process_id
+from orbitmq.spark.sink_prepared import Half
 from orbitmq.transport.router import RawRoute, Route
 from orbitmq.wire.bodies import ConsumerData, ProducerData
 
-__all__ = ["QueueTally", "SendSession", "SinkClient", "sink_client"]
+__all__ = ["HalfRow", "QueueTally", "SendSession", "SinkClient", "sink_client"]
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +42,18 @@ _BATCH_PROPERTIES: Final = f"{Property.WAIT}\x01true\x02".encode()
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 2.0
 _WAIT_SLICE_S: Final = 1.0
+_WHOLE: Final = 32
+"""Small requests that take the room of one large one."""
+_WHOLE_BYTES: Final = 256 * 1024
+
+
+class HalfRow(NamedTuple):
+    """A row to be stored as a half message."""
+
+    number: int
+    body: bytes
+    properties: bytes
+    key: str
 
 
 @dataclass(slots=True)
@@ -64,8 +80,12 @@ class QueueTally:
 class SinkClient:
     """A producer's connections on a loop of their own; lives as long as the worker process."""
 
-    def __init__(self, group: str, name_servers: str, options: ProducerOptions) -> None:
+    def __init__(
+        self, group: str, name_servers: str, options: ProducerOptions, *, member: bool = True
+    ) -> None:
         self.group = group
+        self._member = member
+        """Known to brokers as one of its group; they would ask a member about half messages."""
         self.options = options
         self.loop = LoopThread()
         self._name_servers = name_servers
@@ -92,7 +112,7 @@ class SinkClient:
         return set()
 
     def producer_data(self) -> ProducerData | None:
-        return ProducerData(group_name=self.group)
+        return ProducerData(group_name=self.group) if self._member else None
 
     def consumer_data(self) -> ConsumerData | None:
         return None
@@ -135,6 +155,9 @@ class SendSession:
     _in_flight: int = 0
     _failure: BaseException | None = None
     _lanes: dict[MessageQueue, asyncio.Lock] = field(default_factory=dict)
+    partition: int = 0
+    halves: list[Half] = field(default_factory=list)
+    """Half messages that are stored."""
 
     def batch(
         self, topic: str, entries: bytes, rows: int, body_bytes: int, queue: MessageQueue | None
@@ -150,14 +173,30 @@ class SendSession:
         outgoing = Outgoing(topic, body, properties + _BATCH_PROPERTIES, "")
         self._start(outgoing, 1, len(body), queue)
 
+    def half(self, row: HalfRow, topic: str, queue: MessageQueue | None) -> None:
+        """Store one row as a half message, which consumers do not see."""
+        outgoing = Outgoing(
+            topic,
+            row.body,
+            row.properties + _BATCH_PROPERTIES,
+            row.key,
+            sys_flag=int(SysFlag.TRANSACTION_PREPARED),
+        )
+        self._begin(len(row.body), lambda weight: self._send_half(outgoing, row, queue, weight))
+
     def _start(self, outgoing: Outgoing, rows: int, body_bytes: int, queue: MessageQueue | None) -> None:
+        self._begin(len(outgoing.body), lambda weight: self._send(outgoing, rows, body_bytes, queue, weight))
+
+    def _begin(self, size: int, work: Callable[[int], Coroutine[Any, Any, None]]) -> None:
+        """Start a request when there is room: as many small ones are on the way as have the size of few large."""
+        weight = min(_WHOLE, 1 + size * _WHOLE // _WHOLE_BYTES)
         with self._changed:
-            self._wait_until(lambda: self._in_flight < self.in_flight_max)
-            self._in_flight += 1
+            self._wait_until(lambda: self._in_flight + weight <= self.in_flight_max * _WHOLE)
+            self._in_flight += weight
         try:
-            self.client.loop.submit(self._send(outgoing, rows, body_bytes, queue))
+            self.client.loop.submit(work(weight))
         except BaseException:
-            self._done(None)
+            self._done(None, weight)
             raise
 
     def finish(self) -> None:
@@ -174,13 +213,45 @@ class SendSession:
         if self._failure is not None:
             raise self._failure
 
-    def _done(self, failure: BaseException | None) -> None:
+    def _done(self, failure: BaseException | None, weight: int) -> None:
         with self._changed:
-            self._in_flight -= 1
+            self._in_flight -= weight
             self._failure = self._failure or failure
             self._changed.notify_all()
 
-    async def _send(self, outgoing: Outgoing, rows: int, body_bytes: int, queue: MessageQueue | None) -> None:
+    async def _send_half(
+        self, outgoing: Outgoing, row: HalfRow, queue: MessageQueue | None, weight: int
+    ) -> None:
+        failure: BaseException | None = None
+        try:
+            # The order of half messages means nothing: rows of one queue are ordered when they are committed.
+            result = await self._until_stored(outgoing, queue)
+            if result is not None:
+                place = result.queue
+                log_offset = parse_offset_message_id(result.offset_message_id).log_offset
+                half = Half(
+                    outgoing.topic,
+                    place.broker_name,
+                    place.queue_id,
+                    result.queue_offset,
+                    log_offset,
+                    row.key,
+                    queue is not None,
+                    self.partition,
+                    row.number,
+                )
+                self.halves.append(half)
+                self._count(msgspec.structs.replace(result, queue_offset=-1), 1, len(row.body))
+        except BaseException as error:
+            failure = error
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._done(failure, weight)
+
+    async def _send(
+        self, outgoing: Outgoing, rows: int, body_bytes: int, queue: MessageQueue | None, weight: int
+    ) -> None:
         failure: BaseException | None = None
         try:
             if queue is None:
@@ -196,7 +267,7 @@ class SendSession:
             if not isinstance(error, Exception):
                 raise
         finally:
-            self._done(failure)
+            self._done(failure, weight)
 
     async def _until_stored(self, outgoing: Outgoing, queue: MessageQueue | None) -> SendResult | None:
         """Try until the deadline; None when another request failed meanwhile and this one is pointless."""

@@ -73,12 +73,12 @@ class RocketmqSource(DataSource):
         return TopicStreamReader(SourceOptions.parse(self.options, streaming=True), selected_columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from orbitmq.spark.sink import batch_writer
+        from orbitmq.spark.sink_writers import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  # the same
-        from orbitmq.spark.sink import stream_writer
+        from orbitmq.spark.sink_writers import stream_writer
 
         return stream_writer(self.options, schema, overwrite)
 

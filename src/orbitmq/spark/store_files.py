@@ -37,6 +37,7 @@ __all__ = [
     "Block",
     "Bytes",
     "Segment",
+    "cut_segment",
     "end_of_data",
     "list_segments",
     "open_location",
@@ -279,6 +280,22 @@ def _blocks(segment: Segment, data: Bytes, first: ScannedRecord, block_bytes: in
     ]
 
 
+def cut_segment(segment: Segment, start: int, end: int, block_bytes: int) -> list[Block]:
+    """Part of a segment as blocks: records begin at ``start``, and end at ``end`` or with the segment."""
+    starts = [start]
+    if block_bytes and end - start > block_bytes:
+        with open_segment(segment) as data:
+            for wish in range(start + block_bytes, end, block_bytes):
+                found = _resync(segment, data, max(wish, starts[-1] + 1), min(wish + block_bytes, end))
+                if found is not None:
+                    starts.append(found[0])
+    whole = end == segment.size_bytes
+    return [
+        Block(segment, begin, stop, 0, last_of_segment=whole and stop == end)
+        for begin, stop in zip(starts, [*starts[1:], end], strict=True)
+    ]
+
+
 def _resync(segment: Segment, data: Bytes, start: int, end: int) -> tuple[int, int] | None:
     """The first record that begins at ``start`` or behind it, before ``end``; and its store time."""
     end = min(end, start + RESYNC_BYTES)
@@ -321,7 +338,7 @@ def _walked_blocks(segment: Segment, data: Bytes, block_bytes: int) -> list[Bloc
     return blocks
 
 
-def end_of_data(path: str, view: memoryview, starts: Positions, log_base: int) -> int:
+def end_of_data(path: str, view: memoryview, starts: Positions, log_base: int, *, quiet: bool = False) -> int:
     """Where the last whole record of ``starts`` ends, if nothing follows it.
 
     The last one on disk may lack its end, with a right size and magic: its checksum, or zeroes in its text, tell.
@@ -333,7 +350,7 @@ def end_of_data(path: str, view: memoryview, starts: Positions, log_base: int) -
     for _ in walk:
         pass
     assert walk.end is not None
-    if walk.end.kind is EndKind.BAD:
+    if walk.end.kind is EndKind.BAD and not quiet:
         logger.warning("the log ends with half a record path=%s at=%d: %s", path, *walk.end[1:])
     # Bad bytes with whole records behind them are damage, not an end; the reader will come upon them.
     return last if walk.end.position == last else walked_end

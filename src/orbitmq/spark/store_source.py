@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
 from pyarrow import fs as pafs
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from orbitmq.errors import ConfigError, CorruptionError, RecordError
@@ -37,7 +37,7 @@ from orbitmq.spark.store_files import (
     plan_blocks,
 )
 
-__all__ = ["RocketmqStoreSource", "StoreOptions", "StoreReader", "read_block"]
+__all__ = ["BlockPartition", "RocketmqStoreSource", "StoreOptions", "StoreReader", "read_block"]
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +58,8 @@ _OPTIONS: Final = (
     "maxPartitionBytes",
     "minPartitions",
     "splitSegments",
+    "startingOffsets",
+    "maxBytesPerTrigger",
 )
 
 
@@ -77,11 +79,22 @@ class StoreOptions:
     partition_bytes: int = PARTITION_BYTES
     """0: one task for each segment."""
     partitions_min: int = 1
+    starting_latest: bool = False
+    """A stream begins at the end of the log."""
+    bytes_per_trigger_max: int | None = None
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> StoreOptions:
+    def parse(cls, options: Mapping[str, str], *, streaming: bool = False) -> StoreOptions:
         """Raises ``ConfigError`` that names the option and what it accepts."""
         refuse_unknown(options, _OPTIONS)
+        starting_offsets = text(options, "startingOffsets") or "earliest"
+        if starting_offsets not in ("earliest", "latest"):
+            raise ConfigError(
+                f"option 'startingOffsets' is {starting_offsets!r}; earliest and latest are accepted"
+            )
+        for name in () if streaming else ("startingOffsets", "maxBytesPerTrigger"):
+            if text(options, name) is not None:
+                raise ConfigError(f"option {name!r} is for readStream")
         named, pattern = text(options, "topic"), text(options, "topicPattern")
         if named is not None and pattern is not None:
             raise ConfigError("give 'topic' or 'topicPattern', not both")
@@ -106,6 +119,8 @@ class StoreOptions:
             fail_on_data_loss=flag(options, "failOnDataLoss", True),
             partition_bytes=partition_bytes if flag(options, "splitSegments", True) else 0,
             partitions_min=number(options, "minPartitions", 1, low=1, high=1_000_000) or 1,
+            starting_latest=starting_offsets == "latest",
+            bytes_per_trigger_max=number(options, "maxBytesPerTrigger", low=1),
         )
 
 
@@ -130,11 +145,16 @@ class RocketmqStoreSource(DataSource):
         return "rocketmq-store"
 
     def schema(self) -> str:
-        StoreOptions.parse(self.options)  # here an error is shown once and as it is
+        StoreOptions.parse(self.options, streaming=True)  # here an error is shown once and as it is
         return SCHEMA_DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return StoreReader(StoreOptions.parse(self.options), selected_columns(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        from orbitmq.spark.store_stream import StoreStreamReader
+
+        return StoreStreamReader(StoreOptions.parse(self.options, streaming=True), selected_columns(schema))
 
 
 @dataclass(frozen=True, slots=True)
