@@ -369,3 +369,12 @@ def test_batch_has_a_name_of_its_own_and_a_stream_that_of_its_query() -> None:
     assert first != second
     assert plan_sink(options, schema, streaming=True).scope == ""
     assert plan_sink({**options, "uniquekeyscope": "mine"}, schema, streaming=False).scope == "mine"
+
+
+def test_sharding_key_may_be_a_number() -> None:
+    batch = pa.RecordBatch.from_pylist(
+        [{"body": b"x", "sharding_key": 7}, {"body": b"y", "sharding_key": None}]
+    )
+    [first, second] = sent(sink_rows.encode_rows(batch, 0, sink_rows.RowKeys(b"0" * 16), 1000))
+    assert first[1]["__SHARDINGKEY"] == "7"
+    assert "__SHARDINGKEY" not in second[1]

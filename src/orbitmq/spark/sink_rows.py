@@ -179,6 +179,8 @@ def _refuse(wrong: pa.Array | npt.NDArray[np.bool_], first_row: int, problem: st
 
 
 def _binary(column: pa.Array) -> pa.BinaryArray:
+    if pa.types.is_integer(column.type):
+        column = column.cast(pa.string())
     return column if column.type == pa.binary() else column.cast(pa.binary())
 
 

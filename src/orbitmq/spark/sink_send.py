@@ -185,10 +185,11 @@ class SendSession:
         self._begin(len(row.body), lambda weight: self._send_half(outgoing, row, queue, weight))
 
     def _start(self, outgoing: Outgoing, rows: int, body_bytes: int, queue: MessageQueue | None) -> None:
-        self._begin(len(outgoing.body), lambda weight: self._send(outgoing, rows, body_bytes, queue, weight))
+        size = _WHOLE_BYTES if outgoing.batch else len(outgoing.body)
+        self._begin(size, lambda weight: self._send(outgoing, rows, body_bytes, queue, weight))
 
     def _begin(self, size: int, work: Callable[[int], Coroutine[Any, Any, None]]) -> None:
-        """Start a request when there is room: as many small ones are on the way as have the size of few large."""
+        """Start a request when there is room: ``in_flight_max`` batches, or up to 32 times as many single rows."""
         weight = min(_WHOLE, 1 + size * _WHOLE // _WHOLE_BYTES)
         with self._changed:
             self._wait_until(lambda: self._in_flight + weight <= self.in_flight_max * _WHOLE)

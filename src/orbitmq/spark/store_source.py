@@ -31,13 +31,23 @@ from orbitmq.spark.store_files import (
     RESYNC_BYTES,
     Block,
     Bytes,
+    Segment,
     end_of_data,
     list_segments,
     open_segment,
     plan_blocks,
 )
+from orbitmq.spark.store_queues import UnitBlock, positions_of, prune
 
-__all__ = ["BlockPartition", "RocketmqStoreSource", "StoreOptions", "StoreReader", "read_block"]
+__all__ = [
+    "BlockPartition",
+    "RocketmqStoreSource",
+    "StoreOptions",
+    "StoreReader",
+    "UnitPartition",
+    "read_block",
+    "read_units",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +70,7 @@ _OPTIONS: Final = (
     "splitSegments",
     "startingOffsets",
     "maxBytesPerTrigger",
+    "useQueues",
 )
 
 
@@ -82,6 +93,8 @@ class StoreOptions:
     starting_latest: bool = False
     """A stream begins at the end of the log."""
     bytes_per_trigger_max: int | None = None
+    use_queues: bool = True
+    """Find the messages of topics through their consume queues where that is cheaper."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool = False) -> StoreOptions:
@@ -119,6 +132,7 @@ class StoreOptions:
             fail_on_data_loss=flag(options, "failOnDataLoss", True),
             partition_bytes=partition_bytes if flag(options, "splitSegments", True) else 0,
             partitions_min=number(options, "minPartitions", 1, low=1, high=1_000_000) or 1,
+            use_queues=flag(options, "useQueues", True),
             starting_latest=starting_offsets == "latest",
             bytes_per_trigger_max=number(options, "maxBytesPerTrigger", low=1),
         )
@@ -164,6 +178,13 @@ class BlockPartition(InputPartition):
     block: Block
 
 
+@dataclass(frozen=True, slots=True)
+class UnitPartition(InputPartition):
+    """The same, through a consume queue."""
+
+    units: UnitBlock
+
+
 class StoreReader(DataSourceReader):
     """Plans on the driver, reads on the executors."""
 
@@ -173,26 +194,48 @@ class StoreReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
-        blocks: list[Block] = []
+        partitions: list[InputPartition] = []
         for path in options.paths:
             segments = list_segments(path)
             block_bytes = options.partition_bytes
             if block_bytes and options.partitions_min > 1:
                 total = sum(segment.size_bytes for segment in segments)
                 block_bytes = max(1, min(block_bytes, total // options.partitions_min))
-            blocks += plan_blocks(
+            blocks = plan_blocks(
                 segments,
                 block_bytes=block_bytes,
                 starting_ms=options.starting_ms,
                 ending_ms=options.ending_ms,
                 fail_on_data_loss=options.fail_on_data_loss,
             )
-        return [BlockPartition(block) for block in blocks]
+            if options.topics is not None and options.use_queues:
+                pruned = prune(path, segments, blocks, options.topics, block_bytes)
+                if pruned is not None:
+                    partitions += [UnitPartition(units) for units in pruned[0]]
+                    blocks = pruned[1]
+            partitions += [BlockPartition(block) for block in blocks]
+        return partitions
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # An empty plan is read as one partition without a value.
         if isinstance(partition, BlockPartition):
             yield from read_block(partition.block, self._options, self._columns)
+        elif isinstance(partition, UnitPartition):
+            yield from read_units(partition.units, self._options, self._columns)
+
+
+def read_units(units: UnitBlock, options: StoreOptions, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows that some units of a consume queue point to. Raises as ``read_block``."""
+
+    def decode(segment: Segment, view: memoryview, starts: Positions) -> Iterator[pa.RecordBatch]:
+        yield from _Rows(segment, options, columns).decode(view, starts, 0)
+
+    try:
+        yield from positions_of(units, decode)
+    except CorruptionError as error:
+        if options.fail_on_data_loss:
+            raise
+        logger.warning("rows lost, the rest of the queue's file is left out: %s", error)
 
 
 def read_block(
@@ -203,7 +246,7 @@ def read_block(
     Raises ``CorruptionError`` if the block does not hold whole records from its start to its end, ``RecordError`` for
     a body that is not what was stored. With ``fail_on_data_loss`` off both are logged: damaged records are left out.
     """
-    rows = _Rows(block, options, columns)
+    rows = _Rows(block.segment, options, columns)
     try:
         with open_segment(block.segment, filesystem) as data:
             windows = _windows(block, data)
@@ -280,9 +323,9 @@ def _check_end(block: Block, position: int, rest: memoryview) -> None:
 class _Rows:
     """Turns records into batches of the columns asked for."""
 
-    def __init__(self, block: Block, options: StoreOptions, columns: Sequence[str]) -> None:
-        self._log_base = block.segment.log_offset
-        self._path = block.segment.path
+    def __init__(self, segment: Segment, options: StoreOptions, columns: Sequence[str]) -> None:
+        self._log_base = segment.log_offset
+        self._path = segment.path
         self._options = options
         self._columns = tuple(columns)
         self._judge = _judge_of(options)
