@@ -163,6 +163,24 @@ async def test_context_says_how_much_of_a_batch_is_done_and_when_the_rest_comes(
     assert sorted(text for _, batch in calls[1:] for text in batch) == ["4", "5"]
 
 
+async def test_body_that_does_not_fit_is_a_line_without_traceback(
+    broker: RunningBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fill(broker, "misfit", 1, queue_count=1)
+    consumer = PushConsumer("misfit-readers", broker.name_server, start="first", reconsume_max=0)
+
+    @consumer.listen("misfit", type=dict[str, int])
+    async def handle(value: dict[str, int]) -> None:
+        raise AssertionError("never called")
+
+    async with consumer:
+        await until(lambda: "dead letter" in caplog.text, "given up")
+    lines = [r for r in caplog.records if "handler failed" in r.getMessage()]
+    assert len(lines) == 1
+    assert "reason=the body is not a dict" in lines[0].getMessage()
+    assert not lines[0].exc_info
+
+
 # -- queues -------------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,15 @@ import pytest
 from tests.integration.ha_kit import until
 from tests.unit.transport.loops import run
 
-from orbitmq.client import ConsumeFromWhere, Message, Producer, PushConsumer, SimpleConsumer
+from orbitmq.client import (
+    ClientStateError,
+    ConsumeFromWhere,
+    Message,
+    PoppedMessage,
+    Producer,
+    PushConsumer,
+    SimpleConsumer,
+)
 from orbitmq.client import sync as plain
 from orbitmq.client.message import ReceivedMessage
 from orbitmq.codes import RequestCode
@@ -96,6 +104,33 @@ def test_simple_consumer_receives_acknowledges_and_gets_the_rest_again(broker: R
             assert again.attempt == 3
             await consumer.ack_all([again])
             assert await consumer.receive(wait_s=0.8) == []
+
+    run("uvloop", scenario)
+
+
+def test_message_of_a_simple_consumer_is_acknowledged_and_given_back_by_itself(broker: RunningBroker) -> None:
+    topic = broker.create_topic("by-itself", queue_count=1)
+
+    async def scenario() -> None:
+        await send(broker, topic, ["a", "b"])
+        async with SimpleConsumer("g-by-itself", broker.name_server, invisible_s=60) as consumer:
+            with pytest.raises(ClientStateError, match="subscribe"):
+                await consumer.receive()
+            consumer.subscribe(topic)
+            received: list[PoppedMessage] = []
+            while len(received) < 2:
+                received += await consumer.receive(wait_s=5)
+            first, second = sorted(received, key=lambda message: message.text())
+            await first.ack()
+            with pytest.raises(ClientStateError, match="once"):
+                await first.ack()
+            with pytest.raises(ClientStateError, match="dead letters"):
+                await second.dead_letter("no")
+            await second.retry()
+            (again,) = await consumer.receive(wait_s=5)
+            assert (again.text(), again.attempt) == ("b", 2)
+            await again.ack()
+            assert await consumer.receive(wait_s=0.3) == []
 
     run("uvloop", scenario)
 

@@ -290,7 +290,8 @@ class ReceivedMessage:
         return json_value(self.record.body, kind)
 
     async def ack(self) -> None:
-        """Finish the message. Only of a consumer that is iterated; a handler acknowledges by returning."""
+        """Finish the message. Only of a consumer that is iterated, or a simple one; a handler acknowledges by
+        returning."""
         await self._delivered().acknowledge(self)
 
     async def retry(self, delay: timedelta | float | None = None) -> None:
@@ -304,7 +305,8 @@ class ReceivedMessage:
     def _delivered(self) -> Delivery:
         if self._delivery is None:
             raise ClientStateError(
-                "only a message of an iterated consumer is acknowledged by hand, and once; handlers return or raise"
+                "only a message of an iterated or a simple consumer is acknowledged by hand, and once; handlers "
+                "return or raise"
             )
         return self._delivery
 

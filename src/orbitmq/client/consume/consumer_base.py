@@ -98,6 +98,8 @@ class ConsumerBase:
         self._announced: dict[str, SubscriptionData] = {}
         """What brokers were told last, by topic."""
         self._held: dict[MessageQueue, ProcessQueue] = {}
+        self._new_to: dict[str, frozenset[MessageQueue]] = {}
+        """By topic: queues of which the group had no offset when it began with the topic. See ``_is_new_to``."""
         self._offsets: OffsetStore
         if broadcasting:
             directory = options.offset_directory or f"{home_directory()}/.rocketmq_offsets"
@@ -350,6 +352,7 @@ class ConsumerBase:
             try:
                 await self._instance.book.refresh(topic)
             except TopicNotFound:
+                self._new_to.setdefault(topic, frozenset())  # what it will hold was sent after the start
                 return False
             await self._instance.heartbeat()
             queues = self._instance.book.subscribe.get(topic)
@@ -523,17 +526,35 @@ class ConsumerBase:
 
     async def _start_offset(self, queue: MessageQueue) -> int:
         """Where consumption of a queue begins."""
-        stored = await self._offsets.stored(queue)
-        if stored >= 0:
-            return stored
         where = self._options.from_where
         retry = is_retry_topic(queue.topic)
+        stored = -1
+        if self._options.start is not None and not retry:
+            stored = await self._offsets.stored(queue, or_zero=False)
+        if stored < 0 and not await self._is_new_to(queue):
+            stored = await self._offsets.stored(queue)
+        if stored >= 0:
+            return stored
         if where is ConsumeFromWhere.FIRST_OFFSET or (where is ConsumeFromWhere.LAST_OFFSET and retry):
             return 0
         if where is ConsumeFromWhere.LAST_OFFSET or retry:
             return await self.max_offset(queue)
         timestamp_ms = self._options.from_timestamp_ms or self._started_ms - _HALF_AN_HOUR_MS
         return await self.offset_at(queue, timestamp_ms)
+
+    async def _is_new_to(self, queue: MessageQueue) -> bool:
+        """Whether ``start`` was given and applies: the group has no offset of any queue of the topic. Otherwise a
+        queue without an offset is a new one, and the broker says where to begin: nothing of it should be missed."""
+        if self._options.start is None or is_retry_topic(queue.topic):
+            return False
+        known = self._new_to.get(queue.topic)
+        if known is None:
+            queues = self._instance.book.subscribe.get(queue.topic) or [queue]
+            asked = (self._offsets.stored(other, or_zero=False) for other in queues)
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+            found = any(isinstance(answer, int) and answer >= 0 for answer in answers)
+            known = self._new_to[queue.topic] = frozenset(() if found else queues)
+        return queue in known
 
     async def _pull_failed(self, held: ProcessQueue, error: OrbitError) -> None:
         """After a pull that failed: find out where the queue is now, say so once in a while, and pause."""

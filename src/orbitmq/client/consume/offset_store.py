@@ -33,8 +33,12 @@ class OffsetStore(Protocol):
     def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = True) -> None:
         """Remember how far we are."""
 
-    async def stored(self, queue: MessageQueue) -> int:
-        """What was persisted, -1 if nothing. Raises ``OrbitError`` when that cannot be found out."""
+    async def stored(self, queue: MessageQueue, *, or_zero: bool = True) -> int:
+        """What was persisted, -1 if nothing. Raises ``OrbitError`` when that cannot be found out.
+
+        A broker that still has the first message of the queue in memory answers 0 instead of nothing, so that a group
+        misses nothing of a queue that is new; not with ``or_zero=False``, which brokers before 5.x ignore.
+        """
 
     async def persist(self, queues: Iterable[MessageQueue], *, wait: bool = False) -> None:
         """Make what is known of these queues last.
@@ -78,13 +82,14 @@ class RemoteOffsets(_Memory):
         self._instance = instance
         self._group = group
 
-    async def stored(self, queue: MessageQueue) -> int:
+    async def stored(self, queue: MessageQueue, *, or_zero: bool = True) -> int:
         address = await self._instance.address_for(queue.broker_name, queue.topic)
         header = QueryConsumerOffsetRequest(
             consumer_group=self._group,
             topic=queue.topic,
             queue_id=queue.queue_id,
             broker_name=queue.broker_name,
+            set_zero_if_not_found=None if or_zero else False,
         )
         try:
             answer = await self._instance.ask(address, RequestCode.QUERY_CONSUMER_OFFSET, header)
@@ -146,7 +151,7 @@ class LocalOffsets(_Memory):
             found = None
         self._saved = dict(found or {})
 
-    async def stored(self, queue: MessageQueue) -> int:
+    async def stored(self, queue: MessageQueue, *, or_zero: bool = True) -> int:
         return self._saved.get(queue, -1)
 
     async def persist(self, queues: Iterable[MessageQueue], *, wait: bool = False) -> None:

@@ -22,7 +22,7 @@ from orbitmq.client.consume.popper import PoppedMessage, Popper
 from orbitmq.client.consume.process_queue import ProcessQueue
 from orbitmq.client.consume.puller import PullResult, PullStatus
 from orbitmq.client.consume.send_back import SendBack
-from orbitmq.client.errors import ClientStateError, RetryLater
+from orbitmq.client.errors import BodyMismatch, ClientStateError, RetryLater
 from orbitmq.client.message import ReceivedMessage
 from orbitmq.client.options import PushOptions, build_options
 from orbitmq.client.settings import PushSettings
@@ -576,16 +576,20 @@ class PushConsumer(ConsumerBase):
             return  # asked for, not an accident
         message, error = messages[0], outcome.error
         handler = self._handler_of(message.topic)
+        # The traceback of a body that does not fit shows code of ours only.
+        misfit = isinstance(error, BodyMismatch)
         self._instance.log_limits.log_error(
             logger,
             ("handler", message.topic, type(error)),
-            "handler failed, message comes again handler=%s topic=%s id=%s keys=%s attempt=%d",
+            "handler failed, message comes again handler=%s topic=%s id=%s keys=%s attempt=%d"
+            + (" reason=%s" if misfit else ""),
             "" if handler is None else name_of(handler.function),
             message.topic,
             message.message_id,
             ",".join(message.keys),
             message.attempt,
-            error=error,
+            *([error] if misfit else []),
+            error=None if misfit else error,
         )
 
     async def _consume_again(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:

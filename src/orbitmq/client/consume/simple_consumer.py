@@ -14,9 +14,11 @@ from orbitmq.client.consume.consumer_base import ConsumerBase
 from orbitmq.client.consume.popper import ALL_QUEUES, PoppedMessage, Popper
 from orbitmq.client.consume.process_queue import ProcessQueue
 from orbitmq.client.errors import ClientStateError
+from orbitmq.client.message import ReceivedMessage
 from orbitmq.client.options import SimpleOptions, build_options
 from orbitmq.client.settings import SimpleSettings
 from orbitmq.errors import OrbitError
+from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.model.names import wrap_namespace
 from orbitmq.model.route import MessageQueue, utf16_key
 from orbitmq.model.subscription import SubscriptionData
@@ -29,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 _COUNT_MAX: Final = 32
 _AFTER_ERROR_S: Final = 1.0
+_LEVELS: Final = DelayLevels()
 
 Place = tuple[MessageQueue, SubscriptionData]
 
@@ -66,6 +69,7 @@ class SimpleConsumer(ConsumerBase):
         super().__init__(group, name_servers, self.options, clock)
         self._popper = Popper(self._instance, self.group, self.options, clock)
         self._turn = 0
+        self._delivery = _Received(self)
 
     # -- subscriptions and life ------------------------------------------------------------------------
 
@@ -85,8 +89,6 @@ class SimpleConsumer(ConsumerBase):
 
     async def start(self) -> None:
         """Open for calls and join the group."""
-        if not self._subscriptions:
-            raise ClientStateError("subscribe to a topic before the start")
         await self._join()
 
     async def stop(self) -> None:
@@ -105,6 +107,8 @@ class SimpleConsumer(ConsumerBase):
         """
         if not 1 <= max_count <= _COUNT_MAX:
             raise ClientStateError(f"max_count {max_count} is not within 1 to {_COUNT_MAX}")
+        if not self._subscriptions:
+            raise ClientStateError("subscribe to a topic before you receive")
         hide_s = self.options.invisible_s if invisible_s is None else invisible_s
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (self.options.await_s if wait_s is None else wait_s)
@@ -120,10 +124,18 @@ class SimpleConsumer(ConsumerBase):
                         queue, subscription, max_count=max_count, invisible_s=hide_s, wait_s=hold_s
                     )
                 except OrbitError as error:
-                    logger.warning("pop failed queue=%s error=%s", queue, error)
+                    self._instance.log_limits.warning(
+                        logger,
+                        ("pop", queue.broker_name, type(error)),
+                        "pop failed queue=%s error=%s",
+                        queue,
+                        error,
+                    )
                     failure = error
                     continue
                 if result.messages:
+                    for message in result.messages:
+                        message._delivery = self._delivery
                     return result.messages
             left_s = deadline - loop.time()
             if left_s <= 0:
@@ -190,3 +202,25 @@ class SimpleConsumer(ConsumerBase):
 
     async def _rebalance_once(self) -> bool:
         return True
+
+
+class _Received:
+    """What ``message.ack()`` and ``message.retry()`` do with a received message."""
+
+    def __init__(self, consumer: SimpleConsumer) -> None:
+        self._consumer = consumer
+
+    async def acknowledge(self, message: ReceivedMessage) -> None:
+        assert isinstance(message, PoppedMessage)
+        await self._consumer.ack(message)
+        message._delivery = None
+
+    async def give_back(self, message: ReceivedMessage, delay_level: int, reason: str) -> None:
+        assert isinstance(message, PoppedMessage)
+        if delay_level < 0:
+            raise ClientStateError(
+                "a simple consumer cannot move a message to the dead letters: the broker does after the last attempt"
+            )
+        delay_ms = _LEVELS.delay_ms(delay_level) if delay_level else 0
+        await self._consumer.change_invisible(message, delay_ms / 1000)
+        message._delivery = None

@@ -1,0 +1,64 @@
+"""Where a new group begins."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+from tests.apache.servers import create_topic
+from tests.conformance.conftest import Target
+from tests.conformance.test_consuming import fill
+from tests.conformance.waiting import Collector
+
+from orbitmq.client import Message, MessageQueue, Producer, PushConsumer
+from orbitmq.client.options import Start
+
+
+async def test_new_group_starts_where_it_was_told(target: Target) -> None:
+    """Also where the broker still has the first message: there it would say 0 of its own accord."""
+    topic = target.topic(queue_count=2)
+    old_brokers = target.name.endswith("4.9.7")  # they say so whatever they are asked
+    await fill(target, topic, 4)
+    await asyncio.sleep(0.02)  # times are in milliseconds
+    cut = datetime.now(UTC)
+    async with Producer("pg-start", target.address) as producer:
+        await producer.send(Message(topic, "later"))
+        expected: list[tuple[Start, set[str]]] = [
+            ("first", {"m0", "m1", "m2", "m3", "later"}),
+            (cut, {"later"}),
+            ("last", set()),
+        ]
+        for start, texts in expected:
+            got = Collector()
+            consumer = PushConsumer(target.group(), target.address, start=start)
+            got.on(consumer, topic)
+            async with consumer:
+                await consumer.wait_ready()
+                if start == "last":
+                    await producer.send(Message(topic, "after"))
+                await got.wait(5 if old_brokers else len(texts) or 1)
+            if not old_brokers:
+                assert set(got.bodies) == (texts or {"after"}), start
+
+
+async def test_start_at_the_end_misses_nothing_of_new_topics_and_new_queues(target: Target) -> None:
+    topic = f"unborn-{target.group()}"
+    group, got = target.group(), Collector()
+    consumer = PushConsumer(group, target.address, start="last")
+    got.on(consumer, topic)
+    async with consumer, Producer("pg-unborn", target.address) as producer:
+        create_topic(target.namesrv, target.broker, topic, queue_count=1)
+        sent = await producer.send(Message(topic, "the first ever"))
+        assert sent.queue_offset == 0
+        await got.wait(1)
+    create_topic(target.namesrv, target.broker, topic, queue_count=2)
+    async with Producer("pg-unborn-2", target.address) as producer:
+        await producer.send(
+            Message(topic, "new queue"),
+            queue=MessageQueue(topic=topic, broker_name=sent.queue.broker_name, queue_id=1),
+        )
+        again = PushConsumer(group, target.address, start="last")
+        got.on(again, topic)
+        async with again:
+            await got.wait(2)
+    assert got.bodies == ["the first ever", "new queue"]
