@@ -10,9 +10,10 @@ use pyo3::prelude::*;
 use pyo3::sync::GILOnceCell;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
-mod json;
+pub mod json;
 
 use crate::layout::{BINARY_MIN, PROPERTIES_BYTES_MAX};
+use crate::pulls::pull_fields;
 use json::{Scan, Value};
 
 const JSON: u8 = 0;
@@ -21,6 +22,8 @@ const RESPONSE: i32 = 1;
 const SEND: i32 = 10;
 const SEND_V2: i32 = 310;
 const SEND_BATCH: i32 = 320;
+const PULL: i32 = 11;
+const LITE_PULL: i32 = 361;
 const PYTHON: u8 = 3;
 const LANGUAGES: [&str; 14] = [
     "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP",
@@ -341,6 +344,12 @@ fn frame<'py>(
     } else {
         None
     };
+    let is_pull = matches!(found.code, PULL | LITE_PULL) && found.flag & RESPONSE == 0;
+    let pull = if is_pull {
+        pull_fields(py, found.ext, form == ROCKETMQ)?
+    } else {
+        None
+    };
     plain.frame.bind(py).call1((
         found.code,
         found.opaque,
@@ -352,6 +361,7 @@ fn frame<'py>(
         PyBytes::new(py, found.ext),
         body,
         send,
+        pull,
     ))
 }
 

@@ -19,10 +19,33 @@ pub fn java_hash(data: &[u8]) -> i32 {
 
 /// The hash of a text from the hash of what stands before `data`, which must be ASCII.
 pub fn extend(prefix: i32, data: &[u8]) -> i32 {
-    data.iter().fold(prefix, |hash, &byte| {
+    // Eight at a time: what is multiplied one after the other is then only every eighth.
+    let mut chunks = data.chunks_exact(8);
+    let hash = chunks.by_ref().fold(prefix, |hash, chunk| {
+        let weighted = chunk
+            .iter()
+            .zip(POWERS)
+            .fold(0i32, |sum, (&byte, power)| {
+                sum.wrapping_add(i32::from(byte).wrapping_mul(power))
+            });
+        hash.wrapping_mul(POWERS[0].wrapping_mul(31))
+            .wrapping_add(weighted)
+    });
+    chunks.remainder().iter().fold(hash, |hash, &byte| {
         hash.wrapping_mul(31).wrapping_add(i32::from(byte))
     })
 }
+
+/// 31 to the power of 7, 6, ... 0.
+const POWERS: [i32; 8] = {
+    let mut powers = [1i32; 8];
+    let mut at = 7;
+    while at > 0 {
+        powers[at - 1] = powers[at].wrapping_mul(31);
+        at -= 1;
+    }
+    powers
+};
 
 /// The checksum of a stored body: CRC-32 with the top bit cleared.
 pub fn body_crc(body: &[u8]) -> u32 {
@@ -52,6 +75,17 @@ mod tests {
     fn hash_of_ascii_is_javas() {
         assert_eq!(java_hash(b"TagA"), 2598919);
         assert_eq!(java_hash(b""), 0);
+    }
+
+    #[test]
+    fn hash_of_any_length_is_that_of_one_byte_after_the_other() {
+        let text = b"the quick brown fox jumps over the lazy dog";
+        for end in 0..text.len() {
+            let slowly = text[..end].iter().fold(7i32, |hash, &byte| {
+                hash.wrapping_mul(31).wrapping_add(i32::from(byte))
+            });
+            assert_eq!(extend(7, &text[..end]), slowly);
+        }
     }
 
     #[test]

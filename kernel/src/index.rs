@@ -26,11 +26,18 @@ fn link(
 ) -> Option<(Vec<u8>, usize)> {
     let mut entries = Vec::with_capacity(keys.len() / KEY_BYTES * INDEX_ENTRY_BYTES);
     let mut used = 0;
-    for (number, key) in (first..).zip(keys.chunks_exact(KEY_BYTES)) {
+    // Slots lie anywhere in 20 MB. All are read first, one right after the other: so the waits for memory overlap.
+    let mut places = Vec::with_capacity(keys.len() / KEY_BYTES);
+    for key in keys.chunks_exact(KEY_BYTES) {
+        let at = i64::from(i32_at(key, 0)?).rem_euclid(slots.len() as i64) as usize;
+        places.push((at, slots[at].get()));
+    }
+    for ((number, key), (at, before)) in (first..).zip(keys.chunks_exact(KEY_BYTES)).zip(places) {
         let (hash, log_offset, store_ms) = (i32_at(key, 0)?, i64_at(key, 4)?, i64_at(key, 12)?);
-        let at = i64::from(hash).rem_euclid(slots.len() as i64) as usize;
         // Whole numbers, as they lie in the file: a process killed here leaves no half of one.
-        let mut previous = i32::from_be(slots[at].replace(number.to_be()));
+        let now = i32::from_be(slots[at].replace(number.to_be()));
+        // An earlier key of this call may have been in the same slot.
+        let mut previous = if now >= first { now } else { i32::from_be(before) };
         if previous <= 0 || previous >= number {
             previous = 0;
             used += 1;

@@ -32,6 +32,8 @@ pub const RECORD_BYTES_MIN: usize = FIXED_BYTES + 3;
 pub const BLANK_BYTES: usize = 8;
 pub const BATCH_ENTRY_BYTES: usize = 20;
 pub const UNIT_BYTES: usize = 20;
+/// Begin and end of a slice of a piece of the log.
+pub const SLICE_BYTES: usize = 16;
 /// An index key on its way into the index: hash, log offset, store time; and an entry of an index file.
 pub const KEY_BYTES: usize = 20;
 pub const INDEX_ENTRY_BYTES: usize = 20;

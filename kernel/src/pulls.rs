@@ -5,8 +5,10 @@ use std::io::Write;
 use pyo3::buffer::{PyBuffer, ReadOnlyCell};
 use pyo3::exceptions::{PyBufferError, PyOverflowError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::sync::GILOnceCell;
 use pyo3::types::{PyBytes, PyInt, PyString, PyTuple};
 
+use crate::frames::json::text_end;
 use crate::hashes::body_crc;
 use crate::layout::*;
 
@@ -159,9 +161,7 @@ impl<'a> Json<'a> {
     /// A text without escapes, and blanks behind it.
     fn text(&mut self) -> Option<&'a str> {
         let start = self.rest.strip_prefix(b"\"")?;
-        let end = start
-            .iter()
-            .position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f))?;
+        let end = text_end(start)?;
         self.rest = start[end..].strip_prefix(b"\"")?;
         self.blanks();
         std::str::from_utf8(&start[..end]).ok()
@@ -197,9 +197,26 @@ fn read<'a, const N: usize>(
     Some(fields)
 }
 
+/// Of the plain kernel.
+static PULL_FIELDS: GILOnceCell<Py<PyAny>> = GILOnceCell::new();
+
 /// Read the extension fields of a pull; see `plain/pulls.py`.
 #[pyfunction]
-fn pull_fields(raw: &[u8], is_binary: bool) -> Option<FieldValues<'_>> {
+pub fn pull_fields<'py>(
+    py: Python<'py>,
+    raw: &[u8],
+    is_binary: bool,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let class = PULL_FIELDS.get_or_try_init(py, || -> PyResult<Py<PyAny>> {
+        let module = py.import("orbitmq.kernel.plain.pulls")?;
+        Ok(module.getattr("PullFields")?.unbind())
+    })?;
+    field_values(raw, is_binary)
+        .map(|values| class.bind(py).call1(values))
+        .transpose()
+}
+
+fn field_values(raw: &[u8], is_binary: bool) -> Option<FieldValues<'_>> {
     let fields = read(raw, is_binary, &NAMES)?;
     fields.number(12, int)?;
     let mut flags = fields.texts[13..].iter().flatten();
@@ -387,7 +404,7 @@ fn pull_answer<'py>(
     code: i16,
     remark: &[u8],
     numbers: (i64, i64, i64, i64, i64, i64),
-    pieces: Vec<(PyBuffer<u8>, Vec<i64>)>,
+    pieces: Vec<(PyBuffer<u8>, Bound<'py, PyBytes>)>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let (suggested, following, low, high, topic_flag, group_flag) = numbers;
     let mut head: Vec<u8> = Vec::with_capacity(320);
@@ -448,13 +465,11 @@ fn pull_answer<'py>(
         let cells = piece
             .as_slice(py)
             .ok_or_else(|| PyBufferError::new_err("a piece is not contiguous"))?;
-        for bound in bounds.chunks(2) {
-            let slice = match *bound {
-                [start, end] => place(start)
-                    .zip(place(end))
-                    .and_then(|(start, end)| cells.get(start..end)),
-                _ => None,
-            };
+        for bound in bounds.as_bytes().chunks(SLICE_BYTES) {
+            let slice = i64_at(bound, 0)
+                .and_then(place)
+                .zip(i64_at(bound, 8).and_then(place))
+                .and_then(|(start, end)| cells.get(start..end));
             let slice =
                 slice.ok_or_else(|| PyValueError::new_err("a slice does not lie in its piece"))?;
             body_bytes += slice.len();

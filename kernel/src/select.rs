@@ -7,6 +7,7 @@
 use pyo3::buffer::{PyBuffer, ReadOnlyCell};
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 use crate::layout::{
     BORN_V6, FIXED_BYTES, HOST_V6_MORE_BYTES, MAGIC_AT, MAGIC_V1, MAGIC_V2, STORE_V6, SYS_FLAG_AT,
@@ -144,14 +145,14 @@ fn long(bytes: &[u8]) -> i64 {
         .fold(0, |number, byte| number << 8 | u64::from(*byte)) as i64
 }
 
-type Selected = (usize, i64, i64, Vec<usize>, bool);
+type Selected<'py> = (usize, i64, i64, Bound<'py, PyBytes>, bool);
 
 /// Select records of consume queue units; see `plain/select.py`.
 #[pyfunction]
 #[pyo3(signature = (units, at, window, window_offset, limits, taken, wanted))]
 #[allow(clippy::too_many_arguments)] // Python's own is counted, too
-fn select(
-    py: Python<'_>,
+fn select<'py>(
+    py: Python<'py>,
     units: &[u8],
     mut at: usize,
     window: PyBuffer<u8>,
@@ -159,11 +160,12 @@ fn select(
     limits: (i64, i64),
     taken: (i64, i64),
     wanted: Option<PyRef<'_, Filter>>,
-) -> PyResult<Selected> {
+) -> PyResult<Selected<'py>> {
     let cells = cells_of(py, &window)?;
     let (count_max, bytes_max) = limits;
     let (mut count, mut total) = taken;
-    let mut bounds: Vec<usize> = Vec::new();
+    let (mut slices, mut last_end): (Vec<u8>, usize) = (Vec::new(), 0);
+    let mut is_outside = false;
     let mut text: Vec<u8> = Vec::new();
     let mut scratch = Scratch::default();
     while count < count_max {
@@ -174,7 +176,10 @@ fn select(
         let size = long(&unit[8..12]) as u32 as i32;
         let (start, end) = match place(long(&unit[..8]), size, window_offset, cells.len()) {
             Some(found) => found,
-            None => return Ok((at, count, total, bounds, true)),
+            None => {
+                is_outside = true;
+                break;
+            }
         };
         let size = i64::from(size);
         let selected = match &wanted {
@@ -195,14 +200,17 @@ fn select(
         if selected {
             count += 1;
             total += size;
-            match bounds.last_mut() {
-                Some(last) if *last == start => *last = end,
-                _ => bounds.extend([start, end]),
+            if slices.is_empty() || last_end != start {
+                slices.extend_from_slice(&(start as u64).to_be_bytes());
+            } else {
+                slices.truncate(slices.len() - 8);
             }
+            slices.extend_from_slice(&(end as u64).to_be_bytes());
+            last_end = end;
         }
         at += 1;
     }
-    Ok((at, count, total, bounds, false))
+    Ok((at, count, total, PyBytes::new(py, &slices), is_outside))
 }
 
 /// Start and end of a record in the window; None when it does not lie in it.

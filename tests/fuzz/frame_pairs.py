@@ -56,6 +56,15 @@ def _frames() -> list[bytes]:
                 "TRACE_ON": "true",
             }
             made.append(encode_response(0, number, answer, b"", None, form))
+            pull = {
+                "consumerGroup": key,
+                "topic": "T",
+                "queueId": "1",
+                "queueOffset": "5",
+                "maxMsgNums": "32",
+            }
+            pull |= {"sysFlag": "3", "commitOffset": "4", "subVersion": "7", "expressionType": "TAG"}
+            made.append(encode_request(11, number, pull, b"", form))
     raws = [recorded.raw for recorded in recorded_frames()][::7]
     return made * 5 + raws + [b"".join(made[at : at + 4]) for at in range(0, len(made), 4)]
 

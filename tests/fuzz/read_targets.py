@@ -18,6 +18,7 @@ from orbitmq.codes import RequestCode, SerializeType
 from orbitmq.errors import RecordError
 from orbitmq.filter import encode_program, parse
 from orbitmq.record.codec import Record, decode_record
+from orbitmq.record.layout import SLICE
 from orbitmq.wire.frame import encode_binary_fields
 
 UNIT = Struct(">qiq")
@@ -174,7 +175,9 @@ def fuzz_pull_answer(rng: random.Random, note: Callable[[bytes], None]) -> None:
         bounds = sorted(
             rng.randrange(-1 if rng.random() < 0.01 else 0, 41) for _ in range(2 * rng.randrange(3))
         )
-        pieces.append((memoryview(piece), [min(bound, len(piece)) for bound in bounds]))
+        places = [min(bound, len(piece)) for bound in bounds]
+        packed = b"".join(SLICE.pack(*each) for each in zip(places[::2], places[1::2], strict=True))
+        pieces.append((memoryview(piece), packed[:-1] if rng.random() < 0.01 else packed))
     for is_binary in (True, False):
         same(
             lambda kernel, form=is_binary: kernel.pull_answer(form, opaque, code, remark, numbers, pieces)  # type: ignore[misc]  # a default in a lambda

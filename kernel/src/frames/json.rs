@@ -11,6 +11,24 @@ pub enum Value<'a> {
     Object(&'a str),
 }
 
+/// What ends the plain part of a text: its quote, an escape, a byte that may not stand in it.
+const ENDS_TEXT: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 0x20 {
+        table[byte] = true;
+        byte += 1;
+    }
+    table[b'"' as usize] = true;
+    table[b'\\' as usize] = true;
+    table
+};
+
+/// Where the plain part of a text ends; None when it does not.
+pub fn text_end(bytes: &[u8]) -> Option<usize> {
+    bytes.iter().position(|&byte| ENDS_TEXT[usize::from(byte)])
+}
+
 pub struct Scan<'a> {
     text: &'a str,
     bytes: &'a [u8],
@@ -135,17 +153,15 @@ impl<'a> Scan<'a> {
     fn string(&mut self) -> Option<Cow<'a, str>> {
         self.take(b'"')?;
         let start = self.at;
-        loop {
-            match self.peek()? {
-                b'"' => {
-                    let found = &self.text[start..self.at];
-                    self.at += 1;
-                    return Some(Cow::Borrowed(found));
-                }
-                b'\\' => break,
-                0..=0x1f => return None,
-                _ => self.at += 1,
+        self.at += text_end(&self.bytes[start..])?;
+        match self.bytes[self.at] {
+            b'"' => {
+                let found = &self.text[start..self.at];
+                self.at += 1;
+                return Some(Cow::Borrowed(found));
             }
+            b'\\' => {}
+            _ => return None,
         }
         let mut text = String::with_capacity(self.at - start + 64);
         text.push_str(&self.text[start..self.at]);

@@ -37,7 +37,9 @@ from orbitmq.kernel.plain.frames import (
     SendFields,
     SendOrigin,
     SendTarget,
+    StoredProperties,
 )
+from orbitmq.kernel.plain.pulls import PullFields
 from orbitmq.kernel.plain.records import KEYS, KEYS_AND_TAG, NO_KEYS, Message
 
 __all__ = [
@@ -48,11 +50,13 @@ __all__ = [
     "Filter",
     "Frame",
     "Message",
+    "PullFields",
     "SendAnswer",
     "SendAnswerFields",
     "SendFields",
     "SendOrigin",
     "SendTarget",
+    "StoredProperties",
     "answer_fields",
     "body_crc",
     "dispatch_records",

@@ -39,7 +39,7 @@ __all__ = [
     "walk_records",
 ]
 
-API: Final = 7
+API: Final = 8
 """Of the functions below, their signatures and their results; ``kernel/src/lib.rs`` has the same number."""
 _OURS: Final = frozenset({"API", "NAME"})
 """What every compiled kernel has, and what only this module has; the other names in ``__all__`` are functions."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from orbitmq.kernel import Message as NewMessage
+from orbitmq.record.layout import SLICE
 
 __all__ = [
     "Appended",
@@ -56,6 +57,8 @@ Arrival = Callable[[str, int], None]
 class ReadStatus(enum.Enum):
     """How a read of a queue ended; the names are Apache's."""
 
+    __hash__ = object.__hash__  # looked up for every pull; that of Enum is a Python function
+
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
     MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
@@ -75,8 +78,9 @@ class ReadResult(msgspec.Struct, gc=False):
     """Where the next read of this queue should start."""
     min_offset: int
     max_offset: int
-    pieces: list[tuple[memoryview, list[int]]] = []
-    """Parts of the log, and where slices of whole records begin and end in each; neighbours share a slice."""
+    pieces: list[tuple[memoryview, bytes]] = []
+    """Parts of the log, and where slices of whole records begin and end in each (a row of ``SLICE``); neighbours
+    share a slice."""
     count: int = 0
     size_bytes: int = 0
     from_disk: bool = False
@@ -86,9 +90,7 @@ class ReadResult(msgspec.Struct, gc=False):
     def slices(self) -> list[memoryview]:
         """Whole records in queue order, ready to send."""
         return [
-            window[bounds[index] : bounds[index + 1]]
-            for window, bounds in self.pieces
-            for index in range(0, len(bounds), 2)
+            window[start:end] for window, bounds in self.pieces for start, end in SLICE.iter_unpack(bounds)
         ]
 
 

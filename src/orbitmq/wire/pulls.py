@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from orbitmq.codes import SerializeType
 from orbitmq.errors import FrameError
-from orbitmq.kernel import answer_fields, pull_fields
+from orbitmq.kernel import PullFields, answer_fields
 from orbitmq.wire.frame import Frame, FrameDecoder
 from orbitmq.wire.header import decode_header
 from orbitmq.wire.headers.consume import PullMessageRequest, PullMessageResponse
@@ -16,31 +16,11 @@ __all__ = ["AnswerFields", "PullFields", "answer_head", "read_pull", "read_pull_
 _ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
 
 
-class PullFields(NamedTuple):
-    """What a broker reads of a ``PullMessageRequest``, in the order of ``kernel.pull_fields``."""
-
-    consumer_group: str
-    topic: str
-    queue_id: int
-    queue_offset: int
-    max_msg_nums: int
-    sys_flag: int
-    commit_offset: int = 0
-    suspend_timeout_millis: int = 0
-    sub_version: int = 0
-    subscription: str | None = None
-    expression_type: str | None = None
-    max_msg_bytes: int | None = None
-
-
 def read_pull(frame: Frame) -> PullFields:
-    """Raises ``HeaderFieldError`` naming what is wrong."""
-    values = pull_fields(frame.ext_raw, frame.serialize_type == _ROCKETMQ)
-    if values is not None:
-        return PullFields._make(values)
+    """The fields of a pull that the kernel did not read. Raises ``HeaderFieldError`` naming what is wrong."""
     # The typed reader handles every form of JSON, and reports a missing or malformed field.
     request = decode_header(PullMessageRequest, frame)
-    return PullFields._make(getattr(request, name) for name in PullFields._fields)
+    return PullFields(*(getattr(request, name) for name in PullFields.__struct_fields__))
 
 
 class AnswerFields(NamedTuple):

@@ -14,6 +14,7 @@ OTHER_NAMES = {
     "INDEX_ENTRY_BYTES": layout.INDEX_ENTRY.size,
     "FIXED_BYTES": FIXED_V4.size,
     "BATCH_ENTRY_BYTES": BATCH_ENTRY.size,
+    "SLICE_BYTES": layout.SLICE.size,
     "UNIT_BYTES": UNIT.size,
     "HEADER_BYTES_MAX": layout.HEADER_LENGTH_MASK,
 }

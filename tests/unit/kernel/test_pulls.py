@@ -10,12 +10,14 @@ from tests.unit.wire.recorded import recorded_frames
 
 from orbitmq.codes import RequestCode, SerializeType
 from orbitmq.errors import HeaderFieldError
+from orbitmq.kernel import PullFields
 from orbitmq.record.codec import Record, decode_record, encode_record
+from orbitmq.record.layout import SLICE
 from orbitmq.store.types import NewMessage
 from orbitmq.wire.frame import Frame, FrameDecoder, encode_binary_fields, encode_response
 from orbitmq.wire.header import decode_header
 from orbitmq.wire.headers.consume import PullMessageRequest, PullMessageResponse
-from orbitmq.wire.pulls import PullFields, read_pull
+from orbitmq.wire.pulls import read_pull
 
 FIELDS = {
     "consumerGroup": "readers",
@@ -36,13 +38,17 @@ HOST_V6 = bytes(range(16)) + b"\0\0\x2a\x9f"
 ROCKETMQ, JSON = SerializeType.ROCKETMQ, SerializeType.JSON
 
 
+def packed_slices(slices: list[tuple[int, int]]) -> bytes:
+    return b"".join(SLICE.pack(*each) for each in slices)
+
+
 def typed(raw: bytes, form: SerializeType) -> PullFields | None:
     frame = Frame(code=11, opaque=1, serialize_type=form, ext_raw=raw)
     try:
         request = decode_header(PullMessageRequest, frame)
     except HeaderFieldError:
         return None
-    return PullFields._make(getattr(request, name) for name in PullFields._fields)
+    return PullFields(*(getattr(request, name) for name in PullFields.__struct_fields__))
 
 
 def assert_read_alike(
@@ -53,7 +59,7 @@ def assert_read_alike(
     if certain:
         assert values is not None
     if values is not None:
-        assert PullFields._make(values) == typed(raw, form)
+        assert values == typed(raw, form)
 
 
 def both_forms(fields: dict[str, str]) -> list[tuple[bytes, SerializeType]]:
@@ -68,7 +74,8 @@ def test_recorded_pulls_of_every_client_are_read(kernel: Kernel) -> None:
         ):
             form = SerializeType(recorded.frame.serialize_type)
             assert_read_alike(kernel, recorded.frame.ext_raw, form=form, certain=True)
-            assert read_pull(recorded.frame) == typed(recorded.frame.ext_raw, form)
+            assert recorded.frame.pull == typed(recorded.frame.ext_raw, form)
+            assert read_pull(recorded.frame) == recorded.frame.pull
             found += 1
     assert found > 20
 
@@ -173,18 +180,20 @@ def test_region_cut_or_damaged_anywhere_is_read_alike(kernel: Kernel) -> None:
     "pieces",
     [
         [],
-        [(b"messages" * 100, [0, 800])],
+        [(b"messages" * 100, [(0, 800)])],
         [
-            (b"-a--bc", [1, 2, 4, 6]),
-            (memoryview(b"-de-")[1:3], [0, 2]),
-            (bytearray(b"f"), [0, 0, 0, 1]),
+            (b"-a--bc", [(1, 2), (4, 6)]),
+            (memoryview(b"-de-")[1:3], [(0, 2)]),
+            (bytearray(b"f"), [(0, 0), (0, 1)]),
             (b"g", []),
         ],
     ],
     ids=["none", "one", "several"],
 )
 def test_answer_is_what_the_general_writer_writes(
-    kernel: Kernel, numbers: tuple[int, int, int, int, int, int], pieces: list[tuple[bytes, list[int]]]
+    kernel: Kernel,
+    numbers: tuple[int, int, int, int, int, int],
+    pieces: list[tuple[bytes, list[tuple[int, int]]]],
 ) -> None:
     names = (
         "suggestWhichBrokerId",
@@ -195,12 +204,11 @@ def test_answer_is_what_the_general_writer_writes(
         "groupSysFlag",
     )
     ext = {name: str(number) for name, number in zip(names, numbers, strict=True)}
-    body = b"".join(
-        piece[start:end] for piece, at in pieces for start, end in zip(at[::2], at[1::2], strict=True)
-    )
+    body = b"".join(piece[start:end] for piece, slices in pieces for start, end in slices)
+    packed = [(piece, packed_slices(slices)) for piece, slices in pieces]
     general = encode_response(20, 77, ext, body, "NO_MATCHED_MESSAGE", ROCKETMQ)
-    assert kernel.pull_answer(True, 77, 20, b"NO_MATCHED_MESSAGE", numbers, pieces) == general
-    written = kernel.pull_answer(False, -77, 20, b"NO_MATCHED_MESSAGE", numbers, pieces)
+    assert kernel.pull_answer(True, 77, 20, b"NO_MATCHED_MESSAGE", numbers, packed) == general
+    written = kernel.pull_answer(False, -77, 20, b"NO_MATCHED_MESSAGE", numbers, packed)
     [found] = FrameDecoder().feed(written)
     [expected] = FrameDecoder().feed(encode_response(20, -77, ext, body, "NO_MATCHED_MESSAGE", JSON))
     assert found.ext_fields == expected.ext_fields
@@ -209,10 +217,13 @@ def test_answer_is_what_the_general_writer_writes(
     assert found == expected
 
 
-@pytest.mark.parametrize("bounds", [[0, 5], [3, 2], [-1, 2], [5, 6]])
-def test_slice_outside_of_its_piece_is_refused(kernel: Kernel, bounds: list[int]) -> None:
+@pytest.mark.parametrize(
+    "slices",
+    [*(packed_slices([each]) for each in ((0, 5), (3, 2), (-1, 2), (5, 6))), packed_slices([(0, 1)])[:-1]],
+)
+def test_slice_outside_of_its_piece_is_refused(kernel: Kernel, slices: bytes) -> None:
     with pytest.raises(ValueError):
-        kernel.pull_answer(True, 1, 0, b"FOUND", (0, 0, 0, 0, 0, 0), [(b"four", bounds)])
+        kernel.pull_answer(True, 1, 0, b"FOUND", (0, 0, 0, 0, 0, 0), [(b"four", slices)])
 
 
 def test_recorded_answers_are_read(kernel: Kernel) -> None:

@@ -9,6 +9,7 @@ from tests.apache.kernels import Kernel
 
 from orbitmq.filter import encode_program, parse
 from orbitmq.record.codec import encode_record
+from orbitmq.record.layout import SLICE
 from orbitmq.store.types import NewMessage
 
 UNIT = Struct(">qiq")
@@ -43,14 +44,15 @@ def test_neighbours_share_a_slice(kernel: Kernel) -> None:
         10,
         10,
         len(window),
-        [0, len(window)],
+        SLICE.pack(0, len(window)),
         False,
     )
     window, units = log_of(10, gap=b"-")
     at, count, total, bounds, is_outside = kernel.select(units, 2, window, BASE, (3, FAR), (0, 0), None)
     assert (at, count, total, is_outside) == (5, 3, sum(size_of(units, n) for n in (2, 3, 4)), False)
-    assert len(bounds) == 6
-    assert all(window[end] == ord("-") for end in bounds[1::2])
+    slices = list(SLICE.iter_unpack(bounds))
+    assert len(slices) == 3
+    assert all(window[end] == ord("-") for _, end in slices)
 
 
 def test_first_record_is_selected_however_large(kernel: Kernel) -> None:
@@ -58,7 +60,7 @@ def test_first_record_is_selected_however_large(kernel: Kernel) -> None:
     at, count, total, _, _ = kernel.select(units, 0, window, BASE, (32, 1), (0, 0), None)
     assert (at, count, total) == (1, 1, size_of(units, 0))
     # The first of a whole read, that is: not of what follows in another segment.
-    assert kernel.select(units, 1, window, BASE, (32, 1), (1, total), None) == (1, 1, total, [], False)
+    assert kernel.select(units, 1, window, BASE, (32, 1), (1, total), None) == (1, 1, total, b"", False)
 
 
 @pytest.mark.parametrize("room", [0, 1])
@@ -75,7 +77,7 @@ def test_tag_codes_are_compared_before_bytes_are_counted(kernel: Kernel) -> None
     wanted = kernel.Filter({1, 77})
     assert (wanted.has_tags, wanted.node_count) == (True, 0)
     at, count, _, bounds, _ = kernel.select(units, 0, window, BASE, (32, FAR), (0, 0), wanted)
-    assert (at, count, len(bounds)) == (9, 3, 6)
+    assert (at, count, len(bounds)) == (9, 3, 3 * SLICE.size)
     # The last unit that does not match is passed over, the next that matches is not.
     at, count, _, _, _ = kernel.select(units, 0, window, BASE, (32, size_of(units, 1)), (0, 0), wanted)
     assert (at, count) == (4, 1)
@@ -97,7 +99,7 @@ def test_program_and_tags_must_both_match(kernel: Kernel, host: bytes, topic: st
     window, units = log_of(30, host=host, topic=topic)
     wanted = kernel.Filter({0}, program("a BETWEEN 6 AND 20"))
     at, count, _, bounds, _ = kernel.select(units, 0, window, BASE, (4, FAR), (0, 0), wanted)
-    assert (at, count, len(bounds)) == (16, 4, 8)  # 6, 9, 12, 15
+    assert (at, count, len(bounds)) == (16, 4, 4 * SLICE.size)  # 6, 9, 12, 15
     assert kernel.Filter(None, program("a = 5")).node_count == 3
 
 
@@ -127,8 +129,8 @@ def test_record_outside_of_the_window_ends_the_call(kernel: Kernel, unit: tuple[
 def test_half_a_unit_and_places_behind_the_end_are_nothing(kernel: Kernel) -> None:
     window, units = log_of(2)
     assert kernel.select(units[:-1], 0, window, BASE, (9, FAR), (0, 0), None)[0] == 1
-    assert kernel.select(units, 7, window, BASE, (9, FAR), (1, 5), None) == (7, 1, 5, [], False)
-    assert kernel.select(b"", 0, b"", 0, (9, FAR), (0, 0), None) == (0, 0, 0, [], False)
+    assert kernel.select(units, 7, window, BASE, (9, FAR), (1, 5), None) == (7, 1, 5, b"", False)
+    assert kernel.select(b"", 0, b"", 0, (9, FAR), (0, 0), None) == (0, 0, 0, b"", False)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from orbitmq.kernel.plain.layout import (
     FRAME_PREFIX,
     HEADER_LENGTH_MASK,
 )
+from orbitmq.kernel.plain.pulls import PullFields, pull_fields
 
 __all__ = [
     "Frame",
@@ -63,6 +64,7 @@ _LANGUAGE_CODES: Final = {code.name: code.value for code in LanguageCode}
 _OTHER: Final = int(LanguageCode.OTHER)
 _SEND: Final = int(RequestCode.SEND_MESSAGE)
 _SENDS: Final = (_SEND, int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_BATCH_MESSAGE))
+_PULLS: Final = (int(RequestCode.PULL_MESSAGE), int(RequestCode.LITE_PULL_MESSAGE))
 _INT32: Final = range(-(2**31), 2**31)
 _INT64: Final = range(-(2**63), 2**63)
 _NUMBER: Final = re.compile("[+-]?[0-9]{1,40}").fullmatch
@@ -102,6 +104,8 @@ class Frame(msgspec.Struct, gc=False):
     body: bytes = b""
     send: SendFields | None = None
     """Of a send that ``read_send`` can read."""
+    pull: PullFields | None = None
+    """Of a pull that ``pull_fields`` can read."""
     _ext: dict[str, str] | None = None
 
     @property
@@ -174,6 +178,8 @@ def parse_header(form: int, header: bytes, body: bytes) -> Frame:
         raise FrameError(f"unknown header serialization {form}")
     if frame.code in _SENDS and not frame.flag & _RESPONSE:
         frame.send = read_send(frame.code, form, frame.ext_raw)
+    elif frame.code in _PULLS and not frame.flag & _RESPONSE:
+        frame.pull = pull_fields(frame.ext_raw, form == _ROCKETMQ)
     return frame
 
 

@@ -58,6 +58,7 @@ __all__ = [
     "QUEUE_OFFSET",
     "RECORD_BYTES_MIN",
     "SIZE_AND_MAGIC",
+    "SLICE",
     "STORE_TIME_AT",
     "STORE_V6",
     "SYS_FLAG_AT",
@@ -161,6 +162,8 @@ size 2, properties."""
 assert BATCH_ENTRY.size == 20, "every client sends it"
 
 # Queue units.
+SLICE: Final = Struct(">qq")
+"""Where a slice of a piece of the log begins and ends; neither persisted nor sent."""
 UNIT: Final = Struct(">qiq")
 """One consume queue unit: log offset, record size, tag code (or due time, or extension address)."""
 assert UNIT.size == 20, "persisted: every consume queue on disk depends on it"

@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from orbitmq.codes import FrameFlag, LanguageCode, SerializeType, Version
 from orbitmq.kernel.plain.hashes import body_crc
 from orbitmq.kernel.plain.layout import (
@@ -16,13 +18,14 @@ from orbitmq.kernel.plain.layout import (
     INT,
     MAGIC_V1,
     MAGIC_V2,
+    SLICE,
     STORE_V6,
     SYS_FLAG_AT,
 )
 
 __all__ = [
     "AnswerValues",
-    "PullFieldValues",
+    "PullFields",
     "RecordValues",
     "answer_fields",
     "pull_answer",
@@ -30,9 +33,23 @@ __all__ = [
     "record_values",
 ]
 
-PullFieldValues = tuple[str, str, int, int, int, int, int, int, int, str | None, str | None, int | None]
-"""In the order of ``orbitmq.wire.headers.PullMessageRequest``: consumer group, topic, queue id, queue offset, most
-messages, sys flag, commit offset, suspend time, subscription version, subscription, expression type, most bytes."""
+
+class PullFields(msgspec.Struct, gc=False):
+    """What a broker looks at in a ``PullMessageRequest``."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    max_msg_nums: int
+    sys_flag: int
+    commit_offset: int = 0
+    suspend_timeout_millis: int = 0
+    sub_version: int = 0
+    subscription: str | None = None
+    expression_type: str | None = None
+    max_msg_bytes: int | None = None
+
 
 AnswerValues = tuple[int, int, int, int, int | None, int | None, int | None, int | None]
 """In the order of ``orbitmq.wire.headers.PullMessageResponse``: suggested broker, next, least and greatest offset,
@@ -63,7 +80,7 @@ _BOOL_NAMES: Final = ("lo", "nsd", "oway")
 _REQUIRED: Final = ("consumerGroup", "topic", "queueId", "queueOffset", "maxMsgNums", "sysFlag")
 
 
-def pull_fields(raw: bytes, is_binary: bool) -> PullFieldValues | None:
+def pull_fields(raw: bytes, is_binary: bool) -> PullFields | None:
     """Read the extension fields of a pull, given in any order; of two with one name the later counts.
 
     None when something is missing or malformed, or written in a way that only a complete JSON reader understands (an
@@ -75,7 +92,7 @@ def pull_fields(raw: bytes, is_binary: bool) -> PullFieldValues | None:
     numbers = _numbers(fields, _INT_NAMES, _LONG_NAMES)
     if numbers is None or any(fields.get(name, "true") not in ("true", "false") for name in _BOOL_NAMES):
         return None
-    return (
+    return PullFields(
         fields["consumerGroup"],
         fields["topic"],
         numbers["queueId"],
@@ -172,10 +189,9 @@ def pull_answer(
     code: int,
     remark: bytes,
     numbers: tuple[int, int, int, int, int, int],
-    pieces: Sequence[tuple[memoryview | bytes, Sequence[int]]],
+    pieces: Sequence[tuple[memoryview | bytes, bytes]],
 ) -> bytes:
-    """A whole answer frame. Its body: of each piece the slices that begin and end at these positions, as ``select``
-    returns them.
+    """A whole answer frame. Its body: of each piece these slices, as ``select`` returns them.
 
     ``numbers``: suggested broker, next, least and greatest offset, flags of the topic and of the group. ``remark`` is
     written into JSON as it is, so it must be a status name.
@@ -207,7 +223,9 @@ def pull_answer(
         word = len(header)
     slices: list[memoryview | bytes] = []
     for piece, bounds in pieces:
-        for start, end in zip(bounds[::2], bounds[1::2], strict=True):
+        if len(bounds) % SLICE.size:
+            raise ValueError("a slice is cut short")
+        for start, end in SLICE.iter_unpack(bounds):
             if not 0 <= start <= end <= len(piece):
                 raise ValueError("a slice does not lie in its piece")
             slices.append(piece[start:end])

@@ -13,6 +13,7 @@ from orbitmq.kernel.plain.layout import (
     MAGIC_V1,
     MAGIC_V2,
     SIZE_AND_MAGIC,
+    SLICE,
     STORE_V6,
     SYS_FLAG_AT,
     UNIT,
@@ -92,32 +93,34 @@ def select(
     limits: tuple[int, int],
     taken: tuple[int, int],
     wanted: Filter | None,
-) -> tuple[int, int, int, list[int], bool]:
+) -> tuple[int, int, int, bytes, bool]:
     """Select records of consume queue units, from unit number ``at`` on.
 
     ``window`` is a part of the log that begins at log offset ``window_offset``. ``limits``: most records and most
     bytes of the whole read, whose first record is selected however large it is. ``taken``: what it has already.
-    Returns the number of the first unit not looked at, records and bytes taken, the positions in the window where
-    slices begin and end (records that are neighbours share one), and whether a unit was met whose record does not lie
-    in the window: it is the first not looked at.
+    Returns the number of the first unit not looked at, records and bytes taken, where slices begin and end in the
+    window (a row of ``SLICE``; records that are neighbours share one), and whether a unit was met whose record does
+    not lie in the window: it is the first not looked at.
     """
     count_max, bytes_max = limits
     count, total = taken
-    bounds: list[int] = []
+    slices: list[tuple[int, int]] = []
+    is_outside = False
     while at < len(units) // UNIT.size and count < count_max:
         log_offset, size, tag_code = UNIT.unpack_from(units, at * UNIT.size)
         start, end = log_offset - window_offset, log_offset - window_offset + size
         if size <= 0 or start < 0 or end > len(window):
-            return at, count, total, bounds, True
+            is_outside = True
+            break
         if wanted is None or wanted.matches_code(tag_code):
             if count and total + size > bytes_max:
                 break
             if wanted is None or wanted.matches_record(window[start:end]):
                 count += 1
                 total += size
-                if bounds and bounds[-1] == start:
-                    bounds[-1] = end
+                if slices and slices[-1][1] == start:
+                    slices[-1] = (slices[-1][0], end)
                 else:
-                    bounds += (start, end)
+                    slices.append((start, end))
         at += 1
-    return at, count, total, bounds, False
+    return at, count, total, b"".join(SLICE.pack(*each) for each in slices), is_outside
