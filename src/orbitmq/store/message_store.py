@@ -184,8 +184,8 @@ class MessageStore:
             self._release()
 
     def _release(self) -> None:
-        for file in self._index.files if self._index is not None else ():
-            file.close()
+        if self._index is not None:
+            self._index.release()
         self._queues.close()
         self._log.segments.close()
         self._lock.release()
@@ -573,7 +573,6 @@ class MessageStore:
         """
         self._retention.reconfigure(config)
         self.config = self._parts.config = config
-        self._appender.message_bytes_max = config.message_bytes_max
 
     def delete_topic(self, topic: str) -> int:
         """Drop the queues of a topic; returns how many. The log keeps its records until they expire."""

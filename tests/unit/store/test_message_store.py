@@ -20,9 +20,10 @@ from tests.unit.store.support import (
     open_store,
 )
 
+from orbitmq.broker.config import change_option
 from orbitmq.errors import ConfigError, CorruptionError
 from orbitmq.record.codec import decode_record
-from orbitmq.store.errors import BadAppend, StoreLocked, StoreUnavailable
+from orbitmq.store.errors import BadAppend, MessageTooLarge, StoreLocked, StoreUnavailable
 from orbitmq.store.message_store import MessageStore
 from orbitmq.testing.faulty_fs import FaultyFileSystem
 from orbitmq.testing.manual_clock import ManualClock
@@ -387,6 +388,15 @@ def test_reconfigure_takes_over_what_may_change_and_refuses_nonsense() -> None:
     with pytest.raises(ConfigError, match="deleteWhen"):
         store.reconfigure(config(delete_when="25"))
     assert store.config.message_bytes_max == 10
+
+
+def test_largest_message_follows_the_option_of_a_running_store() -> None:
+    store = open_store(FaultyFileSystem(), message_bytes_max=10)
+    change_option(store.config, "maxMessageSize", "20")
+    store.append(message(body=bytes(20)))
+    change_option(store.config, "maxMessageSize", "5")
+    with pytest.raises(MessageTooLarge):
+        store.append(message(body=bytes(6)))
 
 
 def test_topics_that_nobody_keeps_are_dropped() -> None:

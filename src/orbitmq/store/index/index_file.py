@@ -110,16 +110,37 @@ class IndexFile:
 
     # Life.
     @classmethod
+    def make(cls, fs: FileSystem, path: str, slot_count: int, entry_count_max: int) -> None:
+        """Make a file with its blocks, for ``create`` to take over. Any thread. Raises ``OSError``."""
+        file = cls(fs, path, slot_count, entry_count_max)
+        try:
+            file._open_for_writing(create=True)
+        except OSError:
+            file.remove()
+            raise
+        file.close()
+
+    @classmethod
     def create(
-        cls, fs: FileSystem, path: str, slot_count: int, entry_count_max: int, *, after: Self | None = None
+        cls,
+        fs: FileSystem,
+        path: str,
+        slot_count: int,
+        entry_count_max: int,
+        *,
+        after: Self | None = None,
+        made: str = "",
     ) -> Self:
-        """A new, empty file; it starts where the one ``after`` which it comes ended. Raises ``OSError``."""
+        """A new, empty file; it starts where the one ``after`` which it comes ended. ``made``: the path of one that
+        ``make`` has made. Raises ``OSError``."""
         file = cls(fs, path, slot_count, entry_count_max)
         if after is not None:
             file.begin_ms = file.end_ms = after.end_ms
             file.begin_log_offset = file.end_log_offset = after.end_log_offset
         try:
-            file._open_for_writing(create=True)
+            if made:
+                fs.replace(made, path)
+            file._open_for_writing(create=not made)
         except OSError:
             file.close()
             fs.remove(path)

@@ -62,6 +62,9 @@ class IndexService:
         """The disk refused an entry: nothing is taken until ``resume``."""
         self.synced_ms = 0
         """End time of the last full file known to be on the disk, for the checkpoint."""
+        self._next_path = f"{directory}.next"
+        self._next_asked = self._next_made = self._next_failed = False
+        """Whether the file after the last one is being made or was tried to be, on a worker thread; how it ended."""
 
     # Life.
     def load(self, *, clean: bool, trusted_ms: int = 0) -> None:
@@ -84,6 +87,7 @@ class IndexService:
                 self._fs.remove(path)
         full = [file.end_ms for file in self._files if file.is_full]
         self.synced_ms = full[-1] if full else 0
+        self._fs.remove(self._next_path)  # of a process that died
 
     def drop_behind_gap(self, log_start: int, next_keyed: Callable[[int, bool], int | None]) -> None:
         """Remove the files after the first missing one; they come back when the log is fed again.
@@ -109,9 +113,16 @@ class IndexService:
     def close(self) -> None:
         """Build and sync what waits, then close all files."""
         self.flush()
+        self.release()
+        self._files.clear()
+
+    def release(self) -> None:
+        """Close all files; no other thread may be making one."""
         for file in self._files:
             file.close()
-        self._files.clear()
+        if self._next_made:
+            self._next_made = self._next_asked = False
+            self._fs.remove(self._next_path)
 
     def destroy(self) -> None:
         """Remove every file: the log they pointed into is gone."""
@@ -194,6 +205,27 @@ class IndexService:
             file.remove()
             count += 1
         return count
+
+    def next_file_job(self) -> Callable[[], None] | None:
+        """Makes the file that comes after the last one, for a worker thread; None while there is no need to.
+
+        Tens of megabytes of blocks take tens of milliseconds to get, and much longer on a busy disk.
+        """
+        last = self._files[-1] if self._files else None
+        if self._next_asked or (last is not None and last.count < self._entry_count_max // 4 * 3):
+            return None
+        self._next_asked = True
+        return self._make_next
+
+    def _make_next(self) -> None:
+        try:
+            IndexFile.make(self._fs, self._next_path, self._slot_count, self._entry_count_max)
+        except OSError as error:
+            # The first key that needs it tries again and reports.
+            logger.warning("next index file not made ahead path=%s error=%s", self._next_path, error)
+            self._next_failed = True
+        else:
+            self._next_made = True
 
     def flush(self) -> None:
         """Build what waits and wait for the disk."""
@@ -292,7 +324,12 @@ class IndexService:
             last.close()
         name = file_name(self._clock.now_ms(), posixpath.basename(last.path) if last else "")
         path = posixpath.join(self._directory, name)
-        file = IndexFile.create(self._fs, path, self._slot_count, self._entry_count_max, after=last)
+        made = self._next_path if self._next_made else ""
+        if self._next_made or self._next_failed:
+            self._next_asked = self._next_made = self._next_failed = False
+        file = IndexFile.create(
+            self._fs, path, self._slot_count, self._entry_count_max, after=last, made=made
+        )
         self._files.append(file)
         return file
 

@@ -154,6 +154,7 @@ class Flusher:
         self._queues_done = self._parts.checkpoint.queues_log_offset
         if self._worker is not None:
             self._worker.start()
+        self._make_index_file()
 
     def freeze_queue_claims(self) -> None:
         """A queue file could not be synced before ``start``: its loss cannot be ruled out any more."""
@@ -249,6 +250,7 @@ class Flusher:
         if now - self._queues_thorough_at >= config.queue_flush_thorough_interval_ms / 1000:
             self._queues_thorough_at = now
             self._flush_queues()
+        self._make_index_file()
         if now - self._checkpoint_at >= CHECKPOINT_INTERVAL_S:
             self._checkpoint_at = now
             self._run(self._write_checkpoint())
@@ -391,6 +393,12 @@ class Flusher:
         """Have the file of a coming segment made, off the hot path."""
         self._run(self._segment_steps(start))
 
+    def _make_index_file(self) -> None:
+        """Have the next file of the index made, off the hot path. Without a worker it is made when it is needed."""
+        index = self._parts.index
+        if index is not None and self._worker is not None and (job := index.next_file_job()) is not None:
+            self._worker.submit(_one_step(job))
+
     def remove_files(self, paths: list[str]) -> None:
         """Remove files that nothing refers to any more, oldest first, off the hot path."""
         self._run(self._removal_steps(paths))
@@ -418,6 +426,11 @@ class Flusher:
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.stop()
+
+
+def _one_step(work: Callable[[], None]) -> Iterator[None]:
+    work()
+    yield
 
 
 def sync_file(parts: StoreParts, path: str) -> None:

@@ -43,7 +43,7 @@ class Appender:
     ) -> None:
         self.refusal = ""
         """Why appends are refused now; empty when they are not."""
-        self.message_bytes_max = parts.config.message_bytes_max
+        self._parts = parts
         self._segment_bytes = parts.config.segment_bytes
         self._long_topic_allowed = parts.config.long_topic_allowed
         self._log = parts.log
@@ -69,13 +69,13 @@ class Appender:
             raise StoreUnavailable(self.refusal)
         if not messages:
             return []
-        log = self._log
+        log, bytes_max = self._log, self._parts.config.message_bytes_max
         store_ms = max(self._now_ms(), log.last_store_ms)
         numbers: dict[ConsumeQueue, int] = {}
         slots: list[int] = []
         try:
             for message in messages:
-                if len(message[2]) > self.message_bytes_max:
+                if len(message[2]) > bytes_max:
                     raise self._too_large(len(message[2]))
                 queue = self._by_key.get((message[0], message[1])) or self._create_queue(
                     message[0], message[1]
@@ -116,7 +116,7 @@ class Appender:
         log = self._log
         store_ms = max(self._now_ms(), log.last_store_ms)
         queue = self._by_key.get((topic, queue_id)) or self._create_queue(topic, queue_id)
-        if queue.has_own_codes or len(data) > self.message_bytes_max:
+        if queue.has_own_codes or len(data) > self._parts.config.message_bytes_max:
             return self._append_split(template)
         arguments = (store_ms, self._host, self._with_keys)
         try:
@@ -175,7 +175,7 @@ class Appender:
                 self._on_arrival(queue.topic, queue.queue_id)
 
     def _too_large(self, body_bytes: int) -> StoreError:
-        limit = self.message_bytes_max
+        limit = self._parts.config.message_bytes_max
         return MessageTooLarge(f"the message body has {body_bytes} bytes, at most {limit} are allowed")
 
     def _append_one_by_one(self, messages: Sequence[NewMessage]) -> list[Appended]:

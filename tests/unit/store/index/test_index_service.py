@@ -344,3 +344,72 @@ def test_file_names_are_local_times_that_never_go_back() -> None:
     assert file_name(START_MS + 7, name) == name[:-3] + "008"
     assert file_name(START_MS - 3_600_000, name) == name[:-3] + "008"
     assert file_name(START_MS, "20261231235959999") == "20270101000000000"
+
+
+def test_file_made_ahead_is_taken_over_by_the_first_key_that_needs_one() -> None:
+    fs = FaultyFileSystem()
+    fs.make_directories(posixpath.dirname(DIRECTORY))
+    index = service(fs)
+    job = index.next_file_job()
+    assert job is not None
+    assert index.next_file_job() is None  # it is being made
+    job()
+    assert fs.paths(DIRECTORY) == [f"{DIRECTORY}.next"]
+    for number in range(6):
+        put(index, number)
+        index.build()
+    assert fs.paths(DIRECTORY) == [index.files[0].path]
+    assert index.next_file_job() is None  # the last one has room
+    for number in (6, 7):
+        put(index, number)
+        index.build()
+    second = index.next_file_job()
+    assert second is not None
+    for number in range(8, 25):  # two more files are needed before the second is made
+        put(index, number)
+        index.build()
+    second()
+    for number in range(25, 60):
+        put(index, number)
+        index.build()
+    assert len(fs.paths(DIRECTORY)) == len(index.files)
+    check(index, 60)
+    index.flush()
+    fs.check_holes()
+
+
+def test_file_that_cannot_be_made_ahead_is_made_when_it_is_needed(caplog: pytest.LogCaptureFixture) -> None:
+    fs = FaultyFileSystem()
+    fs.make_directories(posixpath.dirname(DIRECTORY))
+    index = service(fs)
+    job = index.next_file_job()
+    assert job is not None
+    fs.fail_writes()
+    job()
+    assert "not made ahead" in caplog.text
+    assert fs.paths(DIRECTORY) == []
+    assert index.next_file_job() is None  # not again and again
+    fs.heal()
+    for number in range(9):
+        put(index, number)
+    index.build()
+    check(index, 9)
+    assert index.next_file_job() is not None
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_file_made_ahead_and_never_needed_is_removed(killed: bool) -> None:
+    fs = FaultyFileSystem()
+    fs.make_directories(posixpath.dirname(DIRECTORY))
+    index = service(fs)
+    job = index.next_file_job()
+    assert job is not None
+    job()
+    if killed:
+        fs = fs.kill()
+        index = service(fs)
+        index.load(clean=False)
+    else:
+        index.close()
+    assert fs.paths(DIRECTORY) == []
+    assert index.next_file_job() is not None
