@@ -79,8 +79,7 @@ def broker_command(
     except (ConfigError, OSError) as error:
         fail(str(error))
     if print_config:
-        more = settings.more
-        for part in (settings.config, settings.store_config, more.auth, more.tls, more.limits):
+        for part in (settings.config, settings.store_config, settings.more.auth, settings.more.tls):
             for declared in options_of(type(part)):
                 click.echo(f"{declared.key}={shown(declared, getattr(part, declared.name))}")
         return

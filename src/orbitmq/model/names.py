@@ -146,10 +146,12 @@ _ALLOWED_TEXT: Final = "letters, digits and _ - % | are allowed"
 
 def check_topic(topic: str) -> None:
     """Raise ``InvalidParameter`` unless this can be the name of a topic."""
-    if not topic.strip():
-        raise InvalidParameter("the topic name is blank")
     if not _ALLOWED.fullmatch(topic):
+        if not topic.strip():
+            raise InvalidParameter("the topic name is blank")
         raise InvalidParameter(f"topic {topic!r} contains illegal characters; {_ALLOWED_TEXT}")
+    if len(topic) <= TOPIC_LENGTH_MAX:
+        return
     derived = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
     limit = DERIVED_TOPIC_LENGTH_MAX if derived else TOPIC_LENGTH_MAX
     if len(topic) > limit:

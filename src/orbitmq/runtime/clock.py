@@ -41,8 +41,7 @@ class SystemClock:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    def monotonic(self) -> float:
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)
 
 
 SYSTEM_CLOCK = SystemClock()
@@ -71,6 +70,7 @@ class ForwardClock:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.monotonic: Final = clock.monotonic
         self._difference_ms = clock.now_ms() - int(clock.monotonic() * 1000)
         """Of our time and the steady clock."""
         self._behind_ms = 0
@@ -94,9 +94,6 @@ class ForwardClock:
                 behind_ms,
             )
         return wall_ms + behind_ms
-
-    def monotonic(self) -> float:
-        return self._clock.monotonic()
 
 
 class ClockSteps:

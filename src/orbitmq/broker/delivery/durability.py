@@ -8,7 +8,7 @@ Answers to Apache's handleDiskFlush and handleHA; replication overrides the flus
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from orbitmq.codes import ResponseCode
 from orbitmq.store.message_store import MessageStore
@@ -17,6 +17,7 @@ from orbitmq.store.types import FlushMode
 __all__ = ["AckGate", "Replication"]
 
 AckCallback = Callable[[int], None]
+_SYNC: Final = FlushMode.SYNC
 
 
 class Replication(Protocol):
@@ -55,14 +56,14 @@ class AckGate:
     @property
     def immediate(self) -> bool:
         """True when a message is acknowledged as soon as it is in the log."""
-        if self._store.flush_mode is FlushMode.SYNC or self.is_master is not None:
+        if self._store.flush_mode is _SYNC or self.is_master is not None:
             return False
         return self.replication is None or not self.replication.required
 
     def wait(self, log_end: int, callback: AckCallback) -> None:
         """Call ``callback`` once, with the code of the reply, when ``log_end`` is as safe as configured."""
         replication = self.replication if self.replication and self.replication.required else None
-        sync_flush = self._store.flush_mode is FlushMode.SYNC
+        sync_flush = self._store.flush_mode is _SYNC
         outstanding = int(sync_flush) + int(replication is not None)
         if self.is_master is not None:
             callback = self._if_master(callback)

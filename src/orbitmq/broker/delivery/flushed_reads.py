@@ -19,6 +19,7 @@ from orbitmq.store.types import FlushMode
 
 __all__ = ["FlushedReads"]
 
+_SYNC: Final = FlushMode.SYNC
 _RETRY_S: Final = 1.0
 """After a flush that failed or took too long."""
 
@@ -38,8 +39,9 @@ class FlushedReads:
     def arrived(self, topic: str, queue_id: int) -> None:
         """A queue got messages. The role and the way of flushing may have changed since the last ones."""
         store = self._store
-        if self._config.is_slave or store.flush_mode is not FlushMode.SYNC:
-            self._show_all()
+        if self._config.is_slave or store.flush_mode is not _SYNC:
+            if self._hides:
+                self._show_all()
             self._wake(topic, queue_id)
             return
         self._hides = True
@@ -72,8 +74,7 @@ class FlushedReads:
             self._wait()
 
     def _show_all(self) -> None:
-        if self._hides:
-            self._hides = False
-            self._store.confirm_offset = None
-            for topic, queue_id in self._held.take(self._store.max_log_offset):
-                self._wake(topic, queue_id)
+        self._hides = False
+        self._store.confirm_offset = None
+        for topic, queue_id in self._held.take(self._store.max_log_offset):
+            self._wake(topic, queue_id)

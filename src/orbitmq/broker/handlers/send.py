@@ -14,7 +14,6 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -35,7 +34,7 @@ from orbitmq.errors import (
     ServerError,
     SubscriptionGroupNotExist,
 )
-from orbitmq.kernel import SendAnswer, SendFields, encode_send_answers, stored_properties
+from orbitmq.kernel import SendAnswer, SendFields, StoredProperties, encode_send_answers, stored_properties
 from orbitmq.model.names import RETRY_PREFIX, TIMER_TOPIC, dlq_topic
 from orbitmq.model.topic import PERM_READ_WRITE, TopicConfig, TopicFilterType
 from orbitmq.record.batch import split_batch
@@ -186,48 +185,54 @@ class SendHandlers:
             raise ServerError("the message has no body")
         is_new = fields.topic not in self.topics.configs
         config = self.checks.topic(fields, connection.remote_text)
-        if self.checks.quotas is not None:
-            self.checks.quotas.take(
-                connection, fields, frame.body, is_system=self.topics.is_system(fields.topic)
-            )
         answers: _Answers = connection
         if is_new and self.when_routed is not None:
             answers = _RoutedAnswers(connection, self.when_routed)
+        is_batch = fields.batch or frame.code == _BATCH
+        properties, unique_key, waits, asks = (
+            self._of_batch(config.topic_name, fields) if is_batch else self._of_single(fields)
+        )
+        queue_id = fields.queue_id if fields.queue_id >= 0 else _any_queue(config, fields.queue_id)
         message = NewMessage(
             config.topic_name,
-            fields.queue_id if fields.queue_id >= 0 else _any_queue(config, fields.queue_id),
+            queue_id,
             frame.body,
-            b"",
+            properties,
             fields.born_timestamp_ms,
             encode_host(*connection.remote),
-            fields.flag,
+            0 if is_batch else fields.flag,
             fields.sys_flag if config.topic_filter_type is not _MULTI_TAG else _multi_tag(fields),
             fields.reconsume_times,
         )
-        if fields.batch or frame.code == _BATCH:
-            self._pending.append(self._batch(frame, fields, message, answers))
-        else:
-            self._pending.append(self._single(frame, fields, message, answers))
+        pending = _Pending(answers, frame, message, queue_id, unique_key, waits, is_batch)
+        if not is_batch:
+            self._place(pending, fields, asks)
+        elif len(frame.body) > self.store.config.message_bytes_max:
+            self._check_size(sum(len(one.body) for one in _split(message)))
+        self._pending.append(pending)
 
-    def _single(self, frame: Frame, fields: SendFields, message: NewMessage, answers: _Answers) -> _Pending:
-        properties, unique_key, waits, asks = stored_properties(fields.properties, self._added)
-        if not unique_key:
-            unique_key = self.unique_keys.next().encode()
-            raw = b"%bUNIQ_KEY\x01%b\x02" % (terminated(fields.properties), unique_key)
-            properties = stored_properties(raw, self._added)[0]
-        message = message._replace(properties=properties)
-        if _PRIORITY in properties:
+    def _of_single(self, fields: SendFields) -> StoredProperties:
+        found = stored_properties(fields.properties, self._added)
+        if found[1]:
+            return found
+        unique_key = self.unique_keys.next().encode()
+        raw = b"%bUNIQ_KEY\x01%b\x02" % (terminated(fields.properties), unique_key)
+        return stored_properties(raw, self._added)
+
+    def _place(self, pending: _Pending, fields: SendFields, asks: bool) -> None:
+        """Where a single message is stored: under its own topic, as a dead letter, or parked."""
+        message, frame = pending.message, pending.frame
+        if _PRIORITY in message.properties:
             message = self._ranked(message)
-        queue_id = message.queue_id
+            pending.queue_id = message.queue_id
         if message.topic.startswith(RETRY_PREFIX):
             message = self._retry_or_dead_letter(message, fields, frame)
         if asks:
             message = self.puts.parking.of_producer(message)
         self._check_size(len(message.body))
-        handle = None
         if message.topic == TIMER_TOPIC and not frame.flag & _ONEWAY:
-            handle = recall_handle(message, self.config.broker_name)
-        return _Pending(answers, frame, message, queue_id, unique_key, waits, False, handle or "")
+            pending.recall_handle = recall_handle(message, self.config.broker_name) or ""
+        pending.message = message
 
     def _ranked(self, message: NewMessage) -> NewMessage:
         """A message with a priority goes to the queue of that number, or to the last one. With a delay, a
@@ -241,9 +246,9 @@ class SendHandlers:
         last = self.topics.configs[message.topic].write_queue_nums - 1
         return message._replace(queue_id=max(0, min(int(text), last)))
 
-    def _batch(self, frame: Frame, fields: SendFields, message: NewMessage, answers: _Answers) -> _Pending:
-        """Each message of a batch keeps exactly the properties its sender gave it."""
-        topic = message.topic
+    @staticmethod
+    def _of_batch(topic: str, fields: SendFields) -> StoredProperties:
+        """Each message of a batch keeps exactly the properties its sender gave it: there are none for all."""
         properties = fields.properties
         if topic.startswith(RETRY_PREFIX):
             raise MessageIllegal(f"batch request does not support retry group {topic}")
@@ -253,12 +258,8 @@ class SendHandlers:
             raise MessageIllegal("batch request does not support transaction")
         if len(topic.encode()) > 127:
             raise MessageIllegal(f"topic length {len(topic)} is over 127")
-        message = message._replace(flag=0)
-        if len(message.body) > self.store.config.message_bytes_max:
-            self._check_size(sum(len(one.body) for one in _split(message)))
         unique_key = find_property(properties, _UNIQUE_KEY) or b""
-        waits = find_property(properties, b"WAIT") != b"false"
-        return _Pending(answers, frame, message, message.queue_id, unique_key, waits, True)
+        return StoredProperties(b"", unique_key, find_property(properties, b"WAIT") != b"false", False)
 
     def _check_size(self, body_bytes: int) -> None:
         limit = self.store.config.message_bytes_max
@@ -294,12 +295,17 @@ class SendHandlers:
         self._pending = []
         try:
             # Batches one by one, what is between them together: a producer's messages keep their order.
-            for is_batch, sends in groupby(pending, key=lambda send: send.is_batch):
-                if is_batch:
-                    for one in sends:
-                        self._append_batch(one)
-                else:
-                    self._append(list(sends))
+            singles: list[_Pending] = []
+            for one in pending:
+                if not one.is_batch:
+                    singles.append(one)
+                    continue
+                if singles:
+                    self._append(singles)
+                    singles = []
+                self._append_batch(one)
+            if singles:
+                self._append(singles)
         except Exception as error:
             # A bug becomes an answer: a sender left without one would wait for seconds and not know why. Who has got
             # an answer already ignores the second one.
@@ -375,20 +381,20 @@ class SendHandlers:
     def _answer(self, landed: list[_Landed], code: int) -> None:
         config = self.config
         # Mostly of one connection, since they came in one read: one write for all.
-        for answers, group in groupby(landed, key=lambda one: one.send.answers):
-            encoded = [
-                SendAnswer(
-                    send.frame.serialize_type,
-                    code,
-                    send.frame.opaque,
-                    send.queue_id,
-                    queue_offset,
-                    log_offsets,
-                    send.unique_key,
-                    send.recall_handle,
-                )
-                for send, queue_offset, log_offsets in group
-            ]
+        by_peer: dict[_Answers, list[SendAnswer]] = {}
+        for send, queue_offset, log_offsets in landed:
+            answer = SendAnswer(
+                send.frame.serialize_type,
+                code,
+                send.frame.opaque,
+                send.queue_id,
+                queue_offset,
+                log_offsets,
+                send.unique_key,
+                send.recall_handle,
+            )
+            by_peer.setdefault(send.answers, []).append(answer)
+        for answers, encoded in by_peer.items():
             answers.send(encode_send_answers(encoded, self.store_host, config.region_id, config.trace_on))
 
 

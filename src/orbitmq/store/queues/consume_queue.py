@@ -32,7 +32,7 @@ __all__ = ["TAIL_BYTES_MAX", "ConsumeQueue", "HandleCache"]
 TAIL_BYTES_MAX = 4096
 """A tail this long is written to its file: about 200 units, so the write costs 5 ns a message."""
 
-READ_AHEAD_UNITS = 128
+READ_AHEAD_UNITS = 256
 """A consumer that reads a file in portions gets so many units with one read: portions are mostly of 32."""
 
 _BLANK_UNIT = UNIT.pack(0, BLANK_UNIT_SIZE, 0)

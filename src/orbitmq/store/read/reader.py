@@ -28,6 +28,9 @@ FILTER_WORK_MAX: Final = 40_000
 """Nodes of an SQL program that one read evaluates at most: with the plain kernel 20 ms, with the compiled one 2 ms.
 Programs of more than 50 nodes look at fewer units than the window of a filtered read holds."""
 
+_FOUND: Final = ReadStatus.FOUND
+_NO_MATCH: Final = ReadStatus.NO_MATCHED_MESSAGE
+
 
 class QueueReader:
     """Answers reads from queues and log."""
@@ -64,38 +67,43 @@ class QueueReader:
         low, high = queue.min_offset, queue.max_offset
         if not low <= offset < high:
             return self._outside(offset, low, high)
+        # Hot: once per pull. `min` and `max` would cost a quarter of a microsecond each.
         config = self._parts.config
-        memory_start = self._log.end - self._machine_bytes * config.memory_ratio_percent // 100
-        bytes_max = (
-            READ_BYTES_MAX if max_bytes is None else min(max(max_bytes, READ_BYTES_MIN), READ_BYTES_MAX)
-        )
-        count_max = max(1, min(max_count, config.memory_transfer_count_max))
+        count_max = config.memory_transfer_count_max
+        if max_count < count_max:
+            count_max = max_count if max_count > 0 else 1
         # Without a filter no more units are needed than messages may be given.
-        window = count_max
-        if wanted is not None:
-            window = max(config.filter_window_bytes // UNIT_BYTES, max_count, 1)
-            if wanted.node_count:
-                window = min(window, max(FILTER_WORK_MAX // wanted.node_count, 1))
-        units = queue.units(offset, min(window, high - offset))
+        window = count_max if wanted is None else self._filtered_count(wanted, max_count)
+        units = queue.units(offset, window if window < high - offset else high - offset)
         if not units:
             return ReadResult(ReadStatus.OFFSET_FOUND_NULL, queue.next_file_offset(offset), low, high)
-        limits = (count_max, min(bytes_max, config.memory_transfer_bytes_max))
-        if LONG.unpack_from(units)[0] < memory_start:
-            limits = (
-                min(count_max, config.disk_transfer_count_max),
-                min(bytes_max, config.disk_transfer_bytes_max),
-            )
+        bytes_max = config.memory_transfer_bytes_max
+        memory_start = self._log.end - self._machine_bytes * config.memory_ratio_percent // 100
+        lags = LONG.unpack_from(units)[0] < memory_start
+        if lags:
+            count_max = min(count_max, config.disk_transfer_count_max)
+            bytes_max = config.disk_transfer_bytes_max
+        asked = READ_BYTES_MAX if max_bytes is None or max_bytes > READ_BYTES_MAX else max_bytes
+        if asked < bytes_max:
+            bytes_max = min(max(asked, READ_BYTES_MIN), bytes_max)
         if wanted is not None and wanted.has_tags and self._extensions is not None:
             units = self._extensions.with_tag_codes(queue, units)
-        result = ReadResult(ReadStatus.NO_MATCHED_MESSAGE, offset, low, high)
-        looked = self._collect(units, limits, wanted, result)
+        result = ReadResult(_NO_MATCH, offset, low, high)
+        looked = self._collect(units, (count_max, bytes_max), wanted, result)
         if not looked:
             result.status = ReadStatus.OFFSET_OVERFLOW_ONE  # all of it is held back
             return result
         result.next_offset = offset + looked
-        # As in Apache, how far the reader lags is measured at the last record looked at.
-        result.from_disk = LONG.unpack_from(units, (looked - 1) * UNIT_BYTES)[0] < memory_start
+        # As in Apache, how far the reader lags is measured at the last record looked at; units are in log order.
+        result.from_disk = lags and LONG.unpack_from(units, (looked - 1) * UNIT_BYTES)[0] < memory_start
         return result
+
+    def _filtered_count(self, wanted: Filter, max_count: int) -> int:
+        """How many units a read with a filter looks at."""
+        count = max(self._parts.config.filter_window_bytes // UNIT_BYTES, max_count, 1)
+        if wanted.node_count:
+            count = min(count, max(FILTER_WORK_MAX // wanted.node_count, 1))
+        return count
 
     def _collect(
         self, units: bytes, limits: tuple[int, int], wanted: Filter | None, result: ReadResult
@@ -106,13 +114,13 @@ class QueueReader:
         filter. Those that are gone or damaged are passed over.
         """
         at, count, total = 0, 0, 0
-        unit_count = len(units) // UNIT_BYTES
+        unit_count, confirm_offset = len(units) // UNIT_BYTES, self.confirm_offset
         while at < unit_count and count < limits[0]:
             log_offset, size, _ = UNIT.unpack_from(units, at * UNIT_BYTES)
             end = log_offset + size
-            if self.confirm_offset is not None and self.confirm_offset < end <= self._log.end:
+            if confirm_offset is not None and confirm_offset < end <= self._log.end:
                 break
-            found = self._log.window(log_offset, self.confirm_offset)
+            found = self._log.window(log_offset, confirm_offset)
             if found is None or size <= 0 or end > found[1] + len(found[0]):
                 at += 1
                 if not count:
@@ -126,9 +134,9 @@ class QueueReader:
             if bounds:
                 result.pieces.append((view, bounds))
             if count:
-                result.status = ReadStatus.FOUND
+                result.status = _FOUND
             elif at > before:
-                result.status = ReadStatus.NO_MATCHED_MESSAGE
+                result.status = _NO_MATCH
             if not is_outside:
                 break
         result.count, result.size_bytes = count, total
