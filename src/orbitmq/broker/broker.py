@@ -60,6 +60,7 @@ from orbitmq.broker.last_saves import LastSaves
 from orbitmq.broker.live_config import LiveConfig
 from orbitmq.broker.pop.service import PopService
 from orbitmq.broker.ports import BrokerPorts
+from orbitmq.broker.quotas import Quotas
 from orbitmq.broker.registration import Registration
 from orbitmq.broker.replication.master import ReplicaServer
 from orbitmq.broker.replication.metadata_sync import Delays, KeptTable, MetadataSync
@@ -92,7 +93,7 @@ from orbitmq.store.message_store import MessageStore
 from orbitmq.transport.client import RpcClient
 from orbitmq.transport.connection import Connection
 from orbitmq.transport.router import RawRoute, Route, Router
-from orbitmq.transport.server import Listener, Server
+from orbitmq.transport.server import Listener, Server, ServerLimits
 from orbitmq.transport.tls import ServerTls, client_tls, server_tls
 from orbitmq.wire import bodies
 
@@ -253,6 +254,7 @@ class Broker:
                 Listener(self.config.bind_host, 0, router, bound)
                 for router, bound in zip((self.main_router, fast), ports.served, strict=False)
             ],
+            limits=ServerLimits(held_bytes=self._more.limits.connection_memory_bytes),
             tls=self._tls,
             on_open=self._opened,
             on_close=self._closed,
@@ -418,6 +420,8 @@ class Broker:
             month_of=month_of,
         )
         self._send_checks = SendChecks(config, self.topics, self.gate, self._clock)
+        self._quotas = Quotas(self._more.limits, self._clock.monotonic)
+        self._send_checks.quotas = self._quotas if self._quotas.enabled else None
         self._send = SendHandlers(
             config=config,
             store=self.store,
@@ -621,7 +625,7 @@ class Broker:
         }
         live = LiveConfig(
             self.config,
-            (self.store_config, self._more.auth, self._more.tls),
+            (self.store_config, self._more.auth, self._more.tls, self._more.limits),
             clock=self._clock,
             file=self._config_file,
             effective=effective,
@@ -633,6 +637,9 @@ class Broker:
 
     def _options_changed(self, keys: frozenset[str]) -> None:
         self._send.options_changed()
+        if any(key.startswith("quota") for key in keys):
+            self._quotas.options_changed()
+            self._send_checks.quotas = self._quotas if self._quotas.enabled else None
         if "brokerPermission" in keys:
             self.topics.touch()
             self.registration.refresh()

@@ -19,6 +19,7 @@ from orbitmq.auth.table import AuthTable
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.handlers.acl import AclHandlers
 from orbitmq.broker.handlers.auth import AuthHandlers
+from orbitmq.broker.quotas import LimitsConfig
 from orbitmq.record.codec import decode_record
 from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.filesystem import FileSystem
@@ -45,6 +46,7 @@ class MoreOptions:
 
     auth: AuthConfig = field(default_factory=AuthConfig)
     tls: TlsConfig = field(default_factory=TlsConfig)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
     kept: Mapping[str, str] = field(default_factory=dict)
     """Options of Apache's without effect here."""
 

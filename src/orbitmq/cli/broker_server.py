@@ -79,7 +79,8 @@ def broker_command(
     except (ConfigError, OSError) as error:
         fail(str(error))
     if print_config:
-        for part in (settings.config, settings.store_config, settings.more.auth, settings.more.tls):
+        more = settings.more
+        for part in (settings.config, settings.store_config, more.auth, more.tls, more.limits):
             for declared in options_of(type(part)):
                 click.echo(f"{declared.key}={shown(declared, getattr(part, declared.name))}")
         return

@@ -71,6 +71,7 @@ def read_broker_settings(config_file: str | None, overrides: Sequence[str]) -> B
     """Options of a broker and its store from one file. Raises ``ConfigError``, also for an unknown key."""
     from orbitmq.auth.config import AuthConfig
     from orbitmq.broker.config import BrokerConfig
+    from orbitmq.broker.quotas import LimitsConfig
     from orbitmq.broker.security import MoreOptions
     from orbitmq.runtime.apache_options import BROKER_KEYS
     from orbitmq.store.config import StoreConfig
@@ -78,7 +79,7 @@ def read_broker_settings(config_file: str | None, overrides: Sequence[str]) -> B
 
     parts: list[Any] = []
     unknown: list[str] | None = None
-    kinds: tuple[type[Any], ...] = (BrokerConfig, StoreConfig, AuthConfig, TlsConfig)
+    kinds: tuple[type[Any], ...] = (BrokerConfig, StoreConfig, AuthConfig, TlsConfig, LimitsConfig)
     for kind in kinds:
         part, properties, unknown_here = read_config(kind, config_file, overrides)
         parts.append(part)
@@ -87,5 +88,5 @@ def read_broker_settings(config_file: str | None, overrides: Sequence[str]) -> B
     kept = kept_without_effect(properties, unknown or [], declared, BROKER_KEYS)
     if kept.get("useTLS", "").strip().lower() == "true":
         raise ConfigError("useTLS=true promises protection; what this broker reads is tls.enable=true")
-    config, store_config, auth, tls = parts
-    return BrokerSettings(config, store_config, MoreOptions(auth, tls, kept))
+    config, store_config, auth, tls, limits = parts
+    return BrokerSettings(config, store_config, MoreOptions(auth, tls, limits, kept))

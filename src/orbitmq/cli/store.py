@@ -1,6 +1,7 @@
-"""``orbitmq store``: look into the files of a store, running or not, ours or Apache's. Changes nothing.
+"""``orbitmq store``: look into the files of a store, running or not, ours or Apache's. Only ``repair`` changes them.
 
-Leaves with 0 when all is well, 1 when ``verify`` found errors, 2 when there is no store to look at.
+Leaves with 0 when all is well, 1 when ``verify`` found errors or ``repair`` left some, 2 when there is no store to
+look at.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _limit = click.option(
 
 @click.group("store")
 def store_commands() -> None:
-    """Look into the files of a store."""
+    """Look into the files of a store, or repair its log."""
 
 
 @store_commands.group("dump")
@@ -294,6 +295,46 @@ def verify_command(root: str, log_path: str, as_json: bool, quiet: bool) -> None
         click.echo(msgspec.json.encode(report).decode())
     else:
         _print_report(report)
+    sys.exit(0 if report.ok else 1)
+
+
+@store_commands.command("repair")
+@_root
+@_log_path
+@click.option(
+    "--from",
+    "ha_address",
+    required=True,
+    metavar="HOST:PORT",
+    help="Replication address of another broker of the group: its haListenPort, by default listenPort + 1.",
+)
+@click.option("--dry-run", is_flag=True, help="Fetch and test, but write nothing.")
+@click.option("--json", "as_json", is_flag=True, help="The report as one JSON object.")
+def repair_command(root: str, log_path: str, ha_address: str, dry_run: bool, as_json: bool) -> None:
+    """Fetch damaged parts of the log again from another broker.
+
+    The broker of this store must be stopped; the other one runs, ours or Apache's, master or slave.
+    """
+    from orbitmq.cli.log_peer import LogPeer
+    from orbitmq.store.errors import StoreLocked
+    from orbitmq.store.tools.repair import repair
+
+    with _opened(root, log_path) as store:
+        config = store.config
+    try:
+        report = repair(root, LogPeer(ha_address).fetch, config, dry_run=dry_run)
+    except (OSError, ValueError, StoreLocked, CorruptionError) as error:
+        _fail(str(error))
+    if as_json:
+        click.echo(msgspec.json.encode(report).decode())
+        sys.exit(0 if report.ok else 1)
+    for one in report.ranges:
+        outcome = ("would be repaired" if dry_run else "repaired") if one.repaired else f"left: {one.problem}"
+        click.echo(f"log offset {one.start}: {one.end - one.start} bytes, {one.reason}: {outcome}")
+    if report.rebuild:
+        click.echo("queues and index lacked lost messages: removed, the next start builds them from the log")
+    left = sum(1 for one in report.ranges if not one.repaired)
+    click.echo(f"result      {len(report.ranges)} damaged ranges, {left} left")
     sys.exit(0 if report.ok else 1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from orbitmq.model.data_version import DataVersion
 from orbitmq.namesrv.config import render_config
 from orbitmq.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
 from orbitmq.namesrv.live_config import LiveConfig
-from orbitmq.namesrv.registration import BrokerKey, MinIdNotice, Registration
+from orbitmq.namesrv.registration import BrokerKey, MinIdNotice, Registered, Registration
 from orbitmq.namesrv.route_cache import QueryCache, RouteCache, RouteQuery
 from orbitmq.namesrv.route_table import RouteTable, route_in_zone
 from orbitmq.runtime.clock import Clock
@@ -140,31 +141,38 @@ class NameServerHandlers:
     def register_broker(self, call: Call[headers.RegisterBrokerRequest]) -> Reply:
         """REGISTER_BROKER."""
         header = call.header
+        key = BrokerKey(header.cluster_name, header.broker_addr)
+        fingerprint = _fingerprint(call.frame)
+        if self.table.renew(key, call.peer, fingerprint):
+            return self._registered(Registered())
         if header.body_crc32 and zlib.crc32(call.body) & _CRC_MASK != header.body_crc32:
             raise ServerError("crc32 not match")
         body = decode_registration(
             call.body, compressed=header.compressed is True, version=call.frame.version
         )
         wrapper = body.topic_config_serialize_wrapper
-        registered = self.table.register(
-            Registration(
-                key=BrokerKey(header.cluster_name, header.broker_addr),
-                broker_name=header.broker_name,
-                broker_id=header.broker_id,
-                ha_address=header.ha_server_addr or "",
-                zone_name=header.zone_name,
-                timeout_ms=header.heartbeat_timeout_millis,
-                enable_acting_master=header.enable_acting_master,
-                data_version=wrapper.data_version,
-                topics=wrapper.topic_config_table,
-                mappings=_mappings(wrapper.topic_queue_mapping_info_map or {}),
-                # Brokers before 3.0.11 had no filter servers to tell of.
-                filter_servers=body.filter_server_list if call.frame.version >= Version.V3_0_11 else None,
-                connection=call.peer,
-            )
+        registration = Registration(
+            key=key,
+            broker_name=header.broker_name,
+            broker_id=header.broker_id,
+            ha_address=header.ha_server_addr or "",
+            zone_name=header.zone_name,
+            timeout_ms=header.heartbeat_timeout_millis,
+            enable_acting_master=header.enable_acting_master,
+            data_version=wrapper.data_version,
+            topics=wrapper.topic_config_table,
+            mappings=_mappings(wrapper.topic_queue_mapping_info_map or {}),
+            # Brokers before 3.0.11 had no filter servers to tell of.
+            filter_servers=body.filter_server_list if call.frame.version >= Version.V3_0_11 else None,
+            connection=call.peer,
         )
+        registered = self.table.register(registration)
+        self.table.note_renewal(registration, fingerprint)
         if registered.notice is not None:
             self.send_notice(registered.notice)
+        return self._registered(registered)
+
+    def _registered(self, registered: Registered) -> Reply:
         order_topics = self.kv.table(ORDER_TOPIC_CONFIG)
         with_orders = self.config.current.return_order_topic_config_to_broker and order_topics is not None
         return Reply(
@@ -314,6 +322,14 @@ class NameServerHandlers:
     def show_config(self, call: Call[Header]) -> Reply:
         """GET_NAMESRV_CONFIG."""
         return Reply(body=render_config(self.config.current).encode())
+
+
+def _fingerprint(frame: Frame) -> bytes:
+    """What tells one registration from another: 0.1 ms for 500 topics, where reading them takes 1 ms."""
+    digest = hashlib.blake2b(frame.body, digest_size=16)
+    digest.update(b"%d %d " % (frame.version, frame.serialize_type))
+    digest.update(frame.ext_raw)
+    return digest.digest()
 
 
 def _mappings(by_topic: Mapping[str, msgspec.Raw]) -> dict[str, dict[str, Any]]:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from orbitmq.model.data_version import DataVersion
+from orbitmq.model.route import BrokerData
 from orbitmq.model.topic import TopicConfig
 
-__all__ = ["BrokerKey", "LiveBroker", "MinIdNotice", "Registered", "Registration", "RouteRules"]
+__all__ = ["BrokerKey", "LiveBroker", "MinIdNotice", "Registered", "Registration", "Renewal", "RouteRules"]
 
 
 class BrokerKey(NamedTuple):
@@ -52,6 +53,15 @@ class LiveBroker:
     data_version: DataVersion
     ha_address: str
     connection: Hashable
+
+
+class Renewal(NamedTuple):
+    """What a broker registered last, and what the table was then."""
+
+    fingerprint: bytes
+    connection: Hashable
+    broker: BrokerData
+    removal_count: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from orbitmq.namesrv.registration import (
     MinIdNotice,
     Registered,
     Registration,
+    Renewal,
     RouteRules,
 )
 from orbitmq.runtime.clock import Clock
@@ -62,6 +63,9 @@ class RouteTable:
         self._filter_servers: dict[tuple[str, str], list[str]] = {}
         """By broker name and address."""
         self._mappings: dict[str, dict[str, Any]] = {}
+        self._renewals: dict[BrokerKey, Renewal] = {}
+        self._removal_count = 0
+        """How often topics were taken from brokers."""
 
     # -- brokers come -------------------------------------------------------------------------------------
 
@@ -115,6 +119,36 @@ class RouteTable:
                 others or (key.address,), broker_id, key.address, None, registration.ha_address
             )
         return Registered(master_address, ha_address, notice)
+
+    def note_renewal(self, registration: Registration, fingerprint: bytes) -> None:
+        """After a registration: what came in it, so that the same again need not be read."""
+        broker = self._brokers.get(registration.broker_name)
+        if broker is not None and registration.broker_id == MASTER_ID and registration.key in self._live:
+            self._renewals[registration.key] = Renewal(
+                fingerprint, registration.connection, broker, self._removal_count
+            )
+
+    def renew(self, key: BrokerKey, connection: Hashable, fingerprint: bytes) -> bool:
+        """Whether a registration says what the last one of this broker did, so that there is nothing to do but note
+        that it lives: the usual case, twice a minute from every broker with all of its topics.
+
+        Only for masters, whose answer depends on nobody else, and only if since then no topic was taken from any
+        broker and nothing of its own broker name changed. With ``delete_topic_with_registration`` each one counts.
+        """
+        known = self._renewals.get(key)
+        live = self._live.get(key)
+        if (
+            known is None
+            or live is None
+            or known.fingerprint != fingerprint
+            or known.connection != connection
+            or known.removal_count != self._removal_count
+            or known.broker is not self._brokers.get(live.broker_name)
+            or self.rules.delete_topic_with_registration
+        ):
+            return False
+        live.last_seen_s = self._clock.monotonic()
+        return True
 
     def _is_outranked(self, registration: Registration, holder: str | None) -> bool:
         if holder is None or holder == registration.key.address:
@@ -272,6 +306,7 @@ class RouteTable:
     def _drop(self, key: BrokerKey) -> None:
         """Remove a live entry."""
         live = self._live.pop(key)
+        self._renewals.pop(key, None)
         self._forget_connection(live.connection, key)
         self._put_filter_servers(live.broker_name, key.address, ())
 
@@ -308,6 +343,7 @@ class RouteTable:
         table = self._topics.get(topic)
         if table is None:
             return
+        self._removal_count += 1
         for name in broker_names:
             if table.pop(name, None) is None:
                 continue

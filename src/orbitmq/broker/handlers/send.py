@@ -185,6 +185,10 @@ class SendHandlers:
             raise ServerError("the message has no body")
         is_new = fields.topic not in self.topics.configs
         config = self.checks.topic(fields, connection.remote_text)
+        if self.checks.quotas is not None:
+            self.checks.quotas.take(
+                connection, fields, frame.body, is_system=self.topics.is_system(fields.topic)
+            )
         answers: _Answers = connection
         if is_new and self.when_routed is not None:
             answers = _RoutedAnswers(connection, self.when_routed)

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.delivery.durability import AckGate
 from orbitmq.broker.delivery.put import PENDING_ACKS_MAX
+from orbitmq.broker.quotas import Quotas
 from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.errors import InvalidParameter, NoPermission, ServerError, SystemBusy, TopicNotFound
 from orbitmq.model.names import RETRY_PREFIX, check_send_topic
@@ -55,6 +56,8 @@ class SendChecks:
         self._stalled = ""
         """Why what waited for a stalled append is refused; empty when nothing is."""
         self._stalled_by: object = None
+        self.quotas: Quotas | None = None
+        """Set while there are any."""
 
     def broker(self, peer: _Peer) -> None:
         """Whether the broker takes sends at all, and has not let this one wait too long. Raises ``BrokerError``."""

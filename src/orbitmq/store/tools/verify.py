@@ -38,7 +38,7 @@ from orbitmq.store.upkeep.checkpoint import Checkpoint
 from orbitmq.store.upkeep.lock_files import is_locked
 from orbitmq.store.write.dispatch import NO_UNIT, due_or_tag_code
 
-__all__ = ["Finding", "Report", "verify"]
+__all__ = ["Finding", "Report", "next_record", "verify"]
 
 FINDINGS_MAX: Final = 1000
 """More are counted, but not kept."""
@@ -112,6 +112,24 @@ def verify(
         return _Verifier(store, Report(root), progress or (lambda what, done, total: None)).run()
     finally:
         store.close()
+
+
+def next_record(store: OfflineStore, segment: OfflineSegment, position: int) -> int | None:
+    """Where the next whole record of a segment begins, from a position on."""
+    view = store.view(segment)
+    while position < len(view):
+        content = bytes(view[position : position + SEARCH_BYTES])
+        at = 4
+        while found := [place for magic in _MAGICS if (place := content.find(magic, at)) >= 0]:
+            candidate = position + min(found) - 4
+            if next(iter(scan(view, candidate, len(view), log_base=segment.start)), None) is not None:
+                return candidate
+            at = min(found) + 1
+        # The last seven bytes again: a size and a magic may lie across the border.
+        position += max(1, len(content) - 7)
+        if len(content) < SEARCH_BYTES:
+            break
+    return None
 
 
 class _QueueFacts:
@@ -236,21 +254,7 @@ class _Verifier:
         facts.last = record.queue_offset
 
     def _next_record(self, segment: OfflineSegment, position: int) -> int | None:
-        """Where the next whole record of a segment begins."""
-        view = self._store.view(segment)
-        while position < len(view):
-            content = bytes(view[position : position + SEARCH_BYTES])
-            at = 4
-            while found := [place for magic in _MAGICS if (place := content.find(magic, at)) >= 0]:
-                candidate = position + min(found) - 4
-                if next(iter(scan(view, candidate, len(view), log_base=segment.start)), None) is not None:
-                    return candidate
-                at = min(found) + 1
-            # The last seven bytes again: a size and a magic may lie across the border.
-            position += max(1, len(content) - 7)
-            if len(content) < SEARCH_BYTES:
-                break
-        return None
+        return next_record(self._store, segment, position)
 
     def _judge_end(self, segment: OfflineSegment, end: ScanEnd, view: memoryview) -> None:
         where = f"log offset {segment.start + end.position}"

@@ -1,0 +1,56 @@
+"""Bytes of another broker's log, over its replication port: ours or Apache's, master or slave.
+
+The port sends its log from the offset a slave reports. So a range is a short visit: connect, report its start, take
+the transfers up to its end, leave. Offset 0 is special there (an empty slave is sent the newest segment), so a range
+from 0 is asked from 1; the byte before it is the first of a record's size, which is zero below 16 MiB.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Final
+
+from orbitmq.broker.replication.stream import TransferReader, encode_report
+from orbitmq.errors import RemoteProtocolError
+from orbitmq.store.tools.repair import FetchFailed
+from orbitmq.transport.client import split_address
+
+__all__ = ["LogPeer"]
+
+_TIMEOUT_S: Final = 15.0
+"""An Apache broker that has no such bytes says nothing for five seconds, then sends a heartbeat."""
+_READ_BYTES: Final = 256 * 1024
+
+
+class LogPeer:
+    """The log of the broker with a replication address."""
+
+    def __init__(self, ha_address: str) -> None:
+        """Raises ``ValueError`` for what is not host:port."""
+        self.address = ha_address
+        self._host, self._port = split_address(ha_address)
+
+    def fetch(self, start: int, end: int) -> bytes:
+        """The bytes from one log offset to another. Raises ``FetchFailed``."""
+        if start == 0:
+            return b"\0" + self.fetch(1, end)
+        try:
+            with socket.create_connection((self._host, self._port), timeout=_TIMEOUT_S) as link:
+                link.sendall(encode_report(start))
+                return self._take(link, start, end)
+        except (OSError, RemoteProtocolError) as error:
+            raise FetchFailed(f"{self.address}: {error}") from None
+
+    def _take(self, link: socket.socket, start: int, end: int) -> bytes:
+        reader, got = TransferReader(), bytearray()
+        while len(got) < end - start:
+            data = link.recv(_READ_BYTES)
+            if not data:
+                raise FetchFailed(f"{self.address} does not have log offsets {start} to {end}, and hung up")
+            for log_offset, body in reader.feed(data):
+                if not body:
+                    raise FetchFailed(f"{self.address} has nothing at log offset {start + len(got)}")
+                if log_offset != start + len(got):
+                    raise FetchFailed(f"{self.address} sent log offset {log_offset}, not {start + len(got)}")
+                got += body
+        return bytes(got[: end - start])

@@ -1,0 +1,259 @@
+"""Puts back what rotted in the log of a stopped broker, with the bytes of another broker of its group.
+
+Master and slaves have the same log, byte for byte, so a damaged range of one is fetched from another. Nothing is
+believed unseen: the bytes are asked for together with some whole records before the damage and after it, of which one
+on each side must be what we have; and the range itself must be whole records with right checksums, from its first
+byte to its last. What fails either test is left as it is and reported. Records that differ between the damage and
+those that agree are put back with it: a checksum covers the body alone, so rot in a head is seen only there.
+
+A range is one of:
+
+* bytes in the middle of a segment that are no record, up to the next one that is;
+* the rest of a segment that ends without its marker although another segment follows;
+* the end of the log, if the checkpoint or a queue says that it went on.
+
+Queues and index are derived from the log and are not touched, unless an earlier start went past the damage
+(``damagedRanges.json``): then they lack the lost messages, and are removed, so that the next start builds them anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from orbitmq.errors import OrbitError
+from orbitmq.record.scan import EndKind, ScanEnd, ScannedRecord, is_zero, scan
+from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM, FileSystem
+from orbitmq.store.config import StoreConfig
+from orbitmq.store.tools.offline import OfflineSegment, OfflineStore
+from orbitmq.store.tools.verify import next_record
+from orbitmq.store.upkeep.checkpoint import Checkpoint
+from orbitmq.store.upkeep.lock_files import StoreLock
+
+__all__ = ["FetchFailed", "RepairReport", "RepairedRange", "find_damage", "repair"]
+
+Fetch = Callable[[int, int], bytes]
+"""Bytes of the other broker's log from one log offset to another. Raises ``FetchFailed``."""
+NEIGHBOURS: Final = 16
+"""Records on each side of the damage that are compared, nearest first, until one agrees."""
+_DAMAGE_NOTES: Final = "damagedRanges.json"
+
+
+class FetchFailed(OrbitError):
+    """The other broker does not have the bytes, or cannot be reached."""
+
+
+class RepairedRange(msgspec.Struct):
+    """One damaged range and what became of it."""
+
+    start: int
+    end: int
+    reason: str
+    repaired: bool = False
+    problem: str = ""
+    """Why it was not repaired."""
+
+
+class RepairReport(msgspec.Struct):
+    """What a repair did."""
+
+    root: str
+    ranges: list[RepairedRange] = []
+    rebuild: bool = False
+    """Queues and index were removed; the next start builds them from the log."""
+
+    @property
+    def ok(self) -> bool:
+        return all(one.repaired for one in self.ranges)
+
+
+def repair(
+    root: str,
+    fetch: Fetch,
+    config: StoreConfig | None = None,
+    *,
+    fs: FileSystem = LOCAL_FILE_SYSTEM,
+    dry_run: bool = False,
+) -> RepairReport:
+    """Repair the store below ``root``; ``dry_run`` fetches and tests, but writes nothing.
+
+    Raises ``StoreLocked`` when a broker runs on it, and ``OSError``.
+    """
+    chosen = StoreConfig(root=root) if config is None else dataclasses.replace(config, root=root)
+    lock = StoreLock(fs, chosen.path("lock"))
+    lock.acquire()
+    try:
+        store = OfflineStore(chosen, fs)
+        try:
+            report = RepairReport(root, find_damage(store))
+            for one in report.ranges:
+                try:
+                    _repair_range(store, one, fetch, dry_run=dry_run)
+                except FetchFailed as error:
+                    one.problem = str(error)
+        finally:
+            store.close()
+        if report.ok and not dry_run and fs.stat(chosen.path(_DAMAGE_NOTES)) is not None:
+            _forget_derived(chosen, fs)
+            report.rebuild = True
+        return report
+    finally:
+        lock.release()
+
+
+def _forget_derived(config: StoreConfig, fs: FileSystem) -> None:
+    for name in ("consumequeue", "consumequeue_ext", "index"):
+        fs.remove_tree(config.path(name))
+    for name in ("checkpoint", _DAMAGE_NOTES):
+        fs.remove(config.path(name))
+    fs.sync_directory(config.root)
+
+
+# -- finding -----------------------------------------------------------------------------------------------
+
+
+def find_damage(store: OfflineStore) -> list[RepairedRange]:
+    """Every damaged range of the log, in order."""
+    found: list[RepairedRange] = []
+    segments = store.segments()
+    for number, segment in enumerate(segments):
+        is_last = number == len(segments) - 1 or _is_unused(store, segments[number + 1])
+        end = _walk(store, segment, found)
+        if end.kind in (EndKind.BLANK, EndKind.LIMIT) and not end.reason:
+            continue
+        start = segment.start + end.position
+        if not is_last:
+            end_offset = segment.start + store.config.segment_bytes
+            reason = end.reason or "the segment ends without its marker"
+            found.append(RepairedRange(start, end_offset, reason))
+            continue
+        known_end = _known_end(store, segment)
+        if known_end > start:
+            found.append(RepairedRange(start, known_end, end.reason or "the end of the log is missing"))
+        break
+    return found
+
+
+def _is_unused(store: OfflineStore, segment: OfflineSegment) -> bool:
+    """Made ahead of need: no record is in it, whatever else may be."""
+    view = store.view(segment)
+    return is_zero(view, 0, len(view)) or next_record(store, segment, 0) is None
+
+
+def _walk(store: OfflineStore, segment: OfflineSegment, found: list[RepairedRange]) -> ScanEnd:
+    """Walk a segment past damage in its middle; returns how it ends."""
+    position = 0
+    while True:
+        scanned = store.scan(segment, position)
+        for _ in scanned:
+            pass
+        end = scanned.end
+        assert end is not None
+        if end.kind in (EndKind.BLANK, EndKind.LIMIT) and not end.reason:
+            return end
+        following = next_record(store, segment, end.position + 1)
+        if following is None:
+            return end
+        found.append(
+            RepairedRange(segment.start + end.position, segment.start + following, end.reason or "zeros")
+        )
+        position = following
+
+
+def _known_end(store: OfflineStore, last: OfflineSegment) -> int:
+    """How far the log went, by the checkpoint and the queues; no further than the last segment."""
+    limit = last.start + store.config.segment_bytes
+    checkpoint = Checkpoint(store.fs, store.config.path("checkpoint"))
+    if store.fs.stat(store.config.path("checkpoint")) is not None:
+        checkpoint.load()
+    known = checkpoint.confirm_offset if checkpoint.confirm_offset <= limit else 0
+    for queue in store.queues():
+        for _, log_offset, size, _ in store.units(queue):
+            if last.start <= log_offset and log_offset + size <= limit:
+                known = max(known, log_offset + size)
+    return known
+
+
+# -- repairing ---------------------------------------------------------------------------------------------
+
+
+def _repair_range(store: OfflineStore, one: RepairedRange, fetch: Fetch, *, dry_run: bool) -> None:
+    size = store.config.segment_bytes
+    base = one.start - one.start % size
+    segment = next(each for each in store.segments() if each.start == base)
+    view = store.view(segment)
+    before = _records_before(store, segment, one.start - base)
+    after = list(islice(store.scan(segment, min(one.end - base, len(view))), NEIGHBOURS))
+    low = before[0].position if before else one.start - base
+    high = after[-1].position + after[-1].size if after else one.end - base
+    data = fetch(base + low, base + high)
+    if len(data) != high - low:
+        raise FetchFailed(f"{len(data)} bytes came where {high - low} were asked for")
+
+    def agrees(record: ScannedRecord) -> bool:
+        begin, end = record.position, record.position + record.size
+        return data[begin - low : end - low] == view[begin:end]
+
+    last = next((record for record in reversed(before) if agrees(record)), None)
+    first = next((record for record in after if agrees(record)), None)
+    if (before and last is None) or (after and first is None):
+        raise FetchFailed("the log of the other broker differs beside the damage: it is of another history")
+    start = one.start - base if last is None else last.position + last.size
+    end = one.end - base if first is None else first.position
+    problem = _problem(data, start - low, end - low, base + low, ends_segment=end == size)
+    if problem:
+        raise FetchFailed(f"the other broker has no whole records there either: {problem}")
+    if not dry_run:
+        _write(store.fs, segment, size, start, data[start - low : end - low])
+    one.start, one.end, one.repaired = base + start, base + end, True
+
+
+def _records_before(store: OfflineStore, segment: OfflineSegment, position: int) -> list[ScannedRecord]:
+    """The last whole records before a position, in order."""
+    found: deque[ScannedRecord] = deque(maxlen=NEIGHBOURS)
+    at: int | None = 0
+    while at is not None and at < position:
+        scanned = store.scan(segment, at)
+        for record in scanned:
+            if record.position >= position:
+                return list(found)
+            found.append(record)
+        assert scanned.end is not None
+        if scanned.end.position >= position:
+            break
+        found.clear()  # only those right before the position, without damage between
+        at = next_record(store, segment, scanned.end.position + 1)
+    return list(found)
+
+
+def _problem(data: bytes, low: int, high: int, log_base: int, *, ends_segment: bool) -> str:
+    """Why bytes are not whole records from ``low`` to ``high``; empty when they are."""
+    scanned = scan(data, low, len(data), log_base=log_base)
+    for record in scanned:
+        if record.position + record.size == high:
+            return ""
+        if record.position + record.size > high:
+            return f"a record goes past log offset {log_base + high}"
+    end = scanned.end
+    assert end is not None
+    if ends_segment and end.kind is EndKind.BLANK:
+        return ""
+    return end.reason or f"they end at log offset {log_base + end.position}"
+
+
+def _write(fs: FileSystem, segment: OfflineSegment, size: int, position: int, data: bytes) -> None:
+    handle = fs.open(segment.path, write=True)
+    try:
+        if fs.file_size(handle) < size:
+            fs.truncate(handle, size)
+        written = 0
+        while written < len(data):
+            written += fs.pwrite(handle, data[written:], position + written)
+        fs.sync_data(handle)
+    finally:
+        fs.close(handle)

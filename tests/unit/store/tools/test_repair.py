@@ -1,0 +1,160 @@
+"""Rot in the log of one broker, put back with the bytes of another."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tests.fault.workload import LOG, ROOT, Writer
+
+from orbitmq.store.config import StoreConfig
+from orbitmq.store.errors import StoreLocked
+from orbitmq.store.tools.offline import OfflineStore
+from orbitmq.store.tools.repair import FetchFailed, repair
+from orbitmq.store.tools.verify import verify
+from orbitmq.testing.faulty_fs import FaultyFileSystem
+
+COUNT = 150
+
+
+def store() -> FaultyFileSystem:
+    fs = FaultyFileSystem()
+    writer = Writer(fs)
+    writer.append(range(COUNT))
+    writer.store.close()
+    return fs
+
+
+class Peer:
+    """A whole copy of the log that answers for ranges."""
+
+    def __init__(self, fs: FaultyFileSystem) -> None:
+        self.paths = sorted(path for path in fs.paths() if path.startswith(LOG))
+        self.contents = {path: fs.content(path) for path in self.paths}
+        self.size = len(self.contents[self.paths[0]])
+        self.asked: list[tuple[int, int]] = []
+
+    def fetch(self, start: int, end: int) -> bytes:
+        self.asked.append((start, end))
+        path = f"{LOG}{start - start % self.size:020d}"
+        if path not in self.contents:
+            raise FetchFailed(f"no log offset {start}")
+        return self.contents[path][start % self.size : start % self.size + end - start]
+
+
+def overwrite(fs: FaultyFileSystem, path: str, position: int, data: bytes) -> None:
+    handle = fs.open(path, write=True)
+    fs.pwrite(handle, data, position)
+    fs.close(handle)
+
+
+def log_of(fs: FaultyFileSystem) -> dict[str, bytes]:
+    return {path: fs.content(path) for path in fs.paths() if path.startswith(LOG)}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_flipped_and_zeroed_bytes_in_several_places_are_put_back_to_the_byte(seed: int) -> None:
+    fs = store()
+    peer = Peer(fs)
+    report = verify(ROOT, fs=fs)
+    assert report.ok
+    chance = random.Random(seed)
+    for path in peer.paths[: report.log_end // peer.size]:
+        for _ in range(2):
+            position = chance.randrange(peer.size - 300)
+            damage = bytes(40) if chance.random() < 0.5 else chance.randbytes(40)
+            overwrite(fs, path, position, damage)
+    damaged = verify(ROOT, fs=fs)
+    planned = repair(ROOT, peer.fetch, fs=fs, dry_run=True)
+    assert [one.problem for one in planned.ranges] == [""] * len(planned.ranges)
+    assert verify(ROOT, fs=fs).error_count == damaged.error_count, "a dry run changes nothing"
+    done = repair(ROOT, peer.fetch, fs=fs)
+    assert done.ok
+    assert done.ranges
+    # A checksum covers the body: what was overwritten only in the head or the properties of a record is not seen.
+    seen = sum(one.end - one.start for one in done.ranges)
+    assert sum(end - start for start, end in peer.asked) < 2 * (seen + 4 * 2000 * len(done.ranges))
+    assert find_ranges(fs) == []
+
+
+def find_ranges(fs: FaultyFileSystem) -> list[tuple[int, int]]:
+    again = repair(ROOT, lambda start, end: pytest.fail("nothing is damaged"), fs=fs, dry_run=True)
+    return [(one.start, one.end) for one in again.ranges]
+
+
+def test_every_record_with_a_rotten_body_is_put_back() -> None:
+    fs = store()
+    peer = Peer(fs)
+    walk = OfflineStore(StoreConfig(root=ROOT), fs)
+    for segment in walk.segments():
+        for record in list(walk.scan(segment)):
+            if record.queue_offset % 3 and record.body_size:
+                fs.flip(segment.path, record.body_position)
+    walk.close()
+    assert not verify(ROOT, fs=fs).ok
+    assert repair(ROOT, peer.fetch, fs=fs).ok
+    assert log_of(fs) == peer.contents
+    assert verify(ROOT, fs=fs).ok
+
+
+def test_whole_segment_of_zeros_is_put_back_and_the_end_of_the_log_as_far_as_it_is_known() -> None:
+    fs = store()
+    peer = Peer(fs)
+    end = verify(ROOT, fs=fs).log_end
+    last = end // peer.size
+    overwrite(fs, peer.paths[1], 0, bytes(peer.size))
+    overwrite(fs, peer.paths[last], 0, bytes(peer.size))
+    done = repair(ROOT, peer.fetch, fs=fs)
+    assert done.ok, done
+    assert log_of(fs) == peer.contents
+    assert verify(ROOT, fs=fs).ok
+
+
+def test_peer_of_another_history_or_with_the_same_damage_changes_nothing() -> None:
+    fs = store()
+    whole = Peer(fs)
+    other = Peer(fs)
+    overwrite(fs, whole.paths[1], 500, b"rot" * 40)
+    before = log_of(fs)
+    same_damage = Peer(fs)
+    done = repair(ROOT, same_damage.fetch, fs=fs)
+    assert not done.ok
+    assert "no whole records there either" in done.ranges[0].problem
+    # Every record beside the damage differs in one byte: these are not the same logs.
+    walk = OfflineStore(StoreConfig(root=ROOT), fs)
+    content = bytearray(other.contents[whole.paths[1]])
+    for record in walk.scan(walk.segments()[1]):
+        content[record.position + 60] ^= 1
+    walk.close()
+    other.contents[whole.paths[1]] = bytes(content)
+    done = repair(ROOT, other.fetch, fs=fs)
+    assert "another history" in done.ranges[0].problem
+    assert log_of(fs) == before
+    assert repair(ROOT, whole.fetch, fs=fs).ok
+
+
+def test_store_of_a_running_broker_is_refused() -> None:
+    fs = FaultyFileSystem()
+    writer = Writer(fs)
+    writer.append(range(10))
+    with pytest.raises(StoreLocked):
+        repair(ROOT, lambda start, end: b"", fs=fs)
+
+
+def test_queues_that_lack_lost_messages_are_built_anew() -> None:
+    fs = store()
+    peer = Peer(fs)
+    overwrite(fs, peer.paths[0], 300, b"rot" * 40)
+    # As after a kill, with queues to be built from the log: the walk comes across the damage.
+    fs.close(fs.open(f"{ROOT}/abort", create=True))
+    fs.remove_tree(f"{ROOT}/consumequeue")
+    skipping = Writer(fs, recover_past_corruption=True)
+    skipping.store.close()
+    assert verify(ROOT, fs=fs).unit_count < COUNT
+    done = repair(ROOT, peer.fetch, fs=fs)
+    assert done.ok
+    assert done.rebuild
+    Writer(fs).store.close()
+    again = verify(ROOT, fs=fs)
+    assert again.ok, again.findings[:3]
+    assert again.unit_count == COUNT
