@@ -81,7 +81,9 @@ def _cpu_seconds(pid: int) -> float:
 def interpreter() -> Path:
     """The Python of the virtual environment both sides run in."""
     python = CACHE / f"venv-{PYSPARK}" / "bin" / "python"
-    if not python.exists():
+    complete = python.parents[1] / "complete"
+    if not complete.exists():
+        shutil.rmtree(python.parents[1], ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", python.parents[1]], check=True)
         import numpy
         import pyarrow  # type: ignore[import-untyped]  # pyarrow has no types of its own
@@ -89,6 +91,7 @@ def interpreter() -> Path:
         packages = [f"pyspark=={PYSPARK}", f"pyarrow=={pyarrow.__version__}", f"numpy=={numpy.__version__}"]
         packages += ["msgspec", "lz4", "backports.zstd", "click", "rich", "uvloop", "prometheus-client"]
         subprocess.run([python, "-m", "pip", "install", "-q", *packages], check=True)
+        complete.touch()
     return python
 
 
