@@ -71,16 +71,16 @@ def run_job(name_server: str, topic: str, directory: Path, point: str) -> int:
 @pytest.mark.parametrize(
     ("point", "visible"),
     [
-        pytest.param("preparing", numbers(0, 1), marks=pytest.mark.soak),
-        pytest.param("prepared", numbers(0, 1), marks=pytest.mark.soak),
-        pytest.param("decided", numbers(0, 1), marks=pytest.mark.soak),
+        pytest.param("preparing", 1, marks=pytest.mark.soak),
+        pytest.param("prepared", 1, marks=pytest.mark.soak),
+        pytest.param("decided", 1, marks=pytest.mark.soak),
         ("committing", None),
-        pytest.param("committed", numbers(0, 2), marks=pytest.mark.soak),
-        pytest.param("done", numbers(0, 2), marks=pytest.mark.soak),
+        pytest.param("committed", 2, marks=pytest.mark.soak),
+        pytest.param("done", 2, marks=pytest.mark.soak),
     ],
 )
 def test_driver_killed_at_a_point_of_a_micro_batch_leaves_each_row_once(
-    broker: RunningBroker, tmp_path: Path, point: str, visible: list[int] | None
+    broker: RunningBroker, tmp_path: Path, point: str, visible: int | None
 ) -> None:
     topic = broker.create_topic(f"Killed-{point}", queue_count=2)
     write_lines(tmp_path)
@@ -92,7 +92,10 @@ def test_driver_killed_at_a_point_of_a_micro_batch_leaves_each_row_once(
         assert ROWS < len(seen) < 2 * ROWS, "some of the second micro-batch is committed, not all"
         assert len(set(seen)) == len(seen)
     else:
-        assert seen == visible
+        # A file is a micro-batch; which one comes first is up to Spark.
+        files = sorted({number // ROWS for number in seen})
+        assert len(files) == visible
+        assert seen == [number for file in files for number in numbers(file, file + 1)]
     assert run_job(broker.name_server, topic, tmp_path, "none") == 0, (tmp_path / "log").read_text()[-3000:]
     assert sorted(map(int, bodies(broker.name_server, topic))) == numbers(0, FILES)
 
