@@ -171,7 +171,9 @@ async def test_after_read_that_fails_leaves_the_connection_working(caplog: pytes
     connection.data_received(requests(1))
     connection.data_received(requests(1))
     assert len(frames_of(transport.writes)) == 2
-    assert [record.levelno for record in caplog.records] == [logging.ERROR, logging.ERROR]
+    # Of the router alone: a busy machine adds a warning about the time the loop was held.
+    levels = [record.levelno for record in caplog.records if record.name == "orbitmq.transport.router"]
+    assert levels == [logging.ERROR, logging.ERROR]
 
 
 @on_both_loops
