@@ -76,7 +76,7 @@ def test_published_transport_tests_pass(tmp_path: Path) -> None:
             "python_classes=test_*",
         )
         ended = subprocess.run(
-            [sys.executable, "-m", "pytest", *options, os.devnull, "t/integration/test_rocketmq.py"],
+            [sys.executable, "-m", "pytest", *options, "t/integration/test_rocketmq.py"],
             cwd=root,
             env=environment,
             capture_output=True,
