@@ -265,6 +265,7 @@ class ConsumerBase:
                 await self._instance.book.refresh(topic)
             except TopicNotFound:
                 level = logging.DEBUG if is_retry_topic(topic) else logging.WARNING
+                self._new_to.setdefault(topic, frozenset())  # what it will hold was sent after the start
                 logger.log(level, "subscribed topic does not exist yet topic=%s", topic)
             except OrbitError as error:
                 logger.warning("route not refreshed topic=%s error=%s", topic, error)
@@ -352,7 +353,7 @@ class ConsumerBase:
             try:
                 await self._instance.book.refresh(topic)
             except TopicNotFound:
-                self._new_to.setdefault(topic, frozenset())  # what it will hold was sent after the start
+                self._new_to.setdefault(topic, frozenset())
                 return False
             await self._instance.heartbeat()
             queues = self._instance.book.subscribe.get(topic)
