@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import zlib
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ import pytest
 from tests.apache.artifacts import require
 from tests.apache.process import ChildProcess, free_ports
 from tests.apache.servers import remoting_call
+from tests.spark.table_kit import read_table
 
 from orbitmq.client import Message
 from orbitmq.client.sync import Producer
@@ -28,7 +31,7 @@ SINK_ROWS = 10_000
 JOB = Path(__file__).with_name("cluster_job.py")
 
 
-def spark_class(name: str, workdir: Path, *arguments: str) -> ChildProcess:
+def spark_class(name: str, workdir: Path, *arguments: str, **more: str) -> ChildProcess:
     """A daemon of Spark's. Its script replaces itself by the JVM, so that ending the child ends that."""
     import pyspark
 
@@ -39,9 +42,10 @@ def spark_class(name: str, workdir: Path, *arguments: str) -> ChildProcess:
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         "SPARK_LOCAL_DIRS": workdir / "local",
+        **more,
     }
-    settings = [f"{key}={value}" for key, value in environment.items()]
-    command = ["env", *settings, str(home / "bin" / "spark-class"), *arguments]
+    given = [f"{key}={value}" for key, value in environment.items()]
+    command = ["env", *given, str(home / "bin" / "spark-class"), *arguments]
     return ChildProcess(name, command, workdir)
 
 
@@ -170,6 +174,165 @@ def test_cluster_runs_a_pipeline_file_from_topic_to_parquet_and_dead_letters(
     assert sorted(rows["id"]) == [n for n in range(400) if n % 10]
     assert sum(rows["amount"]) == sum(0.5 * (n % 10) for n in range(400))
     assert fields["offset"] == "40", "the free ones are dead letters"
+
+
+SMALL = {
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.cores.max": "2",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.executorEnv.PYSPARK_PYTHON": sys.executable,
+}
+
+
+def settings(**more: str) -> list[str]:
+    return [part for name, value in {**SMALL, **more}.items() for part in ("--conf", f"{name}={value}")]
+
+
+def send_rows(name_server: str, topic: str, numbers: range) -> None:
+    with Producer("cluster-test", name_server) as producer:
+        for start in range(numbers.start, numbers.stop, 100):
+            rows = range(start, min(start + 100, numbers.stop))
+            producer.send_batch([Message(topic, json.dumps({"id": n, "n": n})) for n in rows])
+
+
+def run_to_end(name: str, command: list[str], workdir: Path) -> None:
+    program = ChildProcess(name, ["env", f"PYSPARK_PYTHON={sys.executable}", *command], workdir)
+    program.start()
+    try:
+        code = program.process.wait(400)
+    finally:
+        program.stop(timeout_s=10)
+    assert code == 0, program.log_tail(80)
+
+
+@pytest.fixture(scope="module")
+def connect_server(master: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a Connect server whose driver works on the cluster."""
+    workdir = tmp_path_factory.mktemp("connect")
+    (port,) = free_ports()
+    more = {"spark.connect.grpc.binding.port": str(port), "spark.connect.grpc.binding.address": "127.0.0.1"}
+    server = spark_class(
+        "connect",
+        workdir,
+        "org.apache.spark.deploy.SparkSubmit",
+        *["--master", master, *settings(**more)],
+        *["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"],
+        PYSPARK_PYTHON=sys.executable,
+        PYSPARK_DRIVER_PYTHON=sys.executable,
+        SPARK_DAEMON_MEMORY="1g",
+    )
+    try:
+        server.start()
+        server.wait_ready(lambda: "Spark Connect server started" in server.log_tail(200), timeout_s=90)
+        yield f"sc://127.0.0.1:{port}"
+    finally:
+        server.stop(timeout_s=15)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("form", "way"), [("delta", "submit"), ("iceberg", "connect"), ("delta", "connect")])
+def test_cluster_keeps_a_table_by_spark_submit_and_from_connect(
+    master: str, request: pytest.FixtureRequest, tmp_path: Path, form: str, way: str
+) -> None:
+    """Twice each: the second run goes on where the first one stopped, and replaces rows by their key."""
+    import pyspark
+
+    import orbitmq
+
+    schema = tmp_path / "rows.ddl"
+    schema.write_text("id int, n int")
+    with run_broker() as broker:
+        broker.create_topic("Rows", queue_count=1)
+        arguments = ["pipeline", "table", "Rows", str(tmp_path / "table"), "--to", form, "--once"]
+        arguments += ["-n", broker.name_server, "--schema", str(schema), "--key", "id"]
+        if way == "submit":
+            program = Path(orbitmq.__file__).with_name("__main__.py")
+            submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+            command = [str(submit), "--master", master, *settings(), str(program), *arguments]
+        else:
+            command = [sys.executable, "-m", "orbitmq", *arguments, "--remote"]
+            command.append(request.getfixturevalue("connect_server"))
+        for number in range(2):
+            send_rows(broker.name_server, "Rows", range(300 * number, 300 * number + 400))
+            run_to_end(way, command, tmp_path / "driver")
+            rows = read_table(form, tmp_path / "table", "Rows").to_pydict()
+            assert sorted(zip(rows["id"], rows["n"], strict=True)) == [
+                (n, n) for n in range(300 * number + 400)
+            ]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_executors_killed_under_load_leave_a_table_with_every_message_once(
+    master: str, tmp_path: Path
+) -> None:
+    schema = tmp_path / "rows.ddl"
+    schema.write_text("id int, n int")
+    with run_broker() as broker:
+        broker.create_topic("Rows", queue_count=4)
+        send_rows(broker.name_server, "Rows", range(400))
+        table = tmp_path / "table"
+        command = [sys.executable, "-m", "orbitmq", "pipeline", "table", "Rows", str(table), "--to", "delta"]
+        command += [
+            "-n",
+            broker.name_server,
+            "--schema",
+            str(schema),
+            "--max-rows",
+            "200",
+            "--master",
+            master,
+        ]
+        driver = ChildProcess("table", [*command, *settings()], tmp_path / "driver")
+        driver.start()
+        try:
+            sent = 400
+            for _ in range(5):
+                batches = planned(table)
+                driver.wait_ready(lambda: planned(table) > batches, timeout_s=90)  # noqa: B023  # called at once
+                victims = executors()
+                assert victims, "no executor runs"
+                os.kill(victims[0], signal.SIGKILL)
+                send_rows(broker.name_server, "Rows", range(sent, sent + 400))
+                sent += 400
+            driver.wait_ready(lambda: committed_rows(table) >= sent, timeout_s=120)
+        finally:
+            driver.stop(timeout_s=30)
+        rows = read_table("delta", table, "Rows").to_pydict()
+    assert sorted(rows["id"]) == list(range(sent))
+
+
+def planned(table: Path) -> int:
+    return len(list((table / "_checkpoint" / "table" / "offsets").glob("[0-9]*")))
+
+
+def committed_rows(table: Path) -> int:
+    return int(read_table("delta", table, "Rows").num_rows)
+
+
+def executors() -> list[int]:
+    """Executors of the workers of this process."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = status.read_bytes()
+            if b"CoarseGrainedExecutorBackend" in command and os.getpid() in ancestors(
+                int(status.parent.name)
+            ):
+                found.append(int(status.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def ancestors(pid: int) -> Iterator[int]:
+    while pid > 1:
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        yield pid
 
 
 def run_job(arguments: dict[str, Any], tmp_path: Path) -> dict[str, Any]:

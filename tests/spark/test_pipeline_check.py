@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,6 +84,31 @@ def test_a_table_that_would_not_take_the_rows_is_told_before(spark: SparkSession
     text = text.replace(
         "sinks:", '  - {name: ids, kind: sql, query: "SELECT keys AS id FROM parsed"}\nsinks:'
     )
+    [found] = faults(spark, tmp_path / "orders.yaml", text)
+    assert "column 'id' is bigint in the table and string in the rows" in found
+
+
+def test_an_iceberg_table_that_would_not_take_the_rows_is_told_before(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    import pyarrow as pa
+    from pyiceberg.catalog import load_catalog
+
+    properties = {
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path}/catalog.db",
+        "warehouse": f"file://{tmp_path}/ice",
+    }
+    text = WRONG[: WRONG.index("  - name: bad_sql")] + (
+        '  - {name: ids, kind: sql, query: "SELECT keys AS id FROM parsed"}\n'
+        f"sinks:\n  - {{name: table, kind: iceberg, table: shop.ids, properties: {json.dumps(properties)}}}\n"
+    )
+    assert faults(spark, tmp_path / "orders.yaml", text) == []
+    assert not (tmp_path / "catalog.db").exists(), "looking makes nothing"
+    catalog = load_catalog("default", **properties)
+    catalog.create_namespace("shop")
+    assert faults(spark, tmp_path / "orders.yaml", text) == []
+    catalog.create_table("shop.ids", pa.schema([("id", pa.int64())]))
     [found] = faults(spark, tmp_path / "orders.yaml", text)
     assert "column 'id' is bigint in the table and string in the rows" in found
 

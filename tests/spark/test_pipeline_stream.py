@@ -6,12 +6,16 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
 import pytest
+from deltalake import DeltaTable
 from tests.spark.pipeline_kit import plan_of, read_all, run_plan, send_all
 
 from orbitmq.client.message import Message
 from orbitmq.spark.pipeline.errors import EnvironmentFault, RunFailed
+from orbitmq.spark.pipeline.lake_parquet import ParquetTableWriter
 from orbitmq.spark.pipeline.preflight import check_servers
+from orbitmq.spark.pipeline.status import read_status
 from orbitmq.spark.register import register
 from orbitmq.testing import run_broker
 
@@ -183,3 +187,55 @@ def test_servers_and_topics_are_looked_at_before_spark_starts(tmp_path: Path) ->
         address = broker.name_server
     with pytest.raises(EnvironmentFault, match=r"sources.orders: .*127.0.0.1"):
         check_servers(plan(address, "orders", "out"))
+
+
+def test_one_read_feeds_several_sinks_and_one_that_fails_does_not_double_the_others(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(spark)
+    failures = [OSError("the disk is full")]
+    write = ParquetTableWriter.write
+
+    def fails_once(self: ParquetTableWriter, *arguments: Any) -> int:
+        if failures:
+            raise failures.pop()
+        return write(self, *arguments)
+
+    monkeypatch.setattr(ParquetTableWriter, "write", fails_once)
+    with run_broker() as broker:
+        broker.create_topic("orders", queue_count=2)
+        plan = plan_of(
+            tmp_path,
+            namesrvAddr=broker.name_server,
+            checkpoint="state",
+            oneRead=True,
+            sources={"orders": {"kind": "topic", "topic": "orders", "startingOffsets": "earliest"}},
+            sinks=[
+                {"name": "delta", "kind": "delta", "path": "delta"},
+                {"name": "files", "kind": "parquet", "path": "files"},
+                {"name": "shown", "kind": "console"},
+            ],
+        )
+        send_all(broker.name_server, [order(number) for number in range(40)])
+        with pytest.raises(RunFailed, match=r"sink delta, files, shown: .*the disk is full"):
+            run_plan(spark, plan)
+        send_all(broker.name_server, [order(number) for number in range(40, 60)])
+        outcome = run_plan(spark, plan)
+        status = read_status(str(tmp_path / "state"), broker.name_server)
+    for table in (
+        DeltaTable(str(tmp_path / "delta")).to_pyarrow_table(),
+        spark.read.parquet(f"{tmp_path}/files"),
+    ):
+        keys = (
+            table["keys"].to_pylist()
+            if isinstance(table, pa.Table)
+            else [row["keys"] for row in table.collect()]
+        )
+        assert sorted(keys) == sorted(f"k{number}" for number in range(60))
+    assert {name: outcome.rows(name) for name in ("delta", "files", "shown")} == dict.fromkeys(
+        ("delta", "files", "shown"), 60
+    )
+    assert [path.name for path in (tmp_path / "state").iterdir()] == ["orders_sinks"]
+    assert [(query.name, query.messages, query.behind) for query in status.queries] == [
+        ("orders_sinks", 60, 0)
+    ]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pytest
 from tests.spark.pipeline_kit import Outcome, send_all
+from tests.spark.registry_kit import framed, run_registry
 from tests.spark.table_kit import read_table
 
 from orbitmq.client.message import Message
@@ -165,3 +166,31 @@ def test_messages_that_do_not_fit_go_to_the_dead_letters(
     outcome = table.run("id int, n int")
     assert table.rows("id, n") == [(1, 1)]
     assert outcome.rows("checked_dead_letters") == 2
+
+
+def test_bodies_are_decoded_by_a_registry_and_its_next_version_adds_a_column(
+    spark: SparkSession, broker: RunningBroker, tmp_path: Path
+) -> None:
+    table = Table(spark, broker, tmp_path, "delta")
+    field: dict[str, Any] = {"name": "id", "type": "int"}
+    note = {"name": "note", "type": ["null", "string"], "default": None}
+
+    def send(number: int, *rows: bytes) -> None:
+        send_all(broker.name_server, [Message(table.topic, framed(number, row)) for row in rows])
+
+    with run_registry() as registry:
+        subject = f"{table.topic}-value"
+        first = registry.register(subject, json.dumps({"type": "record", "name": "R", "fields": [field]}))
+        send(first, b"\x02", b"\x04")  # 1 and 2, as Avro writes them
+        table.run(schema=registry.url)
+        second = registry.register(
+            subject, json.dumps({"type": "record", "name": "R", "fields": [field, note]})
+        )
+        send(first, b"\x06")
+        send(second, b"\x08\x02\x02x")
+        table.run(schema=registry.url)
+        assert table.rows("id, note") == [(1, None), (2, None), (3, None), (4, "x")]
+        with pytest.raises(PipelineError, match="unknown"):
+            table.run(schema=registry.url, subject="unknown")
+    with pytest.raises(PipelineError, match="registry"):
+        table.run(schema=registry.url)

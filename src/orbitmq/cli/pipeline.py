@@ -6,6 +6,8 @@ when it could not start: the file, Java, a package, a server or a topic is not a
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import re
 import signal
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 from rich.console import Console
 
-from orbitmq.cli.name_server import name_server_option
+from orbitmq.cli.name_server import NameServerOption, name_server_option
 from orbitmq.errors import OrbitError
 from orbitmq.spark.pipeline.errors import EnvironmentFault, PipelineError, SpecError
 from orbitmq.spark.pipeline.load import load_pipeline
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from orbitmq.spark.pipeline.check import Finding
+    from orbitmq.spark.pipeline.status import PipelineStatus, StatusFile
 
 __all__ = ["pipeline_commands"]
 
@@ -53,11 +56,23 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str
     return pairs
 
 
+def _where(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
+    """The master; empty under ``spark-submit`` unless one is given, which has its own."""
+    if value is not None:
+        return value
+    from orbitmq.spark.pipeline.session import under_submit
+
+    return "" if under_submit() else "local[*]"
+
+
 _master = click.option(
     "--master",
-    default="local[*]",
-    show_default=True,
-    help="Where Spark runs: local[N], spark://host:port, yarn, k8s://...",
+    callback=_where,
+    help="Where Spark runs: local[N], spark://host:port, yarn, k8s://...  "
+    "[default: local[*], or what spark-submit says]",
+)
+_remote = click.option(
+    "--remote", default="", metavar="sc://HOST:PORT", help="A Spark Connect server to run on instead."
 )
 _conf = click.option(
     "--conf", "conf", multiple=True, callback=_pairs, metavar="KEY=VALUE", help="A setting of Spark."
@@ -103,11 +118,16 @@ def _fail(message: str, code: int) -> NoReturn:
 
 @contextmanager
 def _session(
-    master: str, name: str, conf: Mapping[str, str], log_level: str, python_path: Path | None = None
+    master: str,
+    name: str,
+    conf: Mapping[str, str],
+    log_level: str,
+    python_path: Path | None = None,
+    remote: str = "",
 ) -> Iterator[SparkSession]:
     from orbitmq.spark.pipeline.session import build_session
 
-    session = build_session(master, name, conf, log_level=log_level, python_path=python_path)
+    session = build_session(master, name, conf, log_level=log_level, python_path=python_path, remote=remote)
     try:
         yield session
     finally:
@@ -144,6 +164,7 @@ def _stopped_by_signals(*, streaming: bool) -> Iterator[threading.Event]:
 @click.option("--offline", is_flag=True, help="With --dry-run: ask no server.")
 @click.option("--once", is_flag=True, help="A stream ends when it has read what is there now.")
 @_master
+@_remote
 @_conf
 @click.option(
     "--metrics-port", type=click.IntRange(1, 65535), help="Serve figures for Prometheus on this port."
@@ -156,7 +177,7 @@ def run_command(file: Path, **options: Any) -> None:
     with _told():
         if options["dry_run"]:
             plan = _checked(file, options)
-            for line in lines(plan, master=options["master"], once=options["once"]):
+            for line in lines(plan, master=_place(options), once=options["once"]):
                 click.echo(line)
             return
         _run(_plan(file, options["given"]), options)
@@ -232,13 +253,30 @@ def _plan(file: Path, given: Mapping[str, str]) -> Plan:
     return plan
 
 
+@contextmanager
+def _kept(status: StatusFile) -> Iterator[None]:
+    """Note how a stream ends."""
+    status.beat()
+    try:
+        yield
+    except PipelineError as error:
+        status.end(str(error))
+        raise
+    status.end()
+
+
+def _place(options: Mapping[str, Any]) -> str:
+    return str(options["remote"] or options["master"] or "the master of spark-submit")
+
+
 def _run(plan: Plan, options: Mapping[str, Any]) -> None:
     from orbitmq.spark.pipeline.session import check_environment
 
-    check_environment()
+    check_environment(options["remote"])
     from orbitmq.spark.pipeline.display import PipelineMetrics, ProgressDisplay, print_table
     from orbitmq.spark.pipeline.preflight import check_servers
     from orbitmq.spark.pipeline.run import BatchReport, run_batch, run_stream
+    from orbitmq.spark.pipeline.status import StatusFile
 
     for warning in plan.warnings:
         click.echo(f"orbitmq: note: {warning}", err=True)
@@ -250,17 +288,23 @@ def _run(plan: Plan, options: Mapping[str, Any]) -> None:
     output = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
     display = ProgressDisplay(plan, errors, quiet=options["quiet"])
 
+    status = StatusFile(plan)
+
     def report(batch: BatchReport) -> None:
         metrics.report(batch)
         display.report(batch)
+        if plan.streaming:
+            status.report(batch)
 
     conf = {key: str(value) for key, value in plan.pipeline.spark.items()} | options["conf"]
     name = f"orbitmq pipeline {plan.pipeline.name}"
-    with _session(options["master"], name, conf, options["spark_log"], plan.directory) as session:
+    where = (options["master"], name, conf, options["spark_log"], plan.directory, options["remote"])
+    with _session(*where) as session:
         with _stopped_by_signals(streaming=plan.streaming) as stop, display:
             view = print_table(output)
             if plan.streaming:
-                run_stream(session, plan, view, report, stop, once=options["once"])
+                with _kept(status):
+                    run_stream(session, plan, view, report, stop, once=options["once"], beat=status.beat)
             else:
                 run_batch(session, plan, view, report, stop)
         if not options["quiet"]:
@@ -280,8 +324,10 @@ def _run(plan: Plan, options: Mapping[str, Any]) -> None:
 @click.option(
     "--schema",
     default="",
-    help="Decode bodies by this file: .avsc (Avro), .desc or .pb (Protobuf), .ddl (columns, for JSON).",
+    help="Decode bodies by this file: .avsc (Avro), .desc or .pb (Protobuf), .ddl (columns, for JSON); or by a "
+    "schema registry: http://host:port.",
 )
+@click.option("--subject", default="", help="In the registry.  [default: TOPIC-value]")
 @click.option("--message", default="", help="Protobuf: full name of the message.")
 @click.option(
     "--framing",
@@ -322,6 +368,7 @@ def _run(plan: Plan, options: Mapping[str, Any]) -> None:
 @_namesrv
 @_option
 @_master
+@_remote
 @_conf
 @_spark_log
 def table_command(topic: str, path: str, **options: Any) -> None:
@@ -331,8 +378,8 @@ def table_command(topic: str, path: str, **options: Any) -> None:
         from orbitmq.spark.pipeline.table import TableRequest, table_document
 
         named = (
-            "form", "schema", "message", "framing", "key", "partition", "dead_letter", "checkpoint", "trigger",
-            "compact_every", "keep_versions", "options", "catalog",
+            "form", "schema", "subject", "message", "framing", "key", "partition", "dead_letter", "checkpoint",
+            "trigger", "compact_every", "keep_versions", "options", "catalog",
         )  # fmt: skip
         request = TableRequest(
             topic=topic,
@@ -346,10 +393,62 @@ def table_command(topic: str, path: str, **options: Any) -> None:
             found = _faults(plan, {**options, "offline": False})
             if found:
                 _report_findings(f"{one.path}: {one.problem}" for one in found)
-            for line in lines(plan, master=options["master"], once=options["once"]):
+            for line in lines(plan, master=_place(options), once=options["once"]):
                 click.echo(line)
             return
         _run(plan, options)
+
+
+# -- status --------------------------------------------------------------------------------------------
+
+
+@pipeline_commands.command("status")
+@click.argument("path")
+@click.option(
+    "--set", "given", multiple=True, callback=_pairs, metavar="NAME=VALUE", help="A parameter of the file."
+)
+@click.option("namesrv", cls=NameServerOption, default="", help="Ask these for the lag, not the known ones.")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@_option
+def status_command(path: str, **options: Any) -> None:
+    """Say how the stream of PATH is doing: a pipeline file, a table's directory, or a checkpoint."""
+    with _told():
+        from orbitmq.spark.pipeline.status import read_status
+
+        place = _absolute(path)
+        file = Path(path)
+        name_servers = options["namesrv"]
+        if file.is_file():
+            plan = _plan(file, options["given"])
+            place = plan.located(plan.pipeline.checkpoint)
+            name_servers = name_servers or plan.pipeline.namesrv_addr
+        elif (Path(place) / "_checkpoint").is_dir() or ("://" in place and not place.endswith("_checkpoint")):
+            place = f"{place}/_checkpoint"
+        found = read_status(place, name_servers, options["options"])
+        if options["as_json"]:
+            click.echo(json.dumps(dataclasses.asdict(found)))
+            return
+        for line in _status_lines(found):
+            click.echo(line)
+
+
+def _status_lines(found: PipelineStatus) -> Iterator[str]:
+    where = f" on {found.host}, process {found.pid}" if found.host else ""
+    yield f"{found.state}{where}" + (
+        f", heard of {moment_text(found.written_ms)}" if found.written_ms else ""
+    )
+    if found.reason:
+        yield f"  {found.reason}"
+    for query in found.queries:
+        since = moment_text(query.committed_ms) if query.committed_ms else "never"
+        behind = "?" if query.behind is None else f"{query.behind:,}"
+        open_batch = f", batch {query.planned} under way" if query.planned > query.committed else ""
+        yield (
+            f"{query.name}: batch {query.committed} committed {since}{open_batch}, {query.messages:,} messages "
+            f"passed, {behind} behind"
+        )
+    for name, sink in found.sinks.items():
+        yield f"  sink {name}: {sink.rows:,} rows, {sink.rows_per_second:,.0f} rows/s in the last batch"
 
 
 # -- archive and replay --------------------------------------------------------------------------------

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orbitmq.spark.pipeline import spec
+from orbitmq.spark.pipeline.batches import AllSinks, OneSink
 from orbitmq.spark.pipeline.errors import SpecError
 from orbitmq.spark.pipeline.load import parse_pipeline
 from orbitmq.spark.pipeline.plan import Plan, lines, make_plan
@@ -251,3 +253,24 @@ def test_paths_are_those_of_the_file_unless_absolute_or_a_uri() -> None:
     assert made.located("lake") == "base/lake"
     assert made.located("/lake") == "/lake"
     assert made.located("s3://bucket/lake") == "s3://bucket/lake"
+
+
+def test_sinks_of_one_relation_share_a_query_where_they_may_and_travel_to_a_connect_server() -> None:
+    changes: dict[str, Any] = {
+        "steps": [{"name": "small", "kind": "sql", "query": "SELECT body, topic FROM orders"}],
+        "sinks": [
+            {"name": "a", "kind": "delta", "path": "a"},
+            {"name": "b", "kind": "parquet", "path": "b"},
+            {"name": "c", "kind": "topic", "topic": "copies"},
+            {"name": "d", "kind": "delta", "path": "d", "outputMode": "complete"},
+            {"name": "e", "kind": "delta", "path": "e", "from": "orders"},
+        ],
+    }
+    shared, apart = plan(**changes, oneRead=True), plan(**changes)
+    assert [[query.name for query in group] for group in shared.groups] == [["a", "b"], ["c"], ["d"], ["e"]]
+    assert [group[0].checkpoint.rpartition("/")[2] for group in shared.groups] == [
+        "small_sinks", "c", "d", "orders_sinks",
+    ]  # fmt: skip
+    assert [group[0].checkpoint.rpartition("/")[2] for group in apart.groups] == ["a", "b", "c", "d", "e"]
+    sinks = AllSinks([OneSink(shared, query, None) for query in shared.groups[0]], "state/small_sinks")
+    assert isinstance(pickle.loads(pickle.dumps(sinks)), AllSinks)  # our own bytes, as Spark does

@@ -101,12 +101,15 @@ def _empty(session: SparkSession, plan: Plan, name: str, source: spec.Source) ->
 
 
 def _check_table(frame: DataFrame, plan: Plan, query: Query) -> None:
-    """Whether a Delta table that is there takes these columns."""
-    if not isinstance(query.sink, spec.DeltaSink):
-        return
-    from orbitmq.spark.pipeline.lake_delta import DeltaTableWriter
+    """Whether a table that is there takes these columns."""
+    if isinstance(query.sink, spec.DeltaSink):
+        from orbitmq.spark.pipeline.lake_delta import DeltaTableWriter
 
-    DeltaTableWriter(query.sink, plan.located(query.sink.path)).check(frame)
+        DeltaTableWriter(query.sink, plan.located(query.sink.path)).check(frame)
+    elif isinstance(query.sink, spec.IcebergSink):
+        from orbitmq.spark.pipeline.lake_iceberg import IcebergTableWriter
+
+        IcebergTableWriter.check(query.sink, frame)
 
 
 def _finding(error: PipelineError, path: str) -> Finding:

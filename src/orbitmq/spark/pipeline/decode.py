@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
 
+from orbitmq.errors import ConfigError
 from orbitmq.spark.pipeline.decode_avro import AvroDecoder
 from orbitmq.spark.pipeline.decode_protobuf import ProtobufDecoder
-from orbitmq.spark.pipeline.errors import SpecError
+from orbitmq.spark.pipeline.errors import EnvironmentFault, SpecError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -54,11 +55,16 @@ def apply_decode(frame: DataFrame, step: DecodeStep, plan: Plan, path: str) -> D
     for column in (step.into, ERROR_COLUMN):
         if column in types:
             raise SpecError(f"{path}.into", f"there is a column {column!r} already")
-    decoded = _json(frame, step, plan, path) if step.format == "json" else _arrow(frame, step, plan, path)
+    if step.format == "registry":
+        decoded = _registered(frame, step, path)
+    else:
+        decoded = _json(frame, step, plan, path) if step.format == "json" else _arrow(frame, step, plan, path)
     if step.on_error == "drop":
         decoded = decoded.where(f.col(ERROR_COLUMN).isNull())
     elif step.on_error == "fail":
-        broken = f.raise_error(f.concat(f.lit(f"{step.name}: a body is no {step.format}: "), ERROR_COLUMN))
+        broken = f.raise_error(
+            f.concat(f.lit(f"{step.name}: a body cannot be decoded ({step.format}): "), ERROR_COLUMN)
+        )
         decoded = decoded.withColumn(
             ERROR_COLUMN, f.when(f.col(ERROR_COLUMN).isNotNull(), broken).otherwise(f.col(ERROR_COLUMN))
         )
@@ -95,6 +101,29 @@ def _json(frame: DataFrame, step: DecodeStep, plan: Plan, path: str) -> DataFram
     return (
         frame.withColumn(step.into, whole).withColumn(ERROR_COLUMN, error).withColumn(step.into, value)
     ).select(*frame.columns, step.into, ERROR_COLUMN)
+
+
+def _registered(frame: DataFrame, step: DecodeStep, path: str) -> DataFrame:
+    """By the schemas of a registry. Raises ``EnvironmentFault`` when it does not answer."""
+    from orbitmq.spark.decoding import decode
+    from orbitmq.spark.registry import RegistryError, SchemaNotFound
+
+    try:
+        return decode(
+            frame,
+            step.registry,
+            subject=step.subject,
+            column=step.column,
+            into=step.into,
+            errors=ERROR_COLUMN,
+            message=step.message,
+        )
+    except SchemaNotFound as error:
+        raise SpecError(f"{path}.subject", str(error)) from error
+    except RegistryError as error:
+        raise EnvironmentFault(f"{path}.registry: {error}") from error
+    except ConfigError as error:
+        raise SpecError(path, str(error)) from error
 
 
 def _json_schema(text: str, path: str) -> StructType:

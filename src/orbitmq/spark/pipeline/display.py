@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.spark.pipeline.errors import EnvironmentFault
 from orbitmq.spark.pipeline.plan import Plan
 from orbitmq.spark.pipeline.run import BatchReport
@@ -140,7 +141,8 @@ def _cell(value: object) -> str:
 class PipelineMetrics:
     """Figures of a pipeline for Prometheus, on a registry of their own."""
 
-    def __init__(self, pipeline: str) -> None:
+    def __init__(self, pipeline: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
         self.registry = CollectorRegistry()
         labels = ("pipeline", "sink")
         self._name = pipeline
@@ -158,6 +160,12 @@ class PipelineMetrics:
         self._behind = Gauge(
             "orbitmq_pipeline_behind", "Messages not read yet.", labels, registry=self.registry
         )
+        self._committed = Gauge(
+            "orbitmq_pipeline_last_commit_timestamp_seconds",
+            "When the last micro-batch was committed.",
+            labels,
+            registry=self.registry,
+        )
         self._broken = Counter(
             "orbitmq_pipeline_broken_rules",
             "Rows that broke a quality rule.",
@@ -171,6 +179,7 @@ class PipelineMetrics:
         self._rows.labels(*labels).inc(batch.rows)
         self._batches.labels(*labels).inc()
         self._seconds.labels(*labels).observe(batch.duration_ms / 1000)
+        self._committed.labels(*labels).set(self._clock.now_ms() / 1000)
         if batch.behind is not None:
             self._behind.labels(*labels).set(batch.behind)
         for step, counts in batch.quality.items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import posixpath
 import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
@@ -54,6 +55,20 @@ class IcebergTableWriter:
             self._catalog = load_catalog(sink.catalog, **sink.properties)
         except (ValueError, NotInstalledError) as error:
             raise EnvironmentFault(f"catalog {sink.catalog!r} cannot be opened: {error}") from error
+
+    @classmethod
+    def check(cls, sink: IcebergSink, frame: DataFrame) -> None:
+        """Raise ``RunFailed`` when the table is there and would not take these columns. Makes nothing."""
+        uri = sink.properties.get("uri", "")
+        if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).is_file():
+            return
+        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+        try:
+            table = cls(sink)._catalog.load_table(sink.table)
+        except (NoSuchNamespaceError, NoSuchTableError):
+            return
+        evolve(_columns(table), frame.schema, f"table {sink.table}")
 
     def write(self, frame: DataFrame, batch: BatchKey) -> int:
         """Commit a batch unless it was; rows that were added or, with a key, written."""

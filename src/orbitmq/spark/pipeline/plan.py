@@ -15,7 +15,16 @@ from orbitmq.spark.pipeline import spec
 from orbitmq.spark.pipeline.errors import SpecError, did_you_mean
 from orbitmq.spark.pipeline.moments import milliseconds, moment_text
 
-__all__ = ["Plan", "Query", "Relation", "dead_letter_name", "lines", "make_plan", "rejected_name"]
+__all__ = [
+    "Plan",
+    "Query",
+    "Relation",
+    "dead_letter_name",
+    "lines",
+    "make_plan",
+    "query_name",
+    "rejected_name",
+]
 
 _WORD: Final = re.compile(r"[A-Za-z_]\w*")
 _SQL_NOISE: Final = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
@@ -35,7 +44,7 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A sink, and what it is fed from. In a stream each has a checkpoint of its own."""
+    """A sink, and what it is fed from. In a stream each has a checkpoint of its own, or shares that of its group."""
 
     name: str
     relation: str
@@ -43,6 +52,8 @@ class Query:
     checkpoint: str
     summary: str
     sink: spec.Sink
+    group: str = ""
+    """Those with the same name are written by one query from one read; empty: by one of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +70,22 @@ class Plan:
     def streaming(self) -> bool:
         return self.pipeline.mode == "stream"
 
+    @property
+    def groups(self) -> list[list[Query]]:
+        """The queries, those together that share a read."""
+        found: dict[str, list[Query]] = {}
+        for query in self.queries:
+            found.setdefault(query_name(self, query), []).append(query)
+        return list(found.values())
+
     def located(self, path: str) -> str:
         """A path of the file: as it is if absolute or a URI, else from the directory of the file."""
         return located(self.directory, path)
+
+
+def query_name(plan: Plan, query: Query) -> str:
+    """The name of a query in Spark."""
+    return f"{plan.pipeline.name}.{query.group or query.name}"
 
 
 def located(directory: Path, path: str) -> str:
@@ -213,6 +237,14 @@ def _check_duration(text: str, path: str) -> None:
 
 
 def _check_decode(step: spec.DecodeStep, directory: Path, path: str) -> None:
+    by_registry = step.format == "registry"
+    for name, value in (("registry", step.registry), ("subject", step.subject)):
+        if by_registry and not value:
+            raise SpecError(f"{path}.{name}", "is needed with format: registry")
+        if value and not by_registry:
+            raise SpecError(f"{path}.{name}", "is for format: registry")
+    if by_registry and (step.schema or step.schema_file):
+        raise SpecError(f"{path}.schema", "the registry has it: leave this out")
     if step.framing != "none" and step.format != "avro":
         raise SpecError(f"{path}.framing", "is for Avro")
     if step.format == "protobuf":
@@ -223,9 +255,9 @@ def _check_decode(step: spec.DecodeStep, directory: Path, path: str) -> None:
             )
         if not step.message:
             raise SpecError(f"{path}.message", "name the message, as in shop.Order")
-    elif bool(step.schema) == bool(step.schema_file):
+    elif not by_registry and bool(step.schema) == bool(step.schema_file):
         raise SpecError(f"{path}.schema", "give either schema or schemaFile")
-    if step.message and step.format != "protobuf":
+    if step.message and step.format not in ("protobuf", "registry"):
         raise SpecError(f"{path}.message", "is for Protobuf")
     if step.schema_file and not Path(located(directory, step.schema_file)).is_file():
         raise SpecError(f"{path}.schemaFile", f"there is no file {step.schema_file}")
@@ -281,10 +313,17 @@ def _queries(
         if not stream and getattr(sink, "output_mode", "append") == "update":
             raise SpecError(f"{path}.outputMode", "update is for mode: stream")
         if sink.enabled:
-            checkpoint = f"{located(directory, pipeline.checkpoint)}/{name}" if pipeline.checkpoint else ""
-            yield Query(
-                name, relation.name, relation.streaming, checkpoint if stream else "", _sink_text(sink), sink
-            )
+            group = f"{relation.name}_sinks" if stream and pipeline.one_read and _shares(sink) else ""
+            kept = f"{located(directory, pipeline.checkpoint)}/{group or name}" if pipeline.checkpoint else ""
+            checkpoint = kept if stream else ""
+            yield Query(name, relation.name, relation.streaming, checkpoint, _sink_text(sink), sink, group)
+
+
+def _shares(sink: spec.Sink) -> bool:
+    """Whether a sink can be one of several that are written by one query: it commits batches itself."""
+    if isinstance(sink, spec.TopicSink):
+        return False
+    return getattr(sink, "output_mode", "append") == "append"
 
 
 def _check_table(sink: spec.DeltaSink | spec.IcebergSink, path: str) -> None:

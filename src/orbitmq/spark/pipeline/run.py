@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from orbitmq.spark.pipeline import spec
 from orbitmq.spark.pipeline.failures import explained, failure
-from orbitmq.spark.pipeline.plan import Plan, Query
-from orbitmq.spark.pipeline.sinks import TableView, query_name, start_query, write_batch
+from orbitmq.spark.pipeline.plan import Plan, Query, query_name
+from orbitmq.spark.pipeline.sinks import TableView, start_query, write_batch
 from orbitmq.spark.pipeline.sources import open_source
 from orbitmq.spark.pipeline.steps import apply_step
 
@@ -143,8 +143,10 @@ def run_stream(
     stop: threading.Event,
     *,
     once: bool,
+    beat: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run until ``stop`` is set, a query fails (``PipelineError``), or (``once``) all there is was read."""
+    """Run until ``stop`` is set, a query fails (``PipelineError``), or (``once``) all there is was read. ``beat`` is
+    called several times a second meanwhile."""
     from pyspark.sql import functions as f
 
     counted = _counted_in(plan)
@@ -153,20 +155,22 @@ def run_stream(
     queries: dict[str, StreamingQuery] = {}
     try:
         frames = build_frames(session, plan, {step: step for step in counted})
-        for query in plan.queries:
+        for group in plan.groups:
             if stop.is_set():
                 break
-            with explained(f"sink {query.name}"):
-                counted_frame = frames[query.relation].observe(_ROWS, f.count(f.lit(1)).alias("rows"))
-                queries[query.name] = start_query(counted_frame, plan, query, view, once=once)
-            _let_begin(queries[query.name], stop, once=once)
+            name = ", ".join(query.name for query in group)
+            with explained(f"sink {name}"):
+                counted_frame = frames[group[0].relation].observe(_ROWS, f.count(f.lit(1)).alias("rows"))
+                queries[name] = start_query(counted_frame, plan, group, view, once=once)
+            _let_begin(queries[name], stop, once=once)
             _raise_failed(queries)
         while not stop.wait(_POLL_S):
+            beat()
             if _raise_failed(queries) == 0:
                 break
     finally:
         _end(queries)
-        listener.wait(_LAST_REPORTS_S, set(queries))
+        listener.wait(_LAST_REPORTS_S, len(queries))
         session.streams.removeListener(listener)
 
 
@@ -209,23 +213,22 @@ def _end(queries: Mapping[str, StreamingQuery]) -> None:
 def _listener(plan: Plan, report: Reporter, counted: Mapping[str, str]) -> Any:
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
-    by_name: dict[str, Query] = {query_name(plan, query): query for query in plan.queries}
+    by_name = {query_name(plan, group[0]): group for group in plan.groups}
 
     class Listener(StreamingQueryListener):
         """Spark calls it on threads of its own."""
 
         def __init__(self) -> None:
-            self._names: dict[str, str] = {}
+            self._known: set[str] = set()
             self._ended: set[str] = set()
             self._changed = threading.Condition()
 
         def onQueryStarted(self, event: Any) -> None:  # noqa: N802  # the name is Spark's
             if event.name in by_name:
-                self._names[str(event.runId)] = by_name[event.name].name
+                self._known.add(str(event.runId))
 
         def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
-            query = by_name.get(event.progress.name or "")
-            if query is not None:
+            for query in by_name.get(event.progress.name or "", ()):
                 report(_report(query, json.loads(event.progress.json), counted))
 
         def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - Spark's name
@@ -233,13 +236,13 @@ def _listener(plan: Plan, report: Reporter, counted: Mapping[str, str]) -> Any:
 
         def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - Spark's name
             with self._changed:
-                self._ended.add(self._names.get(str(event.runId), ""))
+                self._ended.add(str(event.runId))
                 self._changed.notify_all()
 
-        def wait(self, timeout_s: float, names: set[str]) -> None:
-            """Until Spark has told everything about these queries: its events come later than their end."""
+        def wait(self, timeout_s: float, count: int) -> None:
+            """Until Spark has told everything about so many queries: its events come later than their end."""
             with self._changed:
-                self._changed.wait_for(lambda: names <= self._ended, timeout_s)
+                self._changed.wait_for(lambda: len(self._known & self._ended) >= count, timeout_s)
 
     return Listener()
 

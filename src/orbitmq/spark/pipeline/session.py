@@ -16,24 +16,44 @@ from orbitmq.spark.pipeline.errors import EnvironmentFault
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["build_session", "check_environment", "session_options"]
+__all__ = ["build_session", "check_environment", "session_options", "under_submit"]
 
 LOG_LEVELS: Final = ("OFF", "ERROR", "WARN", "INFO")
+_OF_A_SERVER: Final = frozenset({"spark.sql.streaming.numRecentProgressUpdates"})
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 
 
-def check_environment() -> None:
-    """Raise ``EnvironmentFault`` with what to do when Spark cannot start here."""
+def under_submit() -> bool:
+    """Whether ``spark-submit`` runs this program: where Spark runs is said there."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def check_environment(remote: str = "") -> None:
+    """Raise ``EnvironmentFault`` with what to do when Spark cannot start here, or not reach a Connect server."""
     try:
         import pyspark  # noqa: F401  # only asked whether it is there
     except ImportError:
         raise EnvironmentFault("pipelines need PySpark: pip install 'orbitmq[spark]'") from None
+    if remote:
+        _check_connect(remote)
+        return
     home = os.environ.get("JAVA_HOME", "")
     if home:
         if not os.access(Path(home) / "bin" / "java", os.X_OK):
             raise EnvironmentFault(f"JAVA_HOME is {home}, and there is no bin/java in it")
     elif shutil.which("java") is None:
         raise EnvironmentFault("Spark needs a JDK 17 or 21: install one, or set JAVA_HOME to it")
+
+
+def _check_connect(remote: str) -> None:
+    if not remote.startswith("sc://"):
+        raise EnvironmentFault(f"--remote is {remote!r}, not sc://host:port")
+    try:
+        import pyspark.sql.connect.session  # noqa: F401  # only asked whether it can be imported
+    except ImportError as error:
+        raise EnvironmentFault(
+            f"--remote needs more packages: pip install 'orbitmq[connect]' ({_first_line(str(error))})"
+        ) from None
 
 
 def session_options(master: str, options: Mapping[str, str], log_level: str = "OFF") -> dict[str, str]:
@@ -70,12 +90,15 @@ def build_session(
     *,
     log_level: str = "OFF",
     python_path: Path | None = None,
+    remote: str = "",
 ) -> SparkSession:
     """A session with our data sources. Raises ``EnvironmentFault`` when it cannot be had.
 
-    ``python_path`` is where modules of the pipeline lie; Python workers on this machine look there too.
+    An empty ``master`` leaves it to ``spark-submit`` where Spark runs. ``remote`` is a Connect server, whose settings
+    are its own but for those of SQL. ``python_path`` is where modules of the pipeline lie; Python workers on this
+    machine look there too.
     """
-    check_environment()
+    check_environment(remote)
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -90,15 +113,19 @@ def build_session(
         known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         if str(python_path) not in known:
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(python_path), *known]))
-    builder = SparkSession.builder.master(master).appName(name)
+    builder = SparkSession.builder.remote(remote) if remote else SparkSession.builder.appName(name)
+    if master and not remote:
+        builder = builder.master(master)
     for key, value in session_options(master, options or {}, log_level).items():
-        builder = builder.config(key, value)
+        if not remote or (key.startswith("spark.sql.") and key not in _OF_A_SERVER):
+            builder = builder.config(key, value)
     try:
         session = builder.getOrCreate()
     except PySparkException as error:
         raise EnvironmentFault(f"Spark does not start: {_first_line(str(error))}") from error
     except Exception as error:  # py4j wraps whatever the JVM raised; the author needs its first line
-        raise EnvironmentFault(f"Spark does not start on {master}: {_first_line(str(error))}") from error
+        where = remote or master or "the master of spark-submit"
+        raise EnvironmentFault(f"Spark does not start on {where}: {_first_line(str(error))}") from error
     if log_level == "OFF":
         # PySpark prints what it also raises, as JSON with a Java stack.
         logging.getLogger("SQLQueryContextLogger").disabled = True

@@ -129,11 +129,16 @@ class PythonStep(_Step, frozen=True, kw_only=True, tag="python", tag_field="kind
 class DecodeStep(_OneInput, frozen=True, kw_only=True, tag="decode", tag_field="kind"):
     """Adds the content of a binary column as typed columns, and ``decode_error`` (null where all went well)."""
 
-    format: Literal["json", "avro", "protobuf"]
+    format: Literal["json", "avro", "protobuf", "registry"]
+    """``registry``: each body names its schema in Confluent's header."""
     schema: str = ""
     """JSON: columns as in ``CREATE TABLE``. Avro: the schema as JSON."""
     schema_file: str = ""
     """The same in a file; Protobuf: a descriptor set (``protoc --descriptor_set_out --include_imports``)."""
+    registry: str = ""
+    """Address of a schema registry, ``http://[user:password@]host:port``."""
+    subject: str = ""
+    """Registry: the columns are those of its latest version."""
     message: str = ""
     """Protobuf: full name of the message."""
     framing: Literal["none", "confluent", "single-object"] = "none"
@@ -290,6 +295,10 @@ class Pipeline(_Strict, frozen=True, kw_only=True):
     """Directory of the progress of a stream; required there."""
     trigger: str = ""
     """Pause between micro-batches (``10 seconds``); without it they follow each other."""
+    one_read: bool = False
+    """Streams: sinks of one relation are written by one query, which reads and decodes each message once, and not by
+    one each; a sink that fails stops the others of its relation. Not for topics and ``outputMode: complete``, which
+    keep queries of their own. Plain files have ``layout: plain``."""
     parameters: dict[str, str | int | float | bool] = {}
     """Defaults for ``${name}`` anywhere in the file; ``--set name=value`` and the environment come first."""
     spark: Options = {}

@@ -45,6 +45,9 @@ class TableRequest:
     path: str
     name_servers: str
     schema: str = ""
+    """A file, or the address of a schema registry."""
+    subject: str = ""
+    """In the registry; without it ``<topic>-value``."""
     message: str = ""
     framing: str = "none"
     key: str = ""
@@ -121,7 +124,16 @@ def _steps(request: TableRequest) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _decoding(request: TableRequest) -> dict[str, Any]:
-    """How bodies are read, by the name of the schema file."""
+    """How bodies are read: by a registry, or by the name of the schema file."""
+    if request.schema.startswith(("http://", "https://")):
+        found = {
+            "format": "registry",
+            "registry": request.schema,
+            "subject": request.subject or f"{request.topic}-value",
+        }
+        return {**found, "message": request.message}
+    if request.subject:
+        raise SpecError("--subject", "is for a registry: --schema http://host:port")
     path = Path(request.schema)
     try:
         content = path.read_bytes()
