@@ -11,7 +11,7 @@ import pytest
 from tests.apache.artifacts import LATEST
 from tests.apache.proxy_stack import BROKER_OPTIONS, OurProxy, create_golden_names
 from tests.apache.servers import ApacheBroker, ApacheNamesrv
-from tests.proxy.golden import GOLDEN, GoldenPlayer, TelemetryStream, differences
+from tests.proxy.golden import GOLDEN, QUICK, GoldenPlayer, TelemetryStream, differences
 from tests.proxy.half import end, send_half
 
 from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
@@ -26,7 +26,7 @@ ALLOWED = {"receive before telemetry"}
 def proxy(apache_tools: None) -> Iterator[OurProxy]:
     with ApacheNamesrv(LATEST) as namesrv, ApacheBroker(LATEST, namesrv, **BROKER_OPTIONS) as broker:
         create_golden_names(namesrv, broker)
-        with OurProxy(namesrv) as running:
+        with OurProxy(namesrv, **QUICK) as running:
             yield running
 
 

@@ -16,7 +16,7 @@ import grpc
 import pytest
 from tests.apache.proxy_stack import BROKER_OPTIONS, create_golden_names
 from tests.apache.servers import create_topic
-from tests.proxy.golden import GOLDEN, SERVICE, GoldenPlayer, TelemetryStream, differences, metadata
+from tests.proxy.golden import GOLDEN, QUICK, SERVICE, GoldenPlayer, TelemetryStream, differences, metadata
 from tests.proxy.local import LocalStack, local_stack
 
 from orbitmq.auth.model import User
@@ -95,8 +95,16 @@ def _receive(
     return [answer.message for answer in answers if answer.HasField("message")]
 
 
-def test_recorded_calls_inside_our_broker_are_answered_as_by_apache(stack: LocalStack) -> None:
-    player = GoldenPlayer(stack.endpoint)
+def test_recorded_calls_inside_our_broker_are_answered_as_by_apache(tmp_path: Path) -> None:
+    quick = {key: str(value) for key, value in QUICK.items()}
+    with local_stack(tmp_path, quick, **BROKER_OPTIONS, brokerFastFailureEnable=False) as stack:
+        create_golden_names(stack.name_server, stack.broker)
+        found = _played(GoldenPlayer(stack.endpoint))
+    assert not found, "\n".join(found)
+
+
+def _played(player: GoldenPlayer) -> list[str]:
+    """How the answers differ from the recorded ones."""
     found: list[str] = []
     try:
         for exchange in GOLDEN["cluster"]:
@@ -108,7 +116,7 @@ def test_recorded_calls_inside_our_broker_are_answered_as_by_apache(stack: Local
             found += [f"{label}{line}" for line in differences(exchange, player.play(exchange))]
     finally:
         player.close()
-    assert not found, "\n".join(found)
+    return found
 
 
 def test_message_of_a_push_consumer_is_renewed_until_it_is_acknowledged(stack: LocalStack) -> None:
@@ -347,14 +355,17 @@ def _check_streams(stack: LocalStack, count: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("count", [2_000, pytest.param(10_000, marks=pytest.mark.soak)])
-def test_mutated_calls_and_connections_are_answered_or_refused(stack: LocalStack, count: int) -> None:
-    """In all ``count`` of them; the memory of the process is bounded."""
+def test_mutated_calls_and_connections_are_answered_or_refused(
+    stack: LocalStack, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In all ``count`` of them; no call fails by an error of ours, and the memory of the process is bounded."""
     _check_calls(stack, count // 10, 2)
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     _check_calls(stack, count // 2, 3)
     _check_connections(stack, count // 5, 4)
     _check_streams(stack, count // 5, 5)
     _check_alive(stack)
+    assert not [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib
     logger.info("mutated calls: memory grew by %d KiB", grown_kib)
     assert grown_kib < 64 * 1024, grown_kib

@@ -26,7 +26,7 @@ from orbitmq.proxy.renewal import Held
 from orbitmq.proxy.statuses import Refused
 from orbitmq.runtime.clock import Clock
 
-__all__ = ["Client", "Clients", "attempts_of", "merged_settings"]
+__all__ = ["Client", "Clients", "attempts_of", "client_type_name", "merged_settings"]
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +86,11 @@ class Client:
             return False
         stream.write(command.SerializeToString())
         return True
+
+
+def client_type_name(number: int) -> str:
+    """Peers may send numbers that have no name yet."""
+    return pb.ClientType.Name(number) if number in pb.ClientType.values() else str(number)
 
 
 class Clients:
@@ -149,7 +154,7 @@ class Clients:
             logger.info(
                 "client registered id=%s type=%s peer=%s",
                 client_id,
-                pb.ClientType.Name(settings.client_type),
+                client_type_name(settings.client_type),
                 call.remote,
             )
         client.settings = settings

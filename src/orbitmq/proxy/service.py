@@ -14,7 +14,7 @@ from orbitmq.proxy.access import Access, Right
 from orbitmq.proxy.acking import Acking
 from orbitmq.proxy.brokers import Brokers
 from orbitmq.proxy.checks import check_group, check_topic
-from orbitmq.proxy.clients import Client, Clients, merged_settings
+from orbitmq.proxy.clients import Client, Clients, client_type_name, merged_settings
 from orbitmq.proxy.commands import Commands
 from orbitmq.proxy.config import ProxyConfig
 from orbitmq.proxy.http2.call import Call, GrpcError, GrpcStatus, Kind, Method
@@ -226,7 +226,7 @@ class Service:
             topics = [check_topic(entry.topic.name) for entry in asked.subscription.subscriptions]
             await self._allow(call, Right.sub_group(name), *(Right.sub_topic(topic) for topic in topics))
             if asked.client_type not in _CONSUMER_TYPES:
-                kind = pb.ClientType.Name(asked.client_type)
+                kind = client_type_name(asked.client_type)
                 raise Refused(pb.INTERNAL_SERVER_ERROR, f"Client type is not consumer, type: {kind}")
             group = await self._brokers.group(name)
         else:
