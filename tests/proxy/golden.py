@@ -28,7 +28,7 @@ SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 RECORDED_PORT: Final = 36081
 SCALE: Final = 5
 """Long polls, but one, are so much shorter than the recorded ones."""
-QUICK: Final = {"grpcClientConsumerMinLongPollingTimeoutMillis": 5000 // SCALE}
+QUICK: Final[dict[str, Any]] = {"grpcClientConsumerMinLongPollingTimeoutMillis": 5000 // SCALE}
 _TIME: Final = re.compile(r"20\d\d-\d\d-\d\dT[\d:.]+Z")
 _HANDLE: Final = re.compile(r"\d+ \d+ \d+ \d+ [012] \S+ -?\d+ \d+( \d+)?")
 _UNCERTAIN: Final = {
