@@ -69,7 +69,10 @@ NAV: Final[tuple[tuple[str, str], ...]] = (
     ("How to", "how-to/*.md"),
     ("Clients", "client.md delivery.md threads.md for-kafka-users.md java-names.md filters.md"),
     ("Spark", "spark*.md pipeline*.md"),
-    ("Operate", "operations.md sizing.md scale.md admin.md failover.md console.md mcp.md from-apache.md faq.md"),
+    (
+        "Operate",
+        "operations.md sizing.md scale.md admin.md failover.md console.md mcp.md from-apache.md faq.md",
+    ),
     ("Reference", "reference/*.md"),
     ("Formats", "formats/*.md"),
     ("Decisions", "decisions/README.md decisions/0*.md"),

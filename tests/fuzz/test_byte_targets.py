@@ -1,4 +1,4 @@
-"""Every input kept by guided fuzzing, once more; and guided fuzzing itself for a while where atheris is there."""
+"""Every input kept by guided fuzzing, once more; and guided fuzzing itself for a while, which needs atheris."""
 
 from __future__ import annotations
 
@@ -25,6 +25,5 @@ def test_kept_and_recorded_inputs_raise_only_declared_errors(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(BYTE_TARGETS))
 def test_guided_fuzzing_finds_nothing(name: str) -> None:
-    if not is_available():
-        pytest.skip("atheris is not installed, and is not among the packages of make setup")
+    assert is_available(), "pip install atheris: it is not among the packages of make setup"
     assert run_target(name, SOAK_S) == ""
