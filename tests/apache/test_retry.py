@@ -110,11 +110,14 @@ def test_a_level_the_consumer_asks_for_counts(
     assert 2_000 <= second.message.stored_at_ms - first.received_at_ms < 3_500
 
 
+@pytest.mark.parametrize("release", ["java_latest", "java_legacy"])
 def test_an_orderly_consumer_tries_in_place_and_then_gives_up(
-    quick: OrbitCluster, java_latest: JavaClients, unique: Unique
+    quick: OrbitCluster, request: pytest.FixtureRequest, unique: Unique, release: str
 ) -> None:
+    """The client 4.9.7 sends the message back with a count that is not beyond its limit."""
+    java: JavaClients = request.getfixturevalue(release)
     topic, group = quick.create_topic(unique("T"), queue_count=1), unique("CG")
-    consumer = java_latest.push_consumer(
+    consumer = java.push_consumer(
         group,
         quick.namesrv,
         {topic: "*"},
@@ -123,7 +126,7 @@ def test_an_orderly_consumer_tries_in_place_and_then_gives_up(
         script=Script(fail_times=9, fail_tag="bad", suspend_ms=100),
         maxReconsumeTimes=2,
     )
-    producer = java_latest.producer(unique("PG"), quick.namesrv)
+    producer = java.producer(unique("PG"), quick.namesrv)
     for number, tag in enumerate(("good", "bad", "good")):
         producer.send(Message(topic=topic, body=b"%d" % number, tags=tag))
     consumer.wait_bodies({b"0", b"1", b"2"})
@@ -134,7 +137,7 @@ def test_an_orderly_consumer_tries_in_place_and_then_gives_up(
         b"1",
         b"2",
     ]
-    reader = java_latest.push_consumer(unique("DLQ"), quick.namesrv, {f"%DLQ%{group}": "*"}, from_first=True)
+    reader = java.push_consumer(unique("DLQ"), quick.namesrv, {f"%DLQ%{group}": "*"}, from_first=True)
     [dead] = reader.wait(1)
     assert (dead.body, dead.message.properties["RETRY_TOPIC"]) == (b"1", topic)
 
