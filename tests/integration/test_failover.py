@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.apache.etcd import Etcd, etcd
-from tests.integration.failover_kit import TTL_S, Group, group, on_uvloop
+from tests.integration.failover_kit import TTL_S, Group, Node, group, on_uvloop
 from tests.integration.ha_kit import BORN_HOST, assert_equal_logs, config_file, log_bytes, until
 
 from orbitmq.codes import ResponseCode
@@ -62,6 +62,63 @@ def test_a_clean_stop_of_the_master_saves_its_cursors(etcd: Etcd, tmp_path: Path
             assert config_file(broker, "delayOffset.json") is None
             await first.stop()
             assert config_file(broker, "delayOffset.json")["offsetTable"] == {"1": 1}
+
+    on_uvloop(scenario)
+
+
+LONG_TTL_S = 60
+"""No lease ends by itself in a test."""
+
+
+async def die(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a killed process: its ports are closed, and nobody gave its lease back."""
+
+    async def keeps(lease: int) -> None:
+        return
+
+    monkeypatch.setattr(node.failover._etcd, "revoke", keeps)
+    await node.stop()
+
+
+def test_a_dead_master_is_replaced_before_its_lease_ends(
+    etcd: Etcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with group(tmp_path, etcd, count=3, lease_ttl_s=LONG_TTL_S) as brokers, watching(brokers):
+            first = await brokers.settled()
+            assert await brokers.send(first, 100) == ResponseCode.SUCCESS
+            await first.replication.close_listener()
+            await die(first, monkeypatch)
+            second = await brokers.master()
+            assert second.failover.epoch == 2
+            others = {node.number for node in brokers.nodes if node is not first}
+            await until(
+                lambda: second.failover.in_sync.safe_end() == second.running.store.max_log_offset, "a copy"
+            )
+            assert second.failover.in_sync.members == others
+            assert await brokers.send(second, 10) == ResponseCode.SUCCESS
+            # Both others are gone too: who comes back alone ends the lease of its own earlier life.
+            for node in brokers.nodes:
+                if node.broker is not None and node is not second:
+                    await node.stop()
+            await die(second, monkeypatch)
+            await second.start()
+            await until(lambda: second.is_master, "the same one again", 10)
+            for body in brokers.acknowledged:
+                assert body in log_bytes(second.running)
+
+    on_uvloop(scenario)
+
+
+def test_a_master_that_only_its_slaves_cannot_reach_stays(etcd: Etcd, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with group(tmp_path, etcd, lease_ttl_s=LONG_TTL_S) as brokers:
+            first = await brokers.settled()
+            await first.replication.close_listener()
+            first.replication.cut()
+            await until(lambda: first.failover.in_sync.members == {first.number}, "the slave to leave", 10)
+            assert first.is_master
+            assert first.failover.epoch == 1
 
     on_uvloop(scenario)
 

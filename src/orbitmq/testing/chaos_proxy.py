@@ -61,6 +61,12 @@ class ChaosProxy:
         for writer in list(self._writers):
             writer.transport.abort()
 
+    async def close_listener(self) -> None:
+        """Refuse new connections from now on, as a machine does where nobody listens."""
+        assert self._server is not None
+        self._server.close()
+        await asyncio.sleep(0)
+
     def heal(self) -> None:
         """As if nothing had been; connections that were cut stay so."""
         self.delay_s = 0.0

@@ -12,7 +12,12 @@ Theory of operation
 4. When there is no master, a member of the in-sync set stops to follow, cuts what the history says is not the
    group's, tells how long its log is, and after a moment, in the order of ``rank``, writes itself into the key
    and the next epoch into the state, with one transaction that fails if anything changed since it looked.
-5. A write to the state with an unknown outcome may take effect later. It names the revision it was based on, so
+5. A slave whose connection to the master ends asks the master's machine. Where both of its ports refuse connections
+   the process is gone, and the slave ends its lease instead of waiting for that. Only a member of the in-sync set
+   does so, and only where nothing depends on the clock of the master (SYNC_MASTER that waits for the whole set): if
+   the refusal was a firewall's, the living master cannot acknowledge anything after the election either, and sees
+   at its next renewal that its lease is over. A broker that finds the key of its own earlier life ends that lease.
+6. A write to the state with an unknown outcome may take effect later. It names the revision it was based on, so
    it is harmless as soon as the state has another one; until then both in-sync sets count.
 """
 
@@ -36,6 +41,7 @@ from orbitmq.errors import OrbitError, ServerError
 from orbitmq.runtime.safe_file import SafeFile
 from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.store.message_store import MessageStore
+from orbitmq.transport.client import split_address
 
 __all__ = ["Failover"]
 
@@ -51,6 +57,7 @@ _EAGER_S: Final = 0.1
 _HAND_OVER_S: Final = 10.0
 _REVOKE_S: Final = 1.0
 _UNKNOWN: Final = -1
+_PROBE_S: Final = 0.5
 
 
 class _Seen(msgspec.Struct, frozen=True):
@@ -108,6 +115,8 @@ class Failover:
         self._proposed_revision = -1
         self._aligning = 0
         self._seen: _Seen | None = None
+        self._wake = asyncio.Event()
+        """Look at once."""
         self._complaint = ""
         self.epoch = self._load_epoch()
         """The newest epoch our log has a part of."""
@@ -119,6 +128,7 @@ class Failover:
         roles.replicas.acks.in_sync = in_sync
         roles.before_following = self._align
         roles.when_agreed = self._aligned
+        roles.follower.on_lost = self._wake.set
         gate.is_master = self.holds
 
     # -- life ------------------------------------------------------------------------------------------
@@ -153,7 +163,12 @@ class Failover:
                 self._complain(str(error))
             except Exception:  # one bad round must not end the group's only way to a master
                 logger.exception("a round of failover failed")
-            await asyncio.sleep(self._pause_s)
+            try:
+                async with asyncio.timeout(self._pause_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
 
     def _complain(self, text: str) -> None:
         """Once per outage, and once when it is over."""
@@ -179,8 +194,38 @@ class Failover:
             await self._take_office(seen)
         else:
             self._vacant_since = None
-            if seen.master is not None and seen.master.member != self._own:
+            if await self._end_lease_of_dead(seen):
+                self._pause_s = 0.0
+            elif seen.master is not None and seen.master.member != self._own:
                 self._roles.follow(seen.master.address, seen.master.ha_address)
+
+    async def _end_lease_of_dead(self, seen: _Seen) -> bool:
+        """Whether the master's process is known to be gone, and its lease was ended for that."""
+        master, key, state = seen.master, seen.master_key, seen.state
+        if master is None or key is None or not key.lease or self._roles.follower.link is not None:
+            return False
+        if master.member == self._own:
+            # Where we listen now nobody else does.
+            gone = master.address == self._roles.address or master.ha_address == self._roles.ha_address
+        else:
+            gone = (
+                self._config.failover_role == BrokerRole.SYNC_MASTER.value
+                and self._config.all_in_sync_acknowledge
+                and state is not None
+                and self._own in state.in_sync
+                and self._roles.follower.ha_address == master.ha_address
+                and await _refuses(master.address)
+                and await _refuses(master.ha_address)
+            )
+        if not gone:
+            return False
+        logger.warning("the master's process is gone member=%d epoch=%d", master.member, master.epoch)
+        try:
+            await self._etcd.revoke(key.lease)
+        except EtcdError as error:
+            if "lease not found" not in str(error):  # another slave was faster
+                raise
+        return True
 
     async def _read(self) -> _Seen:
         master_key: KeyValue | None = None
@@ -536,6 +581,21 @@ class Failover:
             return await self._read()
         except OrbitError as error:
             raise ServerError(f"etcd does not answer: {error}") from None
+
+
+async def _refuses(address: str) -> bool:
+    """Whether a machine answers that nobody listens there. Silence is not an answer."""
+    host, port = split_address(address)
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(_PROBE_S):
+            transport, _ = await loop.create_connection(asyncio.Protocol, host, port)
+    except ConnectionRefusedError:
+        return True
+    except (OSError, TimeoutError, ValueError):
+        return False
+    transport.abort()
+    return False
 
 
 def default_group(config: BrokerConfig) -> str:

@@ -168,6 +168,8 @@ class Follower:
         self.greeting = b""
         """The greeting of a member of a failover group."""
         self.protection = StreamProtection()
+        self.on_lost: Callable[[], None] | None = None
+        """Told when a connection to the master could not be made or has ended."""
 
     def told_master(self, master_address: str, ha_address: str) -> None:
         """Where the master is now. A fixed address in the config wins."""
@@ -213,6 +215,8 @@ class Follower:
             pause_s = _RETRY_S_MAX
             if self.ha_address:
                 reason, lived = await self._follow()
+                if self.on_lost is not None:
+                    self.on_lost()
                 failures = 0 if lived else failures + 1
                 pause_s = min(_RETRY_S_MAX, _RETRY_S * 2 ** min(failures, 10))
                 # Once per outage: a master may be down for days.
