@@ -33,6 +33,7 @@ from orbitmq.broker.broker import Broker
 from orbitmq.broker.config import BrokerRole
 from orbitmq.broker.replication.stream import encode_report, encode_transfer_head
 from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.errors import ConfigError
 from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.names import SCHEDULE_TOPIC
 from orbitmq.model.topic import TopicConfig
@@ -367,3 +368,25 @@ async def test_idle_link_beats_and_a_silent_slave_is_cut(tmp_path: Path) -> None
             await reader.readexactly(1_000)
         assert not master.roles.replicas.links
         writer.close()
+
+
+@on_both_loops
+async def test_an_old_master_does_not_take_the_name_from_a_promoted_slave(tmp_path: Path) -> None:
+    async with name_server() as names:
+        options: dict[str, Any] = {"name_servers": names.address}
+        old = make_broker(tmp_path / "a", BrokerRole.ASYNC_MASTER, 0, **options)
+        await old.start()
+        slave = make_broker(tmp_path / "b", BrokerRole.SLAVE, 1, **options)
+        async with slave:
+            await old.stop()
+            await slave.roles.change(BrokerRole.ASYNC_MASTER, 0)
+            await slave.registration.settled()
+            again = make_broker(tmp_path / "a", BrokerRole.ASYNC_MASTER, 0, **options)
+            with pytest.raises(ConfigError, match=f"already has a master, at {slave.address}"):
+                await again.start()
+            # As a slave of the new one it is welcome.
+            async with make_broker(tmp_path / "a", BrokerRole.SLAVE, 1, **options):
+                pass
+        # A master that is gone is not in the way, even if name servers still list it.
+        async with make_broker(tmp_path / "a", BrokerRole.ASYNC_MASTER, 0, **options):
+            pass

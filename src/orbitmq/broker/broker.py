@@ -162,6 +162,7 @@ class Broker:
         store_host = encode_host(literal_address(host), config.listen_port)
         self.stats = BrokerStats(config.cluster_name, self._clock.now_ms())
         self._load_metadata()
+        await self.registration.refuse_second_master(self.address)
         self.stats.is_system = self.topics.is_system
         self.store = MessageStore(
             self.store_config,

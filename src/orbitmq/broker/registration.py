@@ -23,7 +23,7 @@ from typing import Final, TypeVar
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import RequestCode, ResponseCode
-from orbitmq.errors import OrbitError, error_for_code
+from orbitmq.errors import ConfigError, OrbitError, error_for_code
 from orbitmq.model.data_version import DataVersion
 from orbitmq.model.route import QueueData, TopicRoute
 from orbitmq.model.topic import TopicConfig
@@ -35,6 +35,7 @@ from orbitmq.wire import bodies
 from orbitmq.wire.frame import Frame
 from orbitmq.wire.header import Header, decode_header
 from orbitmq.wire.headers import (
+    Empty,
     QueryDataVersionRequest,
     QueryDataVersionResponse,
     RegisterBrokerRequest,
@@ -53,6 +54,7 @@ _SECOND_S: Final = 10.0
 _RETRY_S: Final = 1.0
 _SHORT_TIMEOUT_S: Final = 3.0
 _HEARTBEAT_S: Final = 1.0
+_ASK_S: Final = 1.0
 _CRC_MASK: Final = 0x7FFFFFFF
 
 
@@ -123,6 +125,52 @@ class Registration:
         self._stopping = False
         self._on_master = on_master
         self._filter_servers = filter_servers
+
+    async def refuse_second_master(self, own_address: str) -> None:
+        """Before we serve: raises ``ConfigError`` when name servers have another master of our name that is alive.
+
+        Registering would take the name from it, and producers would write to two logs. That is what happens when a
+        master fails, its slave is promoted by an operator, and the old master is started again with its old
+        configuration. What cannot be asked is not in our way: an address nobody answers at is that of a dead master.
+        """
+        config = self._config
+        if config.is_slave or config.failover_enabled or not config.name_server_list:
+            return
+        found = await asyncio.gather(
+            *(self._known_master(name_server) for name_server in config.name_server_list)
+        )
+        for address in sorted(set(found) - {"", own_address}):
+            if await self._says_it_is_master(address):
+                await self._rpc.close()
+                raise ConfigError(
+                    f"{config.broker_name} already has a master, at {address}. If that one was promoted while this "
+                    "broker was down, start this one with brokerRole=SLAVE and a brokerId above 0 (it then follows "
+                    "the new master; see haTruncateSlave for what only its own log has); else stop the other one, or "
+                    "give this one a brokerName of its own"
+                )
+
+    async def _known_master(self, name_server: str) -> str:
+        try:
+            answer = await self._rpc.call(
+                name_server, RequestCode.GET_BROKER_CLUSTER_INFO, Empty(), timeout_s=_ASK_S
+            )
+            if answer.code != ResponseCode.SUCCESS:
+                return ""
+            known = bodies.ClusterInfo.decode(answer.body).broker_addr_table.get(self._config.broker_name)
+        except OrbitError:
+            return ""
+        if known is None or known.cluster not in (None, self._config.cluster_name):
+            return ""
+        return known.master_address or ""
+
+    async def _says_it_is_master(self, address: str) -> bool:
+        try:
+            answer = await self._rpc.call(
+                address, RequestCode.GET_BROKER_HA_STATUS, Empty(), timeout_s=_ASK_S
+            )
+            return answer.code == ResponseCode.SUCCESS and bodies.HaRuntimeInfo.decode(answer.body).master
+        except OrbitError:
+            return False
 
     async def start(self, address: str, ha_address: str, *, wait_s: float = _SHORT_TIMEOUT_S) -> None:
         """Register with all name servers and keep doing it. Returns when each was tried, at the latest after
