@@ -560,6 +560,10 @@ class MessageStore:
         or a failed flush. Called at once, inline, when it is on disk already."""
         self._flusher.when_flushed(log_end, callback)
 
+    def request_flush(self) -> None:
+        """Put everything on disk soon, under any flush mode; without a worker thread now."""
+        self._flusher.request()
+
     def flush(self) -> None:
         """Put everything on disk now, on this thread. Raises ``OSError``."""
         self._flusher.flush()

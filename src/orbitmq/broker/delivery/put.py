@@ -8,8 +8,8 @@ levels and timers, replies, recalls, marks of transactions. So the same rules ho
 2. Appended, and counted only if it was. A store that refuses raises ``StoreError``, and nothing is stored.
 3. Acknowledged when it is as safe as configured (``durability.py``): no message is acknowledged as stored, and no
    cursor that passed it is saved or given to a slave, before its record is flushed (SYNC_FLUSH) and replicated
-   (SYNC_MASTER). A master that loses its office by failover goes back to its saved cursors: what the others passed
-   may be cut off with the end of its log.
+   (SYNC_MASTER). For a cursor that is saved it is flushed under ASYNC_FLUSH, too. A master that loses its office by
+   failover goes back to its saved cursors: what the others passed may be cut off with the end of its log.
 
 Answers to Apache's DefaultMessageStore.asyncPutMessage as its processors use it; there commits, send-backs and
 deliveries are answered without the wait.
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from orbitmq.broker.delivery.durability import AckGate
 from orbitmq.broker.delivery.parking import Parking
@@ -36,6 +36,7 @@ __all__ = ["PENDING_ACKS_MAX", "PutDoor", "Stored", "is_safe"]
 PENDING_ACKS_MAX: Final = 10_000
 """Appends whose acknowledgement may be outstanding; more puts are refused until some are acknowledged."""
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
+T = TypeVar("T")
 
 
 class Stored(NamedTuple):
@@ -105,17 +106,22 @@ class PutDoor:
         self.gate.wait(log_end, callback)
 
     async def safe(self, log_end: int | None = None) -> int:
-        """Wait as ``when_safe`` does, for everything stored so far unless an end is given."""
-        if self.gate.immediate:
-            return _SUCCESS
-        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-        def settle(code: int) -> None:
-            if not done.done():
-                done.set_result(code)
-
-        self.when_safe(self._store.max_log_offset if log_end is None else log_end, settle)
-        return await done
+        """Wait as ``when_safe`` does, for everything stored so far unless an end is given, and for the disk under any
+        flush mode. Cursors rely on it: their files are synced, so a power cut under ASYNC_FLUSH could leave a cursor
+        that has passed a delayed message whose delivered copy is lost."""
+        end = self._store.max_log_offset if log_end is None else log_end
+        code = _SUCCESS
+        if not self.gate.immediate:
+            sent: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            self.when_safe(end, lambda told: _settle(sent, told))
+            code = await sent
+        if code == _SUCCESS and self._store.flushed_offset < end:
+            flushed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+            self._store.request_flush()
+            self._store.when_flushed(end, lambda done: _settle(flushed, done))
+            if not await flushed:
+                code = ResponseCode.FLUSH_DISK_TIMEOUT
+        return code
 
     async def stays(self) -> bool:
         """Wait as ``safe`` does; whether everything stored so far stays in our log. Without failover it does: nobody
@@ -137,6 +143,12 @@ class PutDoor:
 
 def _as_safe(reply: Reply, code: int) -> Reply:
     return reply if is_safe(code) else Reply(ResponseCode.SYSTEM_ERROR, ResponseCode(code).name)
+
+
+def _settle(future: asyncio.Future[T], answer: T) -> None:
+    """The first answer counts; who was cancelled hears none."""
+    if not future.done():
+        future.set_result(answer)
 
 
 def is_safe(code: int) -> bool:

@@ -19,6 +19,7 @@ from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.model.names import SCHEDULE_TOPIC
 from orbitmq.record.properties import encode_properties
 from orbitmq.store.errors import StoreUnavailable
+from orbitmq.store.types import FlushMode
 from orbitmq.testing.manual_clock import ManualClock
 from orbitmq.transport.router import PARKED, Call, Reply
 from orbitmq.wire.bodies.offsets import DelayOffsets
@@ -134,6 +135,35 @@ def test_cursors_of_delay_levels_are_saved_when_what_they_passed_is_safe(tmp_pat
 
     asyncio.run(run())
     assert DelayOffsets.decode(saved.read_bytes()).offset_table == {1: 1}
+    store.close()
+
+
+def test_a_cursor_is_saved_when_what_it_passed_is_on_the_disk_under_async_flush_too(tmp_path: Path) -> None:
+    """A power cut right after must not find a cursor that has passed a message whose delivered copy is lost."""
+    clock = ManualClock()
+    store = open_store(tmp_path, clock)
+    assert store.flush_mode is FlushMode.ASYNC
+    puts = door(store, clock)
+    schedule = Schedule(
+        config=CONFIG,
+        store=store,
+        levels=DelayLevels(),
+        puts=puts,
+        stats=BrokerStats(),
+        file=safe_file(tmp_path, "delayOffset.json"),
+        clock=clock,
+    )
+
+    async def run() -> None:
+        puts.put(message("T")._replace(properties=encode_properties({"DELAY": "1"})))
+        clock.advance(1_000)
+        await schedule.deliver_due()
+        assert store.flushed_offset < store.max_log_offset
+        await asyncio.wait_for(schedule._save(), 10)
+
+    asyncio.run(run())
+    assert DelayOffsets.decode((tmp_path / "delayOffset.json").read_bytes()).offset_table == {1: 1}
+    assert store.flushed_offset == store.max_log_offset
     store.close()
 
 
