@@ -6,6 +6,7 @@ import os
 import shutil
 import ssl
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from tests.apache.process import free_ports
 from tests.apache.servers import ApacheServer
 
-__all__ = ["Etcd", "EtcdTls", "etcd", "require_etcd"]
+__all__ = ["Etcd", "EtcdTls", "etcd", "etcd_cluster", "require_etcd"]
 
 START_TIMEOUT_S = 20.0
 
@@ -43,23 +44,30 @@ class EtcdTls:
 class Etcd(ApacheServer):
     """One etcd. `kill()`, `stop()` and `start()` again keep port and data."""
 
-    def __init__(self, *, workdir: Path | None = None, tls: EtcdTls | None = None) -> None:
+    def __init__(
+        self, *, workdir: Path | None = None, tls: EtcdTls | None = None, name: str = "default"
+    ) -> None:
         """With ``tls`` it takes TLS only, from clients with a certificate."""
         super().__init__("etcd", workdir)
         self.port, self.peer_port = free_ports(1)
         self._tls = tls
+        self.member = name
+        self.cluster: list[Etcd] = [self]
         self.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{self.port}"
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Start and wait until it has a leader."""
+        """Start and wait until it has a leader; with 0 seconds do not wait, for a member that needs others."""
         peer = f"http://127.0.0.1:{self.peer_port}"
         options = {
+            "name": self.member,
             "data-dir": str(self.workdir / "data"),
             "listen-client-urls": self.url,
             "advertise-client-urls": self.url,
             "listen-peer-urls": peer,
             "initial-advertise-peer-urls": peer,
-            "initial-cluster": f"default={peer}",
+            "initial-cluster": ",".join(
+                f"{one.member}=http://127.0.0.1:{one.peer_port}" for one in self.cluster
+            ),
             # The shortest lease etcd grants is one and a half election time-outs.
             "heartbeat-interval": "50",
             "election-timeout": "500",
@@ -74,9 +82,10 @@ class Etcd(ApacheServer):
             }
         self._command = ["etcd", *(f"--{name}={value}" for name, value in options.items())]
         super().start()
-        self.wait_ready(self._healthy, timeout_s=timeout_s)
+        if timeout_s:
+            self.wait_ready(self.healthy, timeout_s=timeout_s)
 
-    def _healthy(self) -> bool:
+    def healthy(self) -> bool:
         tls = self._tls
         context = ssl.create_default_context(cafile=None if tls is None else str(tls.authority))
         if tls is not None:
@@ -86,6 +95,32 @@ class Etcd(ApacheServer):
             return answer.text.count("true") == 1
         except httpx.HTTPError:
             return False
+
+    def is_leader(self) -> bool:
+        """Whether it leads its cluster."""
+        try:
+            answer = httpx.post(f"{self.url}/v3/maintenance/status", json={}, timeout=1.0, trust_env=False)
+        except httpx.HTTPError:
+            return False
+        status = answer.json()
+        return bool(status.get("leader") == status.get("header", {}).get("member_id", "-"))
+
+
+@contextmanager
+def etcd_cluster(count: int) -> Iterator[list[Etcd]]:
+    """That many members, started."""
+    members = [Etcd(name=f"e{number}") for number in range(count)]
+    try:
+        for member in members:
+            member.cluster = members
+        for member in members:
+            member.start(0.0 if count > 1 else START_TIMEOUT_S)
+        for member in members:
+            member.wait_ready(member.healthy, timeout_s=START_TIMEOUT_S)
+        yield members
+    finally:
+        for member in members:
+            member.close()
 
 
 @pytest.fixture(scope="module")
