@@ -13,8 +13,8 @@ import os
 import sys
 import time
 
-from tests.sim.plants import PLANTS, planted
-from tests.sim.scenario import Simulation
+from tests.sim.plants import PLANTS
+from tests.sim.seeds import outcomes
 
 
 def main() -> int:
@@ -26,14 +26,13 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--plant", choices=sorted(PLANTS), help="with a defect that must be found")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--stop", action="store_true", help="end at the first violation")
     arguments = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":
         # Sets of text must have one order, or the same seed is another history.
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "tests.sim", *sys.argv[1:]])
-    # Coroutines of killed processes are closed with the loop already gone.
-    sys.unraisablehook = lambda _: None
     logging.basicConfig(level=logging.WARNING if arguments.verbose else logging.CRITICAL)
     seeds = (
         [arguments.seed]
@@ -51,28 +50,24 @@ def main() -> int:
         "outage_s": 0,
     }
     began, simulated = time.monotonic(), 0.0
-    with planted(arguments.plant):
-        for seed in seeds:
-            simulation = Simulation(seed)
-            try:
-                simulation.run()
-            except AssertionError as error:
-                failed.append(seed)
-                plant = f" --plant {arguments.plant}" if arguments.plant else ""
-                print(
-                    f"seed {seed}: {error}\nreplay: python -m tests.sim --seed {seed}{plant} --verbose",
-                    flush=True,
-                )
-            if arguments.verbose:
-                print("\n".join(simulation.log))
-            simulated += simulation.loop.now - 1000
-            summary = simulation.history.summary()
-            total["seeds"] += 1
-            for name in ("sent", "acked", "handled", "again", "passed_over"):
-                total[name] += summary[name]
-            total["outage_s"] = max(total["outage_s"], summary["outage_s"])
-            if failed and arguments.stop:
-                break
+    for done in outcomes(list(seeds), arguments.plant, arguments.jobs):
+        if done.violation:
+            failed.append(done.seed)
+            plant = f" --plant {arguments.plant}" if arguments.plant else ""
+            print(
+                f"seed {done.seed}: {done.violation}\n"
+                f"replay: python -m tests.sim --seed {done.seed}{plant} --verbose",
+                flush=True,
+            )
+        if arguments.verbose:
+            print("\n".join(done.log))
+        simulated += done.simulated_s
+        total["seeds"] += 1
+        for name in ("sent", "acked", "handled", "again", "passed_over"):
+            total[name] += done.summary[name]
+        total["outage_s"] = max(total["outage_s"], done.summary["outage_s"])
+        if failed and arguments.stop:
+            break
     total["failed"] = len(failed)
     total["simulated_minutes"] = round(simulated / 60)
     total["real_s"] = round(time.monotonic() - began)

@@ -146,7 +146,7 @@ class World:
             for place in (
                 "orbitmq.transport.ports.bind_port",
                 "orbitmq.transport.server.bind_port",
-                "orbitmq.broker.broker.bind_port",
+                "orbitmq.broker.ports.bind_port",
             ):
                 stack.enter_context(mock.patch(place, self.network.bind))
             stack.enter_context(mock.patch("orbitmq.store.upkeep.flush.SyncWorker", SimSyncWorker))
