@@ -18,11 +18,13 @@ from orbitmq.codes import Perm, RequestCode
 from orbitmq.namesrv.config import NameServerConfig
 from orbitmq.namesrv.server import NameServer
 from orbitmq.store.upkeep.flush import SyncWorker
-from orbitmq.testing.faulty_fs import FaultyFileSystem
+from orbitmq.testing.faulty_fs import PAGE, FaultyFileSystem
 from orbitmq.transport.client import RpcClient
 from orbitmq.wire.headers import UpdateAndCreateTopicRequest
 
-NAME_SERVER = "10.0.0.1:9876"
+NAME_SERVER_HOSTS = ("10.0.0.1", "10.0.0.8")
+NAME_SERVER = ";".join(f"{host}:9876" for host in NAME_SERVER_HOSTS)
+SECTOR = 512
 
 
 class SimSyncWorker(SyncWorker):
@@ -109,11 +111,17 @@ class Machine:
         self.fs = self.fs.kill()
 
     def power_cut(self) -> None:
-        """What was not synced is lost, page by page."""
+        """What was not synced is lost, page by page; of some pages the first sectors are on the disk."""
         chance = self.world.loop.chance
         share = chance.choice([0.0, 0.5, 0.9])
+
+        def survives(path: str, page: int) -> bool | int:
+            if chance.random() >= share:
+                return False
+            return chance.randrange(SECTOR, PAGE, SECTOR) if page >= 0 and chance.random() < 0.2 else True
+
         self._end(silent=True)
-        self.fs = self.fs.power_cut(lambda path, page: chance.random() < share)
+        self.fs = self.fs.power_cut(survives)
 
     def _end(self, *, silent: bool) -> None:
         process = self.process

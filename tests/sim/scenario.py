@@ -8,7 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.fault.workload import read_queue
-from tests.sim.cluster import NAME_SERVER, Machine, World, broker_program, create_topic, run_name_server
+from tests.sim.cluster import (
+    NAME_SERVER,
+    NAME_SERVER_HOSTS,
+    Machine,
+    World,
+    broker_program,
+    create_topic,
+    run_name_server,
+)
 from tests.sim.etcd import HOST as ETCD_HOST
 from tests.sim.history import History, Sent
 from tests.sim.loop import Process, SimClock
@@ -41,6 +49,7 @@ class Simulation:
         self.consumers: list[Process] = []
         self._lives = 0
         self._faulty: set[str] = set()
+        self._client_clocks: dict[str, SimClock] = {}
 
     def note(self, text: str) -> None:
         self.log.append(f"{self.loop.now - 1000:8.3f} {text}")
@@ -86,7 +95,8 @@ class Simulation:
     # -- servers
     def _start_servers(self) -> None:
         world = self.world
-        world.machine("ns", "10.0.0.1", run_name_server)
+        for number, host in enumerate(NAME_SERVER_HOSTS, 1):
+            world.machine(f"ns{number}", host, run_name_server)
         if self.failover:
             for number, name in enumerate("abc", 1):
                 program = broker_program(
@@ -110,7 +120,7 @@ class Simulation:
 
     @property
     def brokers(self) -> list[Machine]:
-        return [machine for name, machine in self.world.machines.items() if name != "ns"]
+        return [machine for name, machine in self.world.machines.items() if not name.startswith("ns")]
 
     def master(self) -> Machine | None:
         """The broker that takes sends now."""
@@ -139,8 +149,12 @@ class Simulation:
         number = self._numbers[key] = self._numbers.get(key, 0) + 1
         return f"{key}:{number}", number
 
+    def _client_clock(self, name: str) -> SimClock:
+        """Of a client's machine; it is set now and then, too."""
+        return self._client_clocks.setdefault(name, SimClock(self.loop))
+
     async def _produce(self) -> None:
-        clock = SimClock(self.loop)
+        clock = self._client_clock("producer")
         producer = Producer(
             "producers",
             NAME_SERVER,
@@ -237,7 +251,7 @@ class Simulation:
         process.start(self._consume(number), "consume")
 
     async def _consume(self, number: int) -> None:
-        clock = SimClock(self.loop)
+        clock = self._client_clock(f"consumer-{number}")
         self._lives += 1
         common: dict[str, Any] = {
             "clock": clock,
@@ -291,6 +305,7 @@ class Simulation:
             (4, self._crash_consumer),
             (2, self._full_disk),
             (3, self._step_clock),
+            (2, self._step_client_clock),
         ]
         self.chance.choices([fault for _, fault in faults], [weight for weight, _ in faults])[0]()
 
@@ -331,9 +346,9 @@ class Simulation:
             self._later(self.chance.uniform(1.0, 12.0), lambda: self._again(machine))
 
     def _kill_name_server(self) -> None:
-        machine = self.world.machines["ns"]
+        machine = self.world.machines[self.chance.choice(["ns1", "ns2"])]
         if machine.running:
-            self.note("kill ns")
+            self.note(f"kill {machine.name}")
             machine.kill()
             self._later(self.chance.uniform(0.5, 10.0), lambda: self._again(machine))
 
@@ -411,6 +426,12 @@ class Simulation:
             step_ms = self.chance.choice([-3_600_000, -5_000, 5_000, 3_600_000])
             self.note(f"clock of {machine.name} {step_ms / 1000:+.0f} s")
             machine.clock.shift_ms += step_ms
+
+    def _step_client_clock(self) -> None:
+        name = self.chance.choice(sorted(self._client_clocks))
+        step_ms = self.chance.choice([-3_600_000, -5_000, 5_000, 3_600_000])
+        self.note(f"clock of {name} {step_ms / 1000:+.0f} s")
+        self._client_clocks[name].shift_ms += step_ms
 
     def _make_peace(self) -> None:
         """Everything works again."""

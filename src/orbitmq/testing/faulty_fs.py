@@ -26,8 +26,9 @@ __all__ = ["FaultyFileSystem", "SimulatedCrash"]
 
 PAGE: Final = 4096
 
-Survives = Callable[[str, int], bool]
-"""Asked with a path and a page number, or with -1 for a directory's next unsynced change and -2 for a file's size."""
+Survives = Callable[[str, int], bool | int]
+"""Asked with a path and a page number, or with -1 for a directory's next unsynced change and -2 for a file's size. A
+number of bytes says that a page was written up to there: a torn write."""
 
 
 class SimulatedCrash(BaseException):
@@ -398,10 +399,11 @@ class FaultyFileSystem:
         content = bytearray(file.durable)
         size = len(file.cached)
         lost = set(self._still_lost(file))
-        pages = [page for page in file.dirty_pages() if page not in lost and keep(path, page)]
+        pages = {page: kept for page in file.dirty_pages() if page not in lost and (kept := keep(path, page))}
         if size != len(content) and (pages or keep(path, -2)):
             del content[size:]
             content.extend(bytes(size - len(content)))
-        for page in pages:
-            content[page * PAGE : (page + 1) * PAGE] = file.cached[page * PAGE : (page + 1) * PAGE]
+        for page, kept in pages.items():
+            end = page * PAGE + (PAGE if kept is True else kept)
+            content[page * PAGE : end] = file.cached[page * PAGE : end]
         return _File(content, bytearray(content), set(file.blocks), {}, file.modified_ms)
