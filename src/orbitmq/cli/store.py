@@ -313,7 +313,7 @@ def verify_command(root: str, log_path: str, as_json: bool, quiet: bool) -> None
 def repair_command(root: str, log_path: str, ha_address: str, dry_run: bool, as_json: bool) -> None:
     """Fetch damaged parts of the log again from another broker.
 
-    The broker of this store must be stopped; the other one runs, ours or Apache's, master or slave.
+    The broker of this store must be stopped; the other one runs, master or slave.
     """
     from orbitmq.cli.log_peer import LogPeer
     from orbitmq.store.errors import StoreLocked
