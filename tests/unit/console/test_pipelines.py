@@ -28,6 +28,13 @@ def test_offsets_of_a_checkpoint_that_spark_wrote_are_read(tmp_path: Path) -> No
     assert found.state(found.done_ms or 0) == "in a batch"
 
 
+def test_what_stands_beside_the_topics_is_no_topic(tmp_path: Path) -> None:
+    line = '{"begun anew":{"t":{"broker-a":{"0":3}}},"read at":1763300000000,"t":{"broker-a":{"0":12}}}'
+    checkpoint(tmp_path, begun=0, done=0, offsets=f"v1\n{{}}\n{line}")
+    [found] = read_checkpoints((tmp_path,))
+    assert found.offsets == {"t": {"broker-a:0": 12}}
+
+
 @pytest.mark.parametrize("line", ['{"kafka": {"0": 3}}', "-", "[1]", '{"version": 1}', ""])
 def test_offsets_of_another_source_are_passed_over(tmp_path: Path, line: str) -> None:
     checkpoint(tmp_path, begun=0, done=0, offsets=f"v1\n{{}}\n{line}")

@@ -90,9 +90,13 @@ def _read(pipeline: Pipeline) -> Pipeline:
 
 def _offsets(line: str) -> dict[str, dict[str, int]]:
     """Queues and next offsets in the form the source writes, ``{topic: {broker: {queue: offset}}}``; of other sources
-    nothing."""
+    nothing. Names with a blank are no topics: what stands there is about the offsets."""
     try:
-        table = msgspec.json.decode(line, type=dict[str, dict[str, dict[str, int]]])
+        table = {
+            topic: msgspec.json.decode(brokers, type=dict[str, dict[str, int]])
+            for topic, brokers in msgspec.json.decode(line, type=dict[str, msgspec.Raw]).items()
+            if " " not in topic
+        }
     except (msgspec.DecodeError, msgspec.ValidationError):
         return {}
     return {
