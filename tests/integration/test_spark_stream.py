@@ -89,7 +89,7 @@ def test_batches_obey_their_limit_and_an_idle_stream_stays_where_it_is() -> None
         # Spark compares the text of offsets.
         assert json.dumps(again) == json.dumps(place)
         assert list(source.partitions(place, place)) == []
-        assert source.reportLatestOffset() == place
+        assert source.reportLatestOffset() == {"T": place["T"]}
 
 
 def test_a_batch_is_bounded_in_bytes() -> None:
@@ -193,7 +193,7 @@ def test_a_queue_that_ends_before_the_checkpoint_is_a_loss() -> None:
         with pytest.raises(DataLossError, match=r"T/broker-a/0: 500 to [?]"):
             reader(broker).latestOffset(ahead, ALL)
         lenient = reader(broker, failOnDataLoss="false")
-        assert lenient.latestOffset(ahead, ALL) == {"T": {"broker-a": {"0": 10}}}
+        assert lenient.latestOffset(ahead, ALL)["T"] == {"broker-a": {"0": 10}}
         assert lenient.latestOffset({"T": {"broker-a": {"0": 10}}}, ALL) == {"T": {"broker-a": {"0": 10}}}
 
 
