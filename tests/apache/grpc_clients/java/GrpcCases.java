@@ -29,6 +29,7 @@ import org.apache.rocketmq.client.apis.producer.Producer;
 import org.apache.rocketmq.client.apis.producer.SendReceipt;
 import org.apache.rocketmq.client.apis.producer.Transaction;
 import org.apache.rocketmq.client.apis.producer.TransactionResolution;
+import org.apache.rocketmq.shaded.io.grpc.StatusRuntimeException;
 
 /**
  * Cases of the official Java client 5.x: ENDPOINT PREFIX TLS [case ...]. The same as python_cases.py, with the same names,
@@ -445,7 +446,7 @@ public final class GrpcCases {
                         producer.send(message("Normal", "s" + number).build());
                         sent.add("s" + number);
                         Thread.sleep(10);
-                    } catch (ClientException error) {
+                    } catch (ClientException | StatusRuntimeException error) {
                         failed[0]++; // not acknowledged: it may be stored or not
                     } catch (InterruptedException error) {
                         return;
@@ -460,7 +461,8 @@ public final class GrpcCases {
                         got.merge(body(view), 1, Integer::sum);
                         consumer.ack(view);
                     }
-                } catch (ClientException error) {
+                } catch (ClientException | StatusRuntimeException error) {
+                    // The client passes on what gRPC raises when a connection ends in a receive.
                     failed[1]++; // what was not acknowledged comes again
                     Thread.sleep(200);
                 }
