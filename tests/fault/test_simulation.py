@@ -189,7 +189,7 @@ class Simulation:
             self.model.append(number, done.log_offset, done.size, done.queue_offset)
         assert "full" in reason or "No space" in reason
         self.fs.heal()
-        self.writer.clock.advance(1100)
+        self.writer.clock.advance(11_000)  # the time after which the space on the disk decides
         self.writer.store.tick()
         self.note_flushed()
         assert self.writer.store.writable, self.writer.store.unwritable_reason
