@@ -1,7 +1,10 @@
 //! Java's string hash and Apache's checksum (`plain/hashes.py`).
 
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::PyBytes;
 
 use crate::layout::CRC_MASK;
 
@@ -62,7 +65,41 @@ fn py_body_crc(data: PyBackedBytes) -> u32 {
     body_crc(&data)
 }
 
+/// Start and end of a part, as two native 64-bit numbers; None when it does not lie in `length` bytes.
+fn range(pair: &[u8], length: usize) -> Option<(usize, usize)> {
+    let start = usize::try_from(i64::from_ne_bytes(pair.get(..8)?.try_into().ok()?)).ok()?;
+    let end = usize::try_from(i64::from_ne_bytes(pair.get(8..)?.try_into().ok()?)).ok()?;
+    (start <= end && end <= length).then_some((start, end))
+}
+
+#[pyfunction]
+fn body_crcs<'py>(
+    py: Python<'py>,
+    data: PyBuffer<u8>,
+    ranges: PyBackedBytes,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let refused = |text: &str| PyErr::new::<PyValueError, _>(text.to_owned());
+    let cells = data
+        .as_slice(py)
+        .ok_or_else(|| refused("the data is not in one piece"))?;
+    if ranges.len() % 16 != 0 {
+        return Err(refused("ranges are pairs of 64-bit numbers"));
+    }
+    let mut found = Vec::with_capacity(ranges.len() / 4);
+    // The data may be a mapped file, which others write: only a copy of a body can be handed on as plain bytes.
+    let mut body = Vec::new();
+    for pair in ranges.chunks_exact(16) {
+        let (start, end) =
+            range(pair, cells.len()).ok_or_else(|| refused("a range is outside of the data"))?;
+        body.clear();
+        body.extend(cells[start..end].iter().map(|cell| cell.get()));
+        found.extend_from_slice(&body_crc(&body).to_ne_bytes());
+    }
+    Ok(PyBytes::new(py, &found))
+}
+
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(body_crcs, module)?)?;
     module.add_function(wrap_pyfunction!(py_body_crc, module)?)?;
     module.add_function(wrap_pyfunction!(java_hash_bytes, module)?)
 }

@@ -1,5 +1,7 @@
 //! The twin of `plain/records.py`.
 
+use pyo3::buffer::{PyBuffer, ReadOnlyCell};
+use pyo3::exceptions::PyValueError;
 use pyo3::import_exception;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PySequence, PyString, PyTuple};
@@ -895,7 +897,55 @@ fn py_tag_code(properties: &Bound<'_, PyBytes>) -> i64 {
     tag_code(properties, &find_names(properties))
 }
 
+/// Four bytes of a buffer that others may write, as a number.
+fn cells_u32(cells: &[ReadOnlyCell<u8>], at: usize) -> Option<u32> {
+    let found = cells.get(at..at + 4)?;
+    Some(u32::from_be_bytes([
+        found[0].get(),
+        found[1].get(),
+        found[2].get(),
+        found[3].get(),
+    ]))
+}
+
+/// The size of the record that begins at `at`, if it ends before `end` by its own size.
+fn size_at(cells: &[ReadOnlyCell<u8>], at: usize, end: usize) -> Option<usize> {
+    if end - at < RECORD_BYTES_MIN {
+        return None;
+    }
+    let magic = cells_u32(cells, at + MAGIC_AT)?;
+    let size = usize::try_from(cells_u32(cells, at)? as i32).ok()?;
+    let fits = size >= RECORD_BYTES_MIN && size <= end - at;
+    (fits && (magic == MAGIC_V1 || magic == MAGIC_V2)).then_some(size)
+}
+
+#[pyfunction]
+fn record_starts<'py>(
+    py: Python<'py>,
+    data: PyBuffer<u8>,
+    start: usize,
+    end: usize,
+) -> PyResult<(Bound<'py, PyBytes>, usize)> {
+    let cells = data
+        .as_slice(py)
+        .ok_or_else(|| PyErr::new::<PyValueError, _>("the data is not in one piece"))?;
+    let end = end.min(cells.len());
+    let mut position = start;
+    let mut found = Vec::new();
+    while position < end {
+        match size_at(cells, position, end) {
+            None => break,
+            Some(size) => {
+                found.extend_from_slice(&(position as i64).to_ne_bytes());
+                position += size;
+            }
+        }
+    }
+    Ok((PyBytes::new(py, &found), position))
+}
+
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(record_starts, module)?)?;
     module.add_function(wrap_pyfunction!(encode_records, module)?)?;
     module.add_function(wrap_pyfunction!(encode_entries, module)?)?;
     module.add_function(wrap_pyfunction!(encode_record, module)?)?;

@@ -201,8 +201,25 @@ def _one_text(rng: random.Random) -> tuple[Any, ...]:
     return (_text(rng) if rng.random() < 0.8 else rng.randbytes(rng.randrange(600)),)
 
 
+def _record_starts(rng: random.Random) -> tuple[Any, ...]:
+    return _walk(rng)[:3]
+
+
+def _body_crcs(rng: random.Random) -> tuple[Any, ...]:
+    log = _log(rng, 0)
+    ranges: list[int] = []
+    for _ in range(rng.randrange(5)):
+        start = rng.randrange(len(log) + 1)
+        ranges += (start, rng.randrange(start, len(log) + 1))
+    if ranges and rng.random() < 0.3:
+        ranges[rng.randrange(len(ranges))] = rng.choice(_LONGS)
+    packed = array("q", ranges).tobytes()
+    return (log, packed if rng.random() < 0.9 else packed[: rng.randrange(len(packed) + 1)])
+
+
 FUNCTIONS: dict[str, Callable[[random.Random], tuple[Any, ...]]] = {
     "body_crc": _one_text,
+    "body_crcs": _body_crcs,
     "dispatch_records": _dispatch,
     "encode_entries": _encode_entries,
     "encode_record": _encode_record,
@@ -211,6 +228,7 @@ FUNCTIONS: dict[str, Callable[[random.Random], tuple[Any, ...]]] = {
     "hash_keys": _hash_keys,
     "java_hash_bytes": _one_text,
     "link_keys": _link_keys,
+    "record_starts": _record_starts,
     "tag_code": _one_text,
     "walk_records": _walk,
 }

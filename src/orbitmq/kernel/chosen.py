@@ -17,6 +17,7 @@ __all__ = [
     "Filter",
     "answer_fields",
     "body_crc",
+    "body_crcs",
     "dispatch_records",
     "encode_entries",
     "encode_record",
@@ -31,6 +32,7 @@ __all__ = [
     "pull_fields",
     "read_send",
     "read_send_answer",
+    "record_starts",
     "record_values",
     "select",
     "split_frames",
@@ -39,7 +41,7 @@ __all__ = [
     "walk_records",
 ]
 
-API: Final = 8
+API: Final = 9
 """Of the functions below, their signatures and their results; ``kernel/src/lib.rs`` has the same number."""
 _OURS: Final = frozenset({"API", "NAME"})
 """What every compiled kernel has, and what only this module has; the other names in ``__all__`` are functions."""
@@ -93,7 +95,7 @@ if TYPE_CHECKING or _fast is None:
         split_frames,
         stored_properties,
     )
-    from orbitmq.kernel.plain.hashes import body_crc, java_hash_bytes
+    from orbitmq.kernel.plain.hashes import body_crc, body_crcs, java_hash_bytes
     from orbitmq.kernel.plain.index import link_keys
     from orbitmq.kernel.plain.pulls import answer_fields, pull_answer, pull_fields, record_values
     from orbitmq.kernel.plain.records import (
@@ -103,6 +105,7 @@ if TYPE_CHECKING or _fast is None:
         encode_records,
         find_property,
         hash_keys,
+        record_starts,
         tag_code,
         walk_records,
     )
@@ -111,10 +114,12 @@ else:
     Filter = _fast.Filter
     answer_fields = _fast.answer_fields
     body_crc = _fast.body_crc
+    body_crcs = _fast.body_crcs
     java_hash_bytes = _fast.java_hash_bytes
     link_keys = _fast.link_keys
     pull_answer = _fast.pull_answer
     pull_fields = _fast.pull_fields
+    record_starts = _fast.record_starts
     record_values = _fast.record_values
     select = _fast.select
     encode_send_answers = _fast.encode_send_answers

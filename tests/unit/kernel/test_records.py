@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 from typing import Any
 
 import pytest
@@ -250,3 +251,39 @@ def test_damaged_input_is_treated_alike_by_both_kernels(name: str) -> None:
 def test_100_000_damaged_inputs_are_treated_alike_by_both_kernels(name: str) -> None:
     for seed in range(1_000_000, 1_100_000):
         compare(name, random.Random(seed))
+
+
+def starts_of(kernel: Kernel, data: bytes | memoryview, start: int, end: int) -> tuple[list[int], int]:
+    found, position = kernel.record_starts(data, start, end)
+    return list(array("q", found)), position
+
+
+def test_starts_of_records_end_where_no_whole_record_lies(kernel: Kernel) -> None:
+    sizes = [100, 91, 300]
+    records = [
+        size.to_bytes(4, "big") + magic.to_bytes(4, "big") + bytes(size - 8)
+        for size, magic in zip(sizes, (0xDAA320A7, 0xDAA320AB, 0xDAA320A7), strict=True)
+    ]
+    data = b"".join(records)
+    assert starts_of(kernel, data, 0, len(data)) == ([0, 100, 191], 491)
+    assert starts_of(kernel, memoryview(data), 100, len(data)) == ([100, 191], 491)
+    assert starts_of(kernel, data, 0, 10**6) == ([0, 100, 191], 491)
+    assert starts_of(kernel, data, 0, 490) == ([0, 100], 191)
+    assert starts_of(kernel, data, 1, 491) == ([], 1)
+    assert starts_of(kernel, data, 600, 491) == ([], 600)
+    assert starts_of(kernel, b"", 0, 0) == ([], 0)
+    for broken in (bytes(8), b"\xff" * 8, (90).to_bytes(4, "big") + records[0][4:8]):
+        assert starts_of(kernel, data + broken + bytes(100), 0, 10**6) == ([0, 100, 191], 491)
+
+
+@given(data=st.data())
+def test_starts_in_any_bytes_are_the_same_in_both(data: st.DataObject) -> None:
+    head = st.builds(
+        lambda size, magic, rest: size.to_bytes(4, "big", signed=True) + magic.to_bytes(4, "big") + rest,
+        st.sampled_from([91, 120, 90, 0, -1, 2**31 - 1]),
+        st.sampled_from([0xDAA320A7, 0xDAA320AB, 0xCBD43194, 0]),
+        st.sampled_from([bytes(83), bytes(112), b""]),
+    )
+    raw = b"".join(data.draw(st.lists(head, max_size=6)))
+    start, end = data.draw(st.integers(0, len(raw) + 9)), data.draw(st.integers(0, len(raw) + 9))
+    assert load("fast").record_starts(raw, start, end) == load("plain").record_starts(raw, start, end)

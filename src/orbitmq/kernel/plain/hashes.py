@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from operator import mul
 from typing import Final
@@ -9,7 +10,7 @@ from zlib import crc32
 
 from orbitmq.kernel.plain.layout import CRC_MASK
 
-__all__ = ["body_crc", "java_hash", "java_hash_bytes"]
+__all__ = ["body_crc", "body_crcs", "java_hash", "java_hash_bytes"]
 
 _POWERS: Final = tuple(pow(31, n, 1 << 32) for n in range(256))
 """Java's hash is the sum of ``unit[i] * 31 ** (n - 1 - i)``, cut to 32 bits."""
@@ -18,6 +19,24 @@ _POWERS: Final = tuple(pow(31, n, 1 << 32) for n in range(256))
 def body_crc(data: bytes) -> int:
     """The checksum of a stored body: CRC-32 with the top bit cleared."""
     return crc32(data) & CRC_MASK
+
+
+def body_crcs(data: bytes | bytearray | memoryview, ranges: bytes) -> bytes:
+    """The checksums of parts of ``data``, as native unsigned 32-bit numbers.
+
+    ``ranges`` holds the start and the end of each part, as native signed 64-bit numbers. Raises ``ValueError`` for
+    one that is not inside of the data.
+    """
+    view = memoryview(data)
+    if len(ranges) % 16:
+        raise ValueError("ranges are pairs of 64-bit numbers")
+    places = array("q", ranges)
+    found = array("I")
+    for start, end in zip(places[::2], places[1::2], strict=True):
+        if not 0 <= start <= end <= len(view):
+            raise ValueError("a range is outside of the data")
+        found.append(crc32(view[start:end]) & CRC_MASK)
+    return found.tobytes()
 
 
 def java_hash_bytes(data: bytes) -> int:

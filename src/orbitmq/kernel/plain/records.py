@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from array import array
 from collections.abc import Sequence
 from struct import error as struct_error
 from typing import Final, NamedTuple, TypeAlias
@@ -27,6 +28,7 @@ from orbitmq.kernel.plain.layout import (
     MAGIC_V2,
     PROPERTIES_BYTES_MAX,
     RECORD_BYTES_MIN,
+    SIZE_AND_MAGIC,
     STORE_V6,
     SYS_FLAG_AT,
     TOPIC_BYTES_MAX,
@@ -41,6 +43,7 @@ __all__ = [
     "encode_records",
     "find_property",
     "hash_keys",
+    "record_starts",
     "tag_code",
     "walk_records",
 ]
@@ -321,6 +324,27 @@ def hash_keys(records: Sequence[tuple[str, bytes, int, int, int]], with_keys: in
         for topic, properties, sys_flag, log_offset, store_ms in records
         for hashed in _key_hashes(topic.encode("utf-8", "replace"), _values(properties), sys_flag, with_keys)
     )
+
+
+def record_starts(data: bytes | bytearray | memoryview, start: int, end: int) -> tuple[bytes, int]:
+    """Where records begin in ``data[start:end]``, as native signed 64-bit numbers, and the position after the last.
+
+    Only size and magic are looked at: for a reader that checks the rest itself. Ends where there is no record that
+    ends before ``end`` by its own size. Raises ``OverflowError`` for a negative position.
+    """
+    if start < 0 or end < 0:
+        raise OverflowError("a position is negative")
+    view = memoryview(data)
+    end = min(end, len(view))
+    found = array("q")
+    position, last, unpack = start, end - RECORD_BYTES_MIN, SIZE_AND_MAGIC.unpack_from
+    while position <= last:
+        size, magic = unpack(view, position)
+        if (magic != MAGIC_V1 and magic != MAGIC_V2) or not RECORD_BYTES_MIN <= size <= end - position:
+            break
+        found.append(position)
+        position += size
+    return found.tobytes(), position
 
 
 def walk_records(
