@@ -1,6 +1,6 @@
 """Topics and raw stores in Spark beside Spark's own Kafka connector, in one run.
 
-    python -m benchmarks.spark [--count 1000000] [--rounds 5] [--seconds 330] [--ours-only]
+    python -m benchmarks.spark [--count 1000000] [--rounds 5] [--seconds 330] [--steps raw,sink] [--ours-only]
 
 Both sides run the same PySpark 4.2.0 in a virtual environment of its own, ``local[2]``, and read the same number of
 messages with 128-byte bodies from four queues or partitions of a server on this machine: counted and their bodies
@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import base64
 import contextlib
+import importlib.util
 import json
 import os
 import shutil
@@ -95,6 +96,14 @@ def interpreter() -> Path:
     return python
 
 
+def bring_kernel(python: Path) -> None:
+    """Put the compiled kernel of this environment, if it has one, into that of the benchmark."""
+    target = next(python.parents[1].glob("lib/python3*/site-packages"))
+    shutil.rmtree(target / "orbitmq_kernel", ignore_errors=True)
+    if (found := importlib.util.find_spec("orbitmq_kernel")) is not None and found.origin is not None:
+        shutil.copytree(Path(found.origin).parent, target / "orbitmq_kernel")
+
+
 def jars(name: str) -> list[str]:
     """The jars of one of the files in poms/, fetched by Maven once."""
     target = CACHE / name
@@ -161,6 +170,7 @@ class Side:
 
     def __init__(self, plan: Mapping[str, Any], server_pid: int) -> None:
         self._server_pid = server_pid
+        bring_kernel(interpreter())
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the session
         self._process = subprocess.Popen(
             [interpreter(), "-m", "benchmarks.spark_job"],
@@ -194,9 +204,10 @@ class Side:
 
     def window(self, step: Mapping[str, Any]) -> Figures:
         """One step: rows a second, and microseconds of CPU for each row."""
-        before = _cpu_seconds(self._server_pid)
+        server_pid = step.get("server_pid", self._server_pid)
+        before = _cpu_seconds(server_pid)
         found = self._tell(step)
-        server_s = _cpu_seconds(self._server_pid) - before
+        server_s = _cpu_seconds(server_pid) - before
         rows = found["rows"]
         return {
             "rows/s": rows / found["seconds"],
@@ -239,12 +250,18 @@ def fill_ours(namesrv: OrbitNamesrv, broker: OrbitBroker, topic: str, count: int
 def our_side(
     plan: Mapping[str, Any], settings: Mapping[str, int]
 ) -> Iterator[tuple[Side, dict[str, dict[str, Any]]]]:
-    """A session with a filled topic, and the steps by name."""
+    """A session with a filled topic, and the steps by name. The sink has a server of its own: in the log that the raw
+    store is read from it would add other messages with every round."""
     topic, sink = "bench", "sink"
     conf: dict[str, Any] = {"mappedFileSizeCommitLog": 1024**3, **settings}
-    with OrbitNamesrv() as namesrv, OrbitBroker(namesrv, **conf) as broker:
+    with (
+        OrbitNamesrv() as namesrv,
+        OrbitBroker(namesrv, **conf) as broker,
+        OrbitNamesrv() as sink_namesrv,
+        OrbitBroker(sink_namesrv, **conf) as sink_broker,
+    ):
         fill_ours(namesrv, broker, topic, plan["count"])
-        create_topic(namesrv, broker, sink, queue_count=QUEUES)
+        create_topic(sink_namesrv, sink_broker, sink, queue_count=QUEUES)
         options = {"namesrvAddr": namesrv.address, "topic": topic}
         read: dict[str, Any] = {"format": "rocketmq", "options": options, "body": "body"}
         raw: dict[str, Any] = {
@@ -264,8 +281,9 @@ def our_side(
             "sink": {
                 "kind": "stream",
                 "format": "rocketmq",
-                "options": {"namesrvAddr": namesrv.address, "topic": sink},
+                "options": {"namesrvAddr": sink_namesrv.address, "topic": sink},
                 "columns": columns,
+                "server_pid": sink_broker.pid,
             },
         }
         with session(plan, broker.pid) as side:
@@ -308,7 +326,19 @@ def their_name(step: str) -> str:
     return step.removeprefix("raw store, ")
 
 
-def run(*, ours_only: bool = False, count: int = COUNT, rounds: int = 5, seconds: float = SECONDS) -> Figures:
+def chosen(steps: Mapping[str, dict[str, Any]], beginnings: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The steps whose names begin with one of these words; all without any."""
+    return {name: step for name, step in steps.items() if name.startswith(tuple(beginnings) or "")}
+
+
+def run(
+    *,
+    ours_only: bool = False,
+    count: int = COUNT,
+    rounds: int = 5,
+    seconds: float = SECONDS,
+    steps: Sequence[str] = (),
+) -> Figures:
     """Figures by side and step, and what ours is of Kafka's."""
     deadline = time.monotonic() + seconds
     plan = {"count": count, "sink_count": min(count, 400_000), "body_bytes": BODY_BYTES}
@@ -319,7 +349,7 @@ def run(*, ours_only: bool = False, count: int = COUNT, rounds: int = 5, seconds
         for number in range(rounds + 1):
             if number > 1 and time.monotonic() > deadline:
                 break
-            for name, step in our_steps.items():
+            for name, step in chosen(our_steps, steps).items():
                 found = ours.window(step)
                 theirs = None
                 if kafka is not None and their_name(name) in kafka[1]:
@@ -361,6 +391,9 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=SECONDS, help="no further round begins after this time"
     )
+    parser.add_argument(
+        "--steps", default="", help="only steps that begin with one of these, by commas: raw,sink"
+    )
     parser.add_argument("--ours-only", action="store_true")
     arguments = parser.parse_args()
     figures = run(
@@ -368,6 +401,7 @@ def main() -> None:
         count=arguments.count,
         rounds=arguments.rounds,
         seconds=arguments.seconds,
+        steps=[word.strip() for word in arguments.steps.split(",") if word.strip()],
     )
     print(json.dumps(figures, indent=1))
 

@@ -101,7 +101,7 @@ def waiting(reader: Reader, seconds: float, growth: int, what: str) -> None:
     before, until = len(reader.rows()), time.monotonic() + seconds
     wait_until(
         lambda: time.monotonic() > until and len(reader.rows()) >= before + growth,
-        timeout_s=seconds + 60,
+        timeout_s=seconds + 180,
         what=f"{growth} more rows while {what}",
     )
 

@@ -154,7 +154,7 @@ def test_a_topic_made_again_while_no_query_ran_is_a_loss_or_read_from_its_beginn
     assert read(replayed, replayed.partitions(first.place, lenient.place)) == lenient.rows
     servers.send("T", range(300, 302))
     after = Follower(stream(servers, topic="T,U"), lenient.place)
-    after.step()
+    after.until(lambda: len(after.rows) >= 2, "the messages sent last")
     assert after.rows == [300, 301]
 
 
@@ -186,6 +186,76 @@ def test_queues_added_under_a_running_query_are_read_from_their_beginning(server
     follower.until(lambda: len(follower.rows) == 50, "rows of all queues")
     assert sorted(follower.rows) == list(range(50))
     assert len(follower.place["T"]["broker-a"]) == 4
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_topic_made_again_with_fewer_queues_names_each_and_is_read_from_its_beginning(
+    servers: Servers, restarted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orbitmq.spark.stream._CLOCK_SKEW_MS", 0)  # one clock here
+    broker = servers.broker("broker-a")
+    servers.create_topic("T", broker, queue_count=3)
+    servers.send("T", range(12))
+    strict = Follower(stream(servers, topic="T"))
+    lenient = Follower(stream(servers, topic="T", failOnDataLoss="false"))
+    for one in (strict, lenient):
+        one.until(lambda one=one: len(one.rows) == 12, "the first messages")  # type: ignore[misc]  # a default in a lambda
+    recreate(servers, "T", broker, range(200, 220))
+    if restarted:
+        strict = Follower(stream(servers, topic="T"), strict.place)
+        lenient = Follower(stream(servers, topic="T", failOnDataLoss="false"), lenient.place)
+    with pytest.raises(DataLossError, match=r"T/broker-a/[012]: 4 to [?]") as caught:
+        strict.until(lambda: False, "an error", 5)
+    if restarted:
+        assert [lost.queue.queue_id for lost in caught.value.lost] == [0, 1, 2], "one error names all of them"
+    begun = len(lenient.rows)
+    lenient.until(lambda: len(lenient.rows) == begun + 20, "the new topic")
+    assert lenient.rows[begun:] == list(range(200, 220))
+    left = lenient.place["T"]["broker-a"]
+    assert left.pop("0") == 20
+    assert set(left.values()) <= {0}
+    report = lenient.source.reportLatestOffset()
+    assert report is not None
+    assert report[LOST_RANGES] == {f"T/broker-a/{queue}": [[4, None]] for queue in range(3)}
+
+
+def test_queues_that_a_topic_hides_keep_their_place(servers: Servers) -> None:
+    broker = servers.broker("broker-a")
+    servers.create_topic("T", broker, queue_count=2)
+    servers.send("T", range(10))
+    follower = Follower(stream(servers, topic="T"))
+    follower.until(lambda: len(follower.rows) == 10, "the first messages")
+    servers.create_topic("T", broker, queue_count=1)
+    servers.send("T", range(10, 20))
+    follower.until(lambda: len(follower.rows) == 20, "messages of the other queue")
+    assert follower.place["T"]["broker-a"] == {"0": 15, "1": 5}
+    servers.create_topic("T", broker, queue_count=2)
+    servers.send("T", range(20, 40))
+    follower.until(lambda: len(follower.rows) == 40, "messages of both queues")
+    assert sorted(follower.rows) == list(range(40))
+
+
+def test_a_planned_range_of_a_queue_that_is_not_there_any_more_is_named_and_passed_over(
+    servers: Servers, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = servers.broker("broker-a")
+    servers.create_topic("T", broker, queue_count=2)
+    servers.send("T", range(10))
+    source = stream(servers, topic="T", failOnDataLoss="false", retryTimeoutMs="300")
+    place = source.initialOffset()
+    end = source.latestOffset(place, ALL)
+    planned = list(source.partitions(place, end))
+    recreate(servers, "T", broker, range(200, 220))
+    # On an executor, and on a driver that has only the checkpoint.
+    read(source, planned)
+    assert "T/broker-a/1: 0 to 5" in caplog.text
+    caplog.clear()
+    again = stream(servers, topic="T", failOnDataLoss="false")
+    read(again, again.partitions(place, end))
+    assert "T/broker-a/1: 0 to 5" in caplog.text
+    strict = stream(servers, topic="T")
+    with pytest.raises(DataLossError, match="T/broker-a/1: 0 to 5"):
+        strict.partitions(place, end)
 
 
 @pytest.mark.parametrize("restarted", [False, True])

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 
 class RegistryStub:
-    """Schemas by number and by subject; counts what it is asked."""
+    """Schemas by id and by subject; counts what it is asked."""
 
     def __init__(self) -> None:
         self.url = ""

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
+from tests.spark.stream_job import short_session
 
 from orbitmq.spark import sink_commit
 from orbitmq.spark.sink_prepared import TransactionLog
@@ -96,18 +97,7 @@ class DyingSource(RocketmqSource):
 
 
 def main(name_server: str, topic: str, directory: str, point: str) -> None:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
-
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.log.level", "ERROR")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -Xshare:auto")
-        .getOrCreate()
-    )
+    spark = short_session()
     spark.dataSource.register(DyingSource)
     lines = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(f"{directory}/lines")
     query = (

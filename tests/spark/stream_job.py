@@ -7,22 +7,31 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
-def main(name_server: str, topic: str, directory: str, once: str = "") -> None:
+def short_session() -> SparkSession:
+    """Spark for a program that lives for seconds."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
-    spark = (
+    return (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.log.level", "ERROR")
-        # It lives for seconds: the second compiler would only cost.
+        # The second compiler would only cost.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -Xshare:auto")
         .getOrCreate()
     )
+
+
+def main(name_server: str, topic: str, directory: str, once: str = "") -> None:
+    spark = short_session()
     rows = (
         spark.readStream.format("rocketmq")
         .schema("queue_id int, queue_offset bigint, msg_id string, body binary")

@@ -36,7 +36,7 @@ def command(directory: Path, *arguments: str) -> subprocess.Popen[bytes]:
 
 def killed(process: subprocess.Popen[bytes], begun: Callable[[], bool], moment_s: float) -> None:
     try:
-        wait_until(lambda: begun() or process.poll() is not None, timeout_s=180, what="a beginning")
+        wait_until(lambda: begun() or process.poll() is not None, timeout_s=300, what="a beginning")
         threading.Event().wait(moment_s)
     finally:
         if process.poll() is None:

@@ -1,4 +1,4 @@
-"""Bodies with the number of a registered schema become columns in Spark."""
+"""Bodies with the id of a registered schema become columns in Spark."""
 
 from __future__ import annotations
 

@@ -141,6 +141,19 @@ def test_apache_store_gives_every_record_in_every_split(
     ]
 
 
+@pytest.mark.parametrize(("block_bytes", "count"), [(0, 1), (300, 11), (3600, 8), (10**6, 8)])
+def test_newest_segment_is_cut_into_equal_blocks_for_several_cores(
+    tmp_path: Path, block_bytes: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orbitmq.spark.store_files._BLOCK_BYTES_MIN", 100)
+    log = write_log(tmp_path, [b"x" * 20] * 25)
+    blocks = plan_blocks(list_segments(str(tmp_path)), block_bytes=block_bytes)
+    sizes = [block.end - block.start for block in blocks]
+    one = log.offsets[1] - log.offsets[0]
+    assert len(sizes) == count
+    assert max(sizes) - min(sizes) <= 2 * one, sizes
+
+
 @pytest.mark.parametrize("store", golden.STORES)
 def test_apache_store_gives_every_field_as_recorded(tmp_path: Path, store: str) -> None:
     rows = read(golden.extract(store, tmp_path), block_bytes=50_000, columns=COLUMNS, broker="broker-g")

@@ -100,6 +100,18 @@ def test_columns_are_added_and_widened_and_everything_else_stops(
 
 
 @pytest.mark.parametrize("form", ["delta", "iceberg"])
+def test_rows_with_a_key_are_replaced_in_a_table_whose_columns_changed(
+    spark: SparkSession, broker: RunningBroker, tmp_path: Path, form: str
+) -> None:
+    table = Table(spark, broker, tmp_path, form, key="id")
+    table.send({"id": 1, "n": 10}, {"id": 2, "n": 20})
+    table.run("id int, n int")
+    table.send({"id": 2, "n": 21, "city": "Ulm"}, {"id": 3_000_000_000, "n": 30, "city": "Bonn"})
+    table.run("id bigint, n int, city string")
+    assert table.rows("id, n, city") == [(1, 10, None), (2, 21, "Ulm"), (3_000_000_000, 30, "Bonn")]
+
+
+@pytest.mark.parametrize("form", ["delta", "iceberg"])
 def test_the_newest_row_of_a_key_stays_and_small_files_are_joined(
     spark: SparkSession, broker: RunningBroker, tmp_path: Path, form: str
 ) -> None:

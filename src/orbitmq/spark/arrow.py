@@ -18,7 +18,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from typing import Any, Final
-from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +25,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of 
 
 from orbitmq.codes import SysFlag
 from orbitmq.errors import RecordError
+from orbitmq.kernel import body_crcs, record_starts
 from orbitmq.record.batch import unwrap
 from orbitmq.record.codec import decode_record, encode_record
 from orbitmq.record.compression import decompress_body
@@ -34,7 +34,6 @@ from orbitmq.record.layout import (
     BORN_HOST_AT,
     BYTE_AT_END_OF_NAME,
     BYTE_AT_END_OF_PAIR,
-    CRC_MASK,
     FIXED_FIELDS,
     FIXED_V4,
     HOST_V4_BYTES,
@@ -43,11 +42,18 @@ from orbitmq.record.layout import (
     MAGIC_V1,
     MAGIC_V2,
     RECORD_BYTES_MIN,
-    SIZE_AND_MAGIC,
 )
 from orbitmq.spark.schema import arrow_schema
 
-__all__ = ["Positions", "decode_records", "expand_batches", "read_numbers", "scan_into", "scan_records"]
+__all__ = [
+    "Positions",
+    "Records",
+    "decode_records",
+    "expand_batches",
+    "read_numbers",
+    "scan_into",
+    "scan_records",
+]
 
 Positions = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -70,9 +76,6 @@ _STORE_V6: Final = int(SysFlag.STORE_HOST_V6)
 _COMPRESSED: Final = int(SysFlag.COMPRESSED)
 _TIMESTAMP_MS_MAX: Final = 2**63 // 1000 - 1
 _HEX: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
-_SAME_SIZE_RUN: Final = 4
-_SAME_SIZE_WORTH: Final = 200
-_SAME_SIZE_LOOK: Final = 4096
 _PAIRS_COMPARED: Final = 16
 """Up to so many properties a row, names are compared by shifted arrays; beyond, they are sorted."""
 
@@ -83,46 +86,14 @@ def scan_records(buffer: bytes | bytearray | memoryview, start: int, end: int) -
     Stops at the first place that holds no whole record: a marker, zeroes, a torn or cut record, ``end``. The caller
     knows which of these it expects and looks there; nothing is raised.
     """
-    starts: list[int] = []
-    scan_into(starts, buffer, start, end)
-    return np.array(starts, np.int64)
+    return np.frombuffer(record_starts(buffer, start, end)[0], np.int64)
 
 
 def scan_into(starts: list[int], buffer: bytes | bytearray | memoryview, start: int, end: int) -> int:
     """As ``scan_records``, adding to a list; returns the place where the walk stopped. For many small stretches."""
-    append = starts.append
-    unpack = SIZE_AND_MAGIC.unpack_from
-    end = min(end, len(buffer))
-    last = end - RECORD_BYTES_MIN
-    position, same, before = start, 0, 0
-    while position <= last:
-        size, magic = unpack(buffer, position)
-        if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < RECORD_BYTES_MIN or position + size > end:
-            break
-        append(position)
-        position += size
-        if size != before:
-            before, same = size, 0
-            continue
-        same += 1
-        if same >= _SAME_SIZE_RUN and end - position >= size * _SAME_SIZE_WORTH:
-            # Messages of one kind are often equally long: look whether many more follow with one array operation.
-            count = _same_size_run(buffer, position, min(end, position + size * _SAME_SIZE_LOOK), size)
-            starts.extend(range(position, position + count * size, size))
-            position += count * size
-            # After a short run do not look again at once, or records of two lengths would be slower than the loop.
-            same = 0 if count > 2 * _SAME_SIZE_RUN else -64
+    found, position = record_starts(buffer, start, end)
+    starts.extend(memoryview(found).cast("q"))
     return position
-
-
-def _same_size_run(buffer: bytes | bytearray | memoryview, position: int, end: int, size: int) -> int:
-    """How many records of ``size`` bytes follow one another at ``position``."""
-    count = (end - position) // size
-    if count <= 0:
-        return 0
-    heads: Any = np.ndarray((count,), _FIXED[["size", "magic"]], buffer, position, (size,))
-    fits = (heads["size"] == size) & ((heads["magic"] == MAGIC_V1) | (heads["magic"] == MAGIC_V2))
-    return count if fits.all() else int(fits.argmin())
 
 
 def decode_records(
@@ -138,19 +109,7 @@ def decode_records(
     ``broker`` fills the column of that name. Raises ``RecordError`` on anything that is not a whole record, and with
     ``verify_crc`` on a body that is not the one that was stored.
     """
-    schema = arrow_schema(columns)
-    if len(starts) == 0:
-        return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
-    raw = np.frombuffer(buffer, np.uint8)
-    first = int(starts[0])
-    if first < 0 or int(starts[-1]) + RECORD_BYTES_MIN > len(raw):
-        raise RecordError("a record begins outside of the buffer")
-    if len(raw) > _SPAN_MAX:
-        raw, starts = raw[first : first + _SPAN_MAX], starts - first
-    rows = _Rows(raw, starts)
-    if verify_crc:
-        rows.check_crc()
-    return pa.RecordBatch.from_arrays([rows.column(name, broker) for name in columns], schema=schema)
+    return Records(buffer, starts).batch(columns, broker=broker, verify_crc=verify_crc)
 
 
 def read_numbers(buffer: bytes | bytearray | memoryview, starts: Positions, field: str) -> Positions:
@@ -174,6 +133,35 @@ def expand_batches(buffer: bytes | bytearray | memoryview, starts: Positions) ->
             stored = record.queue_offset, record.log_offset, record.store_timestamp_ms, record.store_host
             records.append(encode_record(record, *stored))
     return b"".join(records)
+
+
+class Records:
+    """Records that begin at ``starts`` (increasing), taken apart once, for one or more batches of columns.
+
+    Raises as ``decode_records``.
+    """
+
+    def __init__(self, buffer: bytes | bytearray | memoryview, starts: Positions) -> None:
+        self._rows: _Rows | None = None
+        if len(starts) == 0:
+            return
+        raw = np.frombuffer(buffer, np.uint8)
+        first = int(starts[0])
+        if first < 0 or int(starts[-1]) + RECORD_BYTES_MIN > len(raw):
+            raise RecordError("a record begins outside of the buffer")
+        if len(raw) > _SPAN_MAX:
+            raw, starts = raw[first : first + _SPAN_MAX], starts - first
+        self._rows = _Rows(raw, starts)
+
+    def batch(self, columns: Sequence[str], *, broker: str | None, verify_crc: bool) -> pa.RecordBatch:
+        """These columns of all records."""
+        schema = arrow_schema(columns)
+        if self._rows is None:
+            return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+        if verify_crc:
+            self._rows.check_crc()
+        arrays = [self._rows.column(name, broker) for name in columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 class _Rows:
@@ -218,6 +206,7 @@ class _Rows:
         if (self.text_start + text_size != ends).any():
             raise RecordError("the properties do not end with their record")
         self._properties: _Properties | None = None
+        self._topics: pa.Array | None = None
 
     def _read(self, positions: Positions, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """A value of ``dtype`` at each position. The positions are known to lie inside."""
@@ -243,18 +232,15 @@ class _Rows:
 
     def check_crc(self) -> None:
         """Raise ``RecordError`` unless every body is the one its CRC was computed from."""
-        view = self._raw.data
-        # One call per row on purpose: a table in numpy is slower from 64 bytes on (CRC runs at 3 GB/s in zlib).
-        found = np.fromiter(
-            (crc32(view[a:b]) for a, b in zip(self.body_start.tolist(), self.body_end.tolist(), strict=True)),
-            np.uint32,
-            self._count,
-        )
-        wrong = np.flatnonzero((found & CRC_MASK) != self._fixed["body_crc"])
+        ranges = np.empty(2 * self._count, np.int64)
+        ranges[0::2] = self.body_start
+        ranges[1::2] = self.body_end
+        found = np.frombuffer(body_crcs(self._raw.data, ranges.tobytes()), np.uint32)
+        wrong = np.flatnonzero(found != self._fixed["body_crc"])
         if len(wrong):
             row = int(wrong[0])
             raise RecordError(
-                f"body CRC is {int(found[row]) & CRC_MASK:#010x}, the record at log offset "
+                f"body CRC is {int(found[row]):#010x}, the record at log offset "
                 f"{int(self._fixed['log_offset'][row])} says {int(self._fixed['body_crc'][row]):#010x}"
             )
 
@@ -271,7 +257,9 @@ class _Rows:
         if name in ("born_timestamp", "store_timestamp"):
             return _timestamps(self._fixed[name])
         if name == "topic":
-            return _utf8(_slices(self._raw, self.topic_start, self.topic_end))
+            if self._topics is None:
+                self._topics = _utf8(_slices(self._raw, self.topic_start, self.topic_end))
+            return self._topics
         if name == "broker":
             return _repeated(broker, self._count)
         if name == "body":

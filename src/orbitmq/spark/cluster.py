@@ -93,6 +93,8 @@ class Cluster:
         self._jobs: dict[Hashable, Future[Any]] = {}
         self._slaves_first: dict[str, float] = {}
         self._deleted: dict[tuple[str, str], tuple[float, bool]] = {}
+        self._removed = Answers()
+        self._removed_at: float | None = None
 
     # -- queues ----------------------------------------------------------------------------------------
 
@@ -241,6 +243,30 @@ class Cluster:
             self._deleted[name[1], name[2]] = (now, bool(job.result()))
         return {key for key in wanted if self._deleted.get((key.topic, key.broker), (0.0, False))[1]}
 
+    def removed(self, keys: Iterable[QueueKey]) -> tuple[Answers, set[QueueKey]]:
+        """Those of the queues that their topic has no longer on a broker that has the topic: the end that the broker
+        gives for them (0 where the topic was made again, what it was where the topic was shrunk), and those of which
+        it gave none now."""
+        wanted = {key for key in keys if self._is_removed(key)}
+        if not wanted:
+            return Answers(), wanted
+        now = self._clock.monotonic()
+        kept_s = max(self._options.route_refresh_ms / 1000, _END_KEPT_S)
+        found = self._removed
+        if self._removed_at is None or now - self._removed_at > kept_s or not wanted <= found.offsets.keys():
+            found = self._removed = self._some_of(sorted(wanted), RequestCode.GET_MAX_OFFSET, _max_header)
+            self._removed_at = now
+        return found, wanted - found.offsets.keys()
+
+    def _is_removed(self, key: QueueKey) -> bool:
+        route = self._routes.get(key.topic)
+        counts = (
+            []
+            if route is None
+            else [data.read_queue_nums for data in route.queue_datas if data.broker_name == key.broker]
+        )
+        return bool(counts) and key.queue_id >= max(counts)
+
     def _all_deleted(self, keys: Collection[QueueKey]) -> bool:
         async def all_gone() -> bool:
             pairs = {(key.topic, key.broker) for key in keys}
@@ -276,7 +302,11 @@ class Cluster:
         if self._ends_at is None or now - self._ends_at >= _END_KEPT_S or not wanted:
             self._ends = self._some_of(wanted, RequestCode.GET_MAX_OFFSET, _max_header)
             self._ends_at = self._clock.monotonic()
-        return self._ends
+        known = self._ends.offsets
+        # Only what is asked for: a queue that went away since would seem to be there.
+        return Answers(
+            {key: known[key] for key in wanted if key in known}, self._ends.of_slaves & set(wanted)
+        )
 
     def at_time(self, keys: Iterable[QueueKey], timestamp_ms: int) -> QueueOffsets:
         """The first message of each queue stored at that time or later; the end where there is none."""

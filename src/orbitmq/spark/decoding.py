@@ -1,6 +1,6 @@
 """``decode(frame, registry, subject=...)``: bodies with Confluent's header become columns.
 
-A body begins with a zero byte and the number of its schema in four. The columns are those of the latest version of
+A body begins with a zero byte and its schema id in four. The columns are those of the latest version of
 the subject when the query is planned; bodies written with other versions are read into them by the rules of their
 form (Avro's schema resolution, Protobuf's field numbers, names in JSON).
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["decode"]
 
 _HEADER_BYTES: Final = 5
-_MISSING: Final = "there is no header with the number of a schema before the content"
+_MISSING: Final = "there is no header with a schema id before the content"
 _DECODED: Final = "_orbitmq_decoded"
 _CORRUPT: Final = "_orbitmq_corrupt"
 _DECODERS_MAX: Final = 32
@@ -87,22 +87,22 @@ class _Writers:
         self._problems = {}
         heads = {body[:_HEADER_BYTES] for body in bodies if body is not None and body[:1] == b"\0"}
         for head in heads:
-            number = int.from_bytes(head[1:], "big")
-            if len(head) < _HEADER_BYTES or number in self._known:
+            schema_id = int.from_bytes(head[1:], "big")
+            if len(head) < _HEADER_BYTES or schema_id in self._known:
                 continue
             try:
-                self._known[number] = self._make(self._registry.by_number(number))
+                self._known[schema_id] = self._make(self._registry.by_id(schema_id))
             except (SchemaNotFound, SpecError) as error:
-                self._problems[number] = str(error)
+                self._problems[schema_id] = str(error)
 
     def of(self, body: bytes) -> Any:
         """What was made of the schema of a body. Raises ``ValueError`` when there is none."""
         if len(body) < _HEADER_BYTES or body[0] != 0:
             raise ValueError(_MISSING)
-        number = int.from_bytes(body[1:_HEADER_BYTES], "big")
-        if number not in self._known:
-            raise ValueError(f"schema {number}: {self._problems.get(number)}")
-        return self._known[number]
+        schema_id = int.from_bytes(body[1:_HEADER_BYTES], "big")
+        if schema_id not in self._known:
+            raise ValueError(f"schema {schema_id}: {self._problems.get(schema_id)}")
+        return self._known[schema_id]
 
 
 class RegistryAvro(AvroDecoder):

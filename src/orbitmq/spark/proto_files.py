@@ -55,7 +55,7 @@ def _collect(registry: Registry, schema: RegisteredSchema, into: dict[str, Regis
         if name in into:
             continue
         if len(into) >= _FILES_MAX:
-            raise RegistryError(f"schema {schema.number} imports more than {_FILES_MAX} others")
+            raise RegistryError(f"schema {schema.schema_id} imports more than {_FILES_MAX} others")
         imported = registry.version(subject, version)
         _collect(registry, imported, into)
         into[name] = imported

@@ -345,6 +345,9 @@ class _RangeReader:
         if isinstance(error, TopicNotFound | InvalidParameter) and not self.from_master:
             # A slave copies the table of topics now and then: of a new topic or queue it has messages first.
             error = _NotYet(f"slave {self._address} does not know queue {self._queue} yet")
+        elif isinstance(error, InvalidParameter):
+            # The topic has fewer queues than when the range was planned; or its master is new, and its table old.
+            error = _NotYet(f"{self._address} has no queue {self._queue} now: {error}")
         if not is_passing(error) and not isinstance(error, _NotYet):
             raise error
         now = self._clock.monotonic()

@@ -1,6 +1,6 @@
 """Asks a schema registry with Confluent's HTTP interface (also Karapace, Apicurio and Redpanda) for schemas.
 
-Schemas never change under their number, so those are kept for the life of the process; what the latest version of a
+Schemas never change under their id, so those are kept for the life of the process; what the latest version of a
 subject is gets asked every time. A registry that does not answer is an error of the job, never of a message:
 ``RegistryUnavailable`` stops a task, ``SchemaNotFound`` belongs to the body that names the schema.
 """
@@ -56,7 +56,7 @@ class RegistryUnavailable(RegistryError):
 
 
 class SchemaNotFound(RegistryError):
-    """There is no such subject, version or number."""
+    """There is no such subject, version or schema id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class RegistryAccess:
 class RegisteredSchema:
     """One schema of a registry."""
 
-    number: int
+    schema_id: int
     """What the header of a body names."""
     form: Form
     text: str
@@ -132,32 +132,32 @@ class Registry:
         self._lock = Lock()
         self._context: ssl.SSLContext | None = None
 
-    def by_number(self, number: int) -> RegisteredSchema:
-        """The schema of that number. Raises ``SchemaNotFound``, ``RegistryUnavailable``, ``RegistryError``."""
-        return _schema(self._once(f"/schemas/ids/{number}"), number=number)
+    def by_id(self, schema_id: int) -> RegisteredSchema:
+        """The schema with that id. Raises ``SchemaNotFound``, ``RegistryUnavailable``, ``RegistryError``."""
+        return _schema(self._once(f"/schemas/ids/{schema_id}"), schema_id=schema_id)
 
     def latest(self, subject: str) -> RegisteredSchema:
-        """The newest version of a subject. Raises as ``by_number``."""
+        """The newest version of a subject. Raises as ``by_id``."""
         return _schema(self._ask(f"/subjects/{_quoted(subject)}/versions/latest"))
 
     def version(self, subject: str, version: int) -> RegisteredSchema:
-        """One version of a subject. Raises as ``by_number``."""
+        """One version of a subject. Raises as ``by_id``."""
         return _schema(self._once(f"/subjects/{_quoted(subject)}/versions/{version}"))
 
     def versions(self, subject: str) -> list[RegisteredSchema]:
-        """All versions of a subject, the oldest first. Raises as ``by_number``."""
-        numbers = self._ask(f"/subjects/{_quoted(subject)}/versions")
-        if not isinstance(numbers, list) or not all(isinstance(one, int) for one in numbers):
+        """All versions of a subject, the oldest first. Raises as ``by_id``."""
+        versions = self._ask(f"/subjects/{_quoted(subject)}/versions")
+        if not isinstance(versions, list) or not all(isinstance(one, int) for one in versions):
             raise RegistryError(f"the registry at {self.access.url} answered with no list of versions")
-        return [self.version(subject, number) for number in sorted(numbers)]
+        return [self.version(subject, version) for version in sorted(versions)]
 
     def serialized(self, schema: RegisteredSchema) -> str:
         """The text of a Protobuf schema as the registry compiles it (base64), or as it is where it does not."""
         if schema.subject and schema.version:
             path = f"/subjects/{_quoted(schema.subject)}/versions/{schema.version}"
         else:
-            path = f"/schemas/ids/{schema.number}"
-        return _schema(self._once(f"{path}?format=serialized"), number=schema.number).text
+            path = f"/schemas/ids/{schema.schema_id}"
+        return _schema(self._once(f"{path}?format=serialized"), schema_id=schema.schema_id).text
 
     def _once(self, path: str) -> Any:
         with self._lock:
@@ -222,7 +222,7 @@ def _problem(error: urllib.error.HTTPError) -> str:
         return f"{error.code} {error.reason}"
 
 
-def _schema(document: Any, number: int | None = None) -> RegisteredSchema:
+def _schema(document: Any, schema_id: int | None = None) -> RegisteredSchema:
     try:
         form = document.get("schemaType") or "AVRO"  # left out for Avro, the first form there was
         if form not in ("AVRO", "JSON", "PROTOBUF"):
@@ -231,7 +231,7 @@ def _schema(document: Any, number: int | None = None) -> RegisteredSchema:
         if not isinstance(text, str):
             raise TypeError("schema is not text")
         return RegisteredSchema(
-            number=int(document["id"] if number is None else number),
+            schema_id=int(document["id"] if schema_id is None else schema_id),
             form=cast(Form, form),
             text=text,
             references=tuple(

@@ -53,6 +53,9 @@ _CHUNK_BYTES: Final = 1024 * 1024
 CLOCK_SLACK_MS: Final = 60_000
 """Store times only grow, unless the clock of the broker was set back. By up to this much it may have been."""
 _TAIL_BYTES: Final = 1024 * 1024
+_BLOCKS_MIN: Final = 8
+_BLOCK_BYTES_MIN: Final = 16 * 1024 * 1024
+_S3A: Final = re.compile(r"^s3[an]://")
 _MAGIC: Final = re.compile(
     b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (MAGIC_V1, MAGIC_V2)), re.DOTALL
 )
@@ -95,7 +98,8 @@ def open_location(location: str) -> tuple[pafs.FileSystem, str]:
     try:
         if "://" not in location:
             return pafs.LocalFileSystem(), location.removeprefix("file:")
-        filesystem, path = pafs.FileSystem.from_uri(location)
+        # Spark calls S3 by the name of Hadoop's file system, Arrow by its own.
+        filesystem, path = pafs.FileSystem.from_uri(_S3A.sub("s3://", location))
     except (OSError, ValueError, NotImplementedError) as error:
         raise ConfigError(f"cannot open {location!r}: {error}") from None
     return filesystem, path
@@ -322,11 +326,20 @@ def _last_blocks(segment: Segment, data: Bytes, first: ScannedRecord, block_byte
     return [*blocks, Block(segment, last.start, last.end, last.first_ms, open_end=True, last_of_segment=True)]
 
 
+def _even_bytes(total: int, block_bytes: int) -> int:
+    """The size of blocks that are at most ``block_bytes`` and equally large: several cores are done at one time. What
+    would be a few large blocks becomes more of them."""
+    if not block_bytes or not total:
+        return max(total, 1)
+    count = max(-(-total // block_bytes), min(_BLOCKS_MIN, total // _BLOCK_BYTES_MIN))
+    return -(-total // count)
+
+
 def _walked_blocks(segment: Segment, data: Bytes, block_bytes: int) -> list[Block]:
     view = data.read(0, segment.size_bytes)
     starts = scan_records(view, 0, len(view))
     end = end_of_data(segment.path, view, starts, segment.log_offset)
-    wishes = range(0, end, block_bytes or end)
+    wishes = range(0, end, _even_bytes(end, block_bytes))
     chosen = np.unique(np.searchsorted(starts, list(wishes)))
     cuts = [int(starts[index]) for index in chosen.tolist() if index < len(starts) and starts[index] < end]
     blocks: list[Block] = []

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from orbitmq.errors import ConfigError, CorruptionError, RecordError
 from orbitmq.record.scan import EndKind, ScanEnd, scan
-from orbitmq.spark.arrow import Positions, decode_records, scan_records
+from orbitmq.spark.arrow import Positions, Records, scan_records
 from orbitmq.spark.options import flag, number, refuse_unknown, required, text
 from orbitmq.spark.schema import SCHEMA_DDL, selected_columns
 from orbitmq.spark.store_files import (
@@ -340,12 +340,16 @@ class _Rows:
         """The rows that pass the filters; ``position`` is where ``view`` begins in the segment."""
         log_base = self._log_base + position
         try:
+            records = Records(view, starts)
             if self._filters:
-                facts = self._checked(view, starts, self._filters, log_base, verify_crc=False)
-                starts = starts[self._passing(facts)]
+                facts = self._checked(records, starts, self._filters, log_base, verify_crc=False)
+                passing = self._passing(facts)
+                if not passing.all():
+                    starts = starts[passing]
+                    records = Records(view, starts)
             if len(starts):
                 verify = self._options.verify_crc
-                yield self._checked(view, starts, self._columns, log_base, verify_crc=verify)
+                yield self._checked(records, starts, self._columns, log_base, verify_crc=verify)
         except RecordError as error:
             if self._options.fail_on_data_loss:
                 raise RecordError(
@@ -360,13 +364,11 @@ class _Rows:
             yield from self.decode(view, starts[middle:], position)
 
     def _checked(
-        self, view: memoryview, starts: Positions, columns: Sequence[str], log_base: int, *, verify_crc: bool
+        self, records: Records, starts: Positions, columns: Sequence[str], log_base: int, *, verify_crc: bool
     ) -> pa.RecordBatch:
         """Decode, and refuse records that say to lie elsewhere: bytes of an earlier life of the file."""
         wanted = columns if "log_offset" in columns else (*columns, "log_offset")
-        batch = decode_records(
-            view, starts, broker=self._options.broker, columns=wanted, verify_crc=verify_crc
-        )
+        batch = records.batch(wanted, broker=self._options.broker, verify_crc=verify_crc)
         says = np.asarray(batch.column("log_offset"))
         wrong = np.flatnonzero(says != starts + log_base)
         if len(wrong):

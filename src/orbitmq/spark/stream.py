@@ -119,6 +119,8 @@ class _Driver:
         self._begun_ms: int | None = None
         self._compared = False
         self._lost: dict[QueueKey, list[list[int | None]]] = {}
+        self._hidden: QueueOffsets = {}
+        self._gone: list[LostRange] = []
 
     def initial(self) -> Mapping[str, Any]:
         self._begun_ms = SYSTEM_CLOCK.now_ms()
@@ -175,19 +177,40 @@ class _Driver:
             gone = self._cluster.deleted(
                 key for key in start if key not in answers.offsets and key not in queues
             )
+        fewer, unsure = self._fewer_queues(start)
+        gone |= fewer
+        if fewer:
+            self._compared = False  # the topic is another one: so are those of its queues that have regrown
         self._answers = answers
-        ends = dict(answers.offsets)
-        for key in answers.of_slaves & start.keys():
+        held = {key[:2] for key in unsure}  # whether the topic is another one is known soon
+        ends = {key: end for key, end in answers.offsets.items() if key not in gone and key[:2] not in held}
+        for key in answers.of_slaves & start.keys() & ends.keys():
             ends[key] = max(ends[key], start[key])  # a slave that lags has lost nothing
         self._note_deleted(start, gone)
         # Queues of a broker that does not answer keep their place until it is back.
         return ends | {key: start[key] for key in start if key not in ends and key not in gone}
 
+    def _fewer_queues(self, reached: QueueOffsets) -> tuple[set[QueueKey], set[QueueKey]]:
+        """Queues that were read up to an offset and are not there any more, because their topic was made again with
+        fewer; and those of which that cannot be said now. A topic that was only shrunk keeps the messages of the
+        queues it hides, and they keep their place."""
+        found, unsure = self._cluster.removed(reached)
+        ends = {key: end for key, end in found.offsets.items() if key in reached}
+        for key, end in ends.items():
+            if end > reached[key] and self._hidden.get(key) != end:
+                self._hidden[key] = end
+                logger.warning(
+                    "topic has fewer queues now, unread is queue=%s from=%d to=%d", key, reached[key], end
+                )
+        lost = {key for key, end in ends.items() if end < reached[key] and key not in found.of_slaves}
+        return lost, unsure
+
     def _anew(self, start: QueueOffsets, ends: QueueOffsets, since_ms: int | None) -> QueueOffsets:
         """Where to begin in queues that are not the ones that were read: their topic was deleted and made again, or
         their broker came back without its last messages. What was stored since is new, what is older was read."""
         wrong = {key for key in start if ends.get(key, start[key]) < start[key]}
-        if since_ms is not None and not self._compared:
+        # One queue made again means that others of its topic are, which may have regrown by now.
+        if since_ms is not None and (wrong or not self._compared):
             wrong |= self._regrown(start, ends, since_ms)
         begins: QueueOffsets = {}
         if wrong:
@@ -195,17 +218,19 @@ class _Driver:
             for key in wrong - found.keys():
                 ends[key] = start[key]  # its broker went away meanwhile: later
             begins = {key: min(found[key], ends[key]) for key in sorted(wrong & found.keys())}
-            self._report(
-                [LostRange(key, start[key], self._unread_end(key, start[key]), ends[key]) for key in begins]
-            )
-            for key, begin in begins.items():
-                logger.warning("queue is begun anew queue=%s reached=%d begin=%d", key, start[key], begin)
+        ended = [LostRange(key, start[key], self._unread_end(key, start[key]), ends[key]) for key in begins]
+        self._report(
+            sorted(self._gone + ended, key=lambda lost: lost.queue)
+        )  # at once: an error names all of them
+        for key, begin in begins.items():
+            logger.warning("queue is begun anew queue=%s reached=%d begin=%d", key, start[key], begin)
         return begins
 
     def _regrown(self, start: QueueOffsets, ends: QueueOffsets, since_ms: int) -> set[QueueKey]:
         """Queues made again that have as many messages by now as were read of the old ones: their first message is
-        younger than the checkpoint. Looked for once, when a query goes on."""
-        keys = [key for key, at in start.items() if 0 < at <= ends.get(key, -1)]
+        younger than the checkpoint. Looked for when a query goes on, and when another queue was made again."""
+        answered = self._answers.offsets
+        keys = [key for key, at in start.items() if key in answered and 0 < at <= ends.get(key, -1)]
         later = self._cluster.at_time_known(keys, since_ms + _CLOCK_SKEW_MS) if keys else {}
         first = [key for key, offset in later.items() if offset == 0]
         return (
@@ -238,9 +263,9 @@ class _Driver:
 
     def _note_deleted(self, start: QueueOffsets, gone: Iterable[QueueKey]) -> None:
         """Queues whose topic was deleted. A loss, as for Kafka's reader: nobody can say any more what they held."""
-        self._report([LostRange(key, start[key], self._unread_end(key, start[key])) for key in sorted(gone)])
-        for key in gone:
-            logger.info("topic is deleted, its queue is left queue=%s offset=%d", key, start[key])
+        self._gone = [LostRange(key, start[key], self._unread_end(key, start[key])) for key in sorted(gone)]
+        for key, offset, *_ in self._gone:
+            logger.info("topic is deleted, its queue is left queue=%s offset=%d", key, offset)
             self._known_ends.pop(key, None)
 
     def _begins(self, start: QueueOffsets, ends: QueueOffsets) -> QueueOffsets:
@@ -292,6 +317,7 @@ class _Driver:
         known = set(self._cluster.queues(expected=end))
         moved = [key for key in end if start.get(key) != end[key]]
         gone = self._cluster.deleted(key for key in moved if key not in known)
+        gone |= self._fewer_queues({key: end[key] for key in moved})[0]
         low = self._cluster.earliest_known(key for key in moved if key in known)
         plan = ranges_between(start, {key: end[key] for key in end if key not in gone}, low)
         self._report([LostRange(key, start.get(key, 0), end[key]) for key in sorted(gone)] + plan.lost)

@@ -61,13 +61,13 @@ def test_address_with_user_is_split_and_kept_out_of_texts(stub: RegistryStub) ->
     assert stub.authorizations == {"Bearer secret", "Basic bWU6cHc="}
 
 
-def test_numbers_are_asked_for_once_and_the_latest_every_time(stub: RegistryStub) -> None:
+def test_ids_are_asked_for_once_and_the_latest_every_time(stub: RegistryStub) -> None:
     number = stub.register("orders/äö value", '"string"')
     found = registry(stub)
-    assert found.by_number(number) == found.by_number(number)
-    assert found.latest("orders/äö value").number == number
+    assert found.by_id(number) == found.by_id(number)
+    assert found.latest("orders/äö value").schema_id == number
     again = stub.register("orders/äö value", '"int"')
-    assert (found.latest("orders/äö value").number, found.latest("orders/äö value").version) == (again, 2)
+    assert (found.latest("orders/äö value").schema_id, found.latest("orders/äö value").version) == (again, 2)
     assert [one.text for one in found.versions("orders/äö value")] == ['"string"', '"int"']
     assert sum("schemas/ids" in path for path in stub.asked) == 1
 
@@ -81,7 +81,7 @@ def test_registry_that_is_away_for_a_while_is_asked_again_and_then_named(stub: R
         registry(stub).latest("a")
     stub.failing = 0
     with pytest.raises(SchemaNotFound, match="404 Schema not found"):
-        registry(stub).by_number(7)
+        registry(stub).by_id(7)
     stub.register("xml", "<a/>", "XSD")
     with pytest.raises(RegistryError, match="type XSD; AVRO, JSON and PROTOBUF"):
         registry(stub).latest("xml")
@@ -122,7 +122,7 @@ def test_avro_of_every_version_is_read_into_the_latest_columns(stub: RegistryStu
     assert all("no header" in str(text) for text in texts[3:6])
     assert "schema 999" in texts[6]
     assert "4 bytes are left" in texts[7]
-    # A number that is registered later is found then; no number known is asked for again.
+    # A schema id that is registered later is found then; no id known is asked for again.
     asked = len(stub.asked)
     decoder.decode([framed(one, b"\2\0"), framed(two, b"\2\0")])
     assert len(stub.asked) == asked

@@ -30,7 +30,7 @@ _LOGICAL: Final = {
     ("long", "timestamp-micros"): _MICROSECONDS,
 }
 _DECIMAL_DIGITS_MAX: Final = 38
-_CONFLUENT_HEADER_BYTES: Final = 5  # a zero byte and the number of the schema
+_CONFLUENT_HEADER_BYTES: Final = 5  # a zero byte and the schema id
 _SINGLE_OBJECT_MARK: Final = b"\xc3\x01"
 _SINGLE_OBJECT_HEADER_BYTES: Final = 10  # the mark and a fingerprint of the schema
 _WIDENED: Final = (
@@ -142,7 +142,7 @@ class AvroDecoder:
     def _datum(self, body: bytes) -> bytes:
         if self._framing == "confluent":
             if len(body) < _CONFLUENT_HEADER_BYTES or body[0] != 0:
-                raise ValueError("there is no header with the number of a schema before the datum")
+                raise ValueError("there is no header with a schema id before the datum")
             return body[_CONFLUENT_HEADER_BYTES:]
         if self._framing == "single-object":
             if len(body) < _SINGLE_OBJECT_HEADER_BYTES or body[:2] != _SINGLE_OBJECT_MARK:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import warnings
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -139,8 +140,15 @@ class IcebergTableWriter:
         if newest and rows.num_rows:
             rows = self._without_late(table, rows, newest)
         with table.transaction() as change:
-            if rows.num_rows:
-                change.upsert(rows, join_cols=[self._sink.key])
+            if rows.num_rows and table.current_snapshot() is None:
+                change.append(rows)
+            elif rows.num_rows:
+                # Not the library's upsert: it compares rows with the columns of the last snapshot, which has none of
+                # the columns that were added since. That no key was there before is no reason for a warning.
+                keys = _expressions().In(self._sink.key, set(rows.column(self._sink.key).to_pylist()))
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", message="Delete operation did not match any records")
+                    change.overwrite(rows, overwrite_filter=keys)
             change.set_properties(done)
         return int(rows.num_rows)
 

@@ -80,7 +80,10 @@ def sink_columns(frame: DataFrame, plan: Plan, query: Query) -> DataFrame:
     if isinstance(sink, spec.TopicSink):
         messages = _messages(frame, sink, query)
         try:
-            plan_sink(_topic_options(frame, plan, sink), messages.schema, streaming=query.streaming)
+            options = _topic_options(frame, plan, sink)
+            if query.checkpoint:
+                options["checkpointLocation"] = query.checkpoint
+            plan_sink(options, messages.schema, streaming=query.streaming)
         except ConfigError as error:
             raise SpecError(f"sink {query.name}", str(error)) from error
         return messages
@@ -133,6 +136,8 @@ def _topic_options(frame: DataFrame, plan: Plan, sink: spec.TopicSink) -> dict[s
     options = cluster_options(plan.pipeline, sink)
     if sink.topic:
         options["topic"] = sink.topic
+    if sink.mode != "dedup":
+        options["mode"] = sink.mode
     if sink.keep_ids and "msg_id" in frame.columns:
         options["uniqueKeyColumn"] = "msg_id"
     return options

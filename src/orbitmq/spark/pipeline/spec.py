@@ -258,13 +258,15 @@ class JdbcSink(_Sink, frozen=True, kw_only=True, tag="jdbc", tag_field="kind"):
 
 
 class TopicSink(_Cluster, frozen=True, kw_only=True, tag="topic", tag_field="kind"):
-    """Messages, at least once, with unique keys that a repeated task repeats."""
+    """Messages, with unique keys that a repeated task repeats."""
 
     name: str = ""
     source: str = field(name="from", default="")
     enabled: bool = True
     topic: str = ""
     """Without it the relation has a column ``topic``."""
+    mode: Literal["dedup", "transactional"] = "dedup"
+    """``dedup``: at least once. ``transactional``: exactly once, all messages of a micro-batch visible or none."""
     keep_ids: bool = False
     """The unique key of a message is that of the row (column ``msg_id``), so a repeated run repeats it."""
     keep_queue: bool = False
