@@ -22,6 +22,7 @@ from orbitmq.client import Message, Producer, PushConsumer, ReceivedMessage, syn
 
 IN_FLIGHT: Final = 100
 BATCHES_IN_FLIGHT: Final = 4
+SLEEP_S: Final = 0.001
 _NUMBER: Final = struct.Struct(">q")
 
 
@@ -105,23 +106,26 @@ def plain_sends(case: str, address: str, topic: str, body: bytes, batch: int, co
             in_threads(8 if case == "sync_8_threads" else 1, counter, single)
 
 
-async def asyncio_push(address: str, topic: str, counter: Counter) -> None:
+async def asyncio_push(case: str, address: str, topic: str, counter: Counter) -> None:
     consumer = PushConsumer(f"bench-{time.time_ns()}", address, start="first")
     part = counter.part()
 
-    @consumer.listen(topic)
     async def handle(message: ReceivedMessage) -> None:
         part[0] += 1
 
+    async def sleep(message: ReceivedMessage) -> None:
+        await asyncio.sleep(SLEEP_S)
+        part[0] += 1
+
+    consumer.subscribe(topic, handler=sleep if case == "push_sleep" else handle)
     async with consumer:
         await asyncio.Event().wait()
 
 
-def plain_push(address: str, topic: str, counter: Counter) -> None:
+def plain_push(case: str, address: str, topic: str, counter: Counter) -> None:
     consumer = sync.PushConsumer(f"bench-{time.time_ns()}", address, start="first")
     local = threading.local()
 
-    @consumer.listen(topic)
     def handle(message: ReceivedMessage) -> None:
         try:
             local.part[0] += 1
@@ -129,6 +133,11 @@ def plain_push(address: str, topic: str, counter: Counter) -> None:
             local.part = counter.part()
             local.part[0] = 1
 
+    def sleep(message: ReceivedMessage) -> None:
+        time.sleep(SLEEP_S)
+        handle(message)
+
+    consumer.subscribe(topic, handler=sleep if case == "push_plain_sleep" else handle)
     with consumer:
         threading.Event().wait()
 
@@ -137,10 +146,10 @@ def main() -> None:
     case, address, topic = sys.argv[1:4]
     body, batch, counter = b"x" * int(sys.argv[4]), int(sys.argv[5]), Counter(sys.argv[6])
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        if case == "push":
-            runner.run(asyncio_push(address, topic, counter))
-        elif case == "push_plain":
-            plain_push(address, topic, counter)
+        if case in ("push", "push_sleep"):
+            runner.run(asyncio_push(case, address, topic, counter))
+        elif case.startswith("push_plain"):
+            plain_push(case, address, topic, counter)
         elif case in ("sync", "sync_8_threads", "batches_threads"):
             plain_sends(case, address, topic, body, batch, counter)
         else:

@@ -4,10 +4,15 @@
 
 Runs until it is killed and keeps the number of messages done in the file, as eight bytes, big-endian. It starts new
 groups at the end; the caller sets the offsets of ``bench-pypi-readers`` to 0.
+
+A queue with more than 1,000 messages in its cache is not pulled for a fixed second, even if the cache is empty long
+before; with quick handlers that is most of the time of a push consumer. ``push_plain_no_pause`` raises the
+limit to the highest the client takes, by a C++ method that the package does not expose.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import mmap
 import struct
@@ -25,6 +30,10 @@ THREADS: Final = {
     "batches": BATCHES_IN_FLIGHT,
     "batches_threads": BATCHES_IN_FLIGHT,
 }
+CACHE_MAX: Final = 65_534
+SLEEP_S: Final = 0.001
+WORKERS: Final = 20
+"""Threads of the handlers that sleep, as many as ours has by default; by default there are as many as processors."""
 _NUMBER: Final = struct.Struct(">q")
 
 parts: list[list[int]] = []
@@ -68,16 +77,37 @@ def with_callbacks(producer: Any, new_message: Callable[[], Any]) -> None:
         producer.send_async(new_message(), succeeded, lambda error: room.release())
 
 
-def consume(client: Any, name_server: str, topic: str) -> None:
+def raise_cache_limit(client: Any, consumer: Any) -> None:
+    """The handle of the C interface is the address of the C++ consumer."""
+    method = client.dll._ZN8rocketmq21DefaultMQPushConsumer26setMaxCacheMsgSizePerQueueEi
+    method.argtypes, method.restype = [ctypes.c_void_p, ctypes.c_int], None
+    method(consumer._handle, CACHE_MAX)
+
+
+def consume(client: Any, case: str, name_server: str, topic: str) -> None:
     part = [0]
     parts.append(part)
+    local = threading.local()
 
     def count(message: Any) -> None:
         part[0] += 1
 
+    def sleep(message: Any) -> None:
+        time.sleep(SLEEP_S)
+        if not hasattr(local, "part"):
+            local.part = [0]
+            parts.append(local.part)
+        local.part[0] += 1
+
     consumer = client.PushConsumer("bench-pypi-readers")
     consumer.set_namesrv_addr(name_server)
-    consumer.subscribe(topic, count)
+    if case in ("push_sleep", "push_plain_sleep"):
+        consumer.set_thread_count(WORKERS)
+        consumer.subscribe(topic, sleep)
+    else:
+        consumer.subscribe(topic, count)
+    if case == "push_plain_no_pause":
+        raise_cache_limit(client, consumer)
     consumer.start()
     threading.Event().wait()
 
@@ -89,7 +119,7 @@ def main() -> None:
     body, batch = b"x" * int(sys.argv[4]), int(sys.argv[5])
     threading.Thread(target=publish, args=(sys.argv[6],), daemon=True).start()
     if case.startswith("push"):
-        consume(client, name_server, topic)
+        consume(client, case, name_server, topic)
     producer = client.Producer("bench-pypi", timeout=30_000)  # it may be stopped for some seconds
     producer.set_namesrv_addr(name_server)
     producer.start()

@@ -457,6 +457,77 @@ async def test_callbacks_of_queues_are_awaited(broker: RunningBroker) -> None:
     assert ("revoked", 2) in events
 
 
+async def test_queue_that_goes_to_another_member_is_told_and_its_offset_stored(broker: RunningBroker) -> None:
+    await asyncio.to_thread(broker.create_topic, "revoking", queue_count=2)
+    async with Producer("fill", broker.name_server) as producer:
+        for number in range(8):  # in turn to both queues
+            await producer.send(Message("revoking", str(number)))
+    revoked: list[MessageQueue] = []
+    changes: list[tuple[str, int, int]] = []
+    handled = Collector()
+
+    first = PushConsumer(
+        "revoking-readers",
+        broker.name_server,
+        start="first",
+        offset_persist_s=3600,
+        on_revoked=revoked.extend,
+        on_queues_changed=lambda topic, all_of_it, mine: changes.append((topic, len(all_of_it), len(mine))),
+    )
+    first.subscribe("revoking", handler=handled)
+    second = PushConsumer("revoking-readers", broker.name_server, start="first")
+    second.subscribe("revoking", handler=lambda message: None)
+    async with first:
+        await handled.wait(8)
+        assert ("revoking", 2, 2) in changes
+        async with second:
+            await until(lambda: any(queue.topic == "revoking" for queue in second.queues), "a queue")
+            [gone] = [queue for queue in second.queues if queue.topic == "revoking"]
+            await until(lambda: revoked and gone not in first.queues, "it is given up")
+            assert revoked == [gone]
+            async with asyncio.timeout(10):
+                # Stored by a request without an answer.
+                while await first.committed(gone) < 4:  # noqa: ASYNC110 - the broker sets no event
+                    await asyncio.sleep(0.01)
+            assert ("revoking", 2, 1) in changes
+
+
+async def test_lag_counts_what_is_not_consumed(broker: RunningBroker) -> None:
+    await fill(broker, "lagging", 10, queue_count=1)
+    release = asyncio.Event()
+    begun: list[int] = []
+    consumer = PushConsumer("lagging-readers", broker.name_server, start="first", workers=1)
+
+    @consumer.listen("lagging")
+    async def handle(message: ReceivedMessage) -> None:
+        begun.append(message.queue_offset)
+        if message.queue_offset >= 4:
+            await release.wait()
+
+    def of_topic(lags: dict[MessageQueue, int]) -> list[int]:
+        return [lag for queue, lag in lags.items() if queue.topic == "lagging"]
+
+    async with consumer:
+        await until(lambda: len(begun) == 5, "the fifth")
+        assert of_topic(await consumer.lag()) == [6]
+        release.set()
+        await until(lambda: len(begun) == 10, "all")
+    revoked: list[MessageQueue] = []
+    reader = LitePullConsumer(
+        "lagging-polls", broker.name_server, start="first", poll_batch_size=4, on_revoked=revoked.extend
+    )
+    reader.subscribe("lagging")
+    async with reader:
+        assert len(await reader.poll(10.0)) == 4
+        assert of_topic(await reader.lag()) == [10], "given out, not gone beyond"
+        assert len(await reader.poll(10.0)) == 4
+        assert of_topic(await reader.lag()) == [6]
+        [queue] = reader.queues
+        await reader.seek_to_end(queue)
+        assert of_topic(await reader.lag()) == [0]
+    assert revoked == [queue]
+
+
 # -- outages ------------------------------------------------------------------------------------------
 
 

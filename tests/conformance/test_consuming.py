@@ -288,7 +288,16 @@ async def test_lite_pull_assigns_given_queues(target: Target) -> None:
             batch = await consumer.poll(10.0)
             assert batch, "out of time"
             seen += batch
-    assert {m.queue for m in seen} == {queues[0]}
+        assert {m.queue for m in seen} == {queues[0]}
+        # Rebalances, also those of another member that comes and goes, leave an assignment alone.
+        other = LitePullConsumer(group, target.address)
+        other.subscribe(topic)
+        async with other:
+            await consumer._rebalance_once()
+            assert consumer.queues == queues[:1]
+        async with Producer("assigned", target.address) as producer:
+            await producer.send(Message(topic, "late"), queue=queues[0])
+        assert [m.text() for m in await consumer.poll(10.0)] == ["late"]
 
 
 async def test_pull_consumer_pulls_single_batches(target: Target) -> None:

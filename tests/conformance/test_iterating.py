@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.conformance.conftest import Target
@@ -142,6 +143,9 @@ async def test_ack_retry_and_dead_letter_by_hand(target: Target) -> None:
             if message.queue_offset == 0 and message.attempt == 1:
                 await message.retry(delay=1)
             elif message.queue_offset == 1 and message.attempt == 1:
+                wrong: Any = 404
+                with pytest.raises(TypeError, match="reason is 404"):
+                    await message.dead_letter(wrong)  # and the message is still to be finished
                 await message.dead_letter("no such customer")
             else:
                 await message.ack()

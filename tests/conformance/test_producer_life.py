@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.apache.ours import OrbitBroker, OrbitNamesrv
@@ -100,6 +100,36 @@ async def test_place_that_is_not_there_in_time_is_a_time_out_of_its_own() -> Non
             await asyncio.gather(*waiting, cancelled, return_exceptions=True)
             assert producer.in_flight == 0
             await producer.flush()
+
+
+@pytest.mark.parametrize("linger_s", [0.0, 30.0])
+async def test_flush_waits_for_all_that_was_handed_over(linger_s: float) -> None:
+    answers = asyncio.Event()
+
+    async def respond() -> Reply:
+        await answers.wait()
+        return sent()
+
+    async with stub_cluster(lambda broker, number: cast(Any, respond())) as stub:  # noqa: SIM117 - as above
+        async with Producer("flush", stub.name_server, max_in_flight=2, batch_linger_s=linger_s) as producer:
+            # Two with a queue of their own on the way, a third waits for a place, and one may be in a pile.
+            queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
+            sends = [asyncio.create_task(producer.send(Message("T", "x"), queue=queue)) for _ in range(3)]
+            sends.append(asyncio.create_task(producer.send(Message("T", "piled"))))
+            await until(lambda: len(stub.sends) == 2, "two on the way")
+            flushing = asyncio.create_task(producer.flush())
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not flushing.done()
+            assert producer.in_flight == 4
+            answers.set()
+            async with asyncio.timeout(10):
+                await flushing
+            assert producer.in_flight == 0
+            assert len(stub.sends) == 4
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert all(send.done() for send in sends)
 
 
 # -- retries ------------------------------------------------------------------------------------------
@@ -368,6 +398,9 @@ async def test_selector_gets_queues_message_and_argument(broker: RunningBroker) 
         queues = await producer.queues("select")
         result = await producer.send(Message("select", "xy"), select=choose, argument=1)
         assert result.queue.queue_id == queues[3].queue_id
+        nothing: Any = lambda queues: None  # noqa: E731 - the mistake itself
+        with pytest.raises(TypeError, match=r"select returned None .*; one of the queues"):
+            await producer.send(Message("select", "xy"), select=nothing)
 
 
 async def test_large_body_is_compressed_beside_the_loop(broker: RunningBroker) -> None:

@@ -49,6 +49,10 @@ def test_lines_go_in_and_come_out(broker: RunningBroker) -> None:
         ("one", "t", "1"),
         ("two", "t", "1"),
     ]
+    assert [(m["topic"], m["broker"], m["queue"], m["offset"]) for m in found] == [
+        ("lines", "broker-a", 0, 0),
+        ("lines", "broker-a", 0, 1),
+    ]
     assert orbit("consume", "lines", *arguments, "--count", "1").stdout == "one\n"
     assert orbit("consume", "lines", *arguments, "--from", "latest").stdout == ""
     wrong = orbit("consume", "nowhere", *arguments)

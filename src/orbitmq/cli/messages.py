@@ -141,6 +141,7 @@ async def _print_all(
 def _shown(message: ReceivedMessage) -> dict[str, Any]:
     return {
         "topic": message.topic,
+        "broker": message.queue.broker_name,
         "queue": message.queue_id,
         "offset": message.queue_offset,
         "id": message.message_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
@@ -17,12 +18,31 @@ Decode = Callable[[bytes], Any]
 
 
 def json_bytes(value: Any) -> bytes:
-    """A value as JSON. Raises ``TypeError`` for what JSON cannot hold."""
+    """A value as JSON. Raises ``TypeError`` for what JSON cannot hold, ``ValueError`` for NaN and infinity."""
     dump = getattr(value, "model_dump_json", None)
-    if dump is not None:
-        text: str = dump()
-        return text.encode()
-    return msgspec.json.encode(value, enc_hook=_nested)
+    encoded: bytes = dump().encode() if dump is not None else msgspec.json.encode(value, enc_hook=_nested)
+    # NaN is written as null: the reader would get another value than was sent. Few bodies need the second look.
+    if b"null" in encoded:
+        plain = value.model_dump() if dump is not None else msgspec.to_builtins(value, enc_hook=_numbers)
+        if _has_no_number(plain):
+            raise ValueError(
+                "NaN and infinity cannot be written as JSON; send None, a text or a plain number"
+            )
+    return encoded
+
+
+def _has_no_number(value: Any) -> bool:
+    """Whether there is a float that is not a number, or is infinite, in plain values."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, dict):
+        return any(map(_has_no_number, value.values()))
+    return isinstance(value, list | tuple | set | frozenset) and any(map(_has_no_number, value))
+
+
+def _numbers(value: Any) -> float | None:
+    """Stands for a model inside other values: NaN if it has one."""
+    return math.nan if _has_no_number(value.model_dump()) else None
 
 
 def _nested(value: Any) -> Any:

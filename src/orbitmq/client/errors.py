@@ -95,7 +95,7 @@ class SendConnectionError(SendFailed, ConnectionError):
     """No broker could be reached, or the connection was lost before the answer."""
 
 
-class TooManyInFlightError(ClientError):
+class TooManyInFlightError(ClientError, TimeoutError):
     """More sends are waiting than the producer allows."""
 
     retriable = True

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, overload
 import msgspec
 
 from orbitmq.client.bodies import json_bytes, json_value
+from orbitmq.client.checks import check_type, shown
 from orbitmq.client.delays import delay_level_for, delay_ms_for, moment_ms
 from orbitmq.client.errors import ClientError, ClientStateError
 from orbitmq.codes import Property, ResponseCode
@@ -97,25 +98,32 @@ class Message(msgspec.Struct, kw_only=False):
             or self.deliver_at_ms
             or self.delay is not None
             or self.deliver_at is not None
+            or self.flag
+            or type(self.wait_stored) is not bool
         ):
             self._check()
 
     def _check(self) -> None:
         for name in ("topic", "tags", "shard_key"):
-            _check_type(name, getattr(self, name), str)
+            check_type(name, getattr(self, name), str)
         if type(self.body) not in _BODY_TYPES and not isinstance(self.body, _BODY_TYPES):
             raise TypeError(
-                f"body is {_shown(self.body)}; bytes or text can be sent, other values with Message.json"
+                f"body is {shown(self.body)}; bytes or text can be sent, other values with Message.json"
             )
         if not isinstance(self.keys, str):
             if isinstance(self.keys, dict | bytes) or not isinstance(self.keys, Sequence):
-                raise TypeError(f"keys is {_shown(self.keys)}; a text or a list of texts is accepted")
+                raise TypeError(f"keys is {shown(self.keys)}; a text or a list of texts is accepted")
             for key in self.keys:
-                _check_type("a key", key, str)
-        _check_type("properties", self.properties, dict)
+                check_type("a key", key, str)
+        check_type("properties", self.properties, dict)
         for name, value in self.properties.items():
-            _check_type("the name of a property", name, str)
-            _check_type(f"property {name!r}", value, str)
+            check_type("the name of a property", name, str)
+            check_type(f"property {name!r}", value, str)
+        check_type("wait_stored", self.wait_stored, bool)
+        if type(self.flag) is not int:
+            raise TypeError(f"flag is {shown(self.flag)}; a whole number is accepted")
+        if not -(2**31) <= self.flag < 2**31:
+            raise ValueError(f"flag is {self.flag}; it has 32 bits")
         self._check_delays()
 
     def _check_delays(self) -> None:
@@ -126,7 +134,7 @@ class Message(msgspec.Struct, kw_only=False):
         for name in ("delay_level", "delay_ms", "deliver_at_ms"):
             value = getattr(self, name)
             if type(value) is not int:
-                raise TypeError(f"{name} is {_shown(value)}; a whole number is accepted")
+                raise TypeError(f"{name} is {shown(value)}; a whole number is accepted")
             if value < 0:
                 raise ValueError(f"{name} is {value}; it cannot be negative")
         if self.delay_level > self.delay_level_max:
@@ -300,6 +308,7 @@ class ReceivedMessage:
 
     async def dead_letter(self, reason: str = "") -> None:
         """Move it to the dead-letter topic of the group; the reason goes along as property ``RETRY_REASON``."""
+        check_type("reason", reason, str)
         await self._delivered().give_back(self, -1, reason)
 
     def _delivered(self) -> Delivery:
@@ -426,16 +435,3 @@ class Reply(Message):
 
     def property_pairs(self) -> dict[str, str]:
         return {**Message.property_pairs(self), **self.fields, Property.MESSAGE_TYPE.value: "reply"}
-
-
-def _check_type(name: str, value: object, kind: type) -> None:
-    if not isinstance(value, kind):
-        raise TypeError(f"{name} is {_shown(value)}; {_KINDS[kind]} is accepted")
-
-
-_KINDS: dict[type, str] = {str: "a text", dict: "a table of texts"}
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return f"{text if len(text) <= 40 else text[:37] + '...'} ({type(value).__name__})"

@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, fields
 from datetime import datetime
+from numbers import Integral, Real
 from typing import Any, Final, Literal, TypeVar
 
 from orbitmq.client.delays import moment_ms
@@ -83,8 +84,14 @@ class ClientOptions:
             object.__setattr__(self, "tls", verifying_context() if self.tls else None)
         for option in fields(self):
             low, high = option.metadata.get("low"), option.metadata.get("high")
+            if low is None:
+                continue
             value = getattr(self, option.name)
-            if low is not None and not low <= value <= high:
+            whole = isinstance(option.default, int)
+            if type(value) is bool or not isinstance(value, Integral if whole else Real):
+                wanted = "a whole number" if whole else "a number"
+                raise ConfigError(f"{option.name} is {value!r}; {wanted} is accepted")
+            if not low <= value <= high:
                 raise ConfigError(f"{option.name} is {value!r}; {low} to {high} is accepted")
 
     @property

@@ -7,6 +7,7 @@ import os
 import threading
 from concurrent.futures import CancelledError
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from tests.unit.client.messages import QUEUE
@@ -18,6 +19,7 @@ from orbitmq.client import (
     Message,
     Producer,
     PushConsumer,
+    SendTimeoutError,
     sync,
 )
 from orbitmq.client.consume.offset_store import LocalOffsets
@@ -79,6 +81,47 @@ def test_wrong_use_is_told_at_once() -> None:
             await two.start()
 
     asyncio.run(run())
+
+
+def test_values_of_wrong_types_are_told_in_plain_words() -> None:
+    wrong: Any = 5
+    for kind in (Producer, PushConsumer, LitePullConsumer):
+        with pytest.raises(TypeError, match=r"group is 5 \(int\); a text is accepted"):
+            kind(wrong)
+        with pytest.raises(TypeError, match=r"name_servers is 5 \(int\)"):
+            kind("g", wrong)
+    consumer = PushConsumer("g")
+    with pytest.raises(TypeError, match=r"topic is 5 \(int\)"):
+        consumer.subscribe(wrong)
+    wrong = print  # as a decorator without parentheses gives it
+    with pytest.raises(TypeError, match=r'write @consumer.listen\("topic"\) above print'):
+        consumer.listen(wrong)
+
+
+def test_send_of_something_else_or_without_time_sends_nothing() -> None:
+    async def run() -> None:
+        async with Producer("g", "127.0.0.1:1") as producer:
+            wrong: Any = "hello"
+            for send in (producer.send, producer.send_oneway, producer.request):
+                with pytest.raises(TypeError, match=r"a Message is sent, not 'hello' \(str\)"):
+                    await cast(Any, send)(wrong)
+            with pytest.raises(TypeError, match=r"a message of a batch is 'h' \(str\)"):
+                await producer.send_batch(wrong)
+            with pytest.raises(TypeError, match="a Message is sent"):
+                producer.transaction(wrong)
+            for timeout_s in (0, -1.5, float("nan")):
+                with pytest.raises(SendTimeoutError, match="nothing was sent: timeout_s is") as caught:
+                    await producer.send(Message("T", "x"), timeout_s=timeout_s)
+                assert caught.value.attempts == 0
+                with pytest.raises(TimeoutError):
+                    await producer.send_batch([Message("T", "x")], timeout_s=timeout_s)
+
+    asyncio.run(run())
+    with sync.Producer("g", "127.0.0.1:1") as plain:
+        with pytest.raises(SendTimeoutError, match="nothing was sent"):
+            plain.send(Message("T", "x"), timeout_s=0)
+        with pytest.raises(TypeError, match="a Message is sent"):
+            plain.send(cast(Any, b"x"))
 
 
 def test_second_start_is_an_error() -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import msgspec
+import pydantic
 import pytest
 
 from orbitmq import Message
@@ -27,6 +31,8 @@ from orbitmq import Message
         (("T", "x"), {"tags": b"t"}, r"tags is b't' \(bytes\)"),
         (("T", "x"), {"delay_level": True}, r"delay_level is True \(bool\); a whole number is accepted"),
         (("T", "x"), {"delay_ms": 1.5}, r"delay_ms is 1.5 \(float\)"),
+        (("T", "x"), {"flag": "1"}, r"flag is '1' \(str\); a whole number is accepted"),
+        (("T", "x"), {"wait_stored": "no"}, r"wait_stored is 'no' \(str\); True or False is accepted"),
     ],
 )
 def test_message_of_wrong_types_is_a_type_error(
@@ -50,6 +56,40 @@ def test_message_of_wrong_types_is_a_type_error(
 def test_message_with_delays_that_cannot_be_is_a_value_error(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Message("T", "x", **settings)
+
+
+class Reading(msgspec.Struct):
+    value: float
+
+
+class Model(pydantic.BaseModel):
+    value: float | None = None
+    path: Path = Path("a")
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_what_json_would_turn_into_null_is_refused(bad: float) -> None:
+    values: list[Any] = [
+        bad,
+        [1, bad],
+        {"a": {"b": (1, bad)}},
+        Reading(bad),
+        Model(value=bad),
+        [Model(value=bad)],
+    ]
+    for value in values:
+        with pytest.raises(ValueError, match="NaN and infinity cannot be written as JSON"):
+            Message.json("T", value)
+    assert Message.json("T", {"a": None, "b": [1.5, "NaN"]}).body == b'{"a":null,"b":[1.5,"NaN"]}'
+    assert Message.json("T", [Model(), None]).body == b'[{"value":null,"path":"a"},null]'
+    assert Message.json("T", Model()).body == b'{"value":null,"path":"a"}'
+    assert Message.json("T", Reading(2.5)).body == b'{"value":2.5}'
+
+
+def test_flag_of_more_than_32_bits_is_refused() -> None:
+    with pytest.raises(ValueError, match="flag is 4294967296; it has 32 bits"):
+        Message("T", "x", flag=1 << 32)
+    assert Message("T", "x", flag=-(1 << 31)).flag == -(1 << 31)
 
 
 def test_bodies_and_delays_that_can_be_sent() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from typing import Any, get_type_hints
 
@@ -34,6 +35,7 @@ from orbitmq.client.trace import (
 from orbitmq.errors import ConfigError, RecordError, TopicNotFound
 from orbitmq.model.route import MessageQueue
 from orbitmq.record.properties import encode_properties
+from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.testing.manual_clock import ManualClock
 
 QUEUES = [
@@ -84,6 +86,14 @@ def test_options_refuse_unknown_names_and_values_out_of_range() -> None:
         build_options(ProducerOptions, None, {"retrys": 3})
     with pytest.raises(ConfigError, match="workers is 0; 1 to 1000 is accepted"):
         PushOptions(workers=0)
+    wrong: Any
+    for wrong in (1.5, "5", True, None):
+        with pytest.raises(ConfigError, match=f"max_in_flight is {wrong!r}; a whole number is accepted"):
+            ProducerOptions(max_in_flight=wrong)
+    wrong = "3"
+    with pytest.raises(ConfigError, match="send_timeout_s is '3'; a number is accepted"):
+        ProducerOptions(send_timeout_s=wrong)
+    assert ProducerOptions(send_timeout_s=3).send_timeout_s == 3
     base = ProducerOptions(retries=1)
     assert build_options(ProducerOptions, base, {}) is base
     assert build_options(ProducerOptions, base, {"send_timeout_s": 9.0}) == ProducerOptions(
@@ -148,6 +158,45 @@ def test_handler_outcomes() -> None:
 
     assert Handler(fails, None).run_blocking([received(0)]).done == 0
     assert Handler(lambda message: None, None).run_blocking([received(0)]) == Outcome()
+
+
+class Odd(BaseException):
+    """Not an ``Exception``, like pytest's own."""
+
+
+@pytest.mark.parametrize("kind", [Odd, SystemExit, asyncio.CancelledError, GeneratorExit, KeyboardInterrupt])
+def test_whatever_a_plain_function_raises_is_a_failure(kind: type[BaseException]) -> None:
+    def handle(message: object) -> None:
+        raise kind("no")
+
+    outcome = Handler(handle, None).run_blocking([received(0)])
+    assert outcome.done == 0
+    assert type(outcome.error) is kind
+
+
+@pytest.mark.parametrize("kind", [Odd, SystemExit, asyncio.CancelledError])
+def test_whatever_a_coroutine_raises_is_a_failure(kind: type[BaseException]) -> None:
+    async def handle(message: object) -> None:
+        raise kind("no")
+
+    outcome = asyncio.run(Handler(handle, None).run([received(0)], TaskOwner("test")))
+    assert outcome.done == 0
+    assert type(outcome.error) is kind
+
+
+def test_interrupt_and_the_end_of_the_loop_go_through_a_handler() -> None:
+    async def handle(message: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(Handler(handle, None).run([received(0)], TaskOwner("test")))
+
+    async def wait(message: object) -> None:
+        await asyncio.sleep(0)
+
+    running = Handler(wait, None).run([received(0)], TaskOwner("test"))
+    running.send(None)
+    running.close()  # RuntimeError if it were taken for a failure of the handler
 
 
 def test_name_servers_may_be_separated_by_either_sign() -> None:

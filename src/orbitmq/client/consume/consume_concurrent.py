@@ -127,6 +127,10 @@ class ConcurrentService:
             self._quiet.clear()
             try:
                 await self._work_through(loop)
+            except (
+                Exception
+            ):  # not of a handler, whose errors are outcomes: the message is sent back when it expires
+                logger.exception("worker failed and goes on")
             finally:
                 self._running -= 1
                 if not self._running:

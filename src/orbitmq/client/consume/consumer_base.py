@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from orbitmq.client.checks import check_type
 from orbitmq.client.consume.offset_store import LocalOffsets, OffsetStore, RemoteOffsets
 from orbitmq.client.consume.process_queue import PULL_EXPIRY_MS, ProcessQueue
 from orbitmq.client.consume.puller import Puller
@@ -84,6 +85,7 @@ class ConsumerBase:
 
     def __init__(self, group: str, name_servers: str, options: ConsumerOptions, clock: Clock) -> None:
         self._options = options
+        check_type("group", group, str)
         self.group = wrap_namespace(options.namespace, group)
         check_group(self.group)
         if group == CONSUMER_GROUP_RESERVED:
@@ -150,6 +152,7 @@ class ConsumerBase:
         raise NotImplementedError
 
     def _add_subscription(self, topic: str, expression: str, sql: bool) -> str:
+        check_type("topic", topic, str)
         topic = wrap_namespace(self._options.namespace, topic)
         check_topic(topic)
         self._subscriptions[topic] = parse_subscription(
@@ -158,6 +161,7 @@ class ConsumerBase:
         return topic
 
     def _add_class_subscription(self, topic: str, class_name: str) -> str:
+        check_type("topic", topic, str)
         topic = wrap_namespace(self._options.namespace, topic)
         check_topic(topic)
         self._subscriptions[topic] = SubscriptionData(
@@ -210,11 +214,15 @@ class ConsumerBase:
         for queue, end in zip(queues, ends, strict=True):
             held = self._held.get(queue)
             if held is not None:
-                done = self._offsets.offsets.get(queue)
-                if done is None:
-                    done = held.first_offset() if held.messages else held.next_offset
-                lags[queue] = max(0, end - done)
+                lags[queue] = max(0, end - self._consumed_until(held))
         return lags
+
+    def _consumed_until(self, held: ProcessQueue) -> int:
+        """The first offset of a queue that is not consumed yet."""
+        done = self._offsets.offsets.get(held.queue)
+        if done is None:
+            done = held.first_offset() if held.messages else held.next_offset
+        return done
 
     async def wait_ready(self, timeout_s: float = 10.0) -> None:
         """Return when every subscribed topic is found and its queues are shared out. Raises

@@ -193,8 +193,8 @@ class Handler:
             else:
                 context = HandlerContext(self._group, messages) if self._wants_context else None
                 result = await self.function(*self._arguments(messages, context))
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises means "again later"
-            return _judged(failed(error), context)
+        except (GeneratorExit, KeyboardInterrupt):  # the loop is being ended, the handler raised nothing
+            raise
         except asyncio.CancelledError as error:
             if tasks.closed:
                 raise
@@ -203,6 +203,8 @@ class Handler:
             while task is not None and task.cancelling():
                 task.uncancel()
             return _judged(Outcome(0, 0, error), context)
+        except BaseException as error:  # noqa: BLE001 - whatever a handler raises means "again later", sys.exit too
+            return _judged(failed(error), context)
         if result is None and context is None:
             return SUCCESS
         return _judged(judged(result, messages), context)
@@ -218,7 +220,7 @@ class Handler:
                 result = self.function(*self._arguments(messages, context))
             if result is not None and isawaitable(result):
                 raise _never_awaited(result)
-        except Exception as error:  # noqa: BLE001 - as above
+        except BaseException as error:  # noqa: BLE001 - as above; on a thread nothing else ends by exceptions
             return _judged(failed(error), context)
         if result is None and context is None:
             return SUCCESS
@@ -280,7 +282,7 @@ def judged(result: object, messages: list[ReceivedMessage]) -> Outcome:
     return Outcome(reply=result)
 
 
-def failed(error: Exception) -> Outcome:
+def failed(error: BaseException) -> Outcome:
     """The outcome an exception stands for."""
     if isinstance(error, RetryLater):
         return Outcome(error.done, error.delay_level, error)

@@ -60,8 +60,8 @@ class LitePullConsumer(ConsumerBase):
         self._room.set()
         self._positions: dict[MessageQueue, int] = {}
         """Up to where is consumed."""
-        self._given: dict[MessageQueue, tuple[ProcessQueue, int]] = {}
-        """Up to where was given out and not gone beyond yet."""
+        self._given: dict[MessageQueue, tuple[ProcessQueue, int, int]] = {}
+        """From where and up to where was given out and not gone beyond yet."""
         self._last_commit = 0.0
         self._stopping = False
 
@@ -109,6 +109,21 @@ class LitePullConsumer(ConsumerBase):
                         await self._instance.book.refresh(queue.topic)
                     self._take(queue, await self._start_offset(queue))
 
+    async def _rebalance_once(self) -> bool:
+        """With ``assign`` nothing is shared out: what was assigned stays, and is taken where that failed before."""
+        if self._assigned is None:
+            return await super()._rebalance_once()
+        if self._instance.leaving:
+            return True
+        try:
+            await self._apply_assignment()
+        except OrbitError as error:
+            key, text = ("assign", self.group), "assignment not taken group=%s error=%s"
+            self._instance.log_limits.warning(logger, key, text, self.group, error)
+            return False
+        self._balanced.set()
+        return True
+
     # -- life ------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
@@ -124,6 +139,7 @@ class LitePullConsumer(ConsumerBase):
         self._stopping = True
         self._instance.begin_stop()
         self._arrived.set()
+        await self._call_back(self.options.on_revoked, self.queues)
         if self.options.auto_commit:
             self._commit_positions()
         for held in self._held.values():
@@ -140,7 +156,7 @@ class LitePullConsumer(ConsumerBase):
         held, messages = batch
         held.remove(messages)
         self._room.set()
-        self._given[held.queue] = (held, messages[-1].queue_offset + 1)
+        self._given[held.queue] = (held, messages[0].queue_offset, messages[-1].queue_offset + 1)
         return messages
 
     async def _next_batch(
@@ -173,7 +189,7 @@ class LitePullConsumer(ConsumerBase):
 
     def _went_on(self) -> None:
         """What was given out last is consumed."""
-        for queue, (held, offset) in self._given.items():
+        for queue, (held, _, offset) in self._given.items():
             if not held.dropped and self._held.get(queue) is held:
                 self._positions[queue] = offset
         self._given.clear()
@@ -190,7 +206,7 @@ class LitePullConsumer(ConsumerBase):
             held, [message] = batch
             held.remove([message])
             self._room.set()
-            self._given[held.queue] = (held, message.queue_offset + 1)
+            self._given[held.queue] = (held, message.queue_offset, message.queue_offset + 1)
             yield message
 
     # -- positions -------------------------------------------------------------------------------------
@@ -198,7 +214,12 @@ class LitePullConsumer(ConsumerBase):
     def position(self, queue: MessageQueue) -> int | None:
         """The next offset to be given out, if something was."""
         given = self._given.get(queue)
-        return self._positions.get(queue) if given is None else given[1]
+        return self._positions.get(queue) if given is None else given[2]
+
+    def _consumed_until(self, held: ProcessQueue) -> int:
+        given = self._given.get(held.queue)
+        position = self._positions.get(held.queue) if given is None else given[1]
+        return super()._consumed_until(held) if position is None else position
 
     def _commit_positions(self) -> None:
         for queue, offset in self._positions.items():

@@ -174,6 +174,8 @@ class PushConsumer(ConsumerBase):
         decode: Decode | None = None,
     ) -> Callable[[F], F]:
         """Decorator: subscribe and call this function with the messages of the topic."""
+        if callable(topic):
+            raise TypeError(f'listen takes a topic: write @consumer.listen("topic") above {name_of(topic)}')
 
         def decorate(function: F) -> F:
             self.subscribe(
@@ -555,7 +557,7 @@ class PushConsumer(ConsumerBase):
         """Send what the handler of a request returned. A reply that cannot be sent is the asker's time-out."""
         try:
             await self._send_back.reply(messages[0], outcome.reply)
-        except (OrbitError, TypeError) as error:
+        except (OrbitError, TypeError, ValueError) as error:
             logger.warning("reply not sent id=%s error=%s", messages[0].message_id, error)
 
     def _log_event(self, event: str, message: ReceivedMessage, outcome: Outcome) -> None:

@@ -12,7 +12,7 @@ from orbitmq.client.net.instance import ClientInstance
 from orbitmq.client.options import ConsumerOptions, ProducerOptions
 from orbitmq.client.produce.sender import Outgoing, Sender
 from orbitmq.codes import Property, RequestCode
-from orbitmq.errors import OrbitError
+from orbitmq.errors import OrbitError, RecordError
 from orbitmq.model.names import CLIENT_INNER_PRODUCER_GROUP, retry_topic
 from orbitmq.record.properties import encode_properties
 from orbitmq.wire.headers import ConsumerSendMsgBackRequest
@@ -82,17 +82,15 @@ class SendBack:
         pairs[Property.DELAY.value] = str(level if level > 0 else 3 + message.reconsume_times)
         if level < 0:
             reconsume_max = 0  # any number of tries is one too many
-        if outcome.reason:
-            pairs[REASON] = outcome.reason.replace("\x01", " ").replace("\x02", " ")[:_REASON_MAX]
-        outgoing = Outgoing(
-            topic,
-            message.body,
-            encode_properties(pairs),
-            pairs.get(Property.UNIQUE_KEY.value, message.message_id),
-            flag=message.flag,
-            reconsume=(message.reconsume_times + 1, reconsume_max),
-        )
         try:
+            outgoing = Outgoing(
+                topic,
+                message.body,
+                _encode_with_reason(pairs, outcome.reason),
+                pairs.get(Property.UNIQUE_KEY.value, message.message_id),
+                flag=message.flag,
+                reconsume=(message.reconsume_times + 1, reconsume_max),
+            )
             await self._sender.send(outgoing)
         except OrbitError as error:
             self._instance.log_limits.warning(
@@ -112,6 +110,17 @@ class SendBack:
             body = value if isinstance(value, bytes | str) else json_bytes(value)
             answer = message.reply(body)
         await self._sender.send(self._sender.prepare(answer))
+
+
+def _encode_with_reason(pairs: dict[str, str], reason: str) -> bytes:
+    """Properties with the reason, or without it where they would be too long. Raises ``RecordError``."""
+    if reason:
+        text = reason.replace("\x01", " ").replace("\x02", " ")[:_REASON_MAX]
+        try:
+            return encode_properties({**pairs, REASON: text})
+        except RecordError as error:
+            logger.debug("reason left out: %s", error)
+    return encode_properties(pairs)
 
 
 def _origin_topic(message: ReceivedMessage) -> str:

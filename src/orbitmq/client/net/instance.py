@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from typing import Final, Protocol
 
+from orbitmq.client.checks import check_type
 from orbitmq.client.errors import ClientClosedError, ClientStateError, ForkedError, add_hint
 from orbitmq.client.net.log_limits import LogLimits
 from orbitmq.client.net.name_server_lookup import is_page, look_up
@@ -80,6 +81,7 @@ class ClientInstance:
         self.options = options
         self.clock = clock
         self._member = member
+        check_type("name_servers", name_servers, str)
         given = name_servers or environment("NAMESRV_ADDR")
         self._page = given if is_page(given) else ""
         self.name_servers = [] if self._page else split_name_servers(given)

@@ -30,7 +30,14 @@ from collections.abc import Coroutine, Iterable
 from typing import Any, Final, Protocol, TypeVar
 
 from orbitmq.client.message import Message, SendResult
-from orbitmq.client.produce.producer import Producer, QueueSelector, per_message, selector_of
+from orbitmq.client.produce.producer import (
+    Producer,
+    QueueSelector,
+    check_send,
+    check_time_left,
+    per_message,
+    selector_of,
+)
 from orbitmq.client.produce.queue_picker import select_by_hash
 from orbitmq.client.produce.sender import Attempted, Outgoing, Selector
 from orbitmq.client.produce.shared_connection import SharedConnection
@@ -220,6 +227,7 @@ class BlockingSends:
         timeout_s: float | None = None,
     ) -> SendResult:
         """As ``Producer.send``."""
+        check_send(message, timeout_s)
         producer = self._producer
         if not self._possible or producer._hooks or producer._accumulator is not None:
             return self._run(
@@ -237,6 +245,7 @@ class BlockingSends:
         timeout_s: float | None = None,
     ) -> list[SendResult]:
         """As ``Producer.send_batch``."""
+        check_time_left(timeout_s)
         producer = self._producer
         results: list[SendResult] = []
         if not self._possible or producer._hooks:

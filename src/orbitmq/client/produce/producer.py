@@ -8,12 +8,13 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import lru_cache
 from inspect import signature
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 import msgspec
 
 from orbitmq.client.callables import UserCalls
-from orbitmq.client.errors import ClientStateError
+from orbitmq.client.checks import check_type, shown
+from orbitmq.client.errors import ClientStateError, SendTimeoutError
 from orbitmq.client.message import Message, ReceivedMessage, SendResult
 from orbitmq.client.net.instance import ClientInstance
 from orbitmq.client.options import ProducerOptions, build_options
@@ -28,7 +29,7 @@ from orbitmq.client.produce.transactions import (
     Transactions,
 )
 from orbitmq.client.settings import ProducerSettings
-from orbitmq.codes import RequestCode
+from orbitmq.codes import ClientErrorCode, RequestCode
 from orbitmq.errors import MessageIllegal
 from orbitmq.model.names import PRODUCER_GROUP_RESERVED, check_group, is_retry_topic, wrap_namespace
 from orbitmq.model.route import MessageQueue
@@ -77,6 +78,7 @@ class Producer:
         **settings: Unpack[ProducerSettings],
     ) -> None:
         self.options = build_options(ProducerOptions, options, dict(settings))
+        check_type("group", group, str)
         self.group = wrap_namespace(self.options.namespace, group)
         check_group(self.group)
         if group == PRODUCER_GROUP_RESERVED:
@@ -156,6 +158,7 @@ class Producer:
         ``argument``. Raises ``SendFailed``, ``NoRouteError``,
         ``NameServerError``, or the ``BrokerError`` of a refusal.
         """
+        check_send(message, timeout_s)
         if self._accumulator is not None and queue is None and select is None and Accumulator.takes(message):
             return await self._accumulator.add(message)
         chosen = None if select is None else selector_of(select, message, argument)
@@ -232,6 +235,7 @@ class Producer:
         argument: Any = None,
     ) -> None:
         """Send without waiting for an answer: fastest, and lost without notice when anything goes wrong."""
+        check_send(message)
         chosen = None if select is None else selector_of(select, message, argument)
 
         async def send(messages: list[Message], context: SendContext | None) -> None:
@@ -262,6 +266,7 @@ class Producer:
         Each request is stored as a whole or not at all; after a failure of one, those before it stay stored.
         """
         results: list[SendResult] = []
+        check_time_left(timeout_s)
 
         async def send(changed: list[Message], context: SendContext | None) -> None:
             for _, keys, outgoing in self._batches(changed):
@@ -306,6 +311,7 @@ class Producer:
         if not messages:
             raise MessageIllegal("a batch needs at least one message")
         first = messages[0]
+        check_type("a message of a batch", first, Message)
         name, wait_stored = first.topic, first.wait_stored
         for message in messages:
             if message.topic != name or message.wait_stored is not wait_stored:
@@ -339,6 +345,7 @@ class Producer:
         self, message: Message, local: LocalTransaction, *, timeout_s: float | None = None
     ) -> SendResult:
         """Send a message that consumers see only if ``local`` commits; see ``Transactions.send``."""
+        check_send(message, timeout_s)
 
         async def send(messages: list[Message], context: SendContext | None) -> SendResult:
             return await self._transactions.send(messages[0], local, timeout_s=timeout_s, context=context)
@@ -348,11 +355,13 @@ class Producer:
     def transaction(self, message: Message, *, timeout_s: float | None = None) -> TransactionBlock:
         """``async with producer.transaction(message) as transaction``: the message is stored and not visible to
         consumers while the block runs; consumers get it when the block ends, and never when it raises."""
+        check_send(message, timeout_s)
         return TransactionBlock(self._transactions, message, timeout_s)
 
     async def request(self, message: Message, *, timeout_s: float = 3.0) -> ReceivedMessage:
         """Send and wait for what the consumer's handler returns (or sends with ``message.reply``). Raises
         ``ReplyTimeoutError``."""
+        check_send(message)
         reply: list[ReceivedMessage] = []
 
         async def send(messages: list[Message], context: SendContext | None) -> None:
@@ -404,11 +413,36 @@ class Producer:
         ]
 
 
+def check_send(message: Message, timeout_s: float | None = None) -> None:
+    """Before anything is sent. Raises ``TypeError``, and ``SendTimeoutError`` where no time is left."""
+    if not isinstance(message, Message):
+        raise TypeError(f"a Message is sent, not {shown(message)}")
+    if timeout_s is not None:
+        check_time_left(timeout_s)
+
+
+def check_time_left(timeout_s: float | None) -> None:
+    """Raise ``SendTimeoutError`` for a time that is over before the send began."""
+    if timeout_s is not None and not timeout_s > 0:
+        raise SendTimeoutError(
+            f"nothing was sent: timeout_s is {timeout_s:g}",
+            code=int(ClientErrorCode.ACCESS_BROKER_TIMEOUT),
+            attempts=0,
+        )
+
+
 def selector_of(select: QueueSelector, message: Message, argument: Any) -> Selector:
     """As the sender calls it: with the queues alone."""
-    if not _takes_all(select):
-        return cast(Selector, select)
-    return lambda queues: cast(Any, select)(queues, message, argument)
+    call: Any = select
+    takes_all = _takes_all(select)
+
+    def chosen(queues: list[MessageQueue]) -> MessageQueue:
+        queue = call(queues, message, argument) if takes_all else call(queues)
+        if not isinstance(queue, MessageQueue):
+            raise TypeError(f"select returned {shown(queue)}; one of the queues it got is accepted")
+        return queue
+
+    return chosen
 
 
 @lru_cache(maxsize=256)

@@ -73,7 +73,7 @@ class Outgoing(msgspec.Struct, gc=False):
     """Of a message to a retry topic: times consumed, and the limit."""
 
 
-class Attempted(msgspec.Struct, gc=False):
+class Attempted(msgspec.Struct):
     """A first attempt that was not enough."""
 
     queue: MessageQueue

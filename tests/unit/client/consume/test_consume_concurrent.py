@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 from tests.unit.client.messages import QUEUE, received
@@ -125,3 +126,21 @@ def test_outcomes_of_a_group_stay_with_their_messages() -> None:
         await bench.close()
 
     asyncio.run(run())
+
+
+def test_worker_survives_an_error_after_the_handler(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail(message: ReceivedMessage) -> None:
+        raise ValueError
+
+    async def succeed(message: ReceivedMessage) -> None: ...
+
+    async def run() -> None:
+        bench = Bench(workers=1)
+        bench.failed = cast(Any, None)  # what follows a failure raises
+        bench.submit(Handler(fail, None), range(3))
+        bench.submit(Handler(succeed, None), range(3, 20))
+        await bench.until(lambda: len(bench.finished) == 17)
+        await bench.close()
+
+    asyncio.run(run())
+    assert [record.getMessage() for record in caplog.records] == ["worker failed and goes on"] * 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from tests.unit.client.messages import QUEUE, received
 
@@ -146,7 +147,14 @@ def test_call_that_takes_long_ends_its_row_and_is_committed() -> None:
 
     async def run() -> None:
         bench = Bench(handle, 3_000)
-        asyncio.get_running_loop().call_later(0.1, release.set)
+        cut = bench.service._cut
+
+        def cut_and_release(row: Any) -> None:
+            cut(row)
+            if seen[-1] == 2_000:
+                release.set()
+
+        bench.service._cut = cut_and_release  # type: ignore[method-assign]  # not before the cut, however slow we are
         await bench.run(lambda: bench.committed[-1:] == [3_000])
         committed.extend(bench.committed)
 

@@ -1,0 +1,21 @@
+"""What a caller gave, checked where it was given: ``TypeError`` and ``ValueError`` in plain words."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["check_type", "shown"]
+
+_KINDS: Final[dict[type, str]] = {str: "a text", dict: "a table of texts", bool: "True or False"}
+
+
+def check_type(name: str, value: object, kind: type) -> None:
+    """Raise ``TypeError`` unless the value called ``name`` is of this kind."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} is {shown(value)}; {_KINDS.get(kind, f'a {kind.__name__}')} is accepted")
+
+
+def shown(value: object) -> str:
+    """A value as an error tells of it: short, with its type."""
+    text = repr(value)
+    return f"{text if len(text) <= 40 else text[:37] + '...'} ({type(value).__name__})"
