@@ -1,4 +1,4 @@
-"""The FastStream broker against a broker of orbitmq."""
+"""The FastStream broker against a broker of orbitmq and, with ``make soak``, one of Apache."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import pydantic
 import pytest
@@ -27,9 +27,11 @@ from faststream.exceptions import (
 )
 from faststream.message import AckStatus
 from faststream.response.publish_type import PublishType
+from tests.apache.artifacts import LATEST, prepare, require
+from tests.apache.servers import ApacheBroker, ApacheNamesrv, create_topic
 
 from orbitmq import ConnectionLostError, ProducerOptions, PushOptions
-from orbitmq.testing import RunningBroker, run_broker
+from orbitmq.testing import run_broker
 from orbitmq_faststream import (
     RocketBroker,
     RocketMessage,
@@ -53,18 +55,59 @@ class Line:
     number: int
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[RunningBroker]:
-    with run_broker(enablePropertyFilter=True) as running:
-        yield running
+class Server(Protocol):
+    """What the tests need of a broker."""
+
+    @property
+    def name_server(self) -> str: ...
+
+    def create_topic(self, topic: str, *, queue_count: int = 4) -> str: ...
+
+    def advance(self, by: float) -> None:
+        """Let time pass for delays and retries."""
+
+
+class ApacheServer:
+    """Apache's broker, whose clock nobody turns."""
+
+    def __init__(self, namesrv: ApacheNamesrv, broker: ApacheBroker) -> None:
+        self._namesrv, self._broker = namesrv, broker
+
+    @property
+    def name_server(self) -> str:
+        return self._namesrv.address
+
+    def create_topic(self, topic: str, *, queue_count: int = 4) -> str:
+        create_topic(self._namesrv, self._broker, topic, queue_count=queue_count)
+        return topic
+
+    def advance(self, by: float) -> None:
+        time.sleep(by)
+
+
+@pytest.fixture(
+    scope="module", params=["ours", pytest.param("apache", marks=[pytest.mark.apache, pytest.mark.soak])]
+)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    if request.param == "ours":
+        with run_broker(enablePropertyFilter=True) as running:
+            yield running
+        return
+    require()
+    prepare()
+    with (
+        ApacheNamesrv(LATEST) as namesrv,
+        ApacheBroker(LATEST, namesrv, enablePropertyFilter=True) as broker,
+    ):
+        yield ApacheServer(namesrv, broker)
 
 
 @pytest.fixture
-def topic(server: RunningBroker) -> str:
+def topic(server: Server) -> str:
     return server.create_topic(f"stream-{next(_serial)}", queue_count=2)
 
 
-def new_broker(server: RunningBroker, **settings: Any) -> RocketBroker:
+def new_broker(server: Server, **settings: Any) -> RocketBroker:
     return RocketBroker(server.name_server, logger=None, **settings)
 
 
@@ -81,7 +124,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(bounded())
 
 
-def test_bodies_are_typed_and_settings_travel(server: RunningBroker, topic: str) -> None:
+def test_bodies_are_typed_and_settings_travel(server: Server, topic: str) -> None:
     broker = new_broker(server)
     orders: list[tuple[Order, str, list[str], str, str, int]] = []
     lines: list[Any] = []
@@ -121,7 +164,7 @@ def test_bodies_are_typed_and_settings_travel(server: RunningBroker, topic: str)
     run(work())
 
 
-def test_failing_handler_is_retried_then_acknowledged(server: RunningBroker, topic: str) -> None:
+def test_failing_handler_is_retried_then_acknowledged(server: Server, topic: str) -> None:
     attempts: list[int] = []
     after: list[str] = []
 
@@ -154,7 +197,7 @@ def test_failing_handler_is_retried_then_acknowledged(server: RunningBroker, top
 
 
 @pytest.mark.parametrize("policy", [AckPolicy.ACK, AckPolicy.ACK_FIRST, AckPolicy.REJECT_ON_ERROR])
-def test_failed_message_is_not_delivered_again(server: RunningBroker, topic: str, policy: AckPolicy) -> None:
+def test_failed_message_is_not_delivered_again(server: Server, topic: str, policy: AckPolicy) -> None:
     seen: list[str] = []
     dead_letters = server.create_topic(f"%DLQ%faststream-{topic}", queue_count=1)
 
@@ -192,7 +235,7 @@ def test_failed_message_is_not_delivered_again(server: RunningBroker, topic: str
     run(work())
 
 
-def test_message_is_finished_by_hand_or_by_exception(server: RunningBroker, topic: str) -> None:
+def test_message_is_finished_by_hand_or_by_exception(server: Server, topic: str) -> None:
     seen: list[tuple[str, int]] = []
     group = f"{topic}-by-hand"
     server.create_topic(f"%DLQ%{group}", queue_count=1)
@@ -246,7 +289,7 @@ def test_message_is_finished_by_hand_or_by_exception(server: RunningBroker, topi
     run(work())
 
 
-def test_router_prefixes_topics_and_results_are_published(server: RunningBroker, topic: str) -> None:
+def test_router_prefixes_topics_and_results_are_published(server: Server, topic: str) -> None:
     results = server.create_topic(f"{topic}-results")
     server.create_topic(f"{topic}-more")
     broker = new_broker(server)
@@ -279,7 +322,7 @@ def test_router_prefixes_topics_and_results_are_published(server: RunningBroker,
     run(work())
 
 
-def test_requests_are_answered(server: RunningBroker, topic: str) -> None:
+def test_requests_are_answered(server: Server, topic: str) -> None:
     answers = server.create_topic(f"{topic}-answers")
     broker = new_broker(server)
     answered: list[str] = []
@@ -318,7 +361,7 @@ class NoReplies(BaseMiddleware):
 
 
 def test_handler_of_a_request_is_not_repeated_when_its_reply_cannot_be_sent(
-    server: RunningBroker, topic: str
+    server: Server, topic: str
 ) -> None:
     answers = server.create_topic(f"{topic}-answers")
     broker, asker = new_broker(server, middlewares=[NoReplies]), new_broker(server)
@@ -345,7 +388,7 @@ def test_handler_of_a_request_is_not_repeated_when_its_reply_cannot_be_sent(
     run(work())
 
 
-def test_order_delay_and_batches(server: RunningBroker, topic: str) -> None:
+def test_order_delay_and_batches(server: Server, topic: str) -> None:
     broker = new_broker(server)
     seen: dict[str, list[int]] = {"a": [], "b": []}
     late: list[float] = []
@@ -382,7 +425,7 @@ def test_order_delay_and_batches(server: RunningBroker, topic: str) -> None:
     run(work())
 
 
-def test_stop_lets_handlers_end_and_leaves_the_rest(server: RunningBroker, topic: str) -> None:
+def test_stop_lets_handlers_end_and_leaves_the_rest(server: Server, topic: str) -> None:
     entered, done = asyncio.Event(), asyncio.Event()
     ended: list[int] = []
 
@@ -430,7 +473,7 @@ def test_stop_lets_handlers_end_and_leaves_the_rest(server: RunningBroker, topic
     run(work())
 
 
-def test_stop_takes_no_further_message(server: RunningBroker, topic: str) -> None:
+def test_stop_takes_no_further_message(server: Server, topic: str) -> None:
     entered, done = asyncio.Event(), asyncio.Event()
     broker = new_broker(server)
 
@@ -458,7 +501,7 @@ def test_stop_takes_no_further_message(server: RunningBroker, topic: str) -> Non
     run(work())
 
 
-def test_handler_that_raises_cancelled_error_is_retried(server: RunningBroker, topic: str) -> None:
+def test_handler_that_raises_cancelled_error_is_retried(server: Server, topic: str) -> None:
     broker = new_broker(server)
     attempts: list[int] = []
 
@@ -480,7 +523,7 @@ def test_handler_that_raises_cancelled_error_is_retried(server: RunningBroker, t
     run(work())
 
 
-def test_handler_may_stop_its_subscriber(server: RunningBroker, topic: str) -> None:
+def test_handler_may_stop_its_subscriber(server: Server, topic: str) -> None:
     broker = new_broker(server)
     seen: list[str] = []
 
@@ -500,7 +543,7 @@ def test_handler_may_stop_its_subscriber(server: RunningBroker, topic: str) -> N
     run(work())
 
 
-def test_subscriber_is_read_by_hand(server: RunningBroker, topic: str) -> None:
+def test_subscriber_is_read_by_hand(server: Server, topic: str) -> None:
     broker = new_broker(server)
     subscriber = broker.subscriber(topic, options=PushOptions(start="first", cached_count_max=10))
 
@@ -524,7 +567,7 @@ def test_subscriber_is_read_by_hand(server: RunningBroker, topic: str) -> None:
     run(work())
 
 
-def test_settings_of_a_subscriber_win_over_those_of_the_broker(server: RunningBroker) -> None:
+def test_settings_of_a_subscriber_win_over_those_of_the_broker(server: Server) -> None:
     broker = new_broker(server, consumer=PushOptions(pull_batch_size=7))
     plain = broker.subscriber("t").subscription
     own = broker.subscriber("t", start="last", orderly=True, max_attempts=3).subscription
@@ -538,7 +581,7 @@ def test_settings_of_a_subscriber_win_over_those_of_the_broker(server: RunningBr
     assert [(one.orderly, one.reconsume_max) for one in options[:2]] == [(False, -1), (True, 2)]
 
 
-def test_missing_topic_is_created(server: RunningBroker) -> None:
+def test_missing_topic_is_created(server: Server) -> None:
     name = f"stream-created-{next(_serial)}"
     broker = new_broker(
         server,
@@ -561,7 +604,7 @@ def test_missing_topic_is_created(server: RunningBroker) -> None:
     run(work())
 
 
-def test_what_cannot_work_is_refused(server: RunningBroker, topic: str) -> None:
+def test_what_cannot_work_is_refused(server: Server, topic: str) -> None:
     broker = new_broker(server)
     with pytest.raises(SetupError, match="not both"):
         broker.subscriber(topic, tags="A", sql="a > 1")
@@ -608,7 +651,7 @@ asyncio.run(FastStream(broker).run())
 
 
 @pytest.mark.slow
-def test_application_killed_in_a_handler_loses_nothing(server: RunningBroker, tmp_path: Path) -> None:
+def test_application_killed_in_a_handler_loses_nothing(server: Server, tmp_path: Path) -> None:
     topic = server.create_topic(f"stream-{next(_serial)}", queue_count=1)
     out = tmp_path / "out"
     out.touch()
@@ -647,7 +690,7 @@ def test_application_killed_in_a_handler_loses_nothing(server: RunningBroker, tm
                 process.wait(30)
 
 
-def test_application_runs_until_it_is_told_to_exit(server: RunningBroker, topic: str) -> None:
+def test_application_runs_until_it_is_told_to_exit(server: Server, topic: str) -> None:
     broker = new_broker(server)
     application = FastStream(broker)
     seen: list[int] = []

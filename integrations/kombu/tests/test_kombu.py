@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from kombu import Connection, Consumer, Exchange, Producer, Queue
+from kombu.asynchronous import Hub
 from kombu.exceptions import OperationalError
 
 import orbitmq_kombu
@@ -206,6 +207,40 @@ def test_nobody_listening_is_an_operational_error() -> None:
         pytest.raises(OperationalError),
     ):
         connection.ensure_connection(max_retries=1, interval_start=0, timeout=1)
+
+
+def test_hub_delivers_and_lets_go_when_the_connection_closes(server: RunningBroker) -> None:
+    """As a Celery worker reads: messages of a queue and broadcasts, without a call that waits."""
+    hub, seen = Hub(), list[Any]()
+    with connect(server) as made:
+        queue = Queue(name(), routing_key="hub", exchange=Exchange(name("direct")))
+        everybody = Queue(name(), exchange=Exchange(name("fanout"), type="fanout"))
+
+        def on_message(body: Any, message: Any) -> None:
+            seen.append(body)
+            message.ack()
+
+        with made.Consumer([queue, everybody], callbacks=[on_message]) as consumer:
+            consumer.qos(prefetch_count=1)
+            made.register_with_event_loop(hub)
+            descriptor = made.transport._arrived.fileno()
+            assert descriptor in hub.readers
+            with connect(server) as other:
+                producer = other.Producer()
+                for number in range(100):
+                    producer.publish(number, exchange=queue.exchange, routing_key="hub", declare=[queue])
+                producer.publish("all", exchange=everybody.exchange, declare=[everybody.exchange])
+            deadline = time.monotonic() + 30
+            while len(seen) < 101:
+                assert time.monotonic() < deadline, f"{len(seen)} of 101"
+                hub.call_later(0.1, lambda: None)  # a turn ends, whatever comes
+                hub.run_once()
+    assert sorted(seen, key=str) == sorted([*range(100), "all"], key=str)
+    assert not hub.readers
+    assert not hub.on_tick
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+    hub.close()
 
 
 MODULE = """

@@ -1,4 +1,4 @@
-"""kombu's own transport tests, out of its source distribution, against a broker of orbitmq."""
+"""kombu's and Celery's own tests, out of their source distributions, against a broker of orbitmq."""
 
 from __future__ import annotations
 
@@ -40,48 +40,53 @@ class test_Message(BaseMessage): ...
 
 @pytest.mark.soak  # downloads, and takes the better part of a minute
 def test_published_transport_tests_pass(tmp_path: Path) -> None:
-    version = importlib.metadata.version("kombu")
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "-q",
-        "--no-deps",
-        "--no-binary",
-        ":all:",
-        f"kombu=={version}",
-    ]
-    subprocess.run(pip, cwd=tmp_path, check=True, timeout=300)
-    with tarfile.open(tmp_path / f"kombu-{version}.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    root = tmp_path / f"kombu-{version}"
+    root = source("kombu", tmp_path)
     (root / "t" / "integration" / "test_rocketmq.py").write_text(MODULE)
+    printed = run_tests(root, "t/integration/test_rocketmq.py", "-o", "python_classes=test_*")
+    assert "22 passed" in printed, printed[-4000:]
+
+
+@pytest.mark.soak  # as above
+def test_published_tests_of_remote_control_pass(tmp_path: Path) -> None:
+    """Celery's, of ``inspect`` and ``revoke``: broadcasts to a worker, and its replies within a second."""
+    root = source("celery", tmp_path)
+    options = ("-p", "orbitmq_kombu", "-p", "celery.contrib.pytest", "-o", "python_classes=test_*")
+    backend = f"file://{tmp_path}/results"
+    (tmp_path / "results").mkdir()
+    printed = run_tests(root, "t/integration/test_inspect.py", *options, TEST_BACKEND=backend)
+    assert "13 passed" in printed, printed[-4000:]
+
+
+def source(package: str, directory: Path) -> Path:
+    """The unpacked source distribution of an installed package."""
+    version = importlib.metadata.version(package)
+    options = ("-q", "--no-deps", "--no-binary", ":all:")
+    pip = [sys.executable, "-m", "pip", "download", *options, f"{package}=={version}"]
+    subprocess.run(pip, cwd=directory, check=True, timeout=300)
+    with tarfile.open(directory / f"{package}-{version}.tar.gz") as archive:
+        archive.extractall(directory, filter="data")
+    return directory / f"{package}-{version}"
+
+
+def run_tests(root: Path, module: str, *options: str, **environment: str) -> str:
+    """What pytest prints about a module of theirs, run against a broker of orbitmq."""
     paths = [str(SOURCE), *(path for path in sys.path if path)]
     with run_broker() as broker:
-        environment = {
-            **os.environ,
-            "ROCKETMQ_URL": f"rocketmq://{broker.name_server}//",
-            "PYTHONPATH": os.pathsep.join(paths),
-        }
-        options = (
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-c",
-            os.devnull,
-            "--rootdir",
-            str(root),
-            "-o",
-            "python_classes=test_*",
-        )
+        url = f"rocketmq://{broker.name_server}//"
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull]
         ended = subprocess.run(
-            [sys.executable, "-m", "pytest", *options, "t/integration/test_rocketmq.py"],
+            [*command, "--rootdir", str(root), *options, module],
             cwd=root,
-            env=environment,
+            env={
+                **os.environ,
+                "ROCKETMQ_URL": url,
+                "TEST_BROKER": url,
+                "PYTHONPATH": os.pathsep.join(paths),
+                **environment,
+            },
             capture_output=True,
             text=True,
             timeout=600,
         )
     assert ended.returncode == 0, ended.stdout[-4000:]
-    assert "22 passed" in ended.stdout, ended.stdout[-4000:]
+    return ended.stdout

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections import deque
 from typing import Any, Final
@@ -14,7 +15,7 @@ from typing import Any, Final
 from orbitmq import LitePullConsumer, OrbitError, PoppedMessage, ReceivedMessage, SimpleConsumer
 from orbitmq.sync import LoopThread
 
-__all__ = ["Broadcast", "SharedQueue"]
+__all__ = ["Arrivals", "Broadcast", "SharedQueue"]
 
 logger = logging.getLogger(__name__)
 
@@ -24,12 +25,54 @@ _COUNT_MAX: Final = 16
 _BROADCAST_MAX: Final = 10_000
 
 
+class Arrivals:
+    """Set by the loop's thread when something came. kombu's thread waits for it, or a hub watches its descriptor."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._pipe: tuple[int, int] | None = None
+
+    def fileno(self) -> int:
+        """A descriptor that can be read once something came."""
+        if self._pipe is None:
+            self._pipe = os.pipe()
+            for end in self._pipe:
+                os.set_blocking(end, False)
+        return self._pipe[0]
+
+    def set(self) -> None:
+        self._event.set()
+        if self._pipe is not None:
+            try:
+                os.write(self._pipe[1], b"1")
+            except BlockingIOError:  # full: it can be read anyway
+                pass
+
+    def clear(self) -> None:
+        self._event.clear()
+        if self._pipe is not None:
+            try:
+                while os.read(self._pipe[0], 4096):
+                    pass
+            except BlockingIOError:  # empty
+                pass
+
+    def wait(self, timeout_s: float) -> None:
+        self._event.wait(timeout_s)
+
+    def close(self) -> None:
+        """After the loop's thread has ended."""
+        pipe, self._pipe = self._pipe, None
+        for end in pipe or ():
+            os.close(end)
+
+
 class SharedQueue:
     """A topic whose messages the readers share. What is received is leased, and the lease is renewed until the
     message is finished, so it comes again only if this process dies."""
 
     def __init__(
-        self, loop: LoopThread, topic: str, consumer: SimpleConsumer, lease_s: float, arrived: threading.Event
+        self, loop: LoopThread, topic: str, consumer: SimpleConsumer, lease_s: float, arrived: Arrivals
     ) -> None:
         self._loop = loop
         self._topic = topic
@@ -47,6 +90,8 @@ class SharedQueue:
         """Have up to ``count`` messages received, unless that is under way."""
         if self._receiving is None or self._receiving.done():
             self._receiving = self._loop.submit(self._receive(max(1, min(count, _COUNT_MAX)), _RECEIVE_S))
+            # Not inside the coroutine: who is woken there finds it under way, asks for no more, and sleeps.
+            self._receiving.add_done_callback(lambda _: self._arrived.set())
 
     def receive_now(self, count: int) -> None:
         """Receive what is there, without waiting for more."""
@@ -108,9 +153,7 @@ class SharedQueue:
 class Broadcast:
     """A topic read as a whole, from its end on; nothing is acknowledged."""
 
-    def __init__(
-        self, loop: LoopThread, topic: str, consumer: LitePullConsumer, arrived: threading.Event
-    ) -> None:
+    def __init__(self, loop: LoopThread, topic: str, consumer: LitePullConsumer, arrived: Arrivals) -> None:
         self._loop = loop
         self._topic = topic
         self._consumer = consumer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import re
 import threading
 import time
@@ -28,7 +29,7 @@ from orbitmq import (
 from orbitmq.admin.session import Admin, AdminOptions
 from orbitmq.admin.topics import delete_topic, update_topic
 from orbitmq.model.topic import TopicConfig
-from orbitmq_kombu.sources import Broadcast, SharedQueue
+from orbitmq_kombu.sources import Arrivals, Broadcast, SharedQueue
 
 __all__ = ["Channel", "Transport", "topic_of"]
 
@@ -36,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 _FORBIDDEN: Final = re.compile(r"[^A-Za-z0-9_|-]")
 _POLL_S: Final = 1.0
+_DELIVERED_AT_ONCE: Final = 64
 
 
 def topic_of(name: str) -> str:
@@ -268,7 +270,9 @@ class Transport(virtual.Transport):
     can_parse_url = False
     connection_errors = (*virtual.Transport.connection_errors, ConnectionError, TimeoutError, OrbitError)
     recoverable_connection_errors = connection_errors
-    implements = virtual.Transport.implements.extend(exchange_type=frozenset(["direct", "topic", "fanout"]))
+    implements = virtual.Transport.implements.extend(
+        asynchronous=True, exchange_type=frozenset(["direct", "topic", "fanout"])
+    )
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
@@ -284,7 +288,10 @@ class Transport(virtual.Transport):
         self._queue_count = int(options.get("queue_count", 4))
         self._create_topics = bool(options.get("create_topics", True))
         self._topics: set[str] = set()
-        self._arrived = threading.Event()
+        self._arrived = Arrivals()
+        self._hub: Any = None
+        self._hub_pid = 0
+        self._regularly: Any = None
         self._loop: sync.LoopThread | None = None
         self._producer: sync.Producer | None = None
         self._making = threading.Lock()
@@ -324,6 +331,7 @@ class Transport(virtual.Transport):
         return connection
 
     def close_connection(self, connection: Any) -> None:
+        self._leave_hub()
         super().close_connection(connection)
         _close_all(self.broadcasts)
         producer, self._producer = self._producer, None
@@ -335,6 +343,7 @@ class Transport(virtual.Transport):
                 loop.close()
         except ClientStateError:  # a child of a fork: threads and sockets are the parent's
             pass
+        self._arrived.close()
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         """As in the virtual transport, but the wait ends when something comes."""
@@ -349,6 +358,32 @@ class Transport(virtual.Transport):
                 if left_s <= 0:
                     raise TimeoutError from None
                 self._arrived.wait(left_s)
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        """Deliver from kombu's hub. A Celery worker on a hub takes commands while all its processes are busy; one
+        that calls ``drain_events`` is blocked then."""
+        self._hub, self._hub_pid = loop, os.getpid()
+        loop.add_reader(self._arrived.fileno(), self._deliver_ready)
+        loop.on_tick.add(self._deliver_ready)
+        self._regularly = loop.call_repeatedly(_POLL_S, self._deliver_ready)
+
+    def _leave_hub(self) -> None:
+        hub, self._hub = self._hub, None
+        # A child of a fork has the hub's epoll in common with its parent.
+        if hub is not None and self._hub_pid == os.getpid():
+            hub.remove_reader(self._arrived.fileno())
+            hub.on_tick.discard(self._deliver_ready)
+            self._regularly.cancel()
+
+    def _deliver_ready(self, *events: Any) -> None:
+        """Deliver what is here and ask for more. Some at a time: the hub has others to serve."""
+        self._arrived.clear()
+        for _ in range(_DELIVERED_AT_ONCE):
+            try:
+                self.cycle.get(self._deliver, timeout=0)
+            except Empty:
+                return
+        self._arrived.set()
 
     # -- what channels need ----------------------------------------------------------------------------
 
