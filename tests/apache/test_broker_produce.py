@@ -9,7 +9,16 @@ from typing import Any, Final
 
 import pytest
 from tests.apache.fixtures import ApacheCluster
-from tests.apache.harness import ClientError, Clients, GoClients, JavaClients, Message, Received, SendResult
+from tests.apache.harness import (
+    ClientError,
+    Clients,
+    GoClients,
+    JavaClients,
+    Message,
+    Received,
+    SendResult,
+    wait_until,
+)
 from tests.apache.ours import OrbitCluster
 
 Unique = Callable[[str], str]
@@ -191,8 +200,9 @@ def test_first_send_creates_the_topic_as_apache_does(
     consumer = any_client.push_consumer(unique("readers"), ours.namesrv, {topic: "*"}, from_first=True)
     [delivery] = consumer.wait(1)
     assert delivery.body == b"first"
-    config = json.loads((ours.broker.store_dir / "config" / "topics.json").read_text())
-    made = config["topicConfigTable"][topic]
+    table = ours.broker.store_dir / "config" / "topics.json"
+    wait_until(lambda: table.exists() and topic in table.read_text(), timeout_s=10.0, what="the saved topic")
+    made = json.loads(table.read_text())["topicConfigTable"][topic]
     assert (made["readQueueNums"], made["writeQueueNums"], made["perm"], made["order"]) == (4, 4, 6, False)
 
 

@@ -5,13 +5,16 @@ tables only once a minute."""
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from tests.apache.harness import (
     LATEST,
     Addressed,
@@ -25,6 +28,7 @@ from tests.apache.harness import (
 )
 from tests.apache.ours import OrbitBroker, OrbitNamesrv
 
+from orbitmq.cli.store import store_commands
 from orbitmq.wire import javajson
 
 SEGMENT_BYTES = 1024 * 1024
@@ -146,7 +150,7 @@ def send(java: JavaClients, namesrv: Addressed, group: Group, producers: str, co
 
 @pytest.mark.slow
 def test_apache_and_our_brokers_replicate_each_other(
-    groups: list[Group], namesrv: OrbitNamesrv, java_latest: JavaClients, unique: Unique
+    groups: list[Group], namesrv: OrbitNamesrv, java_latest: JavaClients, unique: Unique, tmp_path: Path
 ) -> None:
     started = time.monotonic()
     sent: dict[str, set[bytes]] = {}
@@ -200,6 +204,20 @@ def test_apache_and_our_brokers_replicate_each_other(
         for broker in (group.master, group.slave):
             if isinstance(broker, OrbitBroker):
                 broker.check_log()
+    check_repair(groups[0].master, groups[0].slave, tmp_path / "from-slave")
+    check_repair(groups[1].slave, groups[1].master, tmp_path / "from-master")
+
+
+def check_repair(damaged: Server, other: Server, copy: Path) -> None:
+    """Rot in a copy of one broker's log is fetched again from the other one, which runs."""
+    shutil.copytree(damaged.store_dir, copy)
+    segment = copy / "commitlog" / f"{0:020d}"
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[:50_000] + bytes(byte ^ 0x5A for byte in whole[50_000:50_100]) + whole[50_100:])
+    done = CliRunner().invoke(store_commands, ["repair", str(copy), "--from", other.ha_address])
+    assert done.exit_code == 0, done.output
+    assert "1 damaged ranges, 0 left" in done.output
+    assert segment.read_bytes() == whole
 
 
 def check_status(groups: list[Group]) -> None:

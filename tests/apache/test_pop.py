@@ -66,20 +66,34 @@ def test_java_consumer_pops_and_acknowledges(
 def test_java_consumer_switched_from_pull_to_pop_and_back_loses_nothing(
     java_latest: JavaClients, cluster: Cluster, unique: Unique
 ) -> None:
+    """Messages flow all the time to a slow listener, so that every switch finds some pulled but not handled."""
     topic, group = cluster.create_topic(unique("topic")), unique("readers")
     set_mode(cluster, topic, group, "PULL")
     producer = java_latest.producer(unique("producers"), cluster.namesrv)
     consumer = java_latest.push_consumer(
-        group, cluster.namesrv, {topic: "*"}, from_first=True, clientRebalance=False, popInvisibleTime=5000
+        group,
+        cluster.namesrv,
+        {topic: "*"},
+        from_first=True,
+        script=Script(sleep_ms=50),
+        clientRebalance=False,
+        popInvisibleTime=5000,
     )
-    for part, mode in enumerate(("PULL", "POP", "PULL", "POP")):
-        first = {b"%d-before-%d" % (part, number) for number in range(50)}
-        producer.send_many([Message(topic=topic, body=body) for body in first], mode="async")
-        consumer.wait_bodies(first)
+    sent: set[bytes] = set()
+
+    def comes_by_pop(*, expected: bool) -> bool:
+        """Sends 20 more without waiting for them; whether the newest that came is one of the expected way."""
+        bodies = [b"%d" % number for number in range(len(sent), len(sent) + 20)]
+        producer.send_many([Message(topic=topic, body=body) for body in bodies], mode="async")
+        sent.update(bodies)
+        newest = max(consumer.deliveries, key=lambda delivery: int(delivery.body), default=None)
+        return newest is not None and ("POP_CK" in newest.message.properties) is expected
+
+    for mode in ("PULL", "POP", "PULL", "POP"):
         set_mode(cluster, topic, group, mode)
-        later = {b"%d-after-%d" % (part, number) for number in range(50)}
-        producer.send_many([Message(topic=topic, body=body) for body in later], mode="async")
-        consumer.wait_bodies(later)
+        by_mode = partial(comes_by_pop, expected=mode == "POP")
+        wait_until(by_mode, timeout_s=30.0, what=f"messages by {mode}")
+    consumer.wait_bodies(sent)
     wait_until(lambda: polling_count(cluster, topic, group) > 0, timeout_s=20.0, what="a waiting pop")
 
 

@@ -371,7 +371,9 @@ async def test_idle_link_beats_and_a_silent_slave_is_cut(tmp_path: Path) -> None
 
 
 @on_both_loops
-async def test_an_old_master_does_not_take_the_name_from_a_promoted_slave(tmp_path: Path) -> None:
+async def test_an_old_master_does_not_take_the_name_from_a_promoted_slave(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with name_server() as names:
         options: dict[str, Any] = {"name_servers": names.address}
         old = make_broker(tmp_path / "a", BrokerRole.ASYNC_MASTER, 0, **options)
@@ -384,6 +386,10 @@ async def test_an_old_master_does_not_take_the_name_from_a_promoted_slave(tmp_pa
             again = make_broker(tmp_path / "a", BrokerRole.ASYNC_MASTER, 0, **options)
             with pytest.raises(ConfigError, match=f"already has a master, at {slave.address}"):
                 await again.start()
+            assert (
+                f"second master of this name was started and refused to run broker=broker-a address={again.address}"
+                in (caplog.text)
+            )
             # As a slave of the new one it is welcome.
             async with make_broker(tmp_path / "a", BrokerRole.SLAVE, 1, **options):
                 pass

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
 import trustme
+from click.testing import CliRunner
 from tests.apache.etcd import Etcd, EtcdTls, require_etcd
 from tests.integration.ha_kit import assert_equal_logs, caught_up, introduce, put, until
 from tests.integration.test_access_control import ROOT, SECURED, Asker, create_user, running
 from tests.unit.transport.certificates import Certificates, make_certificates
 from tests.unit.transport.loops import on_both_loops
 
+from orbitmq.cli.store import store_commands
 from orbitmq.errors import ConfigError, ConnectionLostError
 from orbitmq.transport.tls import client_context
 
@@ -129,6 +132,29 @@ async def test_protected_stream_is_for_super_users(
             else:
                 await until(lambda: "slave refused" in caplog.text, "the refusal")
                 assert slave.store.max_log_offset == 0
+
+
+@on_both_loops
+async def test_repair_fetches_from_a_protected_stream(tmp_path: Path) -> None:
+    async with running(tmp_path / "m", *SECURED, "haTlsEnable=true") as master:
+        async with Asker(master.address, ROOT) as root:
+            await create_user(root, "copier", "inner-secret-1", userType="Super")
+        put(master, 500, body=b"x" * 200)
+        await asyncio.to_thread(shutil.copytree, master.store_config.root, tmp_path / "copy")
+        [segment, *_] = sorted((tmp_path / "copy" / "commitlog").iterdir())
+        whole = segment.read_bytes()
+        segment.write_bytes(whole[:9_100] + bytes(byte ^ 0x5A for byte in whole[9_100:9_200]) + whole[9_200:])
+        conf = tmp_path / "broker.conf"
+        conf.write_text(
+            'haTlsEnable=true\ninnerClientAuthenticationCredentials={"accessKey":"copier","secretKey":"inner-secret-1"}\n'
+        )
+        arguments = ["repair", str(tmp_path / "copy"), "--from", master.ha_address]
+        plain = await asyncio.to_thread(CliRunner().invoke, store_commands, arguments)
+        assert plain.exit_code == 1, plain.output
+        done = await asyncio.to_thread(CliRunner().invoke, store_commands, [*arguments, "-c", str(conf)])
+        assert done.exit_code == 0, done.output
+    assert "1 damaged ranges, 0 left" in done.output
+    assert segment.read_bytes() == whole
 
 
 @on_both_loops

@@ -160,10 +160,9 @@ class Broker:
         self.address = join_address(host, config.listen_port)
         self.ha_address = join_address(config.ha_public_host or host, config.ha_listen_port)
         store_host = encode_host(literal_address(host), config.listen_port)
-        self.stats = BrokerStats(config.cluster_name, self._clock.now_ms())
         self._load_metadata()
+        self.stats = BrokerStats(config.cluster_name, self._clock.now_ms(), is_system=self.topics.is_system)
         await self.registration.refuse_second_master(self.address)
-        self.stats.is_system = self.topics.is_system
         self.store = MessageStore(
             self.store_config,
             store_host=store_host,
@@ -229,6 +228,8 @@ class Broker:
             clock=self._clock,
         )
         self.timers = Timers(config=config, store=self.store, puts=self.puts, fs=self._fs, clock=self._clock)
+        self._modes = RequestModes(config, self._metadata_file("messageRequestMode.json"))
+        self._modes.load()
         self.pop = PopService(
             config=config,
             store=self.store,
@@ -240,6 +241,7 @@ class Broker:
             stats=self.stats,
             order_file=self._metadata_file("consumerOrderInfo.json"),
             clock=self._clock,
+            is_pulled=self._modes.is_pulled,
         )
         self.pop.load()
 
@@ -316,10 +318,7 @@ class Broker:
     def _build_roles(self) -> None:
         self._rpc = rpc = RpcClient(tls=self._client_tls)
         rpc.sign = self.security.signer
-        self._modes = RequestModes(self.config, self._metadata_file("messageRequestMode.json"))
         self._timer_counts = KeptTable(self._metadata_file("timermetrics"), bodies.TimerMetrics)
-        self._modes.load()
-        self.pop.redelivery.is_pulled = self._modes.is_pulled
         self._timer_counts.load()
         sync = MetadataSync(
             config=self.config,

@@ -10,6 +10,7 @@ line is replaced or added, everything else in the file stays as its owner wrote 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
@@ -157,6 +158,7 @@ class LiveConfig:
         }
         taken: list[tuple[str, str, Any]] = []
         kept: dict[str, str] = {}
+        values: dict[int, tuple[Any, dict[str, Any]]] = {}
         for key, text in wanted.items():
             if key not in declared_by_key:
                 if key not in BROKER_KEYS:
@@ -176,6 +178,14 @@ class LiveConfig:
                     f"{key} cannot change while the broker runs: set it in the file and restart"
                 )
             taken.append((key, text.strip(), config))
+            values.setdefault(id(config), (config, {}))[1][declared.name] = value
+        try:
+            for config, changes in values.values():
+                # The checks of a start. The broker's own are of its role, which may have been elected since.
+                if config is not self._config:
+                    dataclasses.replace(config, **changes)
+        except ConfigError as error:
+            raise ServerError(str(error)) from None
         return taken, kept
 
     async def _save(self, changes: Mapping[str, str]) -> None:

@@ -44,11 +44,13 @@ from orbitmq.wire.headers import (
     UnregisterBrokerRequest,
 )
 
-__all__ = ["Registration"]
+__all__ = ["SECOND_MASTER", "Registration"]
 
 logger = logging.getLogger(__name__)
 N = TypeVar("N", QueryDataVersionRequest, UnregisterBrokerRequest)
 
+SECOND_MASTER: Final = "orbitmqSecondMaster"
+"""Field of GET_BROKER_HA_STATUS: the address of a master that is about to start and asks another one of its name."""
 _SECOND_S: Final = 10.0
 """The second registration comes this long after the first."""
 _RETRY_S: Final = 1.0
@@ -140,7 +142,7 @@ class Registration:
             *(self._known_master(name_server) for name_server in config.name_server_list)
         )
         for address in sorted(set(found) - {"", own_address}):
-            if await self._says_it_is_master(address):
+            if await self._says_it_is_master(address, own_address):
                 await self._rpc.close()
                 raise ConfigError(
                     f"{config.broker_name} already has a master, at {address}. If that one was promoted while this "
@@ -163,10 +165,13 @@ class Registration:
             return ""
         return known.master_address or ""
 
-    async def _says_it_is_master(self, address: str) -> bool:
+    async def _says_it_is_master(self, address: str, own_address: str) -> bool:
         try:
             answer = await self._rpc.call(
-                address, RequestCode.GET_BROKER_HA_STATUS, Empty(), timeout_s=_ASK_S
+                address,
+                RequestCode.GET_BROKER_HA_STATUS,
+                timeout_s=_ASK_S,
+                ext={SECOND_MASTER: own_address},
             )
             return answer.code == ResponseCode.SUCCESS and bodies.HaRuntimeInfo.decode(answer.body).master
         except OrbitError:

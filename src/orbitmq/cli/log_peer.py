@@ -10,36 +10,62 @@ from __future__ import annotations
 import socket
 from typing import Final
 
-from orbitmq.broker.replication.stream import TransferReader, encode_report
+from orbitmq.broker.replication.protection import StreamProtection
+from orbitmq.broker.replication.stream import TransferReader, encode_hello, encode_report
+from orbitmq.cli.settings import read_broker_settings
 from orbitmq.errors import RemoteProtocolError
 from orbitmq.store.tools.repair import FetchFailed
 from orbitmq.transport.client import split_address
+from orbitmq.transport.tls import server_tls
 
-__all__ = ["LogPeer"]
+__all__ = ["LogPeer", "protection_of"]
 
 _TIMEOUT_S: Final = 15.0
 """An Apache broker that has no such bytes says nothing for five seconds, then sends a heartbeat."""
 _READ_BYTES: Final = 256 * 1024
 
 
+def protection_of(config_file: str | None) -> StreamProtection:
+    """What a broker with this configuration follows its master with. Raises ``ConfigError``."""
+    if config_file is not None:
+        settings = read_broker_settings(config_file, ())
+        if settings.config.replication_tls:
+            tls = settings.more.tls
+            return StreamProtection.of(tls, server_tls(tls), settings.more.auth)
+    return StreamProtection()
+
+
 class LogPeer:
     """The log of the broker with a replication address."""
 
-    def __init__(self, ha_address: str) -> None:
-        """Raises ``ValueError`` for what is not host:port."""
+    def __init__(self, ha_address: str, protection: StreamProtection | None = None) -> None:
+        """``protection`` as a slave of that broker has it. Raises ``ValueError`` for what is not host:port."""
         self.address = ha_address
         self._host, self._port = split_address(ha_address)
+        self._protection = protection or StreamProtection()
 
     def fetch(self, start: int, end: int) -> bytes:
         """The bytes from one log offset to another. Raises ``FetchFailed``."""
         if start == 0:
             return b"\0" + self.fetch(1, end)
         try:
-            with socket.create_connection((self._host, self._port), timeout=_TIMEOUT_S) as link:
-                link.sendall(encode_report(start))
+            with self._connect() as link:
+                hello = self._protection.hello()
+                link.sendall((b"" if hello is None else encode_hello(hello)) + encode_report(start))
                 return self._take(link, start, end)
         except (OSError, RemoteProtocolError) as error:
             raise FetchFailed(f"{self.address}: {error}") from None
+
+    def _connect(self) -> socket.socket:
+        link = socket.create_connection((self._host, self._port), timeout=_TIMEOUT_S)
+        tls = self._protection.client
+        if tls is None:
+            return link
+        try:
+            return tls.wrap_socket(link, server_hostname=self._host)
+        except BaseException:
+            link.close()
+            raise
 
     def _take(self, link: socket.socket, start: int, end: int) -> bytes:
         reader, got = TransferReader(), bytearray()

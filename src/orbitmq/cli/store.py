@@ -308,22 +308,33 @@ def verify_command(root: str, log_path: str, as_json: bool, quiet: bool) -> None
     metavar="HOST:PORT",
     help="Replication address of another broker of the group: its haListenPort, by default listenPort + 1.",
 )
+@click.option(
+    "-c",
+    "--config",
+    "config_file",
+    type=click.Path(dir_okay=False, exists=True),
+    help="broker.conf of the stopped broker: its TLS options and credentials, where haTlsEnable=true.",
+)
 @click.option("--dry-run", is_flag=True, help="Fetch and test, but write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="The report as one JSON object.")
-def repair_command(root: str, log_path: str, ha_address: str, dry_run: bool, as_json: bool) -> None:
+def repair_command(
+    root: str, log_path: str, ha_address: str, config_file: str | None, dry_run: bool, as_json: bool
+) -> None:
     """Fetch damaged parts of the log again from another broker.
 
     The broker of this store must be stopped; the other one runs, master or slave.
     """
-    from orbitmq.cli.log_peer import LogPeer
+    from orbitmq.cli.log_peer import LogPeer, protection_of
+    from orbitmq.errors import ConfigError
     from orbitmq.store.errors import StoreLocked
     from orbitmq.store.tools.repair import repair
 
     with _opened(root, log_path) as store:
         config = store.config
     try:
-        report = repair(root, LogPeer(ha_address).fetch, config, dry_run=dry_run)
-    except (OSError, ValueError, StoreLocked, CorruptionError) as error:
+        peer = LogPeer(ha_address, protection_of(config_file))
+        report = repair(root, peer.fetch, config, dry_run=dry_run)
+    except (OSError, ValueError, StoreLocked, CorruptionError, ConfigError) as error:
         _fail(str(error))
     if as_json:
         click.echo(msgspec.json.encode(report).decode())

@@ -154,7 +154,17 @@ class RouteTable:
         if holder is None or holder == registration.key.address:
             return False
         live = self._live_at(registration.broker_name, holder)
-        if live is None or live.data_version.state_version <= registration.data_version.state_version:
+        if live is None:
+            return False
+        epoch = registration.data_version.state_version
+        if live.data_version.state_version <= epoch:
+            if registration.broker_id == MASTER_ID and live.data_version.state_version == epoch:
+                logger.warning(
+                    "another master takes the name broker=%s address=%s from=%s",
+                    registration.broker_name,
+                    registration.key.address,
+                    holder,
+                )
             return False
         logger.warning(
             "registration ignored, its id is held under a newer epoch broker=%s id=%d address=%s holder=%s",

@@ -5,12 +5,25 @@ from __future__ import annotations
 import posixpath
 from dataclasses import dataclass
 
+from orbitmq.errors import ConfigError
 from orbitmq.runtime.options import option
 from orbitmq.store.types import FlushMode
 
-__all__ = ["StoreConfig"]
+__all__ = ["StoreConfig", "delete_hours"]
 
 _MIB = 1 << 20
+
+
+def delete_hours(text: str) -> frozenset[int]:
+    """The hours of day in a ``deleteWhen`` value such as ``04`` or ``04;16``. Raises ``ConfigError``."""
+    hours: set[int] = set()
+    for word in text.split(";"):
+        if not word.strip():
+            continue
+        if not (word.strip().isdecimal() and int(word) < 24):
+            raise ConfigError(f"deleteWhen={text!r} is not a list of hours from 00 to 23 separated by ';'")
+        hours.add(int(word))
+    return frozenset(hours)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +227,9 @@ class StoreConfig:
     mapped_segments_max: int = option(
         64, apache="mappedSegmentsMax", low=2, doc="Log segments kept mapped for reading at once."
     )
+
+    def __post_init__(self) -> None:
+        delete_hours(self.delete_when)
 
     @property
     def queue_file_units(self) -> int:

@@ -7,8 +7,11 @@ See README.md in this folder for the order of writes and who owns what.
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from orbitmq.codes import Property
@@ -46,6 +49,14 @@ _TAGS: Final = Property.TAGS.encode()
 _NOT_OPEN: Final = "the store is not open"
 FIRST_CLEAN_S: Final = 60.0
 """Retention waits this long after a start, as Apache's does."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PendingCut:
+    """A cut that a full disk has interrupted."""
+
+    log_offset: int
+    queues: list[ConsumeQueue]
 
 
 class MessageStore:
@@ -90,6 +101,7 @@ class MessageStore:
         self._abort = AbortFile(fs, config.path("abort"))
         self._is_open = False
         self._queue_fault = ""
+        self._pending_cut: _PendingCut | None = None
         self._fault = WriteFault(clock.monotonic)
         self._appender = Appender(
             parts,
@@ -201,6 +213,9 @@ class MessageStore:
                 self._queue_fault = ""
         except OSError as error:
             self._write_failed(error)
+        if self._pending_cut is not None:
+            with suppress(StoreUnavailable):  # still full
+                self.truncate(self._pending_cut.log_offset)
         self._fault.look(self._log.end, self._available_bytes)
         if self._index_feeder is not None:
             self._index_feeder.step()
@@ -312,44 +327,65 @@ class MessageStore:
     def truncate(self, log_offset: int) -> None:
         """Cut the log and all derived files back to a record boundary. Durable when this returns.
 
-        Raises ``StoreUnavailable`` when the disk refuses; the store then takes no more writes.
+        Raises ``StoreUnavailable`` when the disk refuses; the store then takes no more writes. A disk too full to
+        cut log or queues gets another try with every ``tick``; for the index it takes a restart.
         """
-        log, parts = self._log, self._parts
-        if log_offset >= log.end:
+        log, pending = self._log, self._pending_cut
+        if pending is not None:
+            log_offset = min(log_offset, pending.log_offset)
+        elif log_offset >= log.end:
             return
         self._flusher.drain()
         log_offset = max(log_offset, log.start)
-        cut_queues = [queue for queue in self._queues if queue.log_end > log_offset]
+        queues = [
+            queue
+            for queue in self._queues
+            if queue.log_end > log_offset or (pending is not None and queue in pending.queues)
+        ]
+        repeatable = True
         try:
-            # The checkpoint first: it must not claim what is about to go.
-            checkpoint = parts.checkpoint
-            checkpoint.confirm_offset = min(checkpoint.confirm_offset, log_offset)
-            checkpoint.queues_log_offset = min(checkpoint.queues_log_offset, log_offset)
-            checkpoint.verified_offset = min(checkpoint.verified_offset, log_offset)
-            checkpoint.log_ms = checkpoint.queues_ms = 0  # of what is left the times are not known
-            checkpoint.flush()
-            # Then memory, as a whole, and the disk.
-            log.partial_start = -1
-            log.move_to(log_offset)
-            log.flushed = min(log.flushed, log_offset)
-            self._flusher.cut(log_offset)
-            for queue in cut_queues:
-                queue.rewind(log_offset)
-            log.segments.drop_made_ahead()
-            while log.segments.starts and log.segments.starts[-1] > log_offset:
-                log.segments.remove(log.segments.starts[-1])
-            log.segments.zero_from(log_offset)
-            for queue in cut_queues:
-                self._queues.truncate(queue, log_offset)
+            self._cut(log_offset, queues)
+            repeatable = False
             if self._index is not None:
                 self._index.truncate(log_offset)
-            parts.deleted.cut(log_offset)
+            self._parts.deleted.cut(log_offset)
         except OSError as error:
             # Bytes of the cut part may still be on the disk; nothing may be written over the border.
             log.failed = f"the log could not be cut at {log_offset}: {error}"
+            full = repeatable and error.errno in (errno.ENOSPC, errno.EDQUOT)
+            self._pending_cut = _PendingCut(log_offset, queues) if full else None
             raise StoreUnavailable(log.failed) from error
+        else:
+            if pending is not None:
+                logger.warning("the disk has space again, the log is cut log_end=%d", log_offset)
+                self._pending_cut = None
+                log.failed = ""
         finally:
             self._renew_refusal()
+
+    def _cut(self, log_offset: int, queues: list[ConsumeQueue]) -> None:
+        """Every step may be repeated after a full disk. Raises ``OSError``."""
+        log = self._log
+        # The checkpoint first: it must not claim what is about to go.
+        checkpoint = self._parts.checkpoint
+        checkpoint.confirm_offset = min(checkpoint.confirm_offset, log_offset)
+        checkpoint.queues_log_offset = min(checkpoint.queues_log_offset, log_offset)
+        checkpoint.verified_offset = min(checkpoint.verified_offset, log_offset)
+        checkpoint.log_ms = checkpoint.queues_ms = 0  # of what is left the times are not known
+        checkpoint.flush()
+        # Then memory, as a whole, and the disk.
+        log.partial_start = -1
+        log.move_to(log_offset)
+        log.flushed = min(log.flushed, log_offset)
+        self._flusher.cut(log_offset)
+        for queue in queues:
+            queue.rewind(log_offset)
+        log.segments.drop_made_ahead()
+        while log.segments.starts and log.segments.starts[-1] > log_offset:
+            log.segments.remove(log.segments.starts[-1])
+        log.segments.zero_from(log_offset)
+        for queue in queues:
+            self._queues.truncate(queue, log_offset)
 
     def reset(self, log_offset: int) -> None:
         """Throw everything away and start an empty log at a segment boundary (a replica too far behind)."""
@@ -570,14 +606,6 @@ class MessageStore:
         self._renew_refusal()
 
     # Upkeep.
-    def reconfigure(self, config: StoreConfig) -> None:
-        """Take over changed reloadable options; the others keep what the store was opened with until a restart.
-
-        Raises ``ConfigError`` and changes nothing.
-        """
-        self._retention.reconfigure(config)
-        self.config = self._parts.config = config
-
     def delete_topic(self, topic: str) -> int:
         """Drop the queues of a topic; returns how many. The log keeps its records until they expire."""
         if not self._queues.ids(topic):

@@ -94,7 +94,14 @@ def test_option_that_needs_a_restart_is_refused_with_everything_else() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["brokerPermission=99", "brokerPermission=x", "traceOn=maybe", "deleteWhen=04\nfileReservedTime=-1"],
+    [
+        "brokerPermission=99",
+        "brokerPermission=x",
+        "traceOn=maybe",
+        "deleteWhen=04\nfileReservedTime=-1",
+        "deleteWhen=99",
+        "brokerPermission=4\ndeleteWhen=4;24",
+    ],
 )
 def test_bad_value_is_refused_with_its_key_and_nothing_changes(text: str) -> None:
     live = Live()
@@ -236,3 +243,9 @@ def test_update_of_a_key_only_apache_knows_is_kept_and_marked(tmp_path: Path) ->
     _, _, marked = live.live.text().partition("no effect")
     assert "useEpollNativeSelector=true" in marked
     assert "useEpollNativeSelector=true" in (tmp_path / "broker.conf").read_text()
+
+
+def test_elected_master_takes_changes_although_no_file_could_make_it_master() -> None:
+    live = Live(failover_enabled=True, broker_id=1)
+    change_role(live.config, BrokerRole.SYNC_MASTER, 0)
+    assert live.update("brokerPermission=4\nmaxMessageSize=1000\n") == {"brokerPermission", "maxMessageSize"}

@@ -159,10 +159,14 @@ def test_id_held_by_another_address_with_a_newer_epoch_is_not_given_away(table: 
 
 
 @pytest.mark.parametrize("epoch", [5, 6])
-def test_id_held_by_another_address_with_no_newer_epoch_moves(table: RouteTable, epoch: int) -> None:
+def test_id_held_by_another_address_with_no_newer_epoch_moves(
+    table: RouteTable, epoch: int, caplog: pytest.LogCaptureFixture
+) -> None:
     table.register(registration(epoch=5, address="old:1"))
     table.register(registration(epoch=epoch, address="new:1"))
     assert addresses(table) == {0: "new:1"}
+    warned = "another master takes the name broker=a address=new:1 from=old:1" in caplog.text
+    assert warned is (epoch == 5), "an elected master takes it by right"
 
 
 def test_address_that_comes_back_under_another_name_leaves_the_old_name(table: RouteTable) -> None:

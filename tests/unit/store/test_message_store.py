@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from tests.unit.store.support import (
 )
 
 from orbitmq.broker.config import change_option
-from orbitmq.errors import ConfigError, CorruptionError
+from orbitmq.errors import CorruptionError
 from orbitmq.record.codec import decode_record
 from orbitmq.store.errors import BadAppend, MessageTooLarge, StoreLocked, StoreUnavailable
 from orbitmq.store.message_store import MessageStore
@@ -301,6 +302,37 @@ def test_truncate_forgets_everything_behind_a_boundary_for_good(kept: int) -> No
     assert bodies(open_store(fs.kill()))[-1] == b"body 1000"
 
 
+def test_truncate_that_a_full_disk_stops_is_finished_when_there_is_space() -> None:
+    """At every write. Where it was the index, a restart is needed."""
+    kept = [b"body %d" % number for number in range(20)]
+    finished = 0
+    for after in itertools.count():
+        fs = FaultyFileSystem()
+        store = open_store(fs)
+        done = [store.append(message(number)) for number in range(80)]
+        store.flush()
+        fs.fail_writes(after)
+        try:
+            store.truncate(done[20].log_offset)
+        except StoreUnavailable:
+            store.tick()
+            with pytest.raises(StoreUnavailable, match="could not be cut"):
+                store.append(message(1000))
+            fs.heal()
+            store.tick()
+        else:
+            break
+        finished += store.writable
+        if not store.writable:
+            store = open_store(fs.kill())
+        for each in (store, open_store(fs.power_cut())):
+            assert bodies(each) == kept, after
+            assert each.query("TopicA", f"{20:032X}", 3, 0, 1 << 60)[0] == []
+        store.append(message(1000))
+        assert bodies(store) == [*kept, b"body 1000"], after
+    assert finished == 3, "checkpoint, log, queue"
+
+
 def test_truncate_behind_the_end_is_nothing() -> None:
     store = open_store(FaultyFileSystem())
     store.append(message(0))
@@ -378,16 +410,6 @@ def test_full_disk_forbids_writes_until_there_is_room() -> None:
     clock.advance(11_000)
     store.tick()
     store.append(message(1))
-
-
-def test_reconfigure_takes_over_what_may_change_and_refuses_nonsense() -> None:
-    store = open_store(FaultyFileSystem())
-    store.reconfigure(config(message_bytes_max=10))
-    with pytest.raises(StoreUnavailable.__base__):  # type: ignore[arg-type]  # it has one
-        store.append(message(body=bytes(11)))
-    with pytest.raises(ConfigError, match="deleteWhen"):
-        store.reconfigure(config(delete_when="25"))
-    assert store.config.message_bytes_max == 10
 
 
 def test_largest_message_follows_the_option_of_a_running_store() -> None:

@@ -97,14 +97,32 @@ def test_waiting_in_vain_becomes_rare_and_success_brings_it_back(turns: Turns) -
             waits[-1] += 1
             turns.served(peer)
     assert waits == [2, 4, 8, 16, 32, 64, 128, 256, 256, 256]
-    turns.served(peer)  # in time
-    assert not turns.turn()
+    for _ in range(MISSES_MAX):
+        turns.served(peer)  # in time
+        assert not turns.turn()
     assert turns.turn(AWAKE_S * 2)
     for _ in range(2):
         turns.served(peer)
         assert not turns.planned
     turns.served(peer)
     assert turns.planned
+
+
+def test_peer_that_is_in_time_every_other_time_is_hardly_waited_for(turns: Turns) -> None:
+    """Requests in pairs, the pairs far apart: a success must not undo the failures before it."""
+    peer = object()
+    turns.habit(peer)
+    waited = 0
+    for _ in range(2_000):
+        turns.served(peer)
+        if turns.planned:
+            waited += 1
+            turns.served(peer)  # the second of the pair, in time
+            turns.turn(AWAKE_S * 2)
+        turns.served(peer)
+        turns.turn(AWAKE_S * 2)
+        turns.now += 0.001
+    assert waited < 100
 
 
 def test_nobody_stays_awake_for_pulls(turns: Turns) -> None:

@@ -224,7 +224,14 @@ class TransactionCounts:
 class BrokerStats:
     """Counters since the broker started, and how they moved."""
 
-    def __init__(self, cluster: str = "DefaultCluster", now_ms: int = 0) -> None:
+    def __init__(
+        self,
+        cluster: str = "DefaultCluster",
+        now_ms: int = 0,
+        *,
+        is_system: Callable[[str], bool] = is_system_topic,
+    ) -> None:
+        """``is_system``: topics whose messages the daily totals leave out."""
         self._cluster = cluster
         self.started_ms = now_ms
         self.puts: dict[tuple[str, int], Traffic] = {}
@@ -241,8 +248,7 @@ class BrokerStats:
         """Longest read of a queue; kept by the pull path itself."""
         self.put_failures = 0
         self.put_times = PutTimes()
-        self.is_system: Callable[[str], bool] = is_system_topic
-        """Topics whose messages the daily totals leave out."""
+        self._is_system = is_system
         self._rings = [deque([_Mark(now_ms, {}, {}, {})], maxlen=count) for count in _MARKS]
         self._totals: deque[Totals] = deque([Totals(now_ms, 0, 0, 0, 0)], maxlen=_TOTAL_SAMPLES)
         self._samples = 0
@@ -401,7 +407,7 @@ class BrokerStats:
         return self._user_count(self.gets.values()) + self._gone_gets.count
 
     def _user_count(self, traffics: Iterable[Traffic]) -> int:
-        return sum(traffic.count for traffic in traffics if not self.is_system(traffic.topic))
+        return sum(traffic.count for traffic in traffics if not self._is_system(traffic.topic))
 
     def _now(self, now_ms: int) -> Totals:
         return Totals(now_ms, self.put_count, self.get_count, self.hits, self.misses)
@@ -492,7 +498,7 @@ class BrokerStats:
                 change.messages
                 for table in tables
                 for traffic, change in table.items()
-                if not users_only or not self.is_system(traffic.topic)
+                if not users_only or not self._is_system(traffic.topic)
             )
             span_ms = ring[-1].time_ms - ring[0].time_ms
             windows.append(StatsWindow(total, total * 1000 / span_ms if span_ms > 0 else 0.0, 0.0))

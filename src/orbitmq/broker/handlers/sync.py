@@ -8,11 +8,13 @@ becomes master passes over what is before them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.registration import SECOND_MASTER
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
@@ -34,6 +36,9 @@ from orbitmq.wire.headers import (
 __all__ = ["SyncHandlers", "SyncSources", "page"]
 
 V = TypeVar("V")
+logger = logging.getLogger(__name__)
+
+_ADDRESS_CHARS_MAX: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,7 @@ class SyncHandlers:
         self._groups = groups
         self._offsets = offsets
         self._sources = sources
+        self._second_master = ""
 
     def routes(self) -> list[Route]:
         return [
@@ -167,10 +173,19 @@ class SyncHandlers:
             return Reply()
         return Reply(header=self._sources.master_info())
 
-    def ha_status(self, _call: Call[Empty]) -> Reply:
+    def ha_status(self, call: Call[Empty]) -> Reply:
         status = self._sources.ha_status()
         if status is None:
             raise ServerError("this broker does not replicate")
+        second = call.frame.ext_fields.get(SECOND_MASTER)
+        # Once: whoever restarts it may do so every few seconds.
+        if second and second != self._second_master and not self._config.is_slave:
+            self._second_master = second
+            logger.warning(
+                "a second master of this name was started and refused to run broker=%s address=%s",
+                self._config.broker_name,
+                second[:_ADDRESS_CHARS_MAX],
+            )
         return Reply(body=status.encode())
 
 

@@ -77,7 +77,9 @@ class CheckpointLog:
         puts: PutDoor,
         offsets: ConsumerOffsets,
         clock: Clock,
+        on_taken: Callable[[Checkpoint], None] | None = None,
     ) -> None:
+        """``on_taken``: called with a checkpoint that was read while running; its owner has to look at its time."""
         self._config = config
         self._store = store
         self._host = store_host
@@ -89,8 +91,7 @@ class CheckpointLog:
         """Offsets of our own records after ones we have not read yet."""
         self._writing = False
         self.running = False
-        self.on_taken: Callable[[Checkpoint], None] | None = None
-        """Called with a checkpoint that was read while running; its owner has to look at its time."""
+        self._on_taken = on_taken
         self.table = CheckpointTable()
         self.topic = revive_topic(config.cluster_name)
 
@@ -201,8 +202,8 @@ class CheckpointLog:
             ends[place] = end
         if not checkpoint.done:
             self.table.add(checkpoint)
-            if self.on_taken is not None:
-                self.on_taken(checkpoint)
+            if self._on_taken is not None:
+                self._on_taken(checkpoint)
 
     # -- writing ---------------------------------------------------------------------------------------
 

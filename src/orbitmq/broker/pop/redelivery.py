@@ -53,12 +53,12 @@ class Redelivery:
     offsets: ConsumerOffsets
     log: CheckpointLog
     clock: Clock
+    is_pulled: Callable[[str, str], bool]
+    """Whether a group was switched to pulling a topic: its consumers do not read pop retry topics."""
 
     def __post_init__(self) -> None:
         self.count = 0
         """Messages redelivered since the start."""
-        self.is_pulled: Callable[[str, str], bool] = lambda _topic, _group: False
-        """Whether a group was switched to pulling a topic: its consumers do not read pop retry topics."""
 
     def retry_topics(self, topic: str, group: str) -> list[str]:
         """The pop retry topics of a group and topic, the one in use first; they need not exist."""

@@ -126,6 +126,8 @@ class PopService:
     stats: BrokerStats
     order_file: SafeFile
     clock: Clock
+    is_pulled: Callable[[str, str], bool] = lambda _topic, _group: False
+    """Whether a group was switched to pulling a topic."""
 
     def __post_init__(self) -> None:
         self._revive_turn = 0
@@ -142,8 +144,8 @@ class PopService:
             puts=self.puts,
             offsets=self.offsets,
             clock=self.clock,
+            on_taken=lambda checkpoint: self._note_due((checkpoint,)),
         )
-        self.log.on_taken = lambda checkpoint: self._note_due((checkpoint,))
         self.locks = OrderLocks()
         self.changed: Callable[[str, str, int], None] = lambda _topic, _group, _queue_id: None
         """Told (topic, group, queue) when messages of a queue may have become visible without a new one."""
@@ -157,6 +159,7 @@ class PopService:
             offsets=self.offsets,
             log=self.log,
             clock=self.clock,
+            is_pulled=self.is_pulled,
         )
 
     # -- life ------------------------------------------------------------------------------------------

@@ -45,16 +45,21 @@ class _Waiter(NamedTuple):
 class AckWaiters:
     """What a SYNC_MASTER has promised to know before it answers; implements ``durability.Replication``."""
 
-    def __init__(self, config: BrokerConfig, acknowledged: Callable[[], Iterable[int]]) -> None:
-        """``acknowledged`` returns the log end each connected slave has reported."""
+    def __init__(
+        self,
+        config: BrokerConfig,
+        acknowledged: Callable[[], Iterable[int]],
+        on_wait: Callable[[], None] | None = None,
+    ) -> None:
+        """``acknowledged`` returns the log end each connected slave has reported. ``on_wait``: called when a request
+        begins to wait; what is not yet on its way should go now."""
         self._config = config
         self._acknowledged = acknowledged
         self._waiters: deque[_Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self.in_sync: InSync | None = None
         """With failover: whose having a message counts."""
-        self.on_wait: Callable[[], None] | None = None
-        """Called when a request begins to wait: what is not yet on its way should go now."""
+        self._on_wait = on_wait
 
     @property
     def required(self) -> bool:
@@ -87,8 +92,8 @@ class AckWaiters:
         self._waiters.append(_Waiter(log_end, deadline, callback))
         if self._timer is None:
             self._timer = loop.call_at(deadline, self._expire)
-        if self.on_wait is not None:
-            self.on_wait()
+        if self._on_wait is not None:
+            self._on_wait()
 
     def reported(self) -> None:
         """A slave has more than before."""

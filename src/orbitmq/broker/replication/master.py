@@ -208,10 +208,11 @@ class ReplicaServer:
         self.protection = protection or StreamProtection()
         self.links: list[SlaveLink] = []
         self.acks = AckWaiters(
-            config, lambda: [link.acknowledged for link in self.links if link.acknowledged >= 0]
+            config,
+            lambda: [link.acknowledged for link in self.links if link.acknowledged >= 0],
+            # At once, not in the next turn of the loop: that would serve other senders first, a millisecond or more.
+            on_wait=self._pump,
         )
-        # At once, not in the next turn of the loop: that would serve other senders first, a millisecond or more.
-        self.acks.on_wait = self._pump
         self._server: asyncio.Server | None = None
         self._tasks: TaskOwner | None = None
         self._woken = False

@@ -20,6 +20,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+import msgspec
+
 from orbitmq.auth.infos import REPLICA, parse_acl, parse_user
 from orbitmq.auth.table import AuthTable
 from orbitmq.broker.config import BrokerConfig
@@ -194,28 +196,40 @@ class MetadataSync:
         return answer.body
 
     def adopt_topics(self) -> None:
-        """On becoming master: topics the old one made after our last copy, whose messages we have. A topic that was
-        deleted there has no message newer than the table it was deleted from."""
+        """On becoming master: topics and queues the old one made after our last copy, whose messages we have.
+
+        What was deleted there has no message newer than the table it was deleted from."""
         version = self._topics.data_version
-        store = self._store
         # A table that was never copied is of no time.
         copied_ms = version.timestamp_ms if version.counter else 0
-        for topic in store.topics():
-            if topic in self._topics.configs or self._topics.is_system(topic):
+        for topic in self._store.topics():
+            if self._topics.is_system(topic):
                 continue
-            queues = store.queues(topic)
-            newest_ms = max(
-                store.store_time_at(topic, queue_id, store.max_offset(topic, queue_id) - 1)
-                for queue_id in queues
-            )
-            if newest_ms >= copied_ms:
-                count = max(max(queues) + 1, self._config.default_queue_count)
-                if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-                    count = max(queues) + 1
-                logger.warning("topic made from its messages topic=%s queues=%d", topic, count)
-                self._topics.update(
-                    TopicConfig(topic_name=topic, read_queue_nums=count, write_queue_nums=count)
+            known = self._topics.configs.get(topic)
+            unknown_from = 0 if known is None else known.read_queue_nums
+            newer = [
+                queue_id
+                for queue_id in self._store.queues(topic)
+                if queue_id >= unknown_from and self._newest_ms(topic, queue_id) >= copied_ms
+            ]
+            if not newer:
+                continue
+            count = max(self._store.queues(topic)) + 1
+            if known is not None:
+                count = max(newer) + 1
+                adopted = msgspec.structs.replace(
+                    known, read_queue_nums=count, write_queue_nums=max(count, known.write_queue_nums)
                 )
+            else:
+                if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+                    count = max(count, self._config.default_queue_count)
+                adopted = TopicConfig(topic_name=topic, read_queue_nums=count, write_queue_nums=count)
+            logger.warning("topic made from its messages topic=%s queues=%d", topic, count)
+            self._topics.update(adopted)
+
+    def _newest_ms(self, topic: str, queue_id: int) -> int:
+        store = self._store
+        return store.store_time_at(topic, queue_id, store.max_offset(topic, queue_id) - 1)
 
     async def _ask(self, address: str, code: int, timeout_s: float = _TIMEOUT_S) -> bytes:
         answer = await self._rpc.call(address, code, timeout_s=timeout_s)

@@ -183,7 +183,8 @@ class SegmentList:
 
     def remove(self, start: int) -> None:
         """Remove the first or the last segment and its file."""
-        self._fs.remove(self.detach(start))
+        self._fs.remove(self._paths[start])  # first: what cannot be removed stays in the list
+        self.detach(start)
 
     def detach(self, start: int) -> str:
         """Take the first or the last segment out of the list; returns the path of the file, for the caller to remove.

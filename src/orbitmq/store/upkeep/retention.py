@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import Final, Self
 
-from orbitmq.errors import ConfigError
-from orbitmq.store.config import StoreConfig
+from orbitmq.store.config import StoreConfig, delete_hours
 from orbitmq.store.types import SegmentInfo
 
 __all__ = [
@@ -24,7 +23,6 @@ __all__ = [
     "DiskLevel",
     "Retention",
     "Watermarks",
-    "delete_hours",
     "expired_segments",
     "is_delete_hour",
 ]
@@ -80,22 +78,24 @@ class Watermarks:
 class DiskGuard:
     """Remembers whether writes are forbidden, so that they stay so until the disk is below the force mark."""
 
-    def __init__(self, marks: Watermarks) -> None:
-        self.marks = marks
+    def __init__(self, marks: Callable[[], Watermarks]) -> None:
+        """``marks`` returns those of now: an operator may move them."""
+        self._marks = marks
         self.level = DiskLevel.OK
         self.writes_forbidden = False
 
     def observe(self, log_used: Sequence[float], queue_used: float) -> DiskLevel:
         """Take in the used part of the log's disk (the emptiest counts if there are several) and the queues'."""
         assert log_used, "a store has at least one log directory"
-        self.level = max(self.marks.level(min(log_used)), self.marks.level(queue_used))
+        marks = self._marks()
+        self.level = max(marks.level(min(log_used)), marks.level(queue_used))
         used = max(min(log_used), queue_used)
         if self.level is DiskLevel.FORBID and not self.writes_forbidden:
             self.writes_forbidden = True
             logger.error(
                 "messages are refused, the disk is too full used=%.1f%% limit=%.1f%%",
                 100 * used,
-                100 * self.marks.forbid,
+                100 * marks.forbid,
             )
         elif self.level < DiskLevel.FORCE and self.writes_forbidden:
             self.writes_forbidden = False
@@ -125,18 +125,6 @@ def expired_segments(
     return expired
 
 
-def delete_hours(text: str) -> frozenset[int]:
-    """The hours of day in a ``deleteWhen`` value such as ``04`` or ``04;16``."""
-    hours: set[int] = set()
-    for word in text.split(";"):
-        if not word.strip():
-            continue
-        if not (word.strip().isdecimal() and int(word) < 24):
-            raise ConfigError(f"deleteWhen={text!r} is not a list of hours from 00 to 23 separated by ';'")
-        hours.add(int(word))
-    return frozenset(hours)
-
-
 def is_delete_hour(now_ms: int, hours: frozenset[int], zone: tzinfo | None = None) -> bool:
     """Whether ``now_ms`` falls into one of ``hours``, in ``zone`` or else the machine's own time zone."""
     return datetime.fromtimestamp(now_ms / 1000, UTC).astimezone(zone).hour in hours
@@ -148,15 +136,8 @@ class Retention:
     def __init__(self, config: StoreConfig, zone: tzinfo | None = None) -> None:
         self._config = config
         self._zone = zone
-        self._hours = delete_hours(config.delete_when)
-        self.guard = DiskGuard(Watermarks.of(config))
+        self.guard = DiskGuard(lambda: Watermarks.of(config))
         self.manual_rounds = 0
-
-    def reconfigure(self, config: StoreConfig) -> None:
-        """Take over changed options; the state of the guard stays. Raises ``ConfigError`` and changes nothing."""
-        self._hours = delete_hours(config.delete_when)
-        self._config = config
-        self.guard.marks = Watermarks.of(config)
 
     def trigger(self) -> None:
         """Clean expired segments in the coming rounds whatever the hour (TRIGGER_DELETE_FILES)."""
@@ -167,10 +148,11 @@ class Retention:
     ) -> list[SegmentInfo]:
         """The segments to remove now. Afterwards ``guard.writes_forbidden`` says whether appends are refused."""
         level = self.guard.observe(log_used, queue_used)
+        hours = delete_hours(self._config.delete_when)
         manual = self.manual_rounds > 0
         if manual:
             self.manual_rounds -= 1
-        if level is DiskLevel.OK and not manual and not is_delete_hour(now_ms, self._hours, self._zone):
+        if level is DiskLevel.OK and not manual and not is_delete_hour(now_ms, hours, self._zone):
             return []
         return expired_segments(
             segments,

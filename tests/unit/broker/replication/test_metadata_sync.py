@@ -62,9 +62,24 @@ def with_log_ends(codes: Sequence[int]) -> list[int]:
 
 
 class Log:
-    """Our copy of the master's log."""
+    """Our copy of the master's log: when the newest message of each queue was stored."""
 
     whole_log_offset = 700
+
+    def __init__(self) -> None:
+        self.newest_ms: dict[str, dict[int, int]] = {}
+
+    def topics(self) -> list[str]:
+        return list(self.newest_ms)
+
+    def queues(self, topic: str) -> list[int]:
+        return list(self.newest_ms[topic])
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        return 1
+
+    def store_time_at(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        return self.newest_ms[topic][queue_id]
 
 
 class Taken:
@@ -255,3 +270,29 @@ def test_table_that_means_nothing_here_is_kept_as_it_came(world: World, tmp_path
     again = table()
     again.load()
     assert again.encode() == (tmp_path / "messageRequestMode.json").read_bytes() == MODES
+
+
+def test_new_master_has_topics_and_queues_whose_messages_are_newer_than_its_table(world: World) -> None:
+    topics = world.topics
+    topics.update(TopicConfig(topic_name="Wider", read_queue_nums=2, write_queue_nums=2, perm=2))
+    topics.update(TopicConfig(topic_name="Shrunk", read_queue_nums=2, write_queue_nums=2))
+    copied_ms = topics.data_version.timestamp_ms
+    world.log.newest_ms = {
+        "Wider": {0: copied_ms, 1: copied_ms - 9, 4: copied_ms + 1, 6: copied_ms - 1},
+        "Shrunk": {0: copied_ms, 3: copied_ms - 1},
+        "New": {1: copied_ms},
+        "%RETRY%g": {0: copied_ms},
+        "Deleted": {0: copied_ms - 1},
+    }
+    world.sync.adopt_topics()
+    found = {
+        name: (config.read_queue_nums, config.write_queue_nums, config.perm)
+        for name, config in topics.configs.items()
+        if not topics.is_system(name)
+    }
+    assert found == {
+        "Wider": (5, 5, 2),
+        "Shrunk": (2, 2, 6),
+        "New": (CONFIG.default_queue_count, CONFIG.default_queue_count, 6),
+        "%RETRY%g": (1, 1, 6),
+    }

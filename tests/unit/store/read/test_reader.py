@@ -13,6 +13,7 @@ from tests.unit.store.support import (
     open_store,
 )
 
+from orbitmq.broker.config import change_option
 from orbitmq.filter import encode_program, parse
 from orbitmq.kernel import Filter
 from orbitmq.record.hashing import java_hash
@@ -64,7 +65,7 @@ def test_slave_leaves_the_offset_as_asked() -> None:
     store.corrects_offsets = False
     assert store.read("TopicA", 0, 99, 32).next_offset == 99
     assert store.read("TopicA", 0, -5, 32).next_offset == -5
-    store.reconfigure(open_store(FaultyFileSystem(), check_offset_on_slave=True).config)
+    change_option(store.config, "offsetCheckInSlave", "true")
     assert store.read("TopicA", 0, 99, 32).next_offset == 10
 
 

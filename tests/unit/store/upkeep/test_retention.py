@@ -6,15 +6,15 @@ from datetime import UTC, timedelta, timezone
 
 import pytest
 
+from orbitmq.broker.config import change_option
 from orbitmq.errors import ConfigError
-from orbitmq.store.config import StoreConfig
+from orbitmq.store.config import StoreConfig, delete_hours
 from orbitmq.store.types import SegmentInfo
 from orbitmq.store.upkeep.retention import (
     DiskGuard,
     DiskLevel,
     Retention,
     Watermarks,
-    delete_hours,
     expired_segments,
     is_delete_hour,
 )
@@ -101,7 +101,7 @@ def test_upper_marks_are_clamped(force: int, forbid: int, expected: tuple[float,
 
 
 def test_writes_stay_forbidden_until_the_disk_is_below_the_force_mark() -> None:
-    guard = DiskGuard(Watermarks())
+    guard = DiskGuard(Watermarks)
     steps = [(0.5, False), (0.89, False), (0.95, True), (0.87, True), (0.80, False), (0.89, False)]
     for used, forbidden in steps:
         guard.observe([used], 0.1)
@@ -109,7 +109,7 @@ def test_writes_stay_forbidden_until_the_disk_is_below_the_force_mark() -> None:
 
 
 def test_emptiest_log_disk_and_the_queue_disk_decide() -> None:
-    guard = DiskGuard(Watermarks())
+    guard = DiskGuard(Watermarks)
     assert guard.observe([0.99, 0.5], 0.1) is DiskLevel.OK
     assert guard.observe([0.99, 0.5], 0.88) is DiskLevel.FORCE
     assert guard.observe([0.99, 0.5], 0.95) is DiskLevel.FORBID
@@ -140,10 +140,16 @@ def test_manual_cleaning_lasts_twenty_rounds() -> None:
 
 
 def test_force_can_be_switched_off_and_options_changed() -> None:
-    retention = Retention(StoreConfig(force_clean_enabled=False, delete_when="04"), UTC)
-    fresh, noon = segments(FOUR, FOUR, FOUR), FOUR + 2 * HOUR
-    assert retention.decide(fresh, noon, [0.95], 0.1) == []
-    retention.reconfigure(StoreConfig(force_clean_enabled=True))
-    assert retention.decide(fresh, noon, [0.95], 0.1) == fresh[:2]
-    with pytest.raises(ConfigError):
-        retention.reconfigure(StoreConfig(delete_when="99"))
+    config = StoreConfig(force_clean_enabled=False, retention_hours=1, delete_when="04")
+    retention = Retention(config, UTC)
+    fresh, six = segments(FOUR, FOUR, FOUR), FOUR + 2 * HOUR
+    assert retention.decide(fresh, six, [0.95], 0.1) == fresh[:2], "expired, and the disk is nearly full"
+    assert retention.decide(fresh, six, [0.2], 0.1) == []
+    change_option(config, "deleteWhen", "06")
+    assert retention.decide(fresh, six, [0.2], 0.1) == fresh[:2]
+    change_option(config, "fileReservedTime", "72")
+    assert retention.decide(fresh, six, [0.95], 0.1) == []
+    change_option(config, "cleanFileForciblyEnable", "true")
+    assert retention.decide(fresh, six, [0.95], 0.1) == fresh[:2]
+    change_option(config, "diskSpaceCleanForciblyRatio", "30")
+    assert retention.decide(fresh, six, [0.4], 0.1) == fresh[:2]
