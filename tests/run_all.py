@@ -1,5 +1,8 @@
 """``python -m tests.run_all``: every test, and once more what failed beside a JVM.
 
+Two processes of pytest-xdist share the files, a whole file each time: most tests wait for servers, so one process
+leaves a core idle. ``python -m tests.run_all -n 0`` runs in one process.
+
 A JVM that starts or collects garbage on two cores can keep a test waiting longer than any limit that still finds
 faults. So tests beside one (``BESIDE_JVM``, or the marker ``apache``) run a second time when they fail, and those
 that needed it are listed at the end. Every other failure is final: a retry would hide a race of ours.
@@ -21,6 +24,7 @@ BESIDE_JVM: Final = ("tests/apache/", "tests/spark/", "tests/console/")
 CACHE_KEY: Final = "orbitmq/beside_jvm"
 _CACHE: Final = Path(".pytest_cache") / "v"
 _TESTS_FAILED: Final = 1
+_TWO_PROCESSES: Final = ("-n", "2", "--dist", "loadfile")
 
 
 def is_beside_jvm(node_id: str, markers: Iterable[str] = ()) -> bool:
@@ -48,7 +52,7 @@ def _pytest(*arguments: str) -> int:
 
 def main(arguments: list[str]) -> int:
     """The exit code of the run."""
-    code = _pytest(*arguments)
+    code = _pytest(*_TWO_PROCESSES, *arguments)
     if code != _TESTS_FAILED:
         return code
     failed, beside = _cached("cache/lastfailed"), _cached(CACHE_KEY)

@@ -348,21 +348,27 @@ async def elected_group(members: list[Etcd]) -> AsyncIterator[tuple[list[Broker]
 async def _hurt_group(row: Row, runs: int, etcd_count: int, hurt: Callable[..., Awaitable[None]]) -> None:
     with etcd_cluster(etcd_count) as members:
         async with elected_group(members) as (brokers, address), Load(address) as load:
-            for _ in range(runs):
-                await load.more_acks(WARM_ACKS, RECOVERS_S)
-                await hurt(load, brokers, members)
-                await run_off_loop(
-                    lambda: wait_until(lambda: whole(brokers), timeout_s=90, what="a whole group again")
-                )
-                row.runs += 1
-            await finish(row, load)
-            if row.lost:
-                where = Path(tempfile.mkdtemp(prefix="orbitmq-lost-"))
-                for broker in brokers:
-                    shutil.copy(
-                        broker.workdir / "stderr.log", where / f"broker-{broker.conf['brokerId']}.log"
+            try:
+                for _ in range(runs):
+                    await load.more_acks(WARM_ACKS, RECOVERS_S)
+                    await hurt(load, brokers, members)
+                    await run_off_loop(
+                        lambda: wait_until(lambda: whole(brokers), timeout_s=90, what="a whole group again")
                     )
-                row.notes.append(f"logs in {where}")
+                    row.runs += 1
+                await finish(row, load)
+            finally:
+                if row.lost or load.late or row.runs < runs:
+                    row.notes.append(f"logs and stores in {keep(brokers)}")
+
+
+def keep(brokers: list[Broker]) -> Path:
+    """Copies of what the brokers wrote, to look for the messages that are missing."""
+    where = Path(tempfile.mkdtemp(prefix="orbitmq-lost-"))
+    for broker in brokers:
+        copy = where / f"broker-{broker.conf['brokerId']}"
+        subprocess.run(["cp", "-r", "--sparse=always", str(broker.workdir), str(copy)], check=False)
+    return where
 
 
 async def failover(target: Target, row: Row, runs: int) -> None:
@@ -431,7 +437,8 @@ def run(name: str, target: str, runs: int) -> Row:
     scenario, _ = FAULTS[name]
 
     async def bounded() -> None:
-        async with asyncio.timeout(120 + 60 * runs):
+        # Both drains of ``Load.check`` come after the last fault.
+        async with asyncio.timeout(420 + 90 * runs):
             await scenario(Target(target), row, runs)
 
     try:

@@ -66,6 +66,8 @@ def main() -> int:
         for name in ("sent", "acked", "handled", "again", "passed_over"):
             total[name] += done.summary[name]
         total["outage_s"] = max(total["outage_s"], done.summary["outage_s"])
+        if total["seeds"] % 100 == 0:
+            print(f"{total['seeds']:.0f} seeds, {len(failed)} failed", file=sys.stderr, flush=True)
         if failed and arguments.stop:
             break
     total["failed"] = len(failed)

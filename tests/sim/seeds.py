@@ -1,4 +1,4 @@
-"""Seeds one after the other, in processes that are replaced now and then."""
+"""Seeds one after the other, in one process or several."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import gc
 import logging
 import multiprocessing
 import sys
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tests.sim.loop import SimLoop
 from tests.sim.plants import planted
 from tests.sim.scenario import Simulation
-
-CHILD_SEEDS = 50
-"""What a killed broker leaves in memory goes only with its real process."""
 
 
 @dataclass
@@ -36,7 +35,23 @@ def run_seed(seed: int, plant: str | None) -> Outcome:
             simulation.run()
         except AssertionError as error:
             violation = str(error) or "an assertion without a text"
-    return Outcome(seed, violation, simulation.log, simulation.loop.now - 1000, simulation.history.summary())
+    outcome = Outcome(
+        seed, violation, simulation.log, simulation.loop.now - 1000, simulation.history.summary()
+    )
+    loop = weakref.ref(simulation.loop)
+    del simulation
+    if not freed(loop) and not violation:
+        outcome.violation = "memory: something keeps what the processes had, who are all dead"
+    return outcome
+
+
+def freed(loop: weakref.ref[SimLoop]) -> bool:
+    """What coroutines do when they are closed may keep things until the next collection."""
+    for _ in range(3):
+        gc.collect()
+        if loop() is None:
+            return True
+    return False
 
 
 def prepare(level: int) -> None:
@@ -51,10 +66,10 @@ def prepare(level: int) -> None:
 def outcomes(seeds: list[int], plant: str | None, jobs: int) -> Iterator[Outcome]:
     """In order."""
     level = logging.getLogger().getEffectiveLevel()
-    if len(seeds) <= CHILD_SEEDS and jobs == 1:
+    if jobs == 1:
         prepare(level)
         yield from (run_seed(seed, plant) for seed in seeds)
         return
     context = multiprocessing.get_context("spawn")
-    with context.Pool(jobs, prepare, (level,), maxtasksperchild=CHILD_SEEDS) as pool:
+    with context.Pool(jobs, prepare, (level,)) as pool:
         yield from pool.imap(functools.partial(run_seed, plant=plant), seeds)

@@ -62,7 +62,7 @@ def test_failure_without_a_jvm_is_final_and_one_beside_a_jvm_gets_a_second_run(t
             text=True,
             check=False,
             timeout=120,
-            env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+            env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin"},
         )
         assert run.returncode == expected, run.stdout + run.stderr
         assert words in run.stdout
