@@ -149,9 +149,13 @@ def test_pull_consumer_reads_by_queue_and_offset(
     pulled = consumer.pull(queue, 1, max_count=3)
     assert (pulled.status, pulled.next_offset, pulled.min_offset) == ("FOUND", 4, 0)
     assert [message.body for message in pulled.messages] == [b"1", b"2", b"3"]
-    consumer.update_offset(queue, 4)
-    # The clients send the offset oneway: the question may overtake it.
-    wait_until(lambda: consumer.fetch_offset(queue) == 4, timeout_s=5, what="the offset to be stored")
+
+    def stored() -> bool:
+        # The clients send the offset oneway, so the question may overtake it, and a busy broker may drop it.
+        consumer.update_offset(queue, 4)
+        return consumer.fetch_offset(queue) == 4
+
+    wait_until(stored, timeout_s=20, what="the offset to be stored")
 
 
 @pytest.mark.parametrize("java", JAVA_CLIENTS, indirect=True)

@@ -18,7 +18,7 @@ def test_files_of_failover_start_and_elect_a_master(tmp_path: Path) -> None:
     require_etcd()
     conf = tmp_path / "conf"
     name_server = written("failover", conf, 3)
-    etcd = Etcd(workdir=tmp_path / "etcd")
+    etcd = Etcd()
     etcd.start()
     try:
         for path in conf.glob("broker-*.conf"):
@@ -28,4 +28,4 @@ def test_files_of_failover_start_and_elect_a_master(tmp_path: Path) -> None:
             with Producer("shop", name_server, retries=10) as producer:
                 assert producer.send(Message("Orders", "1")).queue.broker_name == "broker-a"
     finally:
-        etcd.stop()
+        etcd.close()

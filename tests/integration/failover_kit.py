@@ -153,7 +153,7 @@ class Group:
                 )
             )
 
-        await until(whole, f"a whole group, is {[repr_of(node) for node in self.nodes]}", timeout_s)
+        await until(whole, lambda: f"a whole group, is {[repr_of(node) for node in self.nodes]}", timeout_s)
         return self.masters[0]
 
     async def watch_holders(self) -> None:

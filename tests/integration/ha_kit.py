@@ -74,13 +74,17 @@ def put(broker: Broker, count: int, *, topic: str = "T", body: bytes = b"x" * 10
         )
 
 
-async def until(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
+async def until(
+    condition: Callable[[], bool], what: str | Callable[[], str], timeout_s: float = 10.0
+) -> None:
+    """A function as ``what`` tells how things stand when the time is over."""
     try:
         async with asyncio.timeout(timeout_s):
             while not condition():  # noqa: ASYNC110 - brokers do not tell tests what they do
                 await asyncio.sleep(0.01)
     except TimeoutError:
-        raise AssertionError(f"not within {timeout_s} s: {what}") from None
+        told = what if isinstance(what, str) else what()
+        raise AssertionError(f"not within {timeout_s} s: {told}") from None
 
 
 async def gate_code(broker: Broker) -> int:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.apache.etcd import Etcd, etcd
+from tests.apache.etcd import Etcd, etcd, memory_path
 from tests.integration.failover_kit import TTL_S, Group, Node, group, on_uvloop
 from tests.integration.ha_kit import BORN_HOST, assert_equal_logs, config_file, log_bytes, until
 
@@ -17,15 +17,15 @@ from orbitmq.codes import ResponseCode
 from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.store.types import NewMessage
 
-__all__ = ["etcd"]
+__all__ = ["etcd", "memory_path"]
 pytestmark = pytest.mark.slow
 
 ROUNDS = 30
 
 
-def test_cut_off_master_is_replaced_and_its_own_tail_is_cut(etcd: Etcd, tmp_path: Path) -> None:
+def test_cut_off_master_is_replaced_and_its_own_tail_is_cut(etcd: Etcd, memory_path: Path) -> None:
     async def scenario() -> None:
-        async with group(tmp_path, etcd) as brokers:
+        async with group(memory_path, etcd) as brokers:
             first = await brokers.settled()
             second = next(node for node in brokers.nodes if node is not first)
             assert await brokers.send(first, 100) == ResponseCode.SUCCESS
@@ -52,9 +52,9 @@ def test_cut_off_master_is_replaced_and_its_own_tail_is_cut(etcd: Etcd, tmp_path
     on_uvloop(scenario)
 
 
-def test_a_clean_stop_of_the_master_saves_its_cursors(etcd: Etcd, tmp_path: Path) -> None:
+def test_a_clean_stop_of_the_master_saves_its_cursors(etcd: Etcd, memory_path: Path) -> None:
     async def scenario() -> None:
-        async with group(tmp_path, etcd) as brokers:
+        async with group(memory_path, etcd) as brokers:
             first = await brokers.settled()
             broker = first.running
             broker.puts.put(NewMessage("T", 0, b"later", b"DELAY\x011\x02", 1, BORN_HOST))
@@ -81,10 +81,10 @@ async def die(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_dead_master_is_replaced_before_its_lease_ends(
-    etcd: Etcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    etcd: Etcd, memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
-        async with group(tmp_path, etcd, count=3, lease_ttl_s=LONG_TTL_S) as brokers, watching(brokers):
+        async with group(memory_path, etcd, count=3, lease_ttl_s=LONG_TTL_S) as brokers, watching(brokers):
             first = await brokers.settled()
             assert await brokers.send(first, 100) == ResponseCode.SUCCESS
             await first.replication.close_listener()
@@ -110,9 +110,9 @@ def test_a_dead_master_is_replaced_before_its_lease_ends(
     on_uvloop(scenario)
 
 
-def test_a_master_that_only_its_slaves_cannot_reach_stays(etcd: Etcd, tmp_path: Path) -> None:
+def test_a_master_that_only_its_slaves_cannot_reach_stays(etcd: Etcd, memory_path: Path) -> None:
     async def scenario() -> None:
-        async with group(tmp_path, etcd, lease_ttl_s=LONG_TTL_S) as brokers:
+        async with group(memory_path, etcd, lease_ttl_s=LONG_TTL_S) as brokers:
             first = await brokers.settled()
             await first.replication.close_listener()
             first.replication.cut()
@@ -124,9 +124,9 @@ def test_a_master_that_only_its_slaves_cannot_reach_stays(etcd: Etcd, tmp_path: 
 
 
 @pytest.mark.parametrize("seed", [3, 11])
-def test_no_acknowledged_message_is_lost_in_a_bad_network(seed: int, etcd: Etcd, tmp_path: Path) -> None:
+def test_no_acknowledged_message_is_lost_in_a_bad_network(seed: int, etcd: Etcd, memory_path: Path) -> None:
     """Anyone can run a seed again; a failure names its faults."""
-    on_uvloop(lambda: bad_network(seed, etcd, tmp_path))
+    on_uvloop(lambda: bad_network(seed, etcd, memory_path))
 
 
 async def bad_network(seed: int, etcd: Etcd, root: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.apache.etcd import Etcd, etcd, require_etcd
+from tests.apache.etcd import Etcd, etcd, memory_path, require_etcd
 from tests.integration.bad_requests import PULL, SEND_V2
 from tests.integration.failover_kit import TTL_S, Node, group, on_uvloop
 from tests.integration.ha_kit import ask, assert_equal_logs, name_server, put, rpc, until
@@ -22,7 +22,7 @@ from orbitmq.transport.client import RpcClient
 from orbitmq.wire import javajson
 from orbitmq.wire.frame import Frame
 
-__all__ = ["etcd"]
+__all__ = ["etcd", "memory_path"]
 pytestmark = pytest.mark.slow
 
 
@@ -61,11 +61,11 @@ async def first_transfer(node: Node) -> bytes:
         writer.close()
 
 
-def test_roles_change_by_request_through_etcd_and_routes_follow(etcd: Etcd, tmp_path: Path) -> None:
+def test_roles_change_by_request_through_etcd_and_routes_follow(etcd: Etcd, memory_path: Path) -> None:
     async def scenario() -> None:
         async with (
             name_server() as names,
-            group(tmp_path, etcd, name_servers=names.address) as brokers,
+            group(memory_path, etcd, name_servers=names.address) as brokers,
             rpc() as client,
         ):
             first = await brokers.settled()
@@ -109,11 +109,11 @@ def test_roles_change_by_request_through_etcd_and_routes_follow(etcd: Etcd, tmp_
 
 
 def test_consumers_get_only_what_the_in_sync_set_has_and_too_few_of_it_refuse_sends(
-    etcd: Etcd, tmp_path: Path
+    etcd: Etcd, memory_path: Path
 ) -> None:
     async def scenario() -> None:
         async with (
-            group(tmp_path, etcd, slave_timeout_ms=1_000, not_caught_up_ms=1_500) as brokers,
+            group(memory_path, etcd, slave_timeout_ms=1_000, not_caught_up_ms=1_500) as brokers,
             rpc() as client,
         ):
             master = await brokers.settled()
@@ -158,12 +158,12 @@ def test_consumers_get_only_what_the_in_sync_set_has_and_too_few_of_it_refuse_se
     on_uvloop(scenario)
 
 
-def test_lost_etcd_stops_writes_and_nothing_else(tmp_path: Path) -> None:
+def test_lost_etcd_stops_writes_and_nothing_else(memory_path: Path) -> None:
     require_etcd()
 
     async def scenario() -> None:
         with Etcd() as own:
-            async with group(tmp_path, own) as brokers:
+            async with group(memory_path, own) as brokers:
                 master = await brokers.settled()
                 assert await brokers.send(master, 50) == ResponseCode.SUCCESS
                 await asyncio.to_thread(own.kill)
@@ -180,10 +180,10 @@ def test_lost_etcd_stops_writes_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_emptied_store_is_never_elected_and_a_new_topic_survives_its_master(
-    etcd: Etcd, tmp_path: Path
+    etcd: Etcd, memory_path: Path
 ) -> None:
     async def scenario() -> None:
-        async with group(tmp_path, etcd, metadata_sync_interval_ms=3_600_000) as brokers:
+        async with group(memory_path, etcd, metadata_sync_interval_ms=3_600_000) as brokers:
             first = await brokers.settled()
             second = next(node for node in brokers.nodes if node is not first)
             assert "Fresh" not in second.running.topics.configs
