@@ -11,7 +11,7 @@ import pytest
 from tests.apache.etcd import Etcd, etcd, memory_path, require_etcd
 from tests.integration.bad_requests import PULL, SEND_V2
 from tests.integration.failover_kit import TTL_S, Node, group, on_uvloop
-from tests.integration.ha_kit import ask, assert_equal_logs, name_server, put, rpc, until
+from tests.integration.ha_kit import ask, assert_equal_logs, caught_up, name_server, put, rpc, until
 
 from orbitmq.broker.replication.stream import encode_report, encode_transfer_head
 from orbitmq.codes import RequestCode, ResponseCode
@@ -154,6 +154,29 @@ def test_consumers_get_only_what_the_in_sync_set_has_and_too_few_of_it_refuse_se
             await brokers.settled()
             await until(lambda: not broker.gate.refusal, "sends again")
             assert (await send(client, master)).code == 0
+
+    on_uvloop(scenario)
+
+
+def test_a_slave_shows_only_what_the_whole_in_sync_set_has(etcd: Etcd, memory_path: Path) -> None:
+    async def scenario() -> None:
+        options = {"slave_timeout_ms": 5_000, "not_caught_up_ms": 5_000}
+        async with group(memory_path, etcd, count=3, **options) as brokers:
+            master = await brokers.settled()
+            second, third = (node for node in brokers.nodes if node is not master)
+            assert await brokers.send(master, 40) == ResponseCode.SUCCESS
+
+            def shown() -> int:
+                return sum(second.running.store.read("T", queue_id, 0, 64).count for queue_id in range(4))
+
+            await until(lambda: shown() == 40, "what is safe")
+            await third.stop()
+            put(master.running, 20, first=40)
+            await until(lambda: caught_up(master.running, second.running), "the log")
+            assert third.number in master.failover.in_sync.members
+            assert shown() == 40, "an election may take back what only two of three have"
+            await until(lambda: shown() == 60, "the set without the third")
+            assert third.number not in master.failover.in_sync.members
 
     on_uvloop(scenario)
 

@@ -653,10 +653,7 @@ class Broker:
         """The same with failover: what is not safe yet is sent to slaves, and not read."""
         assert self.failover is not None
         self._replicas.wake()
-        if self.failover.acting:
-            self.failover.in_sync.arrived(topic, queue_id)
-        else:
-            self._readable(topic, queue_id)
+        self.failover.in_sync.arrived(topic, queue_id)
 
     def _readable(self, topic: str, queue_id: int) -> None:
         self._pull.waiters.arrived(topic, queue_id)

@@ -29,6 +29,3 @@ class HeldArrivals:
             if last > log_offset:
                 self._ends[key] = (last, last)
         return ready
-
-    def clear(self) -> None:
-        self._ends.clear()

@@ -129,6 +129,7 @@ class Failover:
         roles.before_following = self._align
         roles.when_agreed = self._aligned
         roles.follower.on_lost = self._wake.set
+        roles.follower.on_safe = in_sync.told_safe
         gate.is_master = self.holds
 
     # -- life ------------------------------------------------------------------------------------------
@@ -486,7 +487,6 @@ class Failover:
     def _aligned(self) -> None:
         self._save_epoch(self._aligning)
         self._roles.follower.greeting = encode_greeting(self._own, self._aligning)
-        self.in_sync.follow()
 
     def _cut(self, state: GroupState) -> bool:
         """Make our log a part of the newest one by the history; False when that does not reach back to ours."""

@@ -2,7 +2,9 @@
 
 ``InSyncSet`` answers two questions at any moment: up to where does every member of the set have the log (sends
 wait for that, ``ha.acks``), and up to where may consumers read. Both are the same number: what not every member
-has may be cut off by a failover, and a consumer that had seen it would then skip what came in its place.
+has may be cut off by a failover, and a consumer that had seen it would then skip what came in its place. So the
+master tells it to the members, who show consumers no more than that either; a broker that has just started shows
+nothing before it knows.
 
 A change of the set is proposed, written to etcd by the coordinator, and then taken or dropped. While that is
 under way both sets count, since it is unknown which one is in force. A slave that joins is waited for some time
@@ -23,7 +25,7 @@ __all__ = ["InSyncSet"]
 
 
 class InSyncSet:
-    """Exists all the time; counts only while this broker is master."""
+    """Exists all the time; the set counts only while this broker is master."""
 
     def __init__(
         self,
@@ -37,6 +39,7 @@ class InSyncSet:
         self._store = store
         self._links = links
         self._wake = wake
+        store.confirm_offset = 0
         self._own = config.broker_id
         self._proposed: frozenset[int] | None = None
         self._reached_at: dict[int, float] = {}
@@ -61,21 +64,21 @@ class InSyncSet:
         self._last_look = (self._store.max_log_offset, now)
         self._reached_at = dict.fromkeys(self.members, now)
         self.active = True
-        self._store.confirm_offset = max(0, self.safe_end())
+        # What the last master told is safe still, also while members are missing.
+        self._show(max(self._store.confirm_offset, self.safe_end()))
 
     def end(self) -> None:
         """This broker is no master any more. What was not safe stays hidden: the next master may not have it, and a
-        consumer that reads it here would pass over what is stored in its place (``follow``)."""
+        consumer that reads it here would pass over what is stored in its place."""
         if self.active:
             self.active = False
             self.members = frozenset()
             self._proposed = None
-            self._held.clear()
 
-    def follow(self) -> None:
-        """The log agrees with that of a new master: all of it may be read."""
-        if not self.active:
-            self._store.confirm_offset = None
+    def told_safe(self, log_offset: int) -> None:
+        """By the master: the whole set has the log up to here."""
+        if not self.active and log_offset > self._store.confirm_offset:
+            self._show(log_offset)
 
     # -- what is safe ----------------------------------------------------------------------------------
 
@@ -110,9 +113,13 @@ class InSyncSet:
             return
         safe = self.safe_end()
         if safe > self._store.confirm_offset:
-            self._store.confirm_offset = safe
-            for key in self._held.take(safe):
-                self._wake(*key)
+            self._show(safe)
+
+    def _show(self, log_offset: int) -> None:
+        """Let consumers read up to there."""
+        self._store.confirm_offset = log_offset
+        for key in self._held.take(log_offset):
+            self._wake(*key)
 
     def arrived(self, topic: str, queue_id: int) -> None:
         """A queue got messages; its readers are woken once they may read them."""

@@ -42,13 +42,21 @@ class MasterLink(asyncio.Protocol):
     """The connection to the master."""
 
     def __init__(
-        self, config: BrokerConfig, store: MessageStore, clock: Clock, greeting: bytes = b""
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        clock: Clock,
+        greeting: bytes = b"",
+        on_safe: Callable[[int], None] | None = None,
     ) -> None:
+        """``greeting`` is sent first. With ``on_safe`` it tells that we are a member of a failover group, and the
+        function is called with the end up to which the whole in-sync set has the log."""
         self._config = config
         self._store = store
         self._clock = clock
         self._greeting = greeting
-        self._reader = TransferReader()
+        self._on_safe = on_safe
+        self._reader = TransferReader(for_member=on_safe is not None)
         self._transport: asyncio.Transport | None = None
         self._reported = -1
         self._read_at = self._written_at = asyncio.get_running_loop().time()
@@ -90,6 +98,8 @@ class MasterLink(asyncio.Protocol):
             return
         if self._store.max_log_offset > self._reported:
             self._report()
+        if self._on_safe is not None and self._reader.safe_end >= 0:
+            self._on_safe(self._reader.safe_end)
 
     def _take_all(self, data: bytes) -> None:
         """Append all transfers of one read at once: the store works through a few large pieces faster than through
@@ -170,6 +180,8 @@ class Follower:
         self.protection = StreamProtection()
         self.on_lost: Callable[[], None] | None = None
         """Told when a connection to the master could not be made or has ended."""
+        self.on_safe: Callable[[int], None] | None = None
+        """Told the end up to which the whole in-sync set has the log; None outside of failover groups."""
 
     def told_master(self, master_address: str, ha_address: str) -> None:
         """Where the master is now. A fixed address in the config wins."""
@@ -254,10 +266,11 @@ class Follower:
         loop = asyncio.get_running_loop()
         hello = self.protection.hello()
         first = (b"" if hello is None else encode_hello(hello)) + self.greeting
+        on_safe = self.on_safe if self.greeting else None
         try:
             async with asyncio.timeout(_CONNECT_S):
                 _, link = await loop.create_connection(
-                    lambda: MasterLink(self._config, self._store, self._clock, first),
+                    lambda: MasterLink(self._config, self._store, self._clock, first, on_safe),
                     host,
                     port,
                     ssl=self.protection.client,

@@ -8,6 +8,8 @@ JSON.
 
 A master sends transfers: the log offset (8 bytes), the size (4 bytes) and that many raw bytes of its log; size 0 is a
 heartbeat. There is no prefix, no magic number and no checksum, so a reader can only judge by the numbers themselves.
+Members of its failover group are also told up to where the log is safe: a transfer of size 0 whose offset is the
+complement of that end, so that it is negative.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ __all__ = [
     "encode_greeting",
     "encode_hello",
     "encode_report",
+    "encode_safe_end",
     "encode_transfer_head",
 ]
 
@@ -68,6 +71,11 @@ def encode_hello(fields: Mapping[str, str]) -> bytes:
 def encode_transfer_head(log_offset: int, size: int) -> bytes:
     """What stands before ``size`` bytes of log; a heartbeat when that is 0."""
     return _HEAD.pack(log_offset, size)
+
+
+def encode_safe_end(log_offset: int) -> bytes:
+    """For members of a failover group: every one of the in-sync set has the log up to here."""
+    return _HEAD.pack(~log_offset, 0)
 
 
 class ReportReader:
@@ -116,11 +124,15 @@ class ReportReader:
 class TransferReader:
     """Takes transfers in pieces of any size. Holds at most one transfer that is not whole."""
 
-    __slots__ = ("_pieces", "_size")
+    __slots__ = ("_for_member", "_pieces", "_size", "safe_end")
 
-    def __init__(self) -> None:
+    def __init__(self, *, for_member: bool = False) -> None:
+        """``for_member``: the master knows us as a member of its failover group, and tells what is safe."""
+        self._for_member = for_member
         self._pieces: list[bytes] = []
         self._size = 0
+        self.safe_end = -1
+        """The newest one that was told; -1 before that."""
 
     def feed(self, data: bytes) -> Iterator[tuple[int, memoryview]]:
         """Log offset and bytes of each transfer that is whole now; a heartbeat has no bytes.
@@ -136,6 +148,10 @@ class TransferReader:
         position = 0
         while len(view) - position >= _HEAD.size:
             log_offset, size = _HEAD.unpack_from(view, position)
+            if log_offset < 0 and size == 0 and self._for_member:
+                self.safe_end = ~log_offset
+                position += _HEAD.size
+                continue
             if log_offset < 0 or not 0 <= size <= TRANSFER_BYTES_MAX:
                 raise RemoteProtocolError(f"a transfer of {size} bytes at log offset {log_offset}")
             end = position + _HEAD.size + size

@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
+from tests.sim.loop import SimLoop
 
 from orbitmq.broker.config import BrokerConfig, BrokerRole
 from orbitmq.broker.replication.acks import AckWaiters
@@ -37,7 +38,9 @@ class Slaves:
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(test)
+    """On a virtual clock: the machine may be late, the time-outs are not."""
+    with asyncio.Runner(loop_factory=lambda: SimLoop(0)) as runner:
+        runner.run(test)
 
 
 @pytest.mark.parametrize(

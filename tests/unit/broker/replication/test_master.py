@@ -22,6 +22,8 @@ class Wire(asyncio.Transport):
         super().__init__({"peername": ("10.0.0.7", 4711)})
         self.written = bytearray()
         self.aborted = False
+        self.safe_end = -1
+        """The last one in what ``transfers`` has read; -1 if there was none."""
 
     def write(self, data: Any) -> None:
         self.written += data
@@ -35,7 +37,10 @@ class Wire(asyncio.Transport):
     def transfers(self) -> list[tuple[int, bytes]]:
         """What was written, as a slave reads it."""
         data, self.written = bytes(self.written), bytearray()
-        return [(log_offset, bytes(body)) for log_offset, body in TransferReader().feed(data)]
+        reader = TransferReader(for_member=True)
+        found = [(log_offset, bytes(body)) for log_offset, body in reader.feed(data)]
+        self.safe_end = reader.safe_end
+        return found
 
 
 class Master:
@@ -162,6 +167,37 @@ def test_with_failover_only_a_master_serves_and_only_its_own_epoch(tmp_path: Pat
             link.data_received(encode_greeting(2, greeting) + encode_report(0))
             assert wire.aborted is not served, epoch
             assert (link.member == 2) is served
+        master.store.close()
+
+    on_loop(scenario)
+
+
+def test_members_of_the_group_are_told_what_is_safe_and_other_slaves_are_not(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        master = Master(tmp_path)
+        master.server.epoch = 3
+        master.store.confirm_offset = 100
+        member, wire = master.connect()
+        member.data_received(encode_greeting(2, 3) + encode_report(0))
+        other, plain = master.connect()
+        other.data_received(encode_report(0))
+        assert b"".join(body for _, body in wire.transfers()) == master.log
+        plain.transfers()
+        assert (wire.safe_end, plain.safe_end) == (100, -1)
+        now = asyncio.get_running_loop().time()
+        for safe in (250, 250):
+            master.store.confirm_offset = safe
+            member.tick(now)
+            other.tick(now)
+        assert (wire.transfers(), wire.safe_end) == ([], 250)
+        member.tick(now)
+        assert not wire.written, "once is enough"
+        assert not plain.written
+        master.store.confirm_offset = 300
+        master.add(1)
+        member.pump()
+        wire.transfers()
+        assert wire.safe_end == 300, "with the next transfer, not only by time"
         master.store.close()
 
     on_loop(scenario)

@@ -14,6 +14,7 @@ from orbitmq.broker.replication.stream import (
     encode_greeting,
     encode_hello,
     encode_report,
+    encode_safe_end,
     encode_transfer_head,
 )
 from orbitmq.errors import RemoteProtocolError
@@ -101,6 +102,22 @@ def test_newest_whole_report_counts(piece_bytes: int) -> None:
 def test_numbers_no_master_sends_are_refused(head: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         transfers(TransferReader(), head)
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 5, 12, 100])
+def test_members_of_a_group_are_told_what_is_safe_between_transfers(piece_bytes: int) -> None:
+    stream = encode_safe_end(0) + encode_transfer_head(0, 3) + b"abc" + encode_safe_end(3)
+    stream += encode_transfer_head(3, 0)
+    reader = TransferReader(for_member=True)
+    assert reader.safe_end == -1
+    found: list[tuple[int, bytes]] = []
+    for start in range(0, len(stream), piece_bytes):
+        found += transfers(reader, stream[start : start + piece_bytes])
+    assert (found, reader.safe_end) == ([(0, b"abc"), (3, b"")], 3)
+    with pytest.raises(RemoteProtocolError):
+        transfers(TransferReader(), encode_safe_end(3))
+    with pytest.raises(RemoteProtocolError):
+        transfers(reader, encode_transfer_head(-5, 1))
 
 
 def test_report_below_zero_is_refused() -> None:
