@@ -127,7 +127,7 @@ class TransferReader:
     __slots__ = ("_for_member", "_pieces", "_size", "safe_end")
 
     def __init__(self, *, for_member: bool = False) -> None:
-        """``for_member``: the master knows us as a member of its failover group, and tells what is safe."""
+        """``for_member``: we follow as a member of a failover group, so the stream also says what is safe."""
         self._for_member = for_member
         self._pieces: list[bytes] = []
         self._size = 0
