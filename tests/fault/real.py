@@ -334,6 +334,18 @@ def whole(brokers: list[Broker]) -> bool:
     return False
 
 
+def state_of(broker: Broker) -> str:
+    """What a member of a group says of itself."""
+    name = f"broker {broker.conf['brokerId']}"
+    if not broker.running:
+        return f"{name} does not run"
+    try:
+        code, _, body = remoting_call(broker.address, GET_BROKER_HA_STATUS)
+    except OSError as error:
+        return f"{name}: {error}"
+    return f"{name}: code {code} {body.decode(errors='replace')}"
+
+
 @asynccontextmanager
 async def elected_group(members: list[Etcd]) -> AsyncIterator[tuple[list[Broker], str]]:
     """Three brokers of ours with failover, whole, with the topic."""
@@ -371,6 +383,8 @@ async def _hurt_group(row: Row, runs: int, etcd_count: int, hurt: Callable[..., 
                     row.runs += 1
                 await finish(row, load)
             finally:
+                if row.runs < runs:
+                    row.notes += await run_off_loop(lambda: [state_of(broker) for broker in brokers])
                 if row.lost or load.late or row.runs < runs:
                     row.notes.append(f"logs and stores in {keep(brokers)}")
 
