@@ -154,8 +154,11 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--share", type=float, default=0.7)
     arguments = parser.parse_args()
-    # Old log files go, so that a small disk is enough for any time.
-    with orbit_cluster(fileReservedTime=1, mappedFileSizeCommitLog=64 * 1024 * 1024) as cluster:
+    # Log files of more than an hour go: no more than an hour's messages, of 1.2 KB each, are on the disk.
+    hours = ";".join(f"{hour:02}" for hour in range(24))
+    with orbit_cluster(
+        fileReservedTime=1, deleteWhen=hours, mappedFileSizeCommitLog=64 * 1024 * 1024
+    ) as cluster:
         cluster.create_topic(TOPIC, queue_count=8)
         figures = asyncio.run(
             soak(cluster.broker, cluster.namesrv.address, arguments.minutes, arguments.share)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 import time
+from pathlib import Path
 from typing import Any
 
 from tests.sim.history import History, Sent
@@ -100,9 +102,12 @@ class Load:
         self._sending = False
         await asyncio.gather(*self._tasks)
 
-    def _unhandled(self) -> bool:
+    def unhandled(self) -> set[str]:
+        """Acknowledged, and not handled so far."""
         handled = self.history.handled
-        return any(sent.acked and identity not in handled for identity, sent in self.history.sent.items())
+        return {
+            identity for identity, sent in self.history.sent.items() if sent.acked and identity not in handled
+        }
 
     def missing(self) -> list[str]:
         """Where the acknowledged messages lie that nobody handled, by queue."""
@@ -119,25 +124,23 @@ class Load:
         """When all sends have ended and everything acknowledged had time to arrive: what was violated."""
         await self.end_sends()
         until = time.monotonic() + DRAIN_S
-        while time.monotonic() < until and self._unhandled():  # noqa: ASYNC110 - handlers do not say when all is done
+        while time.monotonic() < until and self.unhandled():  # noqa: ASYNC110 - handlers do not say when all is done
             await asyncio.sleep(0.2)
-        if self._unhandled():
-            await self._audit()
+        if self.unhandled():
+            self.late = await self.read_again("fault-auditors")
         self.history.check()
         return self.history.violations
 
-    async def _audit(self) -> None:
-        """Another group reads everything: what it finds is not lost, its consumer was only late."""
-        auditor = PushConsumer("fault-auditors", self._namesrv, start="first")
-        missing = {identity for identity, sent in self.history.sent.items() if sent.acked} - set(
-            self.history.handled
-        )
+    async def read_again(self, group: str) -> int:
+        """Another group reads everything; returns how many of the unhandled messages it finds."""
+        auditor = PushConsumer(group, self._namesrv, start="first")
+        missing = self.unhandled()
+        count = len(missing)
 
         async def seen(message: ReceivedMessage) -> None:
             identity = message.body.decode().rstrip(".")
             if identity in missing:
                 missing.discard(identity)
-                self.late += 1
                 await self._handle(message)
 
         auditor.subscribe(TOPIC, handler=seen)
@@ -146,3 +149,12 @@ class Load:
         while missing and time.monotonic() < until:  # noqa: ASYNC110 - handlers do not say when all is done
             await asyncio.sleep(0.2)
         await auditor.stop()
+        return count - len(missing)
+
+
+def bodies_in_log(store_dir: Path, identities: set[str]) -> int:
+    """How many of these messages have their body in a file of the log, whether or not a queue leads to it."""
+    found: set[str] = set()
+    for path in (store_dir / "commitlog").iterdir():
+        found.update(match.decode() for match in re.findall(rb"plain:\d+(?=\.)", path.read_bytes()))
+    return len(identities & found)

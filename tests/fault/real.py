@@ -6,8 +6,9 @@
 
 A producer with eight sends on their way and a consumer, both our client with its defaults, while servers are killed,
 stopped (SIGSTOP), cut off, left without disk space or an etcd member, or have a disk whose syncs fail. An outage is
-the longest time without an acknowledgement after a fault. Lost: acknowledged and never handled. Doubled: handled more
-than once. ``full-disk`` mounts a tmpfs and needs root.
+the longest time without an acknowledgement after a fault. Lost: acknowledged and in no queue any more; where a full
+disk did that, the notes say how many are in the log and come back with a restart. Doubled: handled more than once.
+``full-disk`` mounts a tmpfs and needs root.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tests.apache.etcd import Etcd, etcd_cluster
 from tests.apache.ours import OrbitBroker, OrbitNamesrv
 from tests.apache.process import StartFailed, wait_until
 from tests.apache.servers import ApacheBroker, ApacheNamesrv, create_topic, remoting_call
-from tests.fault.load import TOPIC, Load
+from tests.fault.load import TOPIC, Load, bodies_in_log
 
 from orbitmq.testing.chaos_proxy import ChaosProxy
 
@@ -234,6 +235,18 @@ async def full_disk(target: Target, row: Row, runs: int) -> None:
                     row.outages_s.append(await load.outage_after(at, RECOVERS_S))
                 row.runs += 1
             await finish(row, load)
+            if row.lost:
+                await examine(row, load, broker)
+
+
+async def examine(row: Row, load: Load, broker: Broker) -> None:
+    """Whether what no queue had is still in the log, and whether a restart brings it back."""
+    in_log = await run_off_loop(lambda: bodies_in_log(broker.store_dir, load.unhandled()))
+    await run_off_loop(broker.kill)
+    await run_off_loop(broker.start)
+    found = await load.read_again("fault-auditors-again")
+    row.notes.append(f"of the lost {in_log} are in the log, {found} were delivered after a restart")
+    row.notes.append(f"logs in {keep([broker])}")
 
 
 PRELOAD = r"""
@@ -321,6 +334,18 @@ def whole(brokers: list[Broker]) -> bool:
     return False
 
 
+def state_of(broker: Broker) -> str:
+    """What a member of a group says of itself."""
+    name = f"broker {broker.conf['brokerId']}"
+    if not broker.running:
+        return f"{name} does not run"
+    try:
+        code, _, body = remoting_call(broker.address, GET_BROKER_HA_STATUS)
+    except OSError as error:
+        return f"{name}: {error}"
+    return f"{name}: code {code} {body.decode(errors='replace')}"
+
+
 @asynccontextmanager
 async def elected_group(members: list[Etcd]) -> AsyncIterator[tuple[list[Broker], str]]:
     """Three brokers of ours with failover, whole, with the topic."""
@@ -358,6 +383,8 @@ async def _hurt_group(row: Row, runs: int, etcd_count: int, hurt: Callable[..., 
                     row.runs += 1
                 await finish(row, load)
             finally:
+                if row.runs < runs:
+                    row.notes += await run_off_loop(lambda: [state_of(broker) for broker in brokers])
                 if row.lost or load.late or row.runs < runs:
                     row.notes.append(f"logs and stores in {keep(brokers)}")
 
@@ -437,8 +464,8 @@ def run(name: str, target: str, runs: int) -> Row:
     scenario, _ = FAULTS[name]
 
     async def bounded() -> None:
-        # Both drains of ``Load.check`` come after the last fault.
-        async with asyncio.timeout(420 + 90 * runs):
+        # Both drains of ``Load.check`` and that of ``examine`` come after the last fault.
+        async with asyncio.timeout(540 + 90 * runs):
             await scenario(Target(target), row, runs)
 
     try:

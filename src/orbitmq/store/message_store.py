@@ -217,7 +217,7 @@ class MessageStore:
             with suppress(StoreUnavailable):  # still full
                 self.truncate(self._pending_cut.log_offset)
         self._fault.look(self._log.end, self._available_bytes)
-        if self._index_feeder is not None:
+        if self._index_feeder is not None and self._pending_cut is None:
             self._index_feeder.step()
         now = self._clock.monotonic()
         if now >= self._clean_at:
@@ -328,7 +328,7 @@ class MessageStore:
         """Cut the log and all derived files back to a record boundary. Durable when this returns.
 
         Raises ``StoreUnavailable`` when the disk refuses; the store then takes no more writes. A disk too full to
-        cut log or queues gets another try with every ``tick``; for the index it takes a restart.
+        cut gets another try with every ``tick``.
         """
         log, pending = self._log, self._pending_cut
         if pending is not None:
@@ -342,17 +342,15 @@ class MessageStore:
             for queue in self._queues
             if queue.log_end > log_offset or (pending is not None and queue in pending.queues)
         ]
-        repeatable = True
         try:
             self._cut(log_offset, queues)
-            repeatable = False
             if self._index is not None:
                 self._index.truncate(log_offset)
             self._parts.deleted.cut(log_offset)
         except OSError as error:
             # Bytes of the cut part may still be on the disk; nothing may be written over the border.
             log.failed = f"the log could not be cut at {log_offset}: {error}"
-            full = repeatable and error.errno in (errno.ENOSPC, errno.EDQUOT)
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             self._pending_cut = _PendingCut(log_offset, queues) if full else None
             raise StoreUnavailable(log.failed) from error
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, ParamSpec
@@ -11,6 +12,7 @@ from typing import Any, ParamSpec
 import pytest
 from tests.unit.broker.admin_kit import TalkingConnection, World, talking
 
+from orbitmq.broker.delivery.pull_waiters import WaitingPull
 from orbitmq.broker.handlers.pull import PullHandlers
 from orbitmq.codes import Perm, PullFlag, ResponseCode, SerializeType
 from orbitmq.filter import compile_expression
@@ -272,6 +274,23 @@ async def test_pull_of_a_closed_connection_is_forgotten(puller: Puller) -> None:
     await asyncio.sleep(0)
     assert puller.answers() == []
     assert puller.handlers.waiters.count == 0
+
+
+@in_loop
+async def test_answered_pulls_are_forgotten_long_before_their_time(puller: Puller) -> None:
+    """Kept until then, they made the memory of a busy broker grow whenever pulls came faster."""
+    assert puller.wait(queueId="1") is None
+    for offset in range(500):
+        assert puller.wait(offset) is None
+        puller.world.put("T")
+        await asyncio.sleep(0)
+    assert len(puller.answers()) == 500
+    kept = sum(isinstance(one, WaitingPull) for one in gc.get_objects())
+    assert kept < 100
+    puller.world.clock.advance(WAIT_MS)
+    puller.handlers.waiters.tick()
+    [reply] = puller.answers()
+    assert reply.code == ResponseCode.PULL_NOT_FOUND, "the one on hold keeps its time"
 
 
 @in_loop

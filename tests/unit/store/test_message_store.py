@@ -303,14 +303,15 @@ def test_truncate_forgets_everything_behind_a_boundary_for_good(kept: int) -> No
 
 
 def test_truncate_that_a_full_disk_stops_is_finished_when_there_is_space() -> None:
-    """At every write. Where it was the index, a restart is needed."""
+    """At every write: of the checkpoint, the log, the queue, the index, and the note of deleted topics."""
     kept = [b"body %d" % number for number in range(20)]
-    finished = 0
     for after in itertools.count():
         fs = FaultyFileSystem()
         store = open_store(fs)
         done = [store.append(message(number)) for number in range(80)]
+        store.append(message(topic="Gone"))
         store.flush()
+        store.delete_topic("Gone")
         fs.fail_writes(after)
         try:
             store.truncate(done[20].log_offset)
@@ -322,15 +323,39 @@ def test_truncate_that_a_full_disk_stops_is_finished_when_there_is_space() -> No
             store.tick()
         else:
             break
-        finished += store.writable
-        if not store.writable:
-            store = open_store(fs.kill())
-        for each in (store, open_store(fs.power_cut())):
+        assert store.writable, after
+        for each in (store, open_store(fs.kill()), open_store(fs.power_cut())):
             assert bodies(each) == kept, after
-            assert each.query("TopicA", f"{20:032X}", 3, 0, 1 << 60)[0] == []
+            assert [len(each.query("TopicA", f"{number:032X}", 3, 0, 1 << 60)[0]) for number in (19, 20)] == [
+                1,
+                0,
+            ]
         store.append(message(1000))
         assert bodies(store) == [*kept, b"body 1000"], after
-    assert finished == 3, "checkpoint, log, queue"
+    assert after == 9, "one write each of checkpoint, log and queue, three of the index, three of the note"
+
+
+def test_truncate_that_a_full_disk_stops_may_be_told_to_cut_more() -> None:
+    for after in itertools.count():
+        fs = FaultyFileSystem()
+        store = open_store(fs)
+        done = [store.append(message(number)) for number in range(80)]
+        store.flush()
+        fs.fail_writes(after)
+        try:
+            store.truncate(done[50].log_offset)
+        except StoreUnavailable:
+            with pytest.raises(StoreUnavailable):
+                store.truncate(done[20].log_offset)
+            fs.heal()
+            store.tick()
+        else:
+            break
+        assert store.writable, after
+        for each in (store, open_store(fs.power_cut())):
+            assert bodies(each) == [b"body %d" % number for number in range(20)], after
+            found = [each.query("TopicA", f"{number:032X}", 3, 0, 1 << 60)[0] for number in range(80)]
+            assert [len(records) for records in found] == [1] * 20 + [0] * 60, after
 
 
 def test_truncate_behind_the_end_is_nothing() -> None:

@@ -100,6 +100,8 @@ class IndexFile:
         self._map: memoryview | None = None
         self._mark_lock = Lock()
         self._cuts = 0
+        self._cut_unfinished = False
+        """Entries were dropped in memory and from their slots, and may still be in the file, its mark and header."""
         self.begin_ms = 0
         self.end_ms = 0
         self.begin_log_offset = 0
@@ -222,8 +224,17 @@ class IndexFile:
         return count
 
     def cut(self, log_offset: int) -> int:
-        """Drop entries at or beyond a log offset; returns how many there were."""
-        return self._cut_to(self._first_at_or_beyond(log_offset))
+        """Drop entries at or beyond a log offset; returns how many there were.
+
+        Raises ``OSError``; the next call then finishes what was begun. Nothing may be put before.
+        """
+        count = self._first_at_or_beyond(log_offset)
+        cut_count = self.count - count
+        if cut_count > 0:
+            self._drop_from(count)
+        if self._cut_unfinished:
+            self._finish_cut()
+        return cut_count
 
     def sync(self, progress: IndexProgress) -> None:
         """Wait until what ``progress`` says is on the disk, then leave a mark. May run on a worker thread."""
@@ -415,10 +426,8 @@ class IndexFile:
                 high = middle
         return low
 
-    def _cut_to(self, count: int) -> int:
-        cut_count = self.count - count
-        if cut_count <= 0:
-            return 0
+    def _drop_from(self, count: int) -> None:
+        """Forget entries from number ``count`` on, in memory and in the slots. Raises ``OSError`` and did nothing."""
         slot_map = self._open_for_writing()
         # Oldest cut entry of a slot decides where the slot points: the first one seen per slot, going up.
         newest: dict[int, int] = {}
@@ -434,13 +443,19 @@ class IndexFile:
             self.end_log_offset, self.end_ms = last.log_offset, self.begin_ms + last.seconds * 1000
         with self._mark_lock:
             self._cuts += 1
-            if (mark := self.mark()) is not None and mark.end > count:
+        self._cut_unfinished = True
+
+    def _finish_cut(self) -> None:
+        """Clear what was dropped. Raises ``OSError`` and may be called again."""
+        self._open_for_writing()
+        with self._mark_lock:
+            if (mark := self.mark()) is not None and mark.end > self.count:
                 # The old mark vouches for entries that go now. The new one is true already: nothing was added.
                 assert self._handle is not None
                 self._write_mark(self._handle, self.progress.mark)
-        self._clear_from(count)
+        self._clear_from(self.count)
         self._write_header()
-        return cut_count
+        self._cut_unfinished = False
 
     def _newest_below(self, slot: int, number: int, count: int) -> int | None:
         """Follow a slot back to its newest entry below ``count``; None when the way is broken."""

@@ -60,6 +60,8 @@ class IndexService:
         """Keys that wait to become entries, in the order of the log (``INDEX_KEY``)."""
         self.paused = False
         """The disk refused an entry: nothing is taken until ``resume``."""
+        self._cut_unfinished = False
+        """The disk refused a step of ``truncate``."""
         self.synced_ms = 0
         """End time of the last full file known to be on the disk, for the checkpoint."""
         self._next_path = f"{directory}.next"
@@ -176,23 +178,29 @@ class IndexService:
 
     def truncate(self, log_offset: int) -> None:
         """Forget every record at or beyond a log offset, durably: other records may soon lie at those offsets, and
-        after a power cut entries of the old ones must not come back. Raises ``OSError``."""
+        after a power cut entries of the old ones must not come back.
+
+        Raises ``OSError``; calling it again, before anything is put, finishes the cut.
+        """
         kept = [key for key in INDEX_KEY.iter_unpack(self._waiting) if key[1] < log_offset]
         del self._waiting[len(kept) * INDEX_KEY.size :]
         self.build()
-        removed = False
+        # Of an earlier try it is not known which steps are on the disk.
+        removed = again = self._cut_unfinished
+        self._cut_unfinished = True
         while self._files:
             file = self._files[-1]
             if not file.is_empty and file.begin_log_offset < log_offset:
-                if file.cut(log_offset):
+                if file.cut(log_offset) or again:
                     file.sync(file.progress)
                 break
+            file.remove()
             self._files.pop()
             self._unsynced = [other for other in self._unsynced if other is not file]
-            file.remove()
             removed = True
         if removed:
             self._fs.sync_directory(self._directory)
+        self._cut_unfinished = False
         full = [file.end_ms for file in self._files if file.is_full]
         self.synced_ms = min(self.synced_ms, full[-1] if full else 0)
 

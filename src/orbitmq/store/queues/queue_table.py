@@ -179,8 +179,10 @@ class DeletedTopics:
     def cut(self, log_end: int) -> None:
         """The log was cut back: nothing was deleted after its end."""
         if any(end > log_end for end in self.log_ends.values()):
-            self.log_ends = {topic: min(end, log_end) for topic, end in self.log_ends.items()}
-            self._save()
+            ends = {topic: min(end, log_end) for topic, end in self.log_ends.items()}
+            # Saved first: when the disk refuses, the next try must find that there is something to do.
+            self._file.save(msgspec.json.encode(ends))
+            self.log_ends = ends
 
     def _save(self) -> None:
         self._file.save(msgspec.json.encode(self.log_ends))
