@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import posixpath
 from collections.abc import Iterable
@@ -98,40 +99,45 @@ class RemoteOffsets(_Memory):
         return decode_header(OffsetResponse, answer).offset
 
     async def persist(self, queues: Iterable[MessageQueue], *, wait: bool = False) -> None:
-        failure: OrbitError | None = None
-        for queue in queues:
-            offset = self.offsets.get(queue)
-            # Every offset is sent, changed or not: a broker that lost its table learns it again.
-            if offset is None:
-                continue
-            try:
-                address = await self._instance.address_for(queue.broker_name, queue.topic)
-                send = self._instance.ask if wait else self._instance.tell
-                await send(
-                    address,
-                    RequestCode.UPDATE_CONSUMER_OFFSET,
-                    UpdateConsumerOffsetRequest(
-                        consumer_group=self._group,
-                        topic=queue.topic,
-                        queue_id=queue.queue_id,
-                        commit_offset=offset,
-                        broker_name=queue.broker_name,
-                    ),
-                )
-            except OrbitError as error:
-                if wait:
-                    failure = failure or error
-                else:
-                    self._instance.log_limits.warning(
-                        logger,
-                        ("offset", queue.broker_name),
-                        "offset not persisted queue=%s offset=%d error=%s",
-                        queue,
-                        offset,
-                        error,
-                    )
-        if failure is not None:
-            raise failure
+        # All at once: one after the other, a broker that does not answer costs a time-out for each of its queues, and
+        # a stop longer than what supervisors allow.
+        failures = await asyncio.gather(*(self._persist_one(queue, wait) for queue in queues))
+        for failure in failures:
+            if failure is not None:
+                raise failure
+
+    async def _persist_one(self, queue: MessageQueue, wait: bool) -> OrbitError | None:
+        """Why it was not stored, with ``wait``; without it that is logged."""
+        offset = self.offsets.get(queue)
+        # Every offset is sent, changed or not: a broker that lost its table learns it again.
+        if offset is None:
+            return None
+        try:
+            address = await self._instance.address_for(queue.broker_name, queue.topic)
+            send = self._instance.ask if wait else self._instance.tell
+            await send(
+                address,
+                RequestCode.UPDATE_CONSUMER_OFFSET,
+                UpdateConsumerOffsetRequest(
+                    consumer_group=self._group,
+                    topic=queue.topic,
+                    queue_id=queue.queue_id,
+                    commit_offset=offset,
+                    broker_name=queue.broker_name,
+                ),
+            )
+        except OrbitError as error:
+            if wait:
+                return error
+            self._instance.log_limits.warning(
+                logger,
+                ("offset", queue.broker_name),
+                "offset not persisted queue=%s offset=%d error=%s",
+                queue,
+                offset,
+                error,
+            )
+        return None
 
 
 class LocalOffsets(_Memory):

@@ -301,11 +301,11 @@ class PushConsumer(ConsumerBase):
         await self._call_back(self.options.on_revoked, self.queues)
         for held in self._held.values():
             held.drop()
+        await self._persist_at_end()
         if self.orderly and not self.broadcasting:
-            await self._persist_at_end()
             # A queue whose handler still runs keeps its lock until it expires: nobody else may run beside it.
             await self._unlock([queue for queue, held in self._held.items() if not held.consuming], wait=True)
-        await self._leave()
+        await self._instance.stop()
         if self._tracer is not None:
             await self._tracer.stop()
         self._calls.close()
