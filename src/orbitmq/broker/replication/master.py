@@ -21,7 +21,7 @@ from typing import Final, cast
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.replication.acks import AckWaiters
 from orbitmq.broker.replication.protection import StreamProtection
-from orbitmq.broker.replication.stream import ReportReader, encode_transfer_head
+from orbitmq.broker.replication.stream import ReportReader, encode_news, encode_transfer_head
 from orbitmq.errors import RemoteProtocolError
 from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.store.message_store import MessageStore
@@ -48,6 +48,8 @@ class SlaveLink(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._again = False
+        self.has_news = False
+        """Tables have changed, and the slave was not told yet."""
         self.address = ""
         self.member = 0
         """Number in its failover group; 0 for a slave that is in none."""
@@ -187,12 +189,13 @@ class SlaveLink(asyncio.Protocol):
             self.refuse("it is silent")
             return
         self.pump()
-        if (
-            self._transport is not None
-            and self.next_offset >= 0
-            and not self._paused
-            and now - self.last_write > config.replication_heartbeat_ms / 1000
-        ):
+        if self._transport is None or self.next_offset < 0 or self._paused:
+            return
+        if self.has_news and self.member:
+            self.has_news = False
+            self._transport.write(encode_news(self.next_offset))
+            self.last_write = now
+        elif now - self.last_write > config.replication_heartbeat_ms / 1000:
             self._transport.write(encode_transfer_head(self.next_offset, 0))
             self.last_write = now
 
@@ -259,6 +262,11 @@ class ReplicaServer:
         if self.links and not self._woken:
             self._woken = True
             asyncio.get_running_loop().call_soon(self._pump)
+
+    def tables_changed(self) -> None:
+        """Members of a failover group are told with the next tick: many changes at once are told once."""
+        for link in self.links:
+            link.has_news = True
 
     def _pump(self) -> None:
         self._woken = False

@@ -36,6 +36,8 @@ _CONNECT_S: Final = 5.0
 _RETRY_S: Final = 0.5
 _RETRY_S_MAX: Final = 5.0
 _TICK_S: Final = 0.5
+_NEWS_S: Final = 0.05
+"""Heartbeats this near to each other are news; a master beats at most ten times a second."""
 
 
 class MasterLink(asyncio.Protocol):
@@ -56,6 +58,8 @@ class MasterLink(asyncio.Protocol):
         self.second_bytes = 0
         self._bytes_now = 0
         self._second = 0.0
+        self._beat_at = 0.0
+        self.on_news: Callable[[], None] | None = None
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Done when the connection is over, with the reason."""
 
@@ -104,8 +108,15 @@ class MasterLink(asyncio.Protocol):
             if body:
                 pieces.append(body)
                 end += len(body)
+            else:
+                self._beaten()
         if pieces:
             self._append(start, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+    def _beaten(self) -> None:
+        before, self._beat_at = self._beat_at, self._read_at
+        if self._read_at - before < _NEWS_S and self.on_news is not None:
+            self.on_news()
 
     def _append(self, log_offset: int, body: bytes | memoryview) -> None:
         boundary = self._store.whole_log_offset
@@ -170,6 +181,8 @@ class Follower:
         self.protection = StreamProtection()
         self.on_lost: Callable[[], None] | None = None
         """Told when a connection to the master could not be made or has ended."""
+        self.on_news: Callable[[], None] | None = None
+        """Told when tables of the master may have changed: it says so, or was just connected to."""
 
     def told_master(self, master_address: str, ha_address: str) -> None:
         """Where the master is now. A fixed address in the config wins."""
@@ -239,6 +252,9 @@ class Follower:
         except (OrbitError, OSError, TimeoutError) as error:
             return str(error) or "timed out", False
         self.link = link
+        link.on_news = self.on_news
+        if self.on_news is not None:
+            self.on_news()
         loop = asyncio.get_running_loop()
         began, start = loop.time(), self._store.max_log_offset
         logger.info("following ha_address=%s from=%d", self.ha_address, start)

@@ -8,6 +8,9 @@ JSON.
 
 A master sends transfers: the log offset (8 bytes), the size (4 bytes) and that many raw bytes of its log; size 0 is a
 heartbeat. There is no prefix, no magic number and no checksum, so a reader can only judge by the numbers themselves.
+
+Two heartbeats at once tell a member of a failover group that topics or groups of the master have changed. Members of
+an older release read them as what they are, and other slaves are not sent them.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ __all__ = [
     "TransferReader",
     "encode_greeting",
     "encode_hello",
+    "encode_news",
     "encode_report",
     "encode_transfer_head",
 ]
@@ -68,6 +72,11 @@ def encode_hello(fields: Mapping[str, str]) -> bytes:
 def encode_transfer_head(log_offset: int, size: int) -> bytes:
     """What stands before ``size`` bytes of log; a heartbeat when that is 0."""
     return _HEAD.pack(log_offset, size)
+
+
+def encode_news(log_offset: int) -> bytes:
+    """Two heartbeats: tables of the master have changed."""
+    return _HEAD.pack(log_offset, 0) * 2
 
 
 class ReportReader:

@@ -167,6 +167,35 @@ def test_with_failover_only_a_master_serves_and_only_its_own_epoch(tmp_path: Pat
     on_loop(scenario)
 
 
+def test_changed_tables_are_told_once_and_only_to_members_of_the_group(tmp_path: Path) -> None:
+    """A slave of Apache's is sent nothing that its own master would not send."""
+
+    async def scenario() -> None:
+        master = Master(tmp_path)
+        master.server.epoch = 3
+        member, member_wire = master.connect()
+        member.data_received(encode_greeting(2, 3) + encode_report(0))
+        other, other_wire = master.connect()
+        other.data_received(encode_report(0))
+        member_wire.transfers()
+        other_wire.transfers()
+        now = asyncio.get_running_loop().time()
+        for _ in range(3):
+            master.server.tables_changed()
+        member.pause_writing()
+        member.tick(now)
+        assert not member_wire.written, "later, when the socket has room"
+        member.resume_writing()
+        for link in (member, other):
+            link.tick(now)
+            link.tick(now)
+        assert member_wire.transfers() == [(member.next_offset, b"")] * 2
+        assert not other_wire.written
+        master.store.close()
+
+    on_loop(scenario)
+
+
 def test_dropped_links_answer_waiting_sends(tmp_path: Path) -> None:
     async def scenario() -> None:
         master = Master(tmp_path, role=cast(Any, "SYNC_MASTER"))
