@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.integration.failover_kit import TTL_S, Group, Node, group, on_uvloop
 from tests.integration.ha_kit import BORN_HOST, assert_equal_logs, config_file, log_bytes, until
 
 from orbitmq.codes import ResponseCode
+from orbitmq.model.topic import TopicConfig
 from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.store.types import NewMessage
 
@@ -106,6 +108,28 @@ def test_a_dead_master_is_replaced_before_its_lease_ends(
             await until(lambda: second.is_master, "the same one again", 10)
             for body in brokers.acknowledged:
                 assert body in log_bytes(second.running)
+
+    on_uvloop(scenario)
+
+
+def test_a_topic_without_messages_is_known_to_the_next_master(etcd: Etcd, memory_path: Path) -> None:
+    """Not with the next round of copies, which is a minute away."""
+
+    async def scenario() -> None:
+        async with group(memory_path, etcd, metadata_sync_interval_ms=60_000) as brokers:
+            first = await brokers.settled()
+            second = next(node for node in brokers.nodes if node is not first)
+            # One of them may have come with the round after the start.
+            for topic in ("A", "B", "C"):
+                first.running.topics.update(TopicConfig(topic_name=topic, read_queue_nums=3))
+                await until(partial(second.running.topics.configs.__contains__, topic), topic, 10)
+            first.running.topics.delete("B")
+            await until(lambda: "B" not in second.running.topics.configs, "the end of B", 10)
+            await first.stop()
+            await until(lambda: second.is_master, "the new master", 10)
+            found = {"A", "B", "C"} & second.running.topics.configs.keys()
+            assert found == {"A", "C"}
+            assert second.running.topics.configs["C"].read_queue_nums == 3
 
     on_uvloop(scenario)
 

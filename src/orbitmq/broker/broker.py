@@ -342,6 +342,7 @@ class Broker:
             listener=self,
         )
         self.roles.follower.protection = self._replicas.protection
+        self.topics.on_version = self.groups.on_version = self._replicas.tables_changed
         self.failover: Failover | None = None
         if self.config.failover_enabled:
             in_sync = InSyncSet(self.config, self.store, lambda: self._replicas.links, self._readable)

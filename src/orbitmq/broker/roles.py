@@ -73,6 +73,7 @@ class RoleSwitch:
         self._listener = listener
         self.log_prefix_check = LogPrefixCheck(config, store, rpc)
         self.follower = Follower(config, store, clock, self._agree)
+        self.follower.on_news = sync.news
         self._acting = False
         """Whether this broker does what a master does; differs from the config's role while that changes."""
         self.before_following: Callable[[], None] | None = None

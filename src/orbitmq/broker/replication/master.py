@@ -10,7 +10,7 @@ Theory of operation
    where Apache would go on and let the two logs differ unseen.
 4. Silence is answered with heartbeats; a slave that is silent too long is cut.
 5. Members of a failover group are told what is safe, before the next transfer or a tenth of a second later: they show
-   consumers no more than that.
+   consumers no more than that. And they are told when topics or groups have changed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ from typing import Final, cast
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.replication.acks import AckWaiters
 from orbitmq.broker.replication.protection import StreamProtection
-from orbitmq.broker.replication.stream import ReportReader, encode_safe_end, encode_transfer_head
+from orbitmq.broker.replication.stream import (
+    ReportReader,
+    encode_news,
+    encode_safe_end,
+    encode_transfer_head,
+)
 from orbitmq.errors import RemoteProtocolError
 from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.store.message_store import MessageStore
@@ -50,6 +55,8 @@ class SlaveLink(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._again = False
+        self.has_news = False
+        """Tables have changed, and the slave was not told yet."""
         self.address = ""
         self.member = 0
         """Number in its failover group; 0 for a slave that is in none."""
@@ -203,6 +210,9 @@ class SlaveLink(asyncio.Protocol):
         if self._transport is None or self.next_offset < 0 or self._paused:
             return
         self._tell_safe(self._transport)
+        if self.has_news and self.member:
+            self.has_news = False
+            self._transport.write(encode_news())
         if now - self.last_write > config.replication_heartbeat_ms / 1000:
             self._transport.write(encode_transfer_head(self.next_offset, 0))
             self.last_write = now
@@ -270,6 +280,11 @@ class ReplicaServer:
         if self.links and not self._woken:
             self._woken = True
             asyncio.get_running_loop().call_soon(self._pump)
+
+    def tables_changed(self) -> None:
+        """Members of a failover group are told with the next tick: many changes at once are told once."""
+        for link in self.links:
+            link.has_news = True
 
     def _pump(self) -> None:
         self._woken = False

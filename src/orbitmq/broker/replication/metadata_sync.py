@@ -3,6 +3,8 @@
 First 3 s after it became a slave and then every 10 s, in this order: topics, consumer offsets, delay cursors, groups,
 and what 5.x adds: how groups ask for messages, the timers' counts and their check point. The counts mean nothing to
 this broker; they are kept as they came, in the file where an Apache broker on this store, or behind us, looks.
+Topics and groups are also copied as soon as a connection to the master is made and, in a failover group, when the
+master says that they have changed: who is promoted has no other way to a topic without messages.
 Topics and groups are replaced when their data version differs; consumer offsets are merged over our own; the delay
 cursors are taken as they are, so that a promoted slave goes on delivering where its master was. Each part that fails
 is logged and the next one is tried.
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -126,6 +128,9 @@ class MetadataSync:
         self._tasks: TaskOwner | None = None
         self._delay_offsets = b""
         self._failing: set[str] = set()
+        self._news = asyncio.Event()
+        self._copying = asyncio.Lock()
+        """Of two copies of one table the newer is kept: they are asked for one after the other."""
         self.master_address = ""
         """Where to ask; empty as long as it is unknown. Never our own address."""
         self.on_topics: Callable[[], None] | None = None
@@ -141,6 +146,18 @@ class MetadataSync:
             period_s = self._config.metadata_sync_interval_ms / 1000
             self._tasks = TaskOwner("metadata-sync", watched=True)
             self._tasks.start(every(period_s, self.run_once, first_s=min(_FIRST_S, period_s)), "round")
+            self._news.clear()
+            self._tasks.start(self._follow_news(), "news")
+
+    def news(self) -> None:
+        """Topics or groups of the master may have changed."""
+        self._news.set()
+
+    async def _follow_news(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            await self._copy((("topics", self._sync_topics), ("groups", self._sync_groups)))
 
     async def stop(self) -> None:
         if self._tasks is not None:
@@ -150,15 +167,19 @@ class MetadataSync:
 
     async def run_once(self) -> None:
         """One round, if a master is known."""
-        parts: tuple[tuple[str, Callable[[str], Awaitable[None]]], ...] = (
-            ("topics", self._sync_topics),
-            ("consumer offsets", self._sync_offsets),
-            ("delay offsets", self._sync_delay_offsets),
-            ("groups", self._sync_groups),
-            ("further tables", self._sync_kept),
-            ("timer check point", self._sync_timers),
-            ("users and policies", self._sync_users),
+        await self._copy(
+            (
+                ("topics", self._sync_topics),
+                ("consumer offsets", self._sync_offsets),
+                ("delay offsets", self._sync_delay_offsets),
+                ("groups", self._sync_groups),
+                ("further tables", self._sync_kept),
+                ("timer check point", self._sync_timers),
+                ("users and policies", self._sync_users),
+            )
         )
+
+    async def _copy(self, parts: Sequence[tuple[str, Callable[[str], Awaitable[None]]]]) -> None:
         for name, part in parts:
             address = self.master_address
             if not address:
@@ -238,6 +259,10 @@ class MetadataSync:
         return bytes(answer.body)
 
     async def _sync_topics(self, address: str) -> None:
+        async with self._copying:
+            await self._take_topics(address)
+
+    async def _take_topics(self, address: str) -> None:
         body = await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, _LIST_TIMEOUT_S)
         table = javajson.decode(body, bodies.TopicConfigWrapper, bytes_max=_BYTES_MAX)
         if table.data_version != self._topics.data_version and table.topic_config_table:
@@ -278,6 +303,10 @@ class MetadataSync:
             self._delay_offsets = body
 
     async def _sync_groups(self, address: str) -> None:
+        async with self._copying:
+            await self._take_groups(address)
+
+    async def _take_groups(self, address: str) -> None:
         body = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, _LIST_TIMEOUT_S)
         table = javajson.decode(body, bodies.SubscriptionGroupWrapper, bytes_max=_BYTES_MAX)
         if table.data_version != self._groups.data_version and table.subscription_group_table:

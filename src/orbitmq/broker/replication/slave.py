@@ -48,14 +48,17 @@ class MasterLink(asyncio.Protocol):
         clock: Clock,
         greeting: bytes = b"",
         on_safe: Callable[[int], None] | None = None,
+        on_news: Callable[[], None] | None = None,
     ) -> None:
         """``greeting`` is sent first. With ``on_safe`` it tells that we are a member of a failover group, and the
-        function is called with the end up to which the whole in-sync set has the log."""
+        function is called with the end up to which the whole in-sync set has the log, ``on_news`` when tables of the
+        master have changed."""
         self._config = config
         self._store = store
         self._clock = clock
         self._greeting = greeting
         self._on_safe = on_safe
+        self._on_news = on_news
         self._reader = TransferReader(for_member=on_safe is not None)
         self._transport: asyncio.Transport | None = None
         self._reported = -1
@@ -100,6 +103,10 @@ class MasterLink(asyncio.Protocol):
             self._report()
         if self._on_safe is not None and self._reader.safe_end >= 0:
             self._on_safe(self._reader.safe_end)
+        if self._reader.has_news:
+            self._reader.has_news = False
+            if self._on_news is not None:
+                self._on_news()
 
     def _take_all(self, data: bytes) -> None:
         """Append all transfers of one read at once: the store works through a few large pieces faster than through
@@ -182,6 +189,8 @@ class Follower:
         """Told when a connection to the master could not be made or has ended."""
         self.on_safe: Callable[[int], None] | None = None
         """Told the end up to which the whole in-sync set has the log; None outside of failover groups."""
+        self.on_news: Callable[[], None] | None = None
+        """Told when tables of the master may have changed: it says so, or was just connected to."""
 
     def told_master(self, master_address: str, ha_address: str) -> None:
         """Where the master is now. A fixed address in the config wins."""
@@ -251,6 +260,8 @@ class Follower:
         except (OrbitError, OSError, TimeoutError) as error:
             return str(error) or "timed out", False
         self.link = link
+        if self.on_news is not None:
+            self.on_news()
         loop = asyncio.get_running_loop()
         began, start = loop.time(), self._store.max_log_offset
         logger.info("following ha_address=%s from=%d", self.ha_address, start)
@@ -270,7 +281,7 @@ class Follower:
         try:
             async with asyncio.timeout(_CONNECT_S):
                 _, link = await loop.create_connection(
-                    lambda: MasterLink(self._config, self._store, self._clock, first, on_safe),
+                    lambda: MasterLink(self._config, self._store, self._clock, first, on_safe, self.on_news),
                     host,
                     port,
                     ssl=self.protection.client,

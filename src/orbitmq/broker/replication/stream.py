@@ -8,8 +8,8 @@ JSON.
 
 A master sends transfers: the log offset (8 bytes), the size (4 bytes) and that many raw bytes of its log; size 0 is a
 heartbeat. There is no prefix, no magic number and no checksum, so a reader can only judge by the numbers themselves.
-Members of its failover group are also told up to where the log is safe: a transfer of size 0 whose offset is the
-complement of that end, so that it is negative.
+Members of its failover group are also told two other things, as transfers of size 0 with a negative offset: up to where
+the log is safe (the complement of that end), and that topics or groups have changed (the smallest number there is).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ __all__ = [
     "TransferReader",
     "encode_greeting",
     "encode_hello",
+    "encode_news",
     "encode_report",
     "encode_safe_end",
     "encode_transfer_head",
@@ -78,6 +79,14 @@ def encode_safe_end(log_offset: int) -> bytes:
     return _HEAD.pack(~log_offset, 0)
 
 
+_NEWS: Final = -(1 << 63)
+
+
+def encode_news() -> bytes:
+    """For members of a failover group: topics or groups of the master have changed."""
+    return _HEAD.pack(_NEWS, 0)
+
+
 class ReportReader:
     """Takes reports in pieces of any size."""
 
@@ -124,7 +133,7 @@ class ReportReader:
 class TransferReader:
     """Takes transfers in pieces of any size. Holds at most one transfer that is not whole."""
 
-    __slots__ = ("_for_member", "_pieces", "_size", "safe_end")
+    __slots__ = ("_for_member", "_pieces", "_size", "has_news", "safe_end")
 
     def __init__(self, *, for_member: bool = False) -> None:
         """``for_member``: we follow as a member of a failover group, so the stream also says what is safe."""
@@ -133,6 +142,8 @@ class TransferReader:
         self._size = 0
         self.safe_end = -1
         """The newest one that was told; -1 before that."""
+        self.has_news = False
+        """Tables of the master have changed. Who reads it resets it."""
 
     def feed(self, data: bytes) -> Iterator[tuple[int, memoryview]]:
         """Log offset and bytes of each transfer that is whole now; a heartbeat has no bytes.
@@ -149,8 +160,11 @@ class TransferReader:
         while len(view) - position >= _HEAD.size:
             log_offset, size = _HEAD.unpack_from(view, position)
             if log_offset < 0 and size == 0 and self._for_member:
-                self.safe_end = ~log_offset
                 position += _HEAD.size
+                if log_offset == _NEWS:
+                    self.has_news = True
+                else:
+                    self.safe_end = ~log_offset
                 continue
             if log_offset < 0 or not 0 <= size <= TRANSFER_BYTES_MAX:
                 raise RemoteProtocolError(f"a transfer of {size} bytes at log offset {log_offset}")

@@ -6,7 +6,7 @@ Configs are replaced, never changed in place; every change bumps the data versio
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -68,6 +68,8 @@ class GroupTable:
         }
         self.forbidden_table: ForbiddenTable = {}
         self.data_version = DataVersion(timestamp_ms=clock.now_ms())
+        self.on_version: Callable[[], None] | None = None
+        """Told when a change has made a new version."""
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
         """The config of a group; an unknown one is created when that is allowed and its name is good."""
@@ -202,6 +204,8 @@ class GroupTable:
 
     def _bump(self) -> None:
         self.data_version = self.data_version.next(self._clock.now_ms())
+        if self.on_version is not None:
+            self.on_version()
 
 
 def _forbidden(value: Any) -> ForbiddenTable:

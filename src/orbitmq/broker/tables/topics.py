@@ -64,6 +64,8 @@ class TopicTable:
         self.system_topics: frozenset[str] = names.SYSTEM_TOPICS | self.configs.keys()
         """Topics no request may change; those with the system's prefix are not listed."""
         self.data_version = DataVersion(timestamp_ms=clock.now_ms())
+        self.on_version: Callable[[], None] | None = None
+        """Told when a change has made a new version."""
         self.state_version = 0
         """The epoch this broker is master of, with failover: a name server then ignores the master before it."""
         self.mapping_version = self.data_version
@@ -247,6 +249,8 @@ class TopicTable:
 
     def _bump(self) -> None:
         self.data_version = self.data_version.next(self._clock.now_ms(), self.state_version)
+        if self.on_version is not None:
+            self.on_version()
 
 
 def _built_in_topics(config: BrokerConfig) -> list[TopicConfig]:

@@ -22,6 +22,7 @@ class Wire(asyncio.Transport):
         super().__init__({"peername": ("10.0.0.7", 4711)})
         self.written = bytearray()
         self.aborted = False
+        self.has_news = False
         self.safe_end = -1
         """The last one in what ``transfers`` has read; -1 if there was none."""
 
@@ -39,7 +40,7 @@ class Wire(asyncio.Transport):
         data, self.written = bytes(self.written), bytearray()
         reader = TransferReader(for_member=True)
         found = [(log_offset, bytes(body)) for log_offset, body in reader.feed(data)]
-        self.safe_end = reader.safe_end
+        self.safe_end, self.has_news = reader.safe_end, reader.has_news
         return found
 
 
@@ -198,6 +199,38 @@ def test_members_of_the_group_are_told_what_is_safe_and_other_slaves_are_not(tmp
         member.pump()
         wire.transfers()
         assert wire.safe_end == 300, "with the next transfer, not only by time"
+        master.store.close()
+
+    on_loop(scenario)
+
+
+def test_changed_tables_are_told_once_and_only_to_members_of_the_group(tmp_path: Path) -> None:
+    """A slave of Apache's is sent nothing that its own master would not send."""
+
+    async def scenario() -> None:
+        master = Master(tmp_path)
+        master.server.epoch = 3
+        member, member_wire = master.connect()
+        member.data_received(encode_greeting(2, 3) + encode_report(0))
+        other, other_wire = master.connect()
+        other.data_received(encode_report(0))
+        member_wire.transfers()
+        other_wire.transfers()
+        now = asyncio.get_running_loop().time()
+        member.tick(now)
+        member_wire.transfers()
+        for _ in range(3):
+            master.server.tables_changed()
+        member.pause_writing()
+        member.tick(now)
+        assert not member_wire.written, "later, when the socket has room"
+        member.resume_writing()
+        for link in (member, other):
+            link.tick(now)
+        assert (member_wire.transfers(), member_wire.has_news) == ([], True)
+        member.tick(now)
+        assert not member_wire.written
+        assert not other_wire.written
         master.store.close()
 
     on_loop(scenario)

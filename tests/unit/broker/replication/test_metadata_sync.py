@@ -163,6 +163,24 @@ def test_same_versions_replace_nothing_and_same_cursors_are_written_once(world: 
     assert len(world.delays.contents) == 1
 
 
+def test_news_of_the_master_copy_topics_and_groups_at_once(world: World) -> None:
+    async def run() -> None:
+        world.sync.start()
+        world.sync.master_address = "master:1"
+        world.sync.news()
+        world.sync.news()
+        async with asyncio.timeout(2):  # the first round would come after 3 s
+            while world.copied() != [True, False, False, True, False]:  # noqa: ASYNC110  # a sync tells nobody
+                await asyncio.sleep(0)
+        assert world.master.asked == [ORDER[0], ORDER[3]]
+        await world.sync.stop()
+        world.sync.news()
+        await asyncio.sleep(0)
+        assert len(world.master.asked) == 2, "a promoted broker copies nothing"
+
+    asyncio.run(run())
+
+
 def test_without_a_master_nobody_is_asked(world: World) -> None:
     world.sync.master_address = ""
     world.round()
