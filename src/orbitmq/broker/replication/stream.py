@@ -8,8 +8,8 @@ JSON.
 
 A master sends transfers: the log offset (8 bytes), the size (4 bytes) and that many raw bytes of its log; size 0 is a
 heartbeat. There is no prefix, no magic number and no checksum, so a reader can only judge by the numbers themselves.
-Members of its failover group are also told two other things, as transfers of size 0 with a negative offset: up to where
-the log is safe (the complement of that end), and that topics or groups have changed (the smallest number there is).
+Members of its failover group are also told two other things, as transfers of size 0 with a negative offset: up to
+where the log is safe (the complement of that end), and that topics or groups have changed (the smallest number).
 """
 
 from __future__ import annotations

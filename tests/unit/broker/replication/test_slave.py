@@ -19,9 +19,7 @@ def test_news_and_the_safe_end_are_told_once_in_any_pieces(tmp_path: Path, cut: 
     async def scenario() -> None:
         store = open_store(tmp_path)
         told: list[int | str] = []
-        link = MasterLink(
-            BrokerConfig(), store, ManualClock(), b"", told.append, lambda: told.append("news")
-        )
+        link = MasterLink(BrokerConfig(), store, ManualClock(), b"", told.append, lambda: told.append("news"))
         link.connection_made(Wire())
         link.data_received(encode_transfer_head(0, 0))
         assert not told, "a heartbeat"
