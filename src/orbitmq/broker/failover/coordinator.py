@@ -10,8 +10,9 @@ Theory of operation
    FLUSH_SLAVE_TIMEOUT, slaves are sent away. Under SYNC_MASTER nothing depends on that clock: see rule 2 of
    ``state``.
 4. When there is no master, a member of the in-sync set stops to follow, cuts what the history says is not the
-   group's, tells how long its log is, and after a moment, in the order of ``rank``, writes itself into the key
-   and the next epoch into the state, with one transaction that fails if anything changed since it looked.
+   group's, and tells how long its log is. When all members of the set that are alive have told, or did not in time,
+   it writes itself, in the order of ``rank``, into the key and the next epoch into the state, with one transaction
+   that fails if anything changed since it looked.
 5. A slave whose connection to the master ends asks the master's machine. Where both of its ports refuse connections
    the process is gone, and the slave ends its lease instead of waiting for that. Only a member of the in-sync set
    does so, and only where nothing depends on the clock of the master (SYNC_MASTER that waits for the whole set): if
@@ -48,8 +49,9 @@ __all__ = ["Failover"]
 logger = logging.getLogger(__name__)
 
 _ROUND_S_MAX: Final = 1.0
-_SETTLE_S: Final = 0.3
-"""How long a candidate waits for others to tell how long their logs are."""
+_TELL_S: Final = 2.0
+"""How long a candidate waits for others to tell how long their logs are: they look at least once a second."""
+_CANDIDATE_ROUND_S: Final = 0.1
 _NEW_GROUP_S: Final = 2.0
 """The same when the group has no state yet: its brokers may just be starting."""
 _RANK_S: Final = 1.0
@@ -295,9 +297,14 @@ class Failover:
             self._fence()
             self._tasks.start(self._demote(), "demote")
 
-    async def _publish(self) -> None:
+    async def _publish(self, vacancy: int = -1) -> None:
         own = Member(
-            self._own, self._roles.address, self._roles.ha_address, self.epoch, self._store.max_log_offset
+            self._own,
+            self._roles.address,
+            self._roles.ha_address,
+            self.epoch,
+            self._store.max_log_offset,
+            vacancy,
         )
         await self._etcd.put(f"{self._prefix}members/{self._own}", msgspec.json.encode(own), self._lease)
 
@@ -429,30 +436,39 @@ class Failover:
         """Nobody is master: try to be it, if we may."""
         now = asyncio.get_running_loop().time()
         state = seen.state
-        if now < self._abstain_until and len(seen.members) > 1:
-            return
         if state is not None and self._own not in state.in_sync:
             self._bar(f"it is not in sync, as {state.in_sync} are")
             return
         await self._roles.freeze()
-        if state is not None:
-            # A store that was emptied, or is too old, has no part in what the set has.
-            if self.epoch < 1 or not self._cut(state):
-                self._bar(f"its log is of epoch {self.epoch}, which the history does not reach")
-                return
+        # A store that was emptied, or is too old, has no part in what the set has.
+        has_part = state is None or (self.epoch >= 1 and self._cut(state))
+        if state is not None and has_part:
             self._save_epoch(state.epoch)
-        self._pause_s = min(self._pause_s, _SETTLE_S)
+        told = seen.members.get(self._own)
+        end = self._store.max_log_offset
+        is_told = told is not None and (told.log_end, told.vacancy) == (end, seen.state_revision)
+        if not is_told:
+            await self._publish(seen.state_revision)
+        if not has_part:
+            self._bar(f"its log is of epoch {self.epoch}, which the history does not reach")
+            return
+        self._pause_s = min(self._pause_s, _CANDIDATE_ROUND_S)
         if self._vacant_since is None:
             self._vacant_since = now
-            await self._publish()
+        if not is_told:
+            return
+        if now < self._abstain_until and len(seen.members) > 1:
             return
         rivals = [one for one in seen.members.values() if state is None or one.member in state.in_sync]
-        own = Member(self._own, "", "", self.epoch, self._store.max_log_offset)
+        own = Member(self._own, "", "", self.epoch, end)
         place = rank(own, rivals, 0 if state is None else state.preferred)
-        wait_s = (_NEW_GROUP_S if state is None else _SETTLE_S) + place * _RANK_S
+        wait_s = place * _RANK_S
+        if state is None:
+            wait_s += _NEW_GROUP_S
+        elif any(one.vacancy != seen.state_revision for one in rivals):
+            wait_s = max(wait_s, _TELL_S)
         if now - self._vacant_since < wait_s:
             return
-        end = self._store.max_log_offset
         if state is None:
             after = GroupState.first(self._own, end, max(0, self.epoch) + 1)
         else:

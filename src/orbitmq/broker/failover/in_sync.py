@@ -1,10 +1,10 @@
 """The master's view of the in-sync set (Apache: AutoSwitchHAService, its sync state set and confirm offset).
 
 ``InSyncSet`` answers two questions at any moment: up to where does every member of the set have the log (sends
-wait for that, ``ha.acks``), and up to where may consumers read. Both are the same number: what not every member
-has may be cut off by a failover, and a consumer that had seen it would then skip what came in its place. So the
-master tells it to the members, who show consumers no more than that either; a broker that has just started shows
-nothing before it knows.
+wait for that, ``ha.acks``), and up to where may consumers read. That is the same number, and under SYNC_FLUSH no more
+than is on the master's disk: what not every member has, or a power cut takes, may be cut off by a failover, and a
+consumer that had seen it would then skip what came in its place. So the master tells it to the members, who show
+consumers no more than that either; a broker that has just started shows nothing before it knows.
 
 A change of the set is proposed, written to etcd by the coordinator, and then taken or dropped. While that is
 under way both sets count, since it is unknown which one is in force. A slave that joins is waited for some time
@@ -20,6 +20,7 @@ from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.delivery.held_arrivals import HeldArrivals
 from orbitmq.broker.replication.master import SlaveLink
 from orbitmq.store.message_store import MessageStore
+from orbitmq.store.types import FlushMode
 
 __all__ = ["InSyncSet"]
 
@@ -47,6 +48,7 @@ class InSyncSet:
         """Who is waited for without being in the set yet: what it must have, and since when."""
         self._held = HeldArrivals()
         self._begun_at = 0
+        self._flushing = False
         self._last_look = (0, 0.0)
         """The end of the log, and when that was."""
         self.members: frozenset[int] = frozenset()
@@ -60,12 +62,13 @@ class InSyncSet:
         self.members = frozenset(members)
         self._proposed = None
         self._joining.clear()
+        self._flushing = False
         self._begun_at = log_offset
         self._last_look = (self._store.max_log_offset, now)
         self._reached_at = dict.fromkeys(self.members, now)
         self.active = True
         # What the last master told is safe still, also while members are missing.
-        self._show(max(self._store.confirm_offset, self.safe_end()))
+        self._show(max(self._store.confirm_offset, self._readable_end()))
 
     def end(self) -> None:
         """This broker is no master any more. What was not safe stays hidden: the next master may not have it, and a
@@ -111,9 +114,24 @@ class InSyncSet:
         """Slaves have more, or other slaves count: let consumers read what is safe now."""
         if not self.active:
             return
-        safe = self.safe_end()
+        safe = self._readable_end()
         if safe > self._store.confirm_offset:
             self._show(safe)
+
+    def _readable_end(self) -> int:
+        safe, store = self.safe_end(), self._store
+        if store.flush_mode is FlushMode.ASYNC or safe <= store.flushed_offset:
+            return safe
+        if not self._flushing:
+            self._flushing = True
+            store.when_flushed(safe, self._flushed)
+        return store.flushed_offset
+
+    def _flushed(self, done: bool) -> None:
+        """What failed is tried again by whatever comes next; its sends are refused meanwhile."""
+        self._flushing = False
+        if done:
+            self.progressed()
 
     def _show(self, log_offset: int) -> None:
         """Let consumers read up to there."""

@@ -8,7 +8,8 @@ Rules
 1. A master acknowledges only what every member of the set has; the set changes only by compare-and-swap on the
    state, and only by the master of the current epoch.
 2. Only a member of the set is elected, by a compare-and-swap on the same state; before that it has stopped to
-   follow, so nothing can be acknowledged any more under the set that was compared.
+   follow, so nothing can be acknowledged any more under the set that was compared. Of those that are alive the one
+   with the longest log goes first: a member whose machine lost its power may lack what it had not flushed.
 3. So everything acknowledged is in the log of whoever is elected.
 4. A candidate cuts its log by the history before it is elected. So the log of an epoch's master begins as a part
    of the log of the epoch before, and the log of a member that knows it up to epoch e agrees with the one of
@@ -55,6 +56,8 @@ class Member(msgspec.Struct, frozen=True, rename="camel"):
     """The newest epoch its log has a part of; -1: unknown, the log is from before failover was switched on."""
     log_end: int = 0
     """Told when the master was lost, and at start."""
+    vacancy: int = -1
+    """The revision of the state under which it has stopped to follow: ``log_end`` does not move any more."""
 
 
 class Beginning(msgspec.Struct, frozen=True, rename="camel"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.failover.in_sync import InSyncSet
 from orbitmq.broker.replication.master import SlaveLink
 from orbitmq.store.message_store import MessageStore
+from orbitmq.store.types import FlushMode
 
 
 @dataclass
@@ -19,6 +21,19 @@ class Log:
 
     max_log_offset: int = 0
     held_back: int | None = None
+    flush_mode: FlushMode = FlushMode.ASYNC
+    flushed_offset: int = 0
+    waiting: list[tuple[int, Callable[[bool], None]]] = field(default_factory=list)
+
+    def when_flushed(self, log_end: int, callback: Callable[[bool], None]) -> None:
+        self.waiting.append((log_end, callback))
+
+    def flush(self, *, done: bool = True) -> None:
+        if done:
+            self.flushed_offset = self.max_log_offset
+        waiting, self.waiting = self.waiting, []
+        for _, callback in waiting:
+            callback(done)
 
     @property
     def confirm_offset(self) -> int:
@@ -125,6 +140,25 @@ def test_a_slave_shows_what_its_master_says_is_safe_and_a_new_master_goes_on_fro
     world.links = [Link(2, 200)]
     world.set.progressed()
     assert (world.log.confirm_offset, world.woken) == (200, [("T", 0)])
+
+
+def test_under_sync_flush_consumers_read_what_is_also_on_the_masters_disk() -> None:
+    """After a power cut of the master the others may follow it without what it had not flushed."""
+    world = World()
+    world.log.flush_mode = FlushMode.SYNC
+    world.begin(1, 2)
+    world.links = [Link(2, 0)]
+    world.write()
+    world.links[0].acknowledged = 100
+    world.set.progressed()
+    assert (world.log.confirm_offset, world.woken) == (0, [])
+    assert world.set.safe_end() == 100, "sends wait for the disk on their own"
+    world.set.progressed()
+    assert [end for end, _ in world.log.waiting] == [100], "waited for once"
+    world.log.flush(done=False)
+    world.set.progressed()
+    world.log.flush()
+    assert (world.log.confirm_offset, world.woken) == (100, [("T", 0)])
 
 
 def test_slave_joins_only_after_it_was_waited_for() -> None:
