@@ -113,6 +113,8 @@ class Failover:
         self.barred = False
         """Nobody is master and we may not be it."""
         self._vacant_since: float | None = None
+        self._untold_at = 0.0
+        """When a rival had not told how long its log is; from then on they have their turns."""
         self._abstain_until = 0.0
         self._proposed_revision = -1
         self._aligning = 0
@@ -462,12 +464,12 @@ class Failover:
         rivals = [one for one in seen.members.values() if state is None or one.member in state.in_sync]
         own = Member(self._own, "", "", self.epoch, end)
         place = rank(own, rivals, 0 if state is None else state.preferred)
-        wait_s = place * _RANK_S
-        if state is None:
-            wait_s += _NEW_GROUP_S
-        elif any(one.vacancy != seen.state_revision for one in rivals):
-            wait_s = max(wait_s, _TELL_S)
-        if now - self._vacant_since < wait_s:
+        patience_s = _NEW_GROUP_S if state is None else _TELL_S
+        has_to_tell = state is None or any(one.vacancy != seen.state_revision for one in rivals)
+        if has_to_tell and now - self._vacant_since < patience_s:
+            self._untold_at = now
+            return
+        if now - max(self._untold_at, self._vacant_since) < place * _RANK_S:
             return
         if state is None:
             after = GroupState.first(self._own, end, max(0, self.epoch) + 1)
