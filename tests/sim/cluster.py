@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -25,6 +26,8 @@ from orbitmq.wire.headers import UpdateAndCreateTopicRequest
 NAME_SERVER_HOSTS = ("10.0.0.1", "10.0.0.8")
 NAME_SERVER = ";".join(f"{host}:9876" for host in NAME_SERVER_HOSTS)
 SECTOR = 512
+SUPERVISOR_S = 5.0
+"""As in ``packaging/systemd``."""
 
 
 class SimSyncWorker(SyncWorker):
@@ -103,7 +106,17 @@ class Machine:
         try:
             await self.program(self)
         except Exception as error:  # noqa: BLE001 - a server that cannot start is a finding
+            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                # A broker does not start on a full disk, and is started again as systemd does it.
+                process = self.process
+                self.world.loop.call_later(SUPERVISOR_S, lambda: self._start_again(process))
+                return
             self.world.failures.append(f"{self.name} did not start or died: {type(error).__name__}: {error}")
+
+    def _start_again(self, process: Process | None) -> None:
+        if self.process is process and process is not None and process.alive:
+            self.kill()
+            self.start()
 
     def kill(self) -> None:
         """kill -9: what was written is in the files."""
