@@ -139,7 +139,7 @@ def heartbeat(form: SerializeType) -> bytes:
 def push_chunks(form: SerializeType, limit: int, per_read: int) -> list[bytes]:
     """Socket reads of ``per_read`` pulls of 32, with the fields of the Java push consumer over a backlog: it has told
     its subscription in a heartbeat, and each pull commits an offset."""
-    pulls = []
+    pulls: list[bytes] = []
     for offset in range(0, limit, 32):
         for queue_id in range(8):
             fields = {
