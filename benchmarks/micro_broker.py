@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import cProfile
+import json
 import pstats
 import random
 import tempfile
@@ -28,6 +29,7 @@ from orbitmq.wire.frame import encode_request
 
 BODY = b"x" * 128
 TOPIC = "BenchmarkTest"
+GROUP = "benchmark_consumer"
 PIPELINE = 64
 BATCH = 32
 
@@ -120,13 +122,52 @@ def batch_chunks(form: SerializeType) -> list[bytes]:
     return chunks
 
 
+def heartbeat(form: SerializeType) -> bytes:
+    """A push consumer says what it reads."""
+    consumer = {
+        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+        "consumeType": "CONSUME_PASSIVELY",
+        "groupName": GROUP,
+        "messageModel": "CLUSTERING",
+        "subscriptionDataSet": [{"subString": "*", "topic": TOPIC}],
+        "unitMode": False,
+    }
+    body = {"clientID": "127.0.0.1@1", "consumerDataSet": [consumer], "producerDataSet": []}
+    return encode_request(34, 1, {}, json.dumps(body).encode(), form)
+
+
+def push_chunks(form: SerializeType, limit: int, per_read: int) -> list[bytes]:
+    """Socket reads of ``per_read`` pulls of 32, with the fields of the Java push consumer over a backlog: it has told
+    its subscription in a heartbeat, and each pull commits an offset."""
+    pulls: list[bytes] = []
+    for offset in range(0, limit, 32):
+        for queue_id in range(8):
+            fields = {
+                "consumerGroup": GROUP,
+                "topic": TOPIC,
+                "queueId": str(queue_id),
+                "queueOffset": str(offset),
+                "maxMsgNums": "32",
+                "sysFlag": "3",
+                "commitOffset": "0",
+                "suspendTimeoutMillis": "15000",
+                "subVersion": "0",
+                "expressionType": "TAG",
+                "maxMsgBytes": "262144",
+                "bname": "broker-a",
+            }
+            pulls.append(encode_request(11, len(pulls), fields, b"", form))
+    # Whole reads, so that each stands for as many messages.
+    return [b"".join(pulls[at : at + per_read]) for at in range(0, len(pulls) - per_read + 1, per_read)]
+
+
 def pull_chunks(form: SerializeType, limit: int) -> list[bytes]:
     """Socket reads of one pull of 32 from each of 8 queues, walking on."""
     chunks = []
     for offset in range(0, limit, 32):
         for queue_id in range(8):
             fields = {
-                "consumerGroup": "benchmark_consumer",
+                "consumerGroup": GROUP,
                 "topic": TOPIC,
                 "queueId": str(queue_id),
                 "queueOffset": str(offset),
@@ -177,6 +218,13 @@ async def measure() -> dict[str, float]:
             for form in SerializeType:
                 chunks = pull_chunks(form, min(limit, 3200))
                 results[f"pull {form.name}"] = _measure("pull", feed, chunks, 32, 5)
+            feed(heartbeat(SerializeType.JSON))
+            await asyncio.sleep(0)
+            for per_read in (1, 8):
+                # Java's client writes JSON unless it is told otherwise.
+                chunks = push_chunks(SerializeType.JSON, min(limit, 3200), per_read)
+                name = f"push, {per_read} a read"
+                results[name] = _measure("pull", feed, chunks, 32 * per_read, 5)
             await tasks.close()
     return results
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Protocol
 
-from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.config import BrokerConfig, BrokerRole
 from orbitmq.broker.delivery.pull_waiters import PullWaiters, WaitingPull
 from orbitmq.broker.figures.stats import BrokerStats
 from orbitmq.broker.tables.clients import ConsumerTable
@@ -30,7 +30,7 @@ from orbitmq.errors import (
 )
 from orbitmq.kernel import Filter, pull_answer
 from orbitmq.model.group import SubscriptionGroupConfig
-from orbitmq.model.subscription import SubscriptionData, parse_subscription
+from orbitmq.model.subscription import ALL_TAGS, SubscriptionData, parse_subscription
 from orbitmq.model.topic import TopicConfig
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.store.message_store import MessageStore
@@ -53,6 +53,7 @@ _SUSPEND_MS_MAX: Final = 3_600_000
 _MASTER_ID: Final = 0
 
 # Plain numbers, and members found beforehand: looking one up in its enum costs a quarter of a microsecond.
+_SLAVE: Final = BrokerRole.SLAVE
 _NO_MATCH: Final = ReadStatus.NO_MATCHED_MESSAGE
 _NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
 _RETRY: Final = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
@@ -132,8 +133,7 @@ class PullHandlers:
         reset = self.offsets.take_reset(request.consumer_group, request.topic, request.queue_id)
         if reset is not None:
             return self._reply_reset(frame, request, topic, group, reset)
-        result = self._read(request, request.queue_offset, wanted)
-        code = self._code(request, result)
+        result, code = self._read(request, request.queue_offset, wanted)
         if code == _NOT_FOUND and flags & _SUSPEND and self._park(frame, connection, request, wanted, result):
             return None
         return self._reply(frame, request, topic, group, result, code)
@@ -144,11 +144,12 @@ class PullHandlers:
         self, request: PullFields, connection: Connection
     ) -> tuple[TopicConfig, SubscriptionGroupConfig]:
         config = self.config
-        if config.is_slave and not config.slave_read_enabled:
+        if config.role is _SLAVE and not config.slave_read_enabled:
             raise SystemBusy("[REJECTREQUEST]system busy, start flow control for a while")
-        if not config.readable:
+        if not config.permission & _READ:
             raise NoPermission(f"the broker[{config.public_host}] pulling message is forbidden")
-        group = self.groups.find(request.consumer_group)
+        groups = self.groups
+        group = groups.configs.get(request.consumer_group) or groups.find(request.consumer_group)
         if group is None:
             raise SubscriptionGroupNotExist(
                 f"subscription group [{request.consumer_group}] does not exist, {_FAQ}"
@@ -174,7 +175,7 @@ class PullHandlers:
         else:
             subscription = self._registered(request, group)
         if subscription.is_tag_type:
-            if subscription.takes_all or subscription.class_filter_mode:
+            if subscription.sub_string == ALL_TAGS or subscription.class_filter_mode:
                 return None
             return _tag_filter(subscription.code_set)
         if self.sql_filters is None or not self.config.property_filter_enabled:
@@ -184,14 +185,15 @@ class PullHandlers:
         return self.sql_filters.filter_for(request.consumer_group, subscription, from_request=from_request)
 
     def _registered(self, request: PullFields, group: SubscriptionGroupConfig) -> SubscriptionData:
-        members = self.consumers.group(request.consumer_group)
+        members = self.consumers.groups.get(request.consumer_group)
         if members is None:
             raise SubscriptionNotExist(f"the consumer's group info not exist\n{_FAQ}")
         if not group.consume_broadcast_enable and members.message_model == "BROADCASTING":
             raise NoPermission(
                 f"the consumer group[{request.consumer_group}] can not consume by broadcast way"
             )
-        if self.groups.forbidden(request.consumer_group, request.topic):
+        groups = self.groups
+        if groups.forbidden_table and groups.forbidden(request.consumer_group, request.topic):
             raise NoPermission(
                 f"the consumer group[{request.consumer_group}] is forbidden for topic[{request.topic}]"
             )
@@ -207,8 +209,10 @@ class PullHandlers:
 
     # -- reading ---------------------------------------------------------------------------------------
 
-    def _read(self, request: PullFields, offset: int, wanted: Filter | None) -> ReadResult:
-        started = self.clock.monotonic()
+    def _read(self, request: PullFields, offset: int, wanted: Filter | None) -> tuple[ReadResult, int]:
+        """What the store has from ``offset`` on, and the code of an answer with it."""
+        monotonic, stats = self.clock.monotonic, self.stats
+        started = monotonic()
         result = self.store.read(
             request.topic,
             request.queue_id,
@@ -217,18 +221,15 @@ class PullHandlers:
             max_bytes=request.max_msg_bytes,
             wanted=wanted,
         )
-        elapsed_s = self.clock.monotonic() - started
-        if elapsed_s > self.stats.get_time_max_s:
-            self.stats.get_time_max_s = elapsed_s
+        elapsed_s = monotonic() - started
+        if elapsed_s > stats.get_time_max_s:
+            stats.get_time_max_s = elapsed_s
         if not result.count:
-            self.stats.misses += 1
-        return result
-
-    def _code(self, request: PullFields, result: ReadResult) -> int:
+            stats.misses += 1
         code = _CODE_OF.get(result.status)
         if code is None:  # no such queue, or an empty one
-            return _NOT_FOUND if request.queue_offset == 0 else _MOVED
-        return code
+            code = _NOT_FOUND if request.queue_offset == 0 else _MOVED
+        return result, code
 
     def _park(
         self,
@@ -272,8 +273,7 @@ class PullHandlers:
                 waiting.connection.send(self._reply_reset(waiting.frame, request, topic, group, reset))
                 return True
         offset = request.queue_offset if expired else max(request.queue_offset, waiting.looked_until)
-        result = self._read(request, offset, waiting.wanted)
-        code = self._code(request, result)
+        result, code = self._read(request, offset, waiting.wanted)
         if not expired:
             if result.status is _NO_MATCH:
                 waiting.looked_until = result.next_offset
@@ -312,7 +312,7 @@ class PullHandlers:
         suggested = _MASTER_ID
         if config.slave_read_enabled:
             suggested = group.which_broker_when_consume_slowly if result.from_disk else group.broker_id
-        if config.is_slave:
+        if config.role is _SLAVE:
             if code == _MOVED:
                 code = _RETRY
             if not result.from_disk:

@@ -196,14 +196,19 @@ class CommitLog:
 
         It ends at the end of the log, or at ``limit``. None when the offset lies in none.
         """
-        end = self.end if limit is None else min(limit, self.end)
+        # Hot: once per pull, as `QueueReader.read` is.
+        end = self.end
+        if limit is not None and limit < end:
+            end = limit
         if not 0 <= log_offset < end:
             return None
         start = log_offset - log_offset % self.segment_bytes
         view = self.segments.view(start)
         if view is None:
             return None
-        low, high = start, min(start + self.segment_bytes, end)
+        low, high = start, start + self.segment_bytes
+        if high > end:
+            high = end
         for damage_start, damage_end in self.damaged:
             if damage_start <= log_offset < damage_end:
                 return None

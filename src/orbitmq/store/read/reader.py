@@ -30,6 +30,7 @@ Programs of more than 50 nodes look at fewer units than the window of a filtered
 
 _FOUND: Final = ReadStatus.FOUND
 _NO_MATCH: Final = ReadStatus.NO_MATCHED_MESSAGE
+_REMOVING: Final = ReadStatus.MESSAGE_WAS_REMOVING
 
 
 class QueueReader:
@@ -79,7 +80,8 @@ class QueueReader:
             return ReadResult(ReadStatus.OFFSET_FOUND_NULL, queue.next_file_offset(offset), low, high)
         bytes_max = config.memory_transfer_bytes_max
         memory_start = self._log.end - self._machine_bytes * config.memory_ratio_percent // 100
-        lags = LONG.unpack_from(units)[0] < memory_start
+        first_offset: int = LONG.unpack_from(units)[0]
+        lags = first_offset < memory_start
         if lags:
             count_max = min(count_max, config.disk_transfer_count_max)
             bytes_max = config.disk_transfer_bytes_max
@@ -89,13 +91,14 @@ class QueueReader:
         if wanted is not None and wanted.has_tags and self._extensions is not None:
             units = self._extensions.with_tag_codes(queue, units)
         result = ReadResult(_NO_MATCH, offset, low, high)
-        looked = self._collect(units, (count_max, bytes_max), wanted, result)
+        looked = self._collect(units, first_offset, (count_max, bytes_max), wanted, result)
         if not looked:
             result.status = ReadStatus.OFFSET_OVERFLOW_ONE  # all of it is held back
             return result
         result.next_offset = offset + looked
         # As in Apache, how far the reader lags is measured at the last record looked at; units are in log order.
-        result.from_disk = lags and LONG.unpack_from(units, (looked - 1) * UNIT_BYTES)[0] < memory_start
+        if lags:
+            result.from_disk = LONG.unpack_from(units, (looked - 1) * UNIT_BYTES)[0] < memory_start
         return result
 
     def _filtered_count(self, wanted: Filter, max_count: int) -> int:
@@ -106,39 +109,44 @@ class QueueReader:
         return count
 
     def _collect(
-        self, units: bytes, limits: tuple[int, int], wanted: Filter | None, result: ReadResult
+        self,
+        units: bytes,
+        log_offset: int,
+        limits: tuple[int, int],
+        wanted: Filter | None,
+        result: ReadResult,
     ) -> int:
-        """Add what is selected to the result, and set its status; returns how many units were looked at.
+        """Add what is selected to the result, and set its status; returns how many units were looked at. The record
+        of the first unit starts at ``log_offset``.
 
         Records that end after ``confirm_offset`` are not there yet for a reader, not even to be passed over by a
         filter. Those that are gone or damaged are passed over.
         """
         at, count, total = 0, 0, 0
-        unit_count, confirm_offset = len(units) // UNIT_BYTES, self.confirm_offset
-        while at < unit_count and count < limits[0]:
-            log_offset, size, _ = UNIT.unpack_from(units, at * UNIT_BYTES)
-            end = log_offset + size
-            if confirm_offset is not None and confirm_offset < end <= self._log.end:
-                break
-            found = self._log.window(log_offset, confirm_offset)
-            if found is None or size <= 0 or end > found[1] + len(found[0]):
+        log, confirm_offset = self._log, self.confirm_offset
+        while True:
+            if confirm_offset is not None:
+                _, size, _ = UNIT.unpack_from(units, at * UNIT_BYTES)
+                if confirm_offset < log_offset + size <= log.end:
+                    break
+            before, is_outside = at, True
+            found = log.window(log_offset, confirm_offset)
+            if found is not None:
+                view, view_offset = found
+                at, count, total, bounds, is_outside = select(
+                    units, at, view, view_offset, limits, (count, total), wanted
+                )
+                if bounds:
+                    result.pieces.append((view, bounds))
+            if at > before:
+                result.status = _FOUND if count else _NO_MATCH
+            elif is_outside:
                 at += 1
                 if not count:
-                    result.status = ReadStatus.MESSAGE_WAS_REMOVING
-                continue
-            view, view_offset = found
-            before = at
-            at, count, total, bounds, is_outside = select(
-                units, at, view, view_offset, limits, (count, total), wanted
-            )
-            if bounds:
-                result.pieces.append((view, bounds))
-            if count:
-                result.status = _FOUND
-            elif at > before:
-                result.status = _NO_MATCH
-            if not is_outside:
+                    result.status = _REMOVING
+            if not is_outside or (at + 1) * UNIT_BYTES > len(units):
                 break
+            log_offset = LONG.unpack_from(units, at * UNIT_BYTES)[0]
         result.count, result.size_bytes = count, total
         return at
 
