@@ -8,9 +8,18 @@ from collections.abc import Iterator
 
 import pytest
 from tests.conformance.proxy import Proxy
-from tests.conformance.waiting import Collector
+from tests.conformance.waiting import Collector, until
 
-from orbitmq.client import LitePullConsumer, Message, Producer, PushConsumer
+from orbitmq.client import (
+    BodyMismatch,
+    LitePullConsumer,
+    Message,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+    SimpleConsumer,
+)
+from orbitmq.codes import SysFlag
 from orbitmq.testing import RunningBroker, run_broker
 
 NEAR, FAR = "127.0.0.1", "127.0.0.2"
@@ -74,3 +83,55 @@ async def test_commit_beside_a_frozen_broker_takes_one_timeout(broker: RunningBr
             assert asyncio.get_running_loop().time() - began < 3.0
             proxy.flow()
             await consumer.commit()
+
+
+async def send_damaged(broker: RunningBroker, topic: str) -> None:
+    """One message that says it is compressed and is not, between two good ones, in one queue."""
+    async with Producer("writers", broker.name_server, auto_create_queue_count=1) as producer:
+        await producer.send(Message(topic, "one"))
+        outgoing = producer._sender.prepare(Message(topic, "not compressed"))
+        outgoing.sys_flag = int(SysFlag.COMPRESSED)
+        await producer._sender.send(outgoing)
+        await producer.send(Message(topic, "two"))
+
+
+async def test_damaged_body_is_a_failed_message_and_its_queue_goes_on(broker: RunningBroker) -> None:
+    async with proxy_for(broker):
+        await send_damaged(broker, "damaged-push")
+        good: list[str] = []
+
+        async def handle(message: ReceivedMessage) -> None:
+            good.append(message.text())
+
+        dead: list[ReceivedMessage] = []
+
+        async def bury(message: ReceivedMessage) -> None:
+            dead.append(message)
+
+        consumer = PushConsumer("damaged-push", broker.name_server, start="first", reconsume_max=0)
+        consumer.subscribe("damaged-push", handler=handle)
+        cemetery = PushConsumer("damaged-dead", broker.name_server, start="first", rebalance_s=0.5)
+        cemetery.subscribe("%DLQ%damaged-push", handler=bury)
+        async with consumer, cemetery:
+            await until(lambda: sorted(good) == ["one", "two"] and dead, "both good ones, and a dead letter")
+    assert dead[0].record.body == b"not compressed"
+    assert "zlib" in (dead[0].get("RETRY_REASON") or "")
+    with pytest.raises(BodyMismatch, match="zlib"):
+        dead[0].text()
+
+
+async def test_damaged_body_does_not_hold_up_those_who_ask_for_messages(broker: RunningBroker) -> None:
+    async with proxy_for(broker):
+        await send_damaged(broker, "damaged-pull")
+        came: list[ReceivedMessage] = []
+        async with LitePullConsumer("damaged-pull", broker.name_server, start="first") as reader:
+            reader.subscribe("damaged-pull")
+            while len(came) < 3:
+                came += await reader.poll(10.0)
+        async with SimpleConsumer("damaged-simple", broker.name_server) as simple:
+            simple.subscribe("damaged-pull")
+            while len(came) < 6:
+                came += await simple.receive(wait_s=10.0)
+    assert [m.record.body for m in came] == 2 * [b"one", b"not compressed", b"two"]
+    with pytest.raises(BodyMismatch, match="zlib"):
+        _ = came[1].body
