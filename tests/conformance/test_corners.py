@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.conformance.proxy import Proxy
@@ -12,6 +13,7 @@ from tests.conformance.waiting import Collector, until
 
 from orbitmq.client import (
     BodyMismatch,
+    ClientClosedError,
     LitePullConsumer,
     Message,
     Producer,
@@ -20,6 +22,7 @@ from orbitmq.client import (
     SimpleConsumer,
 )
 from orbitmq.codes import SysFlag
+from orbitmq.errors import ConfigError
 from orbitmq.testing import RunningBroker, run_broker
 
 NEAR, FAR = "127.0.0.1", "127.0.0.2"
@@ -135,3 +138,69 @@ async def test_damaged_body_does_not_hold_up_those_who_ask_for_messages(broker: 
     assert [m.record.body for m in came] == 2 * [b"one", b"not compressed", b"two"]
     with pytest.raises(BodyMismatch, match="zlib"):
         _ = came[1].body
+
+
+async def test_receive_says_at_once_that_its_consumer_does_not_run(broker: RunningBroker) -> None:
+    async with proxy_for(broker):
+        await fill(broker, "receive-life", 1)
+        consumer = SimpleConsumer("receive-life", broker.name_server)
+        consumer.subscribe("receive-life")
+        with pytest.raises(ClientClosedError, match="not started"):
+            await consumer.receive(wait_s=20)
+        await consumer.start()
+        assert len(await consumer.receive(wait_s=10)) == 1
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        for topics in (1, 2):  # one place is waited at by the pop itself, several by notifications
+            if topics == 2:
+                consumer = SimpleConsumer("receive-life-2", broker.name_server)
+                consumer.subscribe("receive-none")
+                consumer.subscribe("receive-life", "other")
+                await fill(broker, "receive-none", 0)
+                await consumer.start()
+            waiting = asyncio.ensure_future(consumer.receive(wait_s=30))
+            await asyncio.sleep(0.3)
+            await consumer.stop()
+            with pytest.raises(ClientClosedError, match="stopped"):
+                await waiting
+            with pytest.raises(ClientClosedError, match="stopped"):
+                await consumer.receive(wait_s=30)
+        assert loop.time() - began < 15.0
+
+
+async def test_receive_raises_when_no_topic_could_be_asked_for(broker: RunningBroker) -> None:
+    consumer = SimpleConsumer("receive-ab", broker.name_server, call_timeout_s=0.5)
+    consumer.subscribe("receive-a")
+    consumer.subscribe("receive-b")
+    async with proxy_for(broker):
+        for topic in ("receive-a", "receive-b"):
+            await fill(broker, topic, 0)
+        await consumer.start()
+        assert await consumer.receive(wait_s=0.2) == []
+    with pytest.raises(ConnectionError):
+        await consumer.receive(wait_s=0.2)
+    await consumer.stop()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"invisible_s": -1}, {"invisible_s": float("nan")}, {"wait_s": float("inf")}]
+)
+async def test_receive_refuses_times_that_are_none(broker: RunningBroker, wrong: dict[str, Any]) -> None:
+    async with proxy_for(broker), SimpleConsumer("receive-times", broker.name_server) as consumer:
+        consumer.subscribe("receive-times")
+        with pytest.raises(ConfigError, match=f"{next(iter(wrong))} is .* accepted"):
+            await consumer.receive(**wrong)
+
+
+async def test_missing_topic_is_one_log_line_however_often_it_is_asked_for(
+    broker: RunningBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with proxy_for(broker):
+        await fill(broker, "receive-here", 0)
+        async with SimpleConsumer("receive-missing", broker.name_server) as consumer:
+            consumer.subscribe("receive-here")
+            consumer.subscribe("receive-not-here")
+            for _ in range(20):
+                await consumer.receive(wait_s=0)
+    lines = [record for record in caplog.records if "does not exist yet" in record.getMessage()]
+    assert len(lines) == 1

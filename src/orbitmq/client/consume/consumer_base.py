@@ -274,9 +274,11 @@ class ConsumerBase:
             except TopicNotFound:
                 level = logging.DEBUG if is_retry_topic(topic) else logging.WARNING
                 self._new_to.setdefault(topic, frozenset())  # what it will hold was sent after the start
-                logger.log(level, "subscribed topic does not exist yet topic=%s", topic)
+                key, text = ("missing", topic), "subscribed topic does not exist yet topic=%s"
+                self._instance.log_limits.log(logger, level, key, text, topic)
             except OrbitError as error:
-                logger.warning("route not refreshed topic=%s error=%s", topic, error)
+                text = "route not refreshed topic=%s error=%s"
+                self._instance.log_limits.warning(logger, ("route", type(error)), text, topic, error)
 
     async def _check_filters(self) -> None:
         for topic, subscription in self._subscriptions.items():
