@@ -216,6 +216,12 @@ class LitePullConsumer(ConsumerBase):
         given = self._given.get(queue)
         return self._positions.get(queue) if given is None else given[2]
 
+    def fetched_until(self, queue: MessageQueue) -> int:
+        """The offset the next fetch of the queue begins at: what lies before it and did not come was filtered out.
+        -1 when the queue is not assigned to this consumer."""
+        held = self._held.get(queue)
+        return -1 if held is None else held.next_offset
+
     def _consumed_until(self, held: ProcessQueue) -> int:
         given = self._given.get(held.queue)
         position = self._positions.get(held.queue) if given is None else given[1]

@@ -90,6 +90,8 @@ class PushConsumer(ConsumerBase):
         self._concurrent: ConcurrentService | None = None
         self._orderly: OrderlyService | None = None
         self._suspended = False
+        self.abandoned = 0
+        """Handlers that still ran when ``stop`` had waited ``close_wait_s`` for them; their messages come again."""
         self._inbox: Inbox | None = None
         self._observed = Observed(self.group, self._hooks, clock.now_ms)
         self._life = TaskOwner("consumer")
@@ -296,7 +298,7 @@ class PushConsumer(ConsumerBase):
         self._pops.drop_all()
         service = self._concurrent or self._orderly
         if service is not None:
-            await service.stop(self.options.close_wait_s)
+            self.abandoned = await service.stop(self.options.close_wait_s)
         await self._pops.settled(self.options.close_wait_s)
         await self._call_back(self.options.on_revoked, self.queues)
         for held in self._held.values():
