@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.conformance.proxy import Proxy
+from tests.conformance.stub import stub_cluster
 from tests.conformance.waiting import Collector, until
 
 from orbitmq.client import (
@@ -21,9 +22,12 @@ from orbitmq.client import (
     ReceivedMessage,
     SimpleConsumer,
 )
+from orbitmq.client.consume.process_queue import LOCK_EXPIRY_MS
 from orbitmq.codes import SysFlag
-from orbitmq.errors import ConfigError
+from orbitmq.errors import ConfigError, TopicNotFound
+from orbitmq.model.route import MessageQueue
 from orbitmq.testing import RunningBroker, run_broker
+from orbitmq.testing.manual_clock import ManualClock
 
 NEAR, FAR = "127.0.0.1", "127.0.0.2"
 
@@ -204,3 +208,89 @@ async def test_missing_topic_is_one_log_line_however_often_it_is_asked_for(
                 await consumer.receive(wait_s=0)
     lines = [record for record in caplog.records if "does not exist yet" in record.getMessage()]
     assert len(lines) == 1
+
+
+async def test_clock_that_is_set_takes_no_queue_away_and_sends_nothing_back() -> None:
+    async with stub_cluster() as stub:
+        clock = ManualClock()
+        consumer = PushConsumer("set-clock", stub.name_server, clock=clock)
+        consumer.subscribe("T", handler=lambda message: None)
+        stub.members = [consumer.client_id]
+        async with consumer:
+            held = next(held for queue, held in consumer._held.items() if queue.topic == "T")
+            await until(lambda: held.last_pull_ms, "a pull")
+            clock.jump(clock.now_ms() + 24 * 3600 * 1000)
+            await consumer._rebalance_once()
+            assert consumer._held[held.queue] is held
+            assert not held.ending
+            before = consumer._subscriptions["T"].sub_version
+            clock.jump(clock.now_ms() - 48 * 3600 * 1000)
+            consumer.subscribe("T", "other", handler=lambda message: None)
+            assert consumer._subscriptions["T"].sub_version >= before, "brokers take the new expression"
+            held.locked, held.last_lock_ms = True, consumer._steady.now_ms()
+            clock.advance(LOCK_EXPIRY_MS + 1)
+            assert not held.lock_valid(consumer._steady.now_ms()), (
+                "a lock ends although the clock was set back"
+            )
+
+
+@pytest.mark.parametrize("kind", [PushConsumer, LitePullConsumer])
+async def test_stop_does_not_wait_for_ever_for_a_callback(
+    broker: RunningBroker, kind: type[PushConsumer | LitePullConsumer], caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = 0
+
+    async def hang(queues: list[MessageQueue]) -> None:
+        nonlocal calls
+        calls += 1
+        await asyncio.Event().wait()
+
+    async with proxy_for(broker):
+        topic = f"hang-{kind.__name__}"
+        await fill(broker, topic, 1)
+        consumer = kind(topic, broker.name_server, on_revoked=hang, close_wait_s=0.5)
+        if isinstance(consumer, PushConsumer):
+            consumer.subscribe(topic, handler=lambda message: None)
+        else:
+            consumer.subscribe(topic)
+        await consumer.start()
+        async with asyncio.timeout(20):
+            await asyncio.gather(consumer.stop(), consumer.stop())
+            await consumer.stop()
+    assert calls == 1
+    assert "callback did not return in time" in caplog.text
+
+
+async def test_assignment_that_fails_at_the_start_leaves_nothing_behind(broker: RunningBroker) -> None:
+    consumer = LitePullConsumer("bad-start", broker.name_server)
+    await consumer.assign([MessageQueue(topic="nowhere", broker_name="nobody", queue_id=0)])
+    with pytest.raises(TopicNotFound):
+        async with consumer:
+            pass
+    assert not consumer._instance.running
+
+
+async def test_queues_fetch_on_when_another_one_that_filled_the_cache_is_given_up(
+    broker: RunningBroker,
+) -> None:
+    async with proxy_for(broker):
+        await fill(broker, "room", 0, queue_count=2)
+        async with Producer("writers", broker.name_server) as producer:
+            full, empty = await producer.queues("room")
+            for number in range(20):
+                await producer.send(Message("room", f"{number}"), queue=full)
+            reader = LitePullConsumer(
+                "room", broker.name_server, start="first", cached_count_max_all=10, poll_batch_size=1
+            )
+            reader.subscribe("room")
+            async with reader:
+                await until(lambda: reader._held[full].count == 20, "a full cache")
+                # Ends the pull of the other queue that waits at the broker. The next one waits for room.
+                await producer.send(Message("room", "first"), queue=empty)
+                await until(lambda: reader._held[empty].count, "its message")
+                while (await reader.poll(10.0))[0].queue != empty:
+                    pass
+                await until(lambda: not reader._room.is_set(), "a queue that waits for room")
+                await reader.seek_to_end(full)
+                await producer.send(Message("room", "second"), queue=empty)
+                assert [m.text() for m in await reader.poll(10.0)] == ["second"]
