@@ -65,8 +65,9 @@ def test_times_as_people_write_them() -> None:
     assert moment("earliest", now) == "first"
     assert moment("-15m", now) == now - timedelta(minutes=15)
     assert moment("2026-01-01T10:00:00+00:00", now) == datetime(2026, 1, 1, 10, tzinfo=UTC)
-    with pytest.raises(click.BadParameter, match="-15m"):
-        moment("yesterday", now)
+    for wrong in ("yesterday", "-99999999999d", "0001-01-01"):
+        with pytest.raises(click.BadParameter, match="-15m"):
+            moment(wrong, now)
 
 
 def test_worker_runs_until_it_is_told_to_stop_and_lets_handlers_end(
@@ -104,6 +105,75 @@ def test_worker_runs_until_it_is_told_to_stop_and_lets_handlers_end(
         assert worker.returncode == 0
     finally:
         worker.kill()
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        "def handle(message):\n    print('began', flush=True)\n    time.sleep(600)\n",
+        "async def handle(message):\n"
+        "    print('began', flush=True)\n"
+        "    while True:\n"
+        "        with contextlib.suppress(asyncio.CancelledError):\n"
+        "            await asyncio.sleep(600)\n",
+    ],
+    ids=["plain", "coroutine"],
+)
+def test_worker_ends_beside_a_handler_that_does_not(
+    broker: RunningBroker, tmp_path: Path, handler: str, request: pytest.FixtureRequest
+) -> None:
+    topic = broker.create_topic(f"stuck-{request.node.callspec.id}", queue_count=1)
+    (tmp_path / "stuck.py").write_text(
+        "import asyncio, contextlib, time\n"
+        "from orbitmq import PushConsumer\n"
+        f"consumer = PushConsumer({topic!r}, {broker.name_server!r}, start='first', close_wait_s=0.5)\n"
+        f"@consumer.listen({topic!r})\n{handler}"
+    )
+    command = [sys.executable, "-m", "orbitmq", "run", "stuck:consumer"]
+    worker = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert worker.stdout is not None
+    try:
+        with sync.Producer("work", broker.name_server) as producer:
+            producer.send(Message(topic, "x"))
+        assert worker.stdout.readline() == "began\n"
+        worker.send_signal(signal.SIGTERM)
+        _, err = worker.communicate(timeout=30)
+        assert "stopped beside 1 handlers" in err
+        assert worker.returncode == 1
+    finally:
+        worker.kill()
+
+
+def test_bytes_that_are_no_text_go_in_and_come_out(broker: RunningBroker) -> None:
+    broker.create_topic("bytes", queue_count=1)
+    command = [sys.executable, "-m", "orbitmq", "produce", "bytes", "-n", broker.name_server]
+    made = subprocess.run(command, input=b"\xff\xfe\nlast", capture_output=True, timeout=60, check=False)
+    assert made.returncode == 0, made.stderr
+    consumer = sync.LitePullConsumer("bytes", broker.name_server, start="first")
+    consumer.subscribe("bytes")
+    with consumer:
+        assert [m.body for m in consumer.poll(20)] == [b"\xff\xfe", b"last"]
+    read = orbit("consume", "bytes", "-n", broker.name_server)
+    assert (read.returncode, read.stdout) == (0, "\ufffd\ufffd\nlast\n"), read.stderr
+
+
+def test_interrupt_ends_a_producer_that_waits_for_lines(broker: RunningBroker) -> None:
+    command = [sys.executable, "-m", "orbitmq", "produce", "waiting", "-n", broker.name_server]
+    typing = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert typing.stdin is not None
+    try:
+        typing.stdin.write(b"first\n")
+        typing.stdin.flush()
+        until = datetime.now(UTC) + timedelta(seconds=30)
+        while orbit("consume", "waiting", "-n", broker.name_server).stdout != "first\n":
+            assert datetime.now(UTC) < until
+        typing.send_signal(signal.SIGINT)
+        assert typing.wait(15) == 1
+    finally:
+        typing.kill()
+        typing.communicate()
 
 
 def test_worker_is_started_again_when_its_source_changes(broker: RunningBroker, tmp_path: Path) -> None:

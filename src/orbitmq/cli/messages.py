@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import logging
+import os
 import signal
 import sys
+import threading
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +22,7 @@ from orbitmq.cli.failures import remedies
 from orbitmq.cli.name_server import name_server_option
 from orbitmq.cli.reload import run_and_reload
 from orbitmq.client import (
+    BodyMismatch,
     ClientError,
     LitePullConsumer,
     Message,
@@ -26,10 +31,13 @@ from orbitmq.client import (
     PushConsumer,
     ReceivedMessage,
 )
+from orbitmq.errors import RequestTimeoutError
 
 __all__ = ["consume_command", "moment", "produce_command", "run_command"]
 
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_SILENT_S_MAX: Final = 30
+_PIECE_BYTES: Final = 64 * 1024
 _name_server = name_server_option()
 
 
@@ -39,15 +47,15 @@ def moment(text: str, now: datetime) -> Any:
         return "first"
     if text in ("latest", "last"):
         return "last"
-    if text.startswith("-") and text[-1:] in _UNITS and text[1:-1].isdigit():
-        return now - timedelta(**{_UNITS[text[-1]]: int(text[1:-1])})
     try:
+        if text.startswith("-") and text[-1:] in _UNITS and text[1:-1].isdigit():
+            return now - timedelta(**{_UNITS[text[-1]]: int(text[1:-1])})
         found = datetime.fromisoformat(text)
-    except ValueError:
+        return found if found.tzinfo is not None else found.astimezone()
+    except (ValueError, OverflowError):
         raise click.BadParameter(
             f"{text!r} is not earliest, latest, an ISO time or a time ago (-15m)"
         ) from None
-    return found if found.tzinfo is not None else found.astimezone()
 
 
 @click.command("produce")
@@ -75,9 +83,7 @@ def produce_command(
     async def send() -> int:
         count = 0
         async with Producer(group, namesrv, **client_settings()) as producer:
-            lines = iter(bodies) if bodies else iter(sys.stdin.readline, "")
-            while (line := await asyncio.to_thread(next, lines, None)) is not None:
-                body = line.removesuffix("\n")
+            async for body in _given(bodies):
                 if body:
                     await producer.send(Message(topic, body, tags=tags, keys=keys, properties=pairs))
                     count += 1
@@ -85,6 +91,49 @@ def produce_command(
 
     count = _run(send(), namesrv)
     click.echo(f"{count} messages sent to {topic}", err=True)
+
+
+async def _given(bodies: tuple[str, ...]) -> AsyncIterator[bytes]:
+    """What was given as arguments, or each line of the standard input, in the bytes it was given in."""
+    for text in bodies:
+        yield os.fsencode(text)
+    if bodies or sys.stdin is None:  # None: the command was started without one
+        return
+    rest = b""
+    while piece := await _read_piece(sys.stdin.fileno()):
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            yield line
+    if rest:
+        yield rest
+
+
+async def _read_piece(descriptor: int) -> bytes:
+    """The next bytes of a file that may make us wait; none at its end.
+
+    Read on a thread nobody waits for: Ctrl-C must end the command although nothing more is typed. Not through
+    ``sys.stdin``, whose lock such a thread would hold while the interpreter ends.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[bytes] = loop.create_future()
+
+    def read() -> None:
+        try:
+            piece = os.read(descriptor, _PIECE_BYTES)
+        except OSError:  # closed, or a terminal that is gone
+            piece = b""
+        try:
+            loop.call_soon_threadsafe(_settle, done, piece)
+        except RuntimeError:
+            pass  # the command has ended meanwhile
+
+    threading.Thread(target=read, name="stdin", daemon=True).start()
+    return await done
+
+
+def _settle(done: asyncio.Future[bytes], piece: bytes) -> None:
+    if not done.done():
+        done.set_result(piece)
 
 
 @click.command("consume")
@@ -125,17 +174,34 @@ async def _print_all(
             else:
                 position[queue] = await consumer.offset_at(queue, round(begin.timestamp() * 1000))
             await consumer.seek(queue, position[queue])
+        silent_s = 0
         while follow or any(position[queue] < ends[queue] for queue in queues):
             batch = await consumer.poll(1.0)
             for message in batch:
                 position[message.queue] = message.queue_offset + 1
-                click.echo(message.text() if form == "text" else json.dumps(_shown(message)))
+                click.echo(_body_text(message) if form == "text" else json.dumps(_shown(message)))
                 printed += 1
                 if printed == count:
                     return printed
-            if not batch and not follow:
+            silent_s = 0 if batch else silent_s + 1
+            if batch or follow:
+                continue
+            if all(consumer.fetched_until(queue) >= ends[queue] for queue in queues):
                 break  # what is left is filtered out
+            if silent_s >= _SILENT_S_MAX:
+                raise RequestTimeoutError(
+                    f"no broker of topic {topic} answers, and not all messages are read"
+                )
     return printed
+
+
+def _body_text(message: ReceivedMessage) -> str:
+    """Of any body: what is no text, or cannot be inflated, must not end the command."""
+    try:
+        body = message.body
+    except BodyMismatch:
+        body = message.record.body
+    return body.decode("utf-8", "replace")
 
 
 def _shown(message: ReceivedMessage) -> dict[str, Any]:
@@ -149,7 +215,7 @@ def _shown(message: ReceivedMessage) -> dict[str, Any]:
         "tags": message.tags,
         "keys": message.keys,
         "properties": message.user_properties,
-        "body": message.body.decode("utf-8", "replace"),
+        "body": _body_text(message),
     }
 
 
@@ -185,6 +251,17 @@ async def _work(target: str, health_port: int | None) -> None:
     finally:
         if health is not None:
             health.close()
+    if consumer.abandoned:
+        click.echo(
+            f"stopped beside {consumer.abandoned} handlers that did not end within close_wait_s "
+            f"({consumer.options.close_wait_s:g} s); their messages come again",
+            err=True,
+        )
+        # The interpreter would wait for their threads, and asyncio for their tasks, for ever.
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
     click.echo("stopped", err=True)
 
 

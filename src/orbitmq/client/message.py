@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any, ClassVar, Protocol, TypeVar, overload
+from typing import Any, ClassVar, Final, Protocol, TypeVar, overload
 
 import msgspec
 
 from orbitmq.client.bodies import json_bytes, json_value
 from orbitmq.client.checks import check_type, shown
 from orbitmq.client.delays import delay_level_for, delay_ms_for, moment_ms
-from orbitmq.client.errors import ClientError, ClientStateError
-from orbitmq.codes import Property, ResponseCode
+from orbitmq.client.errors import BodyMismatch, ClientError, ClientStateError
+from orbitmq.codes import Property, ResponseCode, SysFlag
 from orbitmq.errors import RecordError
 from orbitmq.model.route import MessageQueue
 from orbitmq.record.codec import Record
+from orbitmq.record.compression import decompress_body
 from orbitmq.record.hosts import host_text
 from orbitmq.record.properties import decode_properties, find_property
 
@@ -31,6 +32,7 @@ _SYSTEM = frozenset(name.value for name in Property)
 
 _PLAIN_CHARACTERS_MAX = 4096
 _BODY_TYPES = (bytes, str, bytearray, memoryview)
+_COMPRESSED: Final = int(SysFlag.COMPRESSED)
 T = TypeVar("T")
 
 
@@ -281,11 +283,19 @@ class ReceivedMessage:
 
     @property
     def body(self) -> bytes:
-        return self.record.body
+        """As it was sent. Raises ``BodyMismatch`` when it is compressed and cannot be inflated; ``record.body`` is
+        what was stored."""
+        record = self.record
+        if record.sys_flag & _COMPRESSED:  # else it was inflated when it came
+            try:
+                return decompress_body(record.body, record.sys_flag)
+            except RecordError as error:
+                raise BodyMismatch(str(error)) from None
+        return record.body
 
     def text(self) -> str:
         """The body as UTF-8."""
-        return self.record.body.decode()
+        return self.body.decode()
 
     @overload
     def json(self, kind: type[T]) -> T: ...
@@ -295,7 +305,7 @@ class ReceivedMessage:
 
     def json(self, kind: Any = Any) -> Any:
         """The body as JSON, checked against a type if one is given. Raises ``BodyMismatch``."""
-        return json_value(self.record.body, kind)
+        return json_value(self.body, kind)
 
     async def ack(self) -> None:
         """Finish the message. Only of a consumer that is iterated, or a simple one; a handler acknowledges by

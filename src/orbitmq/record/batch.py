@@ -22,6 +22,7 @@ from orbitmq.record.layout import BATCH_ENTRY, LENGTH_16, PROPERTIES_BYTES_MAX
 __all__ = ["BatchEntry", "encode_batch", "is_inner_batch", "split_batch", "unwrap"]
 
 _INNER: Final = int(SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH)
+_INNER_OR_COMPRESSED: Final = _INNER | int(SysFlag.COMPRESSED)
 _FIXED: Final = BATCH_ENTRY.size
 _OVERHEAD: Final = BATCH_ENTRY.size + LENGTH_16.size
 assert _OVERHEAD == 22
@@ -84,8 +85,8 @@ def split_batch(body: bytes | bytearray | memoryview) -> list[tuple[int, bytes, 
 
 
 def is_inner_batch(sys_flag: int) -> bool:
-    """Whether the body of such a record holds several messages."""
-    return sys_flag & _INNER == _INNER
+    """Whether the body of such a record holds several messages that can be split: not while compressed."""
+    return sys_flag & _INNER_OR_COMPRESSED == _INNER
 
 
 def unwrap(record: Record) -> list[Record]:

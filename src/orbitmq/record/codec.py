@@ -266,7 +266,11 @@ def _copy_one(buffer: bytes | bytearray | memoryview, offset: int) -> bytes:
 def decode_records(
     buffer: bytes | bytearray | memoryview, *, check_crc: bool = True, decompress: bool = False
 ) -> list[Record]:
-    """The records of a pull, pop or query response, which lie one after the other."""
+    """The records of a pull, pop or query response, which lie one after the other.
+
+    A body that cannot be inflated stays as it is, and so does its flag ``SysFlag.COMPRESSED``: one message of a
+    sender that made a mistake must not keep its neighbours, and all that come after it, from being read.
+    """
     data = buffer if type(buffer) is bytes else bytes(buffer)
     values = record_values(data, check_crc)
     if values is None:
@@ -275,7 +279,10 @@ def decode_records(
     if decompress:
         for record in records:
             if record.sys_flag & _COMPRESSED:
-                record.body = decompress_body(record.body, record.sys_flag)
+                try:
+                    record.body = decompress_body(record.body, record.sys_flag)
+                except RecordError:
+                    continue
                 record.sys_flag &= ~(_COMPRESSED | COMPRESSION_MASK)
     return records
 

@@ -255,8 +255,8 @@ class ConcurrentService:
         self._stopping = True
         self._ready.clear()
 
-    async def stop(self, wait_s: float) -> None:
-        """Start no more handlers and wait for those at work."""
+    async def stop(self, wait_s: float) -> int:
+        """Start no more handlers and wait for those at work; returns how many still run."""
         self.begin_stop()
         for waiting in self._idle:
             if not waiting.done():
@@ -268,6 +268,7 @@ class ConcurrentService:
         except TimeoutError:
             self._settle()
             logger.warning("handlers still run after the stop running=%d", self._running)
+        return self._running
 
 
 class _Group:

@@ -203,14 +203,15 @@ class OrderlyService:
         """Start no more handlers."""
         self._stopping = True
 
-    async def stop(self, wait_s: float) -> None:
-        """Start no more handlers and wait for those at work."""
+    async def stop(self, wait_s: float) -> int:
+        """Start no more handlers and wait for those at work; returns how many still run."""
         self.begin_stop()
         try:
             async with asyncio.timeout(wait_s):
                 await self._quiet.wait()
         except TimeoutError:
             logger.warning("handlers still run after the stop running=%d", self._running)
+        return self._running
 
 
 class _Row:

@@ -41,7 +41,7 @@ from orbitmq.model.names import (
 from orbitmq.model.rebalance import sorted_clients
 from orbitmq.model.route import MessageQueue
 from orbitmq.model.subscription import SQL92, TAG, SubscriptionData, parse_subscription
-from orbitmq.runtime.clock import Clock
+from orbitmq.runtime.clock import Clock, ForwardClock, SteadyClock
 from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM
 from orbitmq.runtime.machine import home_directory
 from orbitmq.runtime.tasks import every
@@ -91,6 +91,10 @@ class ConsumerBase:
         if group == CONSUMER_GROUP_RESERVED:
             raise ClientStateError(f"group {group} is reserved; choose a name of your own")
         self._clock = clock
+        self._steady = SteadyClock(clock)
+        """For ages: a clock that is set ends no lock, no handler and no pull."""
+        self._versions = ForwardClock(clock)
+        """For versions of subscriptions: brokers ignore one that is older than what they have."""
         broadcasting = options.model is MessageModel.BROADCASTING
         # The local offsets of a broadcasting consumer are found again only under the same client id.
         self._instance = ClientInstance(
@@ -156,7 +160,7 @@ class ConsumerBase:
         topic = wrap_namespace(self._options.namespace, topic)
         check_topic(topic)
         self._subscriptions[topic] = parse_subscription(
-            topic, expression, SQL92 if sql else TAG, self._clock.now_ms()
+            topic, expression, SQL92 if sql else TAG, self._versions.now_ms()
         )
         return topic
 
@@ -165,7 +169,7 @@ class ConsumerBase:
         topic = wrap_namespace(self._options.namespace, topic)
         check_topic(topic)
         self._subscriptions[topic] = SubscriptionData(
-            topic=topic, sub_string=class_name, class_filter_mode=True, sub_version=self._clock.now_ms()
+            topic=topic, sub_string=class_name, class_filter_mode=True, sub_version=self._versions.now_ms()
         )
         return topic
 
@@ -274,9 +278,11 @@ class ConsumerBase:
             except TopicNotFound:
                 level = logging.DEBUG if is_retry_topic(topic) else logging.WARNING
                 self._new_to.setdefault(topic, frozenset())  # what it will hold was sent after the start
-                logger.log(level, "subscribed topic does not exist yet topic=%s", topic)
+                key, text = ("missing", topic), "subscribed topic does not exist yet topic=%s"
+                self._instance.log_limits.log(logger, level, key, text, topic)
             except OrbitError as error:
-                logger.warning("route not refreshed topic=%s error=%s", topic, error)
+                text = "route not refreshed topic=%s error=%s"
+                self._instance.log_limits.warning(logger, ("route", type(error)), text, topic, error)
 
     async def _check_filters(self) -> None:
         for topic, subscription in self._subscriptions.items():
@@ -480,13 +486,13 @@ class ConsumerBase:
         if self.consume_type is not ConsumeType.PASSIVELY or held.waiting or not held.last_pull_ms:
             return False  # who asks for messages himself may take his time
         limit_ms = max(PULL_EXPIRY_MS, 2000 * (self._options.pull_timeout_s + self._options.suspend_s))
-        return self._clock.now_ms() - held.last_pull_ms > limit_ms
+        return self._steady.now_ms() - held.last_pull_ms > limit_ms
 
     def _take(self, queue: MessageQueue, offset: int) -> None:
         held = self._new_process_queue(queue, offset)
         if self.orderly and not self.broadcasting:
             held.locked = True
-            held.last_lock_ms = self._clock.now_ms()
+            held.last_lock_ms = self._steady.now_ms()
         self._held[queue] = held
         logger.info("queue taken group=%s queue=%s offset=%d", self.group, queue, offset)
         self._begin(held)
@@ -509,23 +515,31 @@ class ConsumerBase:
         logger.info("queue released group=%s queue=%s", self.group, queue)
         return True
 
-    async def _call_back(self, function: QueuesCallback | None, queues: list[MessageQueue]) -> None:
-        """Tell the user of queues; what he raises is logged."""
+    async def _call_back(
+        self, function: QueuesCallback | None, queues: list[MessageQueue], wait_s: float | None = None
+    ) -> None:
+        """Tell the user of queues; what he raises is logged, and so is that he takes longer than ``wait_s``."""
         if function is None or not queues:
             return
+        name = getattr(function, "__qualname__", function)
+        limit = asyncio.timeout(wait_s)
         try:
             result = function(queues)
             if isawaitable(result):
-                await result
-        except Exception:  # code of the user's that watches
-            logger.exception("callback failed callback=%s", getattr(function, "__qualname__", function))
+                async with limit:
+                    await result
+        except Exception as error:  # code of the user's that watches
+            if isinstance(error, TimeoutError) and limit.when() is not None and limit.expired():
+                logger.warning("callback did not return in time callback=%s wait_s=%g", name, wait_s)
+            else:
+                logger.exception("callback failed callback=%s", name)
 
     async def _assignment_changed(self, topic: str, queues: list[MessageQueue]) -> None:
         subscription = self._subscriptions.get(topic)
         if subscription is not None:
             # Brokers refuse pulls with a version they have not heard of: pulls use it once the heartbeat is out.
             self._announced.setdefault(topic, subscription)
-            subscription = msgspec.structs.replace(subscription, sub_version=self._clock.now_ms())
+            subscription = msgspec.structs.replace(subscription, sub_version=self._versions.now_ms())
             self._subscriptions[topic] = subscription
         mine = [queue for queue in self.queues if queue.topic == topic]
         self._queues_changed(topic, queues, mine)

@@ -20,6 +20,7 @@ from orbitmq.model.names import wrap_namespace
 from orbitmq.model.route import MessageQueue
 from orbitmq.model.subscription import SubscriptionData, subscribe_by_tags
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
+from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.wire.bodies import ConsumeType
 
 __all__ = ["LitePullConsumer"]
@@ -64,6 +65,8 @@ class LitePullConsumer(ConsumerBase):
         """From where and up to where was given out and not gone beyond yet."""
         self._last_commit = 0.0
         self._stopping = False
+        self._life = TaskOwner("consumer")
+        self._ending: asyncio.Task[None] | None = None
 
     # -- what to consume -------------------------------------------------------------------------------
 
@@ -130,16 +133,26 @@ class LitePullConsumer(ConsumerBase):
         """Join the group and begin to fetch."""
         await self._join()
         if self._assigned is not None:
-            await self._apply_assignment()
+            try:
+                await self._apply_assignment()
+            except BaseException:
+                await self.stop()  # ``async with`` does not, after a start that failed
+                raise
 
     async def stop(self) -> None:
-        """Store the offsets (with ``auto_commit``) and leave the group."""
-        if not self._instance.running:
-            return
-        self._stopping = True
-        self._instance.begin_stop()
-        self._arrived.set()
-        await self._call_back(self.options.on_revoked, self.queues)
+        """Store the offsets (with ``auto_commit``) and leave the group. Goes on when its caller is cancelled."""
+        if self._ending is None:
+            if not self._instance.running:
+                return
+            self._stopping = True
+            self._instance.begin_stop()
+            self._arrived.set()
+            self._room.set()
+            self._ending = self._life.start(self._stop(), "stop")
+        await asyncio.shield(self._ending)
+
+    async def _stop(self) -> None:
+        await self._call_back(self.options.on_revoked, self.queues, self.options.close_wait_s)
         if self.options.auto_commit:
             self._commit_positions()
         for held in self._held.values():
@@ -216,6 +229,12 @@ class LitePullConsumer(ConsumerBase):
         given = self._given.get(queue)
         return self._positions.get(queue) if given is None else given[2]
 
+    def fetched_until(self, queue: MessageQueue) -> int:
+        """The offset the next fetch of the queue begins at: what lies before it and did not come was filtered out.
+        -1 when the queue is not assigned to this consumer."""
+        held = self._held.get(queue)
+        return -1 if held is None else held.next_offset
+
     def _consumed_until(self, held: ProcessQueue) -> int:
         given = self._given.get(held.queue)
         position = self._positions.get(held.queue) if given is None else given[1]
@@ -250,6 +269,7 @@ class LitePullConsumer(ConsumerBase):
         self._positions[queue] = offset
         self._take(queue, offset)
         self._held[queue].paused = held.paused
+        self._room.set()
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         """Consume all the broker still has."""
@@ -280,14 +300,15 @@ class LitePullConsumer(ConsumerBase):
         options = self.options
         queue = held.queue
         while not self._over(held):
-            held.last_pull_ms = self._clock.now_ms()
+            held.last_pull_ms = self._steady.now_ms()
             if held.paused:
                 await asyncio.sleep(_PAUSED_S)
                 continue
             if held.full:
                 await held.wait_for_room()
                 continue
-            if sum(other.count for other in self._held.values()) > options.cached_count_max_all:
+            cached = sum(other.count for other in self._held.values() if not other.ending)
+            if cached > options.cached_count_max_all:
                 self._room.clear()
                 await self._room.wait()
                 continue
@@ -330,6 +351,7 @@ class LitePullConsumer(ConsumerBase):
 
     async def _before_release(self, held: ProcessQueue) -> bool:
         """A queue that goes to another member takes along what was consumed of it."""
+        self._room.set()  # what it has here is not given out any more: other queues may fetch
         position = self._positions.pop(held.queue, None)
         if position is not None and self.options.auto_commit:
             self._offsets.update(held.queue, position, increase_only=False)

@@ -90,6 +90,8 @@ class PushConsumer(ConsumerBase):
         self._concurrent: ConcurrentService | None = None
         self._orderly: OrderlyService | None = None
         self._suspended = False
+        self.abandoned = 0
+        """Handlers that still ran when ``stop`` had waited ``close_wait_s`` for them; their messages come again."""
         self._inbox: Inbox | None = None
         self._observed = Observed(self.group, self._hooks, clock.now_ms)
         self._life = TaskOwner("consumer")
@@ -212,11 +214,11 @@ class PushConsumer(ConsumerBase):
                 orderly=self.orderly,
                 relock=self._relock if self.orderly and not self.broadcasting else None,
                 now=self._clock.monotonic,
-                now_ms=self._clock.now_ms,
+                now_ms=self._steady.now_ms,
             )
         if not self.broadcasting:
             topic = retry_topic(self.group)
-            self._subscriptions[topic] = subscribe_by_tags(topic, "*", self._clock.now_ms())
+            self._subscriptions[topic] = subscribe_by_tags(topic, "*", self._versions.now_ms())
         if self.options.trace:
             from orbitmq.client.trace import start_consume_tracer
 
@@ -250,7 +252,7 @@ class PushConsumer(ConsumerBase):
             self._orderly = OrderlyService(
                 tasks=self._instance.tasks,
                 calls=self._calls,
-                clock=self._clock,
+                clock=self._steady,
                 workers=options.workers,
                 suspend_s=options.suspend_queue_s,
                 reconsume_max=options.reconsume_max,
@@ -260,7 +262,7 @@ class PushConsumer(ConsumerBase):
             self._concurrent = ConcurrentService(
                 tasks=self._instance.tasks,
                 calls=self._calls,
-                clock=self._clock,
+                clock=self._steady,
                 workers=options.workers,
                 finish=self._finish,
                 finish_other=self._finish_other,
@@ -296,9 +298,9 @@ class PushConsumer(ConsumerBase):
         self._pops.drop_all()
         service = self._concurrent or self._orderly
         if service is not None:
-            await service.stop(self.options.close_wait_s)
+            self.abandoned = await service.stop(self.options.close_wait_s)
         await self._pops.settled(self.options.close_wait_s)
-        await self._call_back(self.options.on_revoked, self.queues)
+        await self._call_back(self.options.on_revoked, self.queues, self.options.close_wait_s)
         for held in self._held.values():
             held.drop()
         await self._persist_at_end()
@@ -384,14 +386,14 @@ class PushConsumer(ConsumerBase):
 
     async def _pull_once(self, held: ProcessQueue) -> None:
         options = self.options
-        held.last_pull_ms = self._clock.now_ms()
+        held.last_pull_ms = self._steady.now_ms()
         if self._suspended or held.paused:
             await asyncio.sleep(_PAUSED_S)
             return
         if held.full:
             self._log_full(held)
             await held.wait_for_room()
-            held.last_pull_ms = self._clock.now_ms()
+            held.last_pull_ms = self._steady.now_ms()
             return
         topic = held.queue.topic
         subscription = self._announced.get(topic) or self._subscriptions.get(topic)
@@ -610,7 +612,7 @@ class PushConsumer(ConsumerBase):
                 first = held.first()
                 if first is None or not first.consume_started_ms or held.ending:
                     break
-                if self._clock.now_ms() - first.consume_started_ms <= limit_ms:
+                if self._steady.now_ms() - first.consume_started_ms <= limit_ms:
                     break
                 logger.warning(
                     "handler takes too long, sending back id=%s queue=%s", first.message_id, held.queue
@@ -640,7 +642,7 @@ class PushConsumer(ConsumerBase):
     async def _relock_all(self) -> None:
         queues = list(self._held)
         locked = await self._lock(queues)
-        now_ms = self._clock.now_ms()
+        now_ms = self._steady.now_ms()
         for queue in queues:
             held = self._held.get(queue)
             if held is not None:
@@ -651,7 +653,7 @@ class PushConsumer(ConsumerBase):
     async def _relock(self, held: ProcessQueue) -> bool:
         held.locked = held.queue in await self._lock([held.queue])
         if held.locked:
-            held.last_lock_ms = self._clock.now_ms()
+            held.last_lock_ms = self._steady.now_ms()
         return held.locked
 
     async def _before_release(self, held: ProcessQueue) -> bool:

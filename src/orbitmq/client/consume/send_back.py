@@ -11,7 +11,7 @@ from orbitmq.client.message import Message, ReceivedMessage
 from orbitmq.client.net.instance import ClientInstance
 from orbitmq.client.options import ConsumerOptions, ProducerOptions
 from orbitmq.client.produce.sender import Outgoing, Sender
-from orbitmq.codes import Property, RequestCode
+from orbitmq.codes import COMPRESSION_MASK, Property, RequestCode, SysFlag
 from orbitmq.errors import OrbitError, RecordError
 from orbitmq.model.names import CLIENT_INNER_PRODUCER_GROUP, retry_topic
 from orbitmq.record.properties import encode_properties
@@ -26,6 +26,7 @@ RETRIES_MAX: Final = 16
 REASON: Final = "RETRY_REASON"
 """Property that says why a message comes again or is a dead letter."""
 _REASON_MAX: Final = 500
+_COMPRESSION: Final = int(SysFlag.COMPRESSED) | int(COMPRESSION_MASK)
 
 
 class SendBack:
@@ -85,9 +86,10 @@ class SendBack:
         try:
             outgoing = Outgoing(
                 topic,
-                message.body,
+                message.record.body,
                 _encode_with_reason(pairs, outcome.reason),
                 pairs.get(Property.UNIQUE_KEY.value, message.message_id),
+                sys_flag=message.record.sys_flag & _COMPRESSION,  # of a body that could not be inflated
                 flag=message.flag,
                 reconsume=(message.reconsume_times + 1, reconsume_max),
             )

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from typing import Final, Unpack
+from numbers import Real
+from typing import Any, Final, Unpack
 
 from orbitmq.client.consume.consumer_base import ConsumerBase
 from orbitmq.client.consume.popper import ALL_QUEUES, PoppedMessage, Popper
@@ -17,7 +18,7 @@ from orbitmq.client.errors import ClientStateError
 from orbitmq.client.message import ReceivedMessage
 from orbitmq.client.options import SimpleOptions, build_options
 from orbitmq.client.settings import SimpleSettings
-from orbitmq.errors import OrbitError
+from orbitmq.errors import ConfigError, OrbitError
 from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.model.names import wrap_namespace
 from orbitmq.model.route import MessageQueue, utf16_key
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 _COUNT_MAX: Final = 32
 _AFTER_ERROR_S: Final = 1.0
+_SECONDS_MAX: Final = 30 * 86_400
 _LEVELS: Final = DelayLevels()
 
 Place = tuple[MessageQueue, SubscriptionData]
@@ -103,27 +105,31 @@ class SimpleConsumer(ConsumerBase):
     ) -> list[PoppedMessage]:
         """Up to ``max_count`` (at most 32) messages; an empty list when none came within ``wait_s``.
 
-        Raises the error of the last broker when none could be asked.
+        Raises the error of the last broker when none could be asked, and ``ClientClosedError`` before the start and
+        as soon as the consumer is stopped.
         """
         if not 1 <= max_count <= _COUNT_MAX:
             raise ClientStateError(f"max_count {max_count} is not within 1 to {_COUNT_MAX}")
         if not self._subscriptions:
             raise ClientStateError("subscribe to a topic before you receive")
-        hide_s = self.options.invisible_s if invisible_s is None else invisible_s
+        hide_s = self.options.invisible_s if invisible_s is None else _seconds("invisible_s", invisible_s)
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + (self.options.await_s if wait_s is None else wait_s)
+        deadline = loop.time() + (self.options.await_s if wait_s is None else _seconds("wait_s", wait_s))
         while True:
+            self._instance.check_running()
             places = await self._places()
             left_s = max(0.0, deadline - loop.time())
             # One place is asked and waited at in one request; of several the first that has something is asked.
             hold_s = left_s if len(places) == 1 else 0.0
             failure: OrbitError | None = None
+            failed_count = 0
             for queue, subscription in places:
                 try:
                     result = await self._popper.pop(
                         queue, subscription, max_count=max_count, invisible_s=hide_s, wait_s=hold_s
                     )
                 except OrbitError as error:
+                    self._instance.check_running()  # stopped meanwhile: not an error of the broker's
                     self._instance.log_limits.warning(
                         logger,
                         ("pop", queue.broker_name, type(error)),
@@ -132,6 +138,7 @@ class SimpleConsumer(ConsumerBase):
                         error,
                     )
                     failure = error
+                    failed_count += 1
                     continue
                 if result.messages:
                     for message in result.messages:
@@ -139,13 +146,18 @@ class SimpleConsumer(ConsumerBase):
                     return result.messages
             left_s = deadline - loop.time()
             if left_s <= 0:
-                if failure is not None and len(places) == 1:
+                if failure is not None and failed_count == len(places):
                     raise failure
                 return []
+            self._instance.check_running()
             if failure is not None or not places:
-                await asyncio.sleep(min(left_s, _AFTER_ERROR_S))
+                await self._pause(min(left_s, _AFTER_ERROR_S))
             elif len(places) > 1:
                 await self._wait_for_any(places, left_s)
+
+    async def _pause(self, wait_s: float) -> None:
+        """Sleep, but not on when the consumer is stopped."""
+        await asyncio.wait([self._instance.tasks.start(asyncio.sleep(wait_s), "pause")])
 
     async def _places(self) -> list[Place]:
         """Each topic on each of its brokers, beginning with another one each time."""
@@ -195,13 +207,23 @@ class SimpleConsumer(ConsumerBase):
 
     async def change_invisible(self, message: PoppedMessage, invisible_s: float) -> None:
         """Hide the message for this time from now on: more to work on it, 0 to give it back at once."""
-        await self._popper.change_invisible(message, invisible_s)
+        await self._popper.change_invisible(message, _seconds("invisible_s", invisible_s))
 
     def _begin(self, held: ProcessQueue) -> None:
         """The broker shares the queues out."""
 
     async def _rebalance_once(self) -> bool:
         return True
+
+
+def _seconds(name: str, value: Any) -> float:
+    """A time a broker can be told. Raises ``ConfigError``, as the same value does as an option."""
+    if type(value) is bool or not isinstance(value, Real):
+        raise ConfigError(f"{name} is {value!r}; a number is accepted")
+    seconds = float(value)
+    if not 0 <= seconds <= _SECONDS_MAX:
+        raise ConfigError(f"{name} is {value!r}; 0 to {_SECONDS_MAX} is accepted")
+    return seconds
 
 
 class _Received:
