@@ -419,7 +419,8 @@ class Simulation:
 
     def _step_clock(self) -> None:
         machine = self._healthy_broker()
-        if machine is not None and not self.failover:
+        # While it starts it has not looked at its clock yet: that is a clock set while it was stopped.
+        if machine is not None and machine.server is not None and not self.failover:
             # What was stored before a step is known to be so only until the broker ends: it runs on for a while.
             self._faulty.add(machine.name)
             self._later(15.0, lambda: self._faulty.discard(machine.name))
