@@ -16,6 +16,7 @@ from tests.golden import data as golden
 from orbitmq.errors import ConfigError, CorruptionError, RecordError
 from orbitmq.record.codec import Record, encode_record
 from orbitmq.record.layout import BLANK, BLANK_BYTES, MAGIC_BLANK, MAGIC_V1
+from orbitmq.spark.arrow import Positions, scan_records
 from orbitmq.spark.schema import COLUMNS
 from orbitmq.spark.store_files import CLOCK_SLACK_MS, Block, list_segments, open_location, plan_blocks
 from orbitmq.spark.store_source import StoreOptions, read_block
@@ -152,6 +153,50 @@ def test_newest_segment_is_cut_into_equal_blocks_for_several_cores(
     one = log.offsets[1] - log.offsets[0]
     assert len(sizes) == count
     assert max(sizes) - min(sizes) <= 2 * one, sizes
+
+
+def planned(root: Path, written_until: int) -> list[int]:
+    """The numbers of the rows of a plan that trusts the log up to there."""
+    blocks = plan_blocks(list_segments(str(root)), block_bytes=300, written_until=written_until)
+    chosen = StoreOptions(paths=(str(root),))
+    batches = (batch for block in blocks for batch in read_block(block, chosen, ("queue_offset",)))
+    return [number for batch in batches for number in batch.column(0).to_pylist()]
+
+
+def test_what_the_checkpoint_knows_is_not_walked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = write_log(tmp_path, [b"x" * 20] * 25)
+    walked: list[int] = []
+
+    def scan(view: memoryview, start: int, end: int) -> Positions:
+        walked.append(start)
+        return scan_records(view, start, end)
+
+    monkeypatch.setattr("orbitmq.spark.store_files.scan_records", scan)
+    for written_until in log.offsets:
+        assert planned(tmp_path, written_until) == list(range(25))
+        assert walked.pop() <= written_until
+        assert not walked
+    planned(tmp_path, log.end)
+    assert walked[0] > log.end - 600
+
+
+def test_copy_that_ends_before_its_checkpoint_gives_what_it_has(tmp_path: Path) -> None:
+    """Made while the broker ran: the log first, its checkpoint a moment later."""
+    log = write_log(tmp_path, [b"x" * 20] * 25)
+    whole = (tmp_path / "commitlog" / f"{0:020d}").read_bytes()
+    for count in range(1, 26):
+        cut = whole[: log.offsets[count]].ljust(SEGMENT_BYTES, b"\0")
+        (tmp_path / "commitlog" / f"{0:020d}").write_bytes(cut)
+        assert planned(tmp_path, log.end) == list(range(count))
+
+
+def test_damage_in_what_the_checkpoint_knows_is_not_taken_for_the_end(tmp_path: Path) -> None:
+    log = write_log(tmp_path, [b"x" * 20] * 25)
+    change(log, log.offsets[7], b"\xff" * 30)
+    with pytest.raises(CorruptionError, match=f"no record at log offset {log.offsets[7]}"):
+        planned(tmp_path, log.end)
 
 
 @pytest.mark.parametrize("store", golden.STORES)

@@ -34,6 +34,7 @@ from orbitmq.spark.planning import (
     split_ranges,
 )
 from orbitmq.spark.schema import COLUMNS, SCHEMA_DDL, selected_columns
+from orbitmq.spark.worker import leave_modules_uncollected
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
@@ -133,6 +134,7 @@ class TopicReader(DataSourceReader):
                 self._columns,
                 from_master=partition.from_master,
             )
+        leave_modules_uncollected()
 
 
 def starting_offsets(cluster: Cluster, options: SourceOptions) -> QueueOffsets:

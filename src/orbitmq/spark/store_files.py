@@ -8,8 +8,9 @@ where a whole record stands that says this very offset, with a right checksum, i
 could only look like that on purpose. Against that purpose stands the reader's rule: the records of a block must end
 exactly where the next block begins, else the read fails instead of giving wrong rows.
 
-The last segment is walked from its beginning, because behind the end of its data there may be zeroes, half a record,
-or records of an earlier life. What the walk finds is the end of the table, however much is appended while it is read.
+The last segment is walked, because behind the end of its data there may be zeroes, half a record, or records of an
+earlier life: from its beginning, or from the last boundary before the place that the store's checkpoint says is
+written. What the walk finds is the end of the table, however much is appended while it is read.
 On a remote file system that would mean to read it twice: there the last task finds the end.
 """
 
@@ -189,11 +190,12 @@ def plan_blocks(
     ending_ms: int | None = None,
     fail_on_data_loss: bool = True,
     filesystem: pafs.FileSystem | None = None,
+    written_until: int = 0,
 ) -> list[Block]:
     """The blocks that may hold records stored from ``starting_ms`` on and before ``ending_ms``.
 
-    ``block_bytes`` 0 leaves segments whole. Raises ``CorruptionError`` if a segment does not begin with a record, or
-    logs it and leaves that segment out.
+    ``block_bytes`` 0 leaves segments whole. The log is known to be written up to ``written_until``. Raises
+    ``CorruptionError`` if a segment does not begin with a record, or logs it and leaves that segment out.
     """
     written = _written(segments, fail_on_data_loss, filesystem)
     blocks: list[Block] = []
@@ -204,7 +206,7 @@ def plan_blocks(
             continue
         with open_segment(segment, filesystem) as data:
             if is_last:
-                blocks += _last_blocks(segment, data, first, block_bytes)
+                blocks += _last_blocks(segment, data, first, block_bytes, written_until)
             else:
                 blocks += _blocks(segment, data, first, block_bytes, segment.size_bytes)
     nexts = [*(block.first_ms for block in blocks[1:]), None]
@@ -317,10 +319,17 @@ def _resync(segment: Segment, data: Bytes, start: int, end: int) -> tuple[int, i
     return None
 
 
-def _last_blocks(segment: Segment, data: Bytes, first: ScannedRecord, block_bytes: int) -> list[Block]:
+def _last_blocks(
+    segment: Segment, data: Bytes, first: ScannedRecord, block_bytes: int, written_until: int
+) -> list[Block]:
     """The same of the segment being written."""
     if isinstance(data, _Mapped):
-        return _walked_blocks(segment, data, block_bytes)
+        known = min(written_until - segment.log_offset, segment.size_bytes)
+        step = _even_bytes(known, block_bytes) if known > 0 else 0
+        cuts = _blocks(segment, data, first, step, known) if step and block_bytes else []
+        # The last of them is walked too: a copy made while the broker ran may end before its checkpoint.
+        begin = cuts[-1].start if cuts else 0
+        return [*cuts[:-1], *_walked_blocks(segment, data, begin, step if begin else block_bytes)]
     blocks = _blocks(segment, data, first, block_bytes, segment.size_bytes)
     last = blocks.pop()
     return [*blocks, Block(segment, last.start, last.end, last.first_ms, open_end=True, last_of_segment=True)]
@@ -335,11 +344,12 @@ def _even_bytes(total: int, block_bytes: int) -> int:
     return -(-total // count)
 
 
-def _walked_blocks(segment: Segment, data: Bytes, block_bytes: int) -> list[Block]:
+def _walked_blocks(segment: Segment, data: Bytes, begin: int, block_bytes: int) -> list[Block]:
+    """From a record that begins at ``begin`` to the last whole one."""
     view = data.read(0, segment.size_bytes)
-    starts = scan_records(view, 0, len(view))
+    starts = scan_records(view, begin, len(view))
     end = end_of_data(segment.path, view, starts, segment.log_offset)
-    wishes = range(0, end, _even_bytes(end, block_bytes))
+    wishes = range(begin, end, block_bytes if begin else _even_bytes(end, block_bytes))
     chosen = np.unique(np.searchsorted(starts, list(wishes)))
     cuts = [int(starts[index]) for index in chosen.tolist() if index < len(starts) and starts[index] < end]
     blocks: list[Block] = []

@@ -16,22 +16,18 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
-from pyarrow import fs as pafs
 
 from orbitmq.errors import ConfigError, CorruptionError
 from orbitmq.record.layout import UNIT
-from orbitmq.record.scan import scan
 from orbitmq.spark.arrow import Positions
-from orbitmq.spark.store_files import Block, Segment, list_segments, open_location, open_segment
+from orbitmq.spark.store_checkpoint import store_root
+from orbitmq.spark.store_files import Block, Segment, list_segments, open_segment
 from orbitmq.store.layout import offset_of_name
-from orbitmq.store.upkeep.checkpoint import CHECKPOINT_BYTES, believable
 
 __all__ = ["UnitBlock", "positions_of", "prune"]
 
 _UNITS: Final = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("tag", ">i8")])
 assert _UNITS.itemsize == UNIT.size
-_QUEUES_OFFSET: Final = 5
-"""Which number of the checkpoint says how far the queues are on the disk."""
 _SAMPLE: Final = 256
 _WORTHWHILE: Final = 0.5
 """Of the log: when the topics are more than this, reading it in one go is cheaper."""
@@ -54,19 +50,19 @@ class UnitBlock:
 
 def prune(
     location: str,
-    segments: Sequence[Segment],
     blocks: Sequence[Block],
     topics: frozenset[str],
     block_bytes: int,
+    frontier: int | None,
 ) -> tuple[list[UnitBlock], list[Block]] | None:
     """What is to be read of the queues of some topics, and the blocks behind them; None when blocks are cheaper.
 
-    ``blocks`` is what would be read without queues.
+    ``blocks`` is what would be read without queues, ``frontier`` the log offset up to which queues are known to be
+    complete.
     """
-    root = _root(location)
+    root = store_root(location)
     if root is None or not blocks or not all((root / "consumequeue" / topic).is_dir() for topic in topics):
         return None
-    frontier = _frontier(root, segments)
     low = _log_start(blocks[0])
     if frontier is None or frontier <= low:
         return None
@@ -82,36 +78,6 @@ def prune(
             end = min(start + step, file.count)
             units.append(UnitBlock(location, str(file.path), start, end, low, high))
     return units, _behind(blocks, frontier)
-
-
-def _root(location: str) -> Path | None:
-    """The directory of a local store with queues and a checkpoint."""
-    filesystem, path = open_location(location)
-    if not isinstance(filesystem, pafs.LocalFileSystem):
-        return None
-    root = Path(path)
-    root = root.parent if root.name == "commitlog" else root
-    return root if (root / "consumequeue").is_dir() and (root / "checkpoint").is_file() else None
-
-
-def _frontier(root: Path, segments: Sequence[Segment]) -> int | None:
-    """The log offset up to which all queues are on the disk; None if that is unknown or not the end of a record."""
-    try:
-        page = (root / "checkpoint").read_bytes()[:CHECKPOINT_BYTES]
-    except OSError:
-        return None
-    frontier = believable(page)[_QUEUES_OFFSET]
-    for segment in segments:
-        at = frontier - segment.log_offset
-        if 0 <= at < segment.size_bytes:
-            if at == 0:
-                return frontier
-            with open_segment(segment) as data:
-                size = int.from_bytes(data.read(at, at + 4), "big", signed=True)
-                view = data.read(at, at + max(size, 64))
-                walk = scan(view, 0, len(view), check_crc=False, log_base=frontier)
-                return frontier if size == 0 or next(iter(walk), None) is not None else None
-    return None
 
 
 def _log_start(block: Block) -> int:

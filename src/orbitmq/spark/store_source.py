@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
+import pyarrow.compute as pc  # type: ignore[import-untyped]  # the same
 from pyarrow import fs as pafs
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
@@ -27,6 +28,7 @@ from orbitmq.record.scan import EndKind, ScanEnd, scan
 from orbitmq.spark.arrow import Positions, Records, scan_records
 from orbitmq.spark.options import flag, number, refuse_unknown, required, text
 from orbitmq.spark.schema import SCHEMA_DDL, selected_columns
+from orbitmq.spark.store_checkpoint import indexed_until
 from orbitmq.spark.store_files import (
     RESYNC_BYTES,
     Block,
@@ -38,6 +40,7 @@ from orbitmq.spark.store_files import (
     plan_blocks,
 )
 from orbitmq.spark.store_queues import UnitBlock, positions_of, prune
+from orbitmq.spark.worker import leave_modules_uncollected
 
 __all__ = [
     "BlockPartition",
@@ -201,15 +204,17 @@ class StoreReader(DataSourceReader):
             if block_bytes and options.partitions_min > 1:
                 total = sum(segment.size_bytes for segment in segments)
                 block_bytes = max(1, min(block_bytes, total // options.partitions_min))
+            frontier = indexed_until(path, segments)
             blocks = plan_blocks(
                 segments,
                 block_bytes=block_bytes,
                 starting_ms=options.starting_ms,
                 ending_ms=options.ending_ms,
                 fail_on_data_loss=options.fail_on_data_loss,
+                written_until=frontier or 0,
             )
             if options.topics is not None and options.use_queues:
-                pruned = prune(path, segments, blocks, options.topics, block_bytes)
+                pruned = prune(path, blocks, options.topics, block_bytes, frontier)
                 if pruned is not None:
                     partitions += [UnitPartition(units) for units in pruned[0]]
                     blocks = pruned[1]
@@ -222,6 +227,7 @@ class StoreReader(DataSourceReader):
             yield from read_block(partition.block, self._options, self._columns)
         elif isinstance(partition, UnitPartition):
             yield from read_units(partition.units, self._options, self._columns)
+        leave_modules_uncollected()
 
 
 def read_units(units: UnitBlock, options: StoreOptions, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -328,9 +334,10 @@ class _Rows:
         self._path = segment.path
         self._options = options
         self._columns = tuple(columns)
-        self._judge = _judge_of(options)
+        self._topics = None if options.topics is None else pa.array(sorted(options.topics), pa.string())
+        self._pattern = None if options.topic_pattern is None else re.compile(options.topic_pattern)
         filters = ["log_offset"]
-        if self._judge is not None:
+        if self._topics is not None or self._pattern is not None:
             filters.append("topic")
         if options.starting_ms is not None or options.ending_ms is not None:
             filters.append("store_timestamp")
@@ -387,18 +394,11 @@ class _Rows:
                 passing &= stored_ms >= options.starting_ms
             if options.ending_ms is not None:
                 passing &= stored_ms < options.ending_ms
-        if self._judge is not None:
+        if self._topics is not None:
+            # A fifth of what a dictionary of the topics costs.
+            passing &= np.asarray(pc.is_in(facts.column("topic"), value_set=self._topics))
+        elif self._pattern is not None:
             topics = facts.column("topic").dictionary_encode()
-            wanted = np.array([self._judge(topic) for topic in topics.dictionary.to_pylist()], np.bool_)
-            passing &= wanted[np.asarray(topics.indices)]
+            judged = [self._pattern.fullmatch(topic) is not None for topic in topics.dictionary.to_pylist()]
+            passing &= np.array(judged, np.bool_)[np.asarray(topics.indices)]
         return passing
-
-
-def _judge_of(options: StoreOptions) -> Callable[[str], bool] | None:
-    """Whether a topic is asked for; None when all are."""
-    if options.topics is not None:
-        return options.topics.__contains__
-    if options.topic_pattern is not None:
-        pattern = re.compile(options.topic_pattern)
-        return lambda topic: pattern.fullmatch(topic) is not None
-    return None

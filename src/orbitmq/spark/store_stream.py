@@ -32,6 +32,7 @@ from orbitmq.spark.store_files import (
     open_segment,
 )
 from orbitmq.spark.store_source import BlockPartition, StoreOptions, read_block
+from orbitmq.spark.worker import leave_modules_uncollected
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
@@ -114,6 +115,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, BlockPartition):
             yield from read_block(partition.block, self._options, self._columns)
+        leave_modules_uncollected()
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nobody but the checkpoint keeps the place."""

@@ -39,6 +39,7 @@ from orbitmq.spark.planning import (
 from orbitmq.spark.progress import GroupMirror
 from orbitmq.spark.schema import COLUMNS
 from orbitmq.spark.source import TopicPartition, planned_partitions, starting_offsets
+from orbitmq.spark.worker import leave_modules_uncollected
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
@@ -98,6 +99,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._columns,
                 from_master=partition.from_master,
             )
+        leave_modules_uncollected()
 
     def commit(self, end: dict[str, Any]) -> None:
         self._side.mirror.show(from_offsets(end))
