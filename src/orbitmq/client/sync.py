@@ -549,6 +549,9 @@ class LitePullConsumer(_SubscribingConsumer):
     def position(self, queue: MessageQueue) -> int | None:
         return self._client.position(queue)
 
+    def fetched_until(self, queue: MessageQueue) -> int:
+        return self._client.fetched_until(queue)
+
     def commit(self, offsets: dict[MessageQueue, int] | None = None) -> None:
         self._loop.run(self._client.commit(offsets))
 
