@@ -4,6 +4,7 @@ wrong moment."""
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,14 +21,17 @@ from orbitmq.client import (
     Producer,
     PushConsumer,
     ReceivedMessage,
+    SendStatus,
+    SendTimeoutError,
     SimpleConsumer,
 )
 from orbitmq.client.consume.process_queue import LOCK_EXPIRY_MS
-from orbitmq.codes import SysFlag
+from orbitmq.codes import RequestCode, SysFlag
 from orbitmq.errors import ConfigError, TopicNotFound
 from orbitmq.model.route import MessageQueue
 from orbitmq.testing import RunningBroker, run_broker
 from orbitmq.testing.manual_clock import ManualClock
+from orbitmq.transport.client import RpcClient
 
 NEAR, FAR = "127.0.0.1", "127.0.0.2"
 
@@ -294,3 +298,92 @@ async def test_queues_fetch_on_when_another_one_that_filled_the_cache_is_given_u
                 await reader.seek_to_end(full)
                 await producer.send(Message("room", "second"), queue=empty)
                 assert [m.text() for m in await reader.poll(10.0)] == ["second"]
+
+
+async def test_stop_of_a_producer_lets_the_sends_of_other_tasks_end(broker: RunningBroker) -> None:
+    async with proxy_for(broker) as proxy:
+        await fill(broker, "stop-sends", 1)
+        async with Producer(
+            "stop-sends", broker.name_server, max_in_flight=10, send_timeout_s=20.0
+        ) as producer:
+            await producer.send(Message("stop-sends", "first"))
+            proxy.stall()
+            sends = [asyncio.ensure_future(producer.send(Message("stop-sends", "x"))) for _ in range(30)]
+            await until(
+                lambda: producer.in_flight == 30, "sends on their way, and some that wait for a place"
+            )
+            asyncio.get_running_loop().call_later(0.5, proxy.flow)
+            stopping = asyncio.ensure_future(producer.stop())
+            await asyncio.sleep(0)
+            with pytest.raises(ClientClosedError):
+                await producer.send(Message("stop-sends", "too late"))
+            await stopping
+        assert {result.status for result in await asyncio.gather(*sends)} == {SendStatus.OK}
+
+
+async def test_request_and_transaction_keep_their_time_beside_a_frozen_broker(broker: RunningBroker) -> None:
+    loop = asyncio.get_running_loop()
+    async with proxy_for(broker) as proxy:
+        await fill(broker, "frozen-request", 1)
+        proxy.stall()
+        producer = Producer(
+            "frozen-request", broker.name_server, check=lambda message: None, call_timeout_s=5.0
+        )
+        await producer.start()
+        began = loop.time()
+        with pytest.raises(SendTimeoutError, match=r"in [1-9]\d\d+ ms"):  # half of the time went before
+            await producer.request(Message("frozen-request", "x"), timeout_s=1.0)
+        with pytest.raises(SendTimeoutError, match=r"in [1-9]\d\d+ ms"):  # known not to answer by now
+            async with producer.transaction(Message("frozen-request", "x"), timeout_s=1.0):
+                pass
+        assert loop.time() - began < 4.0
+        proxy.flow()
+        await producer.stop()
+
+
+async def test_outage_of_a_popping_consumer_is_a_handful_of_log_lines(
+    broker: RunningBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = group = "pop-outage"
+    proxy = proxy_for(broker)
+    async with proxy:
+        await fill(broker, topic, 8, queue_count=8)
+        client = RpcClient()
+        mode = {"topic": topic, "consumerGroup": group, "mode": "POP", "popShareQueueNum": 0}
+        body = json.dumps(mode).encode()
+        await client.call(broker.address, RequestCode.SET_MESSAGE_REQUEST_MODE, None, body, timeout_s=5.0)
+        await client.close()
+        going, done = asyncio.Event(), []
+
+        async def handle(message: ReceivedMessage) -> None:
+            await going.wait()
+            done.append(message)
+
+        consumer = PushConsumer(
+            group,
+            broker.name_server,
+            start="first",
+            server_rebalance=True,
+            pull_error_pause_s=0.01,
+            call_timeout_s=0.5,
+        )
+        consumer.subscribe(topic, handler=handle)
+        await consumer.start()
+        await until(lambda: sum(held.count for held in consumer._pops.held.values()) == 8, "popped messages")
+    caplog.clear()
+    going.set()
+    failed = 0
+    pop = consumer._pops.popper.pop
+
+    async def counted(*arguments: Any, **settings: Any) -> Any:
+        nonlocal failed
+        failed += 1
+        return await pop(*arguments, **settings)
+
+    consumer._pops.popper.pop = counted  # type: ignore[method-assign]
+    try:
+        await until(lambda: len(done) == 8 and failed > 50, "many failed pops")
+    finally:
+        await consumer.stop()
+    lines = [r.getMessage() for r in caplog.records if "pop" in r.getMessage() or "ack" in r.getMessage()]
+    assert len(lines) <= 6, lines

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from orbitmq.spark.pipeline import spec
+from orbitmq.spark.pipeline.check import Finding, findings_text
 from orbitmq.spark.pipeline.errors import SpecError, did_you_mean
 from orbitmq.spark.pipeline.load import load_pipeline, parse_pipeline, read_document
 from orbitmq.spark.pipeline.moments import milliseconds, moment_text
@@ -156,6 +157,15 @@ def test_file_that_cannot_be_read_is_told_with_the_place(
 def test_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="there is no such file"):
         read_document(tmp_path / "a.yaml")
+
+
+def test_file_that_is_not_utf_8_is_a_finding(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(SpecError, match="cannot be read") as caught:
+        read_document(path)
+    [line] = findings_text(path, [Finding("", caught.value.problem)])
+    assert line.startswith(f"{path}:1: cannot be read")
 
 
 def test_document_that_is_no_mapping_is_refused() -> None:

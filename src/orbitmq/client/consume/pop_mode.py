@@ -182,7 +182,8 @@ class PopMode:
                 )
             except OrbitError as error:
                 if not held.ended:
-                    logger.warning("pop failed queue=%s error=%s", held.queue, error)
+                    key, text = ("pop", held.queue.broker_name, type(error)), "pop failed queue=%s error=%s"
+                    self.instance.log_limits.warning(logger, key, text, held.queue, error)
                     await asyncio.sleep(options.pull_error_pause_s)
                 continue
             if result.messages:
@@ -221,9 +222,8 @@ class PopMode:
         try:
             await self.popper.ack(message)
         except OrbitError as error:
-            logger.warning(
-                "message not acknowledged, it comes again id=%s error=%s", message.message_id, error
-            )
+            text = "message not acknowledged, it comes again id=%s error=%s"
+            self._limited("ack", message, error, text)
 
     async def _give_back(self, message: PoppedMessage) -> None:
         try:
@@ -241,6 +241,10 @@ class PopMode:
         try:
             await self.popper.change_invisible(message, delay_s)
         except OrbitError as error:
-            logger.warning(
-                "message comes again when its time is over id=%s error=%s", message.message_id, error
-            )
+            text = "message comes again when its time is over id=%s error=%s"
+            self._limited("again", message, error, text)
+
+    def _limited(self, what: str, message: PoppedMessage, error: OrbitError, text: str) -> None:
+        """An outage is a handful of lines, however many messages are in hand."""
+        key = (what, message.queue.broker_name, type(error))
+        self.instance.log_limits.warning(logger, key, text, message.message_id, error)

@@ -113,6 +113,8 @@ class ClientInstance:
         """Version each broker address gave with its last heartbeat."""
         self._greeting: set[str] = set()
         self._greeted: set[str | None] = set()
+        self._silent: set[str | None] = set()
+        """Brokers that did not answer when somebody waited for it."""
         self._heartbeats: set[asyncio.Future[None]] = set()
         """One for each heartbeat that is not answered yet."""
         self.leaving = False
@@ -365,6 +367,7 @@ class ClientInstance:
     def _connection_closed(self, connection: Connection) -> None:
         """A broker that lost our connection forgot us: introduce ourselves as soon as it can be reached again."""
         address = connection.remote_text
+        self._silent.discard(address)
         if self.running and address in self.broker_versions and address not in self._greeting:
             self._greeting.add(address)
             self.tasks.start(self._greet_again(address), f"greet-{address}")
@@ -386,12 +389,17 @@ class ClientInstance:
         finally:
             self._greeting.discard(address)
 
-    async def ensure_known(self) -> None:
-        """Return when every master of a known route had a heartbeat of ours, as far as they answer."""
+    async def ensure_known(self, wait_s: float | None = None) -> None:
+        """Return when every master of a known route had a heartbeat of ours, as far as they answer, at the latest
+        after ``wait_s``. One that did not answer is not waited for again until it does, or its connection ends: the
+        heartbeat timer goes on asking."""
+        self.check_running()
         masters = {data.master_address for data in self.book.brokers()} - {None}
-        if not masters <= self.broker_versions.keys():
+        if not masters <= self.broker_versions.keys() | self._silent:
             self._greeted |= masters
-            await self.heartbeat()
+            greeting = self.tasks.start(self.heartbeat(), "heartbeat-unknown-brokers")
+            await asyncio.wait([greeting], timeout=wait_s)
+            self._silent |= masters - self.broker_versions.keys()
 
     async def _heartbeat_to(self, address: str, body: bytes) -> None:
         if self.leaving:
@@ -401,6 +409,7 @@ class ClientInstance:
         try:
             answer = await self.ask(address, RequestCode.HEART_BEAT, HeartBeatRequest(), body)
             self.broker_versions[address] = answer.version
+            self._silent.discard(address)
         except OrbitError as error:
             key = ("heartbeat", address)
             self.log_limits.log(

@@ -11,7 +11,7 @@ __all__ = ["InFlight"]
 class InFlight:
     """Places for sends, limited in number and in bytes. Owned by one event loop; first come, first served."""
 
-    __slots__ = ("_bytes", "_bytes_max", "_count", "_count_max", "_idle", "_waiting")
+    __slots__ = ("_bytes", "_bytes_max", "_count", "_count_max", "_idle", "_waiting", "closed")
 
     def __init__(self, count_max: int, bytes_max: int) -> None:
         self._count_max = count_max
@@ -20,6 +20,8 @@ class InFlight:
         self._bytes = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._idle: list[asyncio.Future[None]] = []
+        self.closed = False
+        """No send gets a place any more but those that wait for one already."""
 
     @property
     def count(self) -> int:
@@ -38,7 +40,7 @@ class InFlight:
 
     def try_enter(self, size: int) -> bool:
         """Take a place if there is one. Whoever has one calls ``leave`` with the same size."""
-        if self._waiting or not self._fits(size):
+        if self._waiting or self.closed or not self._fits(size):
             return False
         self._count += 1
         self._bytes += size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -121,11 +122,22 @@ class Producer:
         """Finish what is on its way and leave the brokers."""
         if self._accumulator is not None:
             await self._accumulator.drain(self.options.close_wait_s)
+        await self._finish_sends()
         if self._tracer is not None:
             await self._tracer.stop()
         await self._instance.stop()
         self._calls.close()
         self._workers.close()
+
+    async def _finish_sends(self) -> None:
+        """Let sends of other tasks end; the time-out of each bounds that, and so does ``close_wait_s``."""
+        in_flight = self._sender.in_flight
+        in_flight.closed = True
+        try:
+            async with asyncio.timeout(self.options.close_wait_s):
+                await in_flight.drained()
+        except TimeoutError:
+            logger.warning("sends left unfinished at the end count=%d", in_flight.count + in_flight.waiting)
 
     async def __aenter__(self) -> Self:
         await self.start()

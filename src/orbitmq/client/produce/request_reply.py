@@ -50,9 +50,8 @@ class Requests:
         outgoing = self._sender.prepare(message, extra)
         if context is not None:
             context.unique_key = outgoing.unique_key
-        await self._sender.pick(outgoing.topic)
         # The answer is pushed to us by the broker: it must know our connection before anybody can answer.
-        await self._instance.ensure_known()
+        await self._sender.introduce(outgoing.topic, timeout_s)
         future: asyncio.Future[ReceivedMessage] = loop.create_future()
         self._waiting[correlation_id] = future
         try:

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from orbitmq.client.errors import (
+    ClientClosedError,
     SendConnectionError,
     SendFailed,
     SendTimeoutError,
@@ -98,9 +99,10 @@ class _Trial:
         deadline: float,
         now: Callable[[], float],
         fixed: MessageQueue | None,
+        started: float,
     ) -> None:
         self._now = now
-        self._started = now()
+        self._started = started
         self._deadline = deadline
         self._left = 1 + options.retries
         self._pauses = 0
@@ -313,7 +315,7 @@ class Sender:
                     self.picker.report(target.broker_name, (now() - started) * 1000)
                     if result.status is SendStatus.OK or not self._options.retry_when_not_safe or fixed:
                         return result
-            trial = _Trial(self._options, deadline, now, fixed)
+            trial = _Trial(self._options, deadline, now, fixed, started)
             trial.message_id = outgoing.unique_key
             return await self._try_again(outgoing, trial, after, context)
         finally:
@@ -321,6 +323,8 @@ class Sender:
 
     async def _wait_for_place(self, size: int, timeout_s: float | None) -> float | None:
         """The time left of ``timeout_s``, if there is one."""
+        if self.in_flight.closed:
+            raise ClientClosedError("the client is being stopped")
         if timeout_s is None:
             await self.in_flight.enter(size)
             return None
@@ -461,11 +465,22 @@ class Sender:
             await asyncio.sleep(_ONEWAY_PAUSE_S)
         await rpc.notify(address, outgoing.code, None, outgoing.body, ext=self._fields(outgoing, queue))
 
-    async def pick(self, topic: str) -> list[MessageQueue]:
+    async def pick(self, topic: str, timeout_s: float | None = None) -> list[MessageQueue]:
         """The queues of a topic, asked for if unknown."""
-        return self._instance.book.publish.get(topic) or await self._find_queues(
-            topic, self._options.send_timeout_s
-        )
+        wait_s = self._options.send_timeout_s if timeout_s is None else timeout_s
+        return self._instance.book.publish.get(topic) or await self._find_queues(topic, wait_s)
+
+    async def introduce(self, topic: str, timeout_s: float | None) -> float | None:
+        """Be known to the brokers of a topic, which will call us; returns the time left of ``timeout_s``.
+
+        At most half of it is spent: a broker that does not answer must not cost a send to another one its time.
+        """
+        now = asyncio.get_running_loop().time
+        started = now()
+        await self.pick(topic, timeout_s)
+        wait_s = self._options.send_timeout_s if timeout_s is None else timeout_s
+        await self._instance.ensure_known(wait_s / 2)
+        return None if timeout_s is None else max(0.001, timeout_s - (now() - started))
 
     def _fields(self, outgoing: Outgoing, queue: MessageQueue) -> dict[str, str]:
         fields = send_ext(

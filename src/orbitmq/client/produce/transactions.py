@@ -85,8 +85,7 @@ class Transactions:
         outgoing = self._sender.prepare(plain, extra)
         if context is not None:
             context.unique_key = outgoing.unique_key
-        await self._sender.pick(outgoing.topic)
-        await self._instance.ensure_known()
+        timeout_s = await self._sender.introduce(outgoing.topic, timeout_s)
         return await self._sender.send(
             outgoing, shard_key=message.shard_key, timeout_s=timeout_s, context=context
         )

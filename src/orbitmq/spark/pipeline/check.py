@@ -138,7 +138,7 @@ def _sink_path(plan: Plan, query: Query) -> str:
 
 def findings_text(file: Path, findings: list[Finding]) -> Iterator[str]:
     """``file:line: field: problem``, in the order of the file."""
-    text = file.read_text("utf-8")
+    text = file.read_text("utf-8", "replace")  # one finding may be that it is not UTF-8
     placed = [(line_of(file, text, one.path), one) for one in findings]
     for line, one in sorted(placed, key=lambda pair: pair[0]):
         yield f"{file}:{line}: {one.path}: {one.problem}" if one.path else f"{file}:{line}: {one.problem}"
