@@ -24,6 +24,7 @@ from orbitmq.client import (
     SendStatus,
     SendTimeoutError,
     SimpleConsumer,
+    sync,
 )
 from orbitmq.client.consume.process_queue import LOCK_EXPIRY_MS
 from orbitmq.codes import RequestCode, SysFlag
@@ -32,6 +33,7 @@ from orbitmq.model.route import MessageQueue
 from orbitmq.testing import RunningBroker, run_broker
 from orbitmq.testing.manual_clock import ManualClock
 from orbitmq.transport.client import RpcClient
+from orbitmq.wire.headers import DeleteTopicInBrokerRequest
 
 NEAR, FAR = "127.0.0.1", "127.0.0.2"
 
@@ -387,3 +389,52 @@ async def test_outage_of_a_popping_consumer_is_a_handful_of_log_lines(
         await consumer.stop()
     lines = [r.getMessage() for r in caplog.records if "pop" in r.getMessage() or "ack" in r.getMessage()]
     assert len(lines) <= 6, lines
+
+
+async def test_pulls_that_wait_are_refused_when_their_topic_is_deleted(broker: RunningBroker) -> None:
+    async with proxy_for(broker):
+        await fill(broker, "made-again", 3)
+        collector = Collector()
+        consumer = PushConsumer(
+            "made-again", broker.name_server, start="first", suspend_s=60.0, pull_error_pause_s=0.1
+        )
+        collector.on(consumer, "made-again")
+        client = RpcClient()
+        async with consumer:
+            await collector.wait(3)
+            held = next(held for queue, held in consumer._held.items() if queue.topic == "made-again")
+            await until(lambda: held.next_offset == 3 and not held.count, "a pull that waits at the end")
+            header = DeleteTopicInBrokerRequest(topic="made-again")
+            await client.call(broker.address, RequestCode.DELETE_TOPIC_IN_BROKER, header, timeout_s=10.0)
+            await client.close()
+            await asyncio.to_thread(broker.create_topic, "made-again", queue_count=1)
+            await until(
+                lambda: any(h.next_offset == 0 for q, h in consumer._held.items() if q == held.queue),
+                "the begin of the new queue",
+            )
+            await fill(broker, "made-again", 3)
+            await collector.wait(6)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+async def test_send_outlasts_queues_that_are_gone(broker: RunningBroker, plain: bool) -> None:
+    topic = f"smaller-{plain}"
+    async with proxy_for(broker):
+        await fill(broker, topic, 1, queue_count=8)
+        producer = Producer("smaller", broker.name_server)
+        facade = await asyncio.to_thread(sync.Producer, "smaller", broker.name_server) if plain else None
+        async with producer:
+            for shrunk in (False, True):
+                if shrunk:
+                    await asyncio.to_thread(broker.create_topic, topic, queue_count=1)
+                for _ in range(8):
+                    if facade is None:
+                        result = await producer.send(Message(topic, "x"))
+                    else:
+                        if not facade._client._instance.running:
+                            await asyncio.to_thread(facade.start)
+                        result = await asyncio.to_thread(facade.send, Message(topic, "x"))
+                    assert result.status is SendStatus.OK
+                    assert not shrunk or result.queue.queue_id == 0
+        if facade is not None:
+            await asyncio.to_thread(facade.stop)

@@ -504,7 +504,7 @@ class Broker:
                 topics=self.topics,
                 offsets=self.offsets,
                 store=self.store,
-                on_deleted=self.stats.forget_topic,
+                on_deleted=self._topic_deleted,
                 registered=lambda: self.registration.settled(),
             ),
             GroupHandlers(groups=self.groups, offsets=self.offsets, on_deleted=self.stats.forget_group),
@@ -517,6 +517,10 @@ class Broker:
             routes += handler.routes()
         routes += self.security.routes(config, self.address)
         return routes + self._admin_routes()
+
+    def _topic_deleted(self, topic: str) -> None:
+        self.stats.forget_topic(topic)
+        self._pull.waiters.topic_deleted(topic)
 
     def _assignment_handlers(self) -> AssignmentHandlers:
         return AssignmentHandlers(

@@ -86,6 +86,13 @@ class PullWaiters:
                 asyncio.get_running_loop().call_soon(self._wake)
             self._arrived.add(key)
 
+    def topic_deleted(self, topic: str) -> None:
+        """Have the pulls of a topic refused that went. Held on, they would wait at an offset of the old queues when
+        the topic is made again, and never see what the new ones hold before it."""
+        for name, queue_id in list(self._by_queue):
+            if name == topic:
+                self.arrived(name, queue_id)
+
     def _wake(self) -> None:
         arrived, self._arrived = self._arrived, set()
         for key in arrived:

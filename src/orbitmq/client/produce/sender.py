@@ -29,6 +29,7 @@ from orbitmq.errors import (
     BrokerError,
     ConnectFailedError,
     ConnectionLostError,
+    InvalidParameter,
     MessageIllegal,
     OrbitError,
     RequestTimeoutError,
@@ -373,7 +374,11 @@ class Sender:
     def _failed(self, trial: _Trial, topic: str, broker_name: str, error: OrbitError) -> None:
         """Note a failed attempt. Raises it when no other broker would judge differently."""
         self.picker.report(broker_name, 0, failed=True)
-        if not is_retriable(error, self._options.retry_codes):
+        # Refused for a queue that is gone: the topic was made smaller, and our route does not say so yet.
+        shrunk = isinstance(error, InvalidParameter) and trial.fixed is None and "queueId" in error.remark
+        if shrunk:
+            self._instance.refresh_soon(topic)
+        if not shrunk and not is_retriable(error, self._options.retry_codes):
             if trial.result is not None:
                 trial.end()
                 return
