@@ -26,6 +26,8 @@ __all__ = ["RpcClient", "split_address"]
 logger = logging.getLogger(__name__)
 
 _NO_ROUTES: Final = Router(())
+SILENCE_S: Final = 10.0
+"""Of a server that answers no call: longer than most pauses of a process, short enough for a heartbeat or two."""
 GATHERED_BYTES: Final = 2048
 """Measured with 100 sends on the way: 52,000/s, and 30,000/s when all of a turn leave in one write, for then client
 and broker wait for each other. Less than this costs system calls and gains nothing."""
@@ -133,6 +135,7 @@ class RpcClient:
         )
         connection.serialize_type = self._serialize_type
         connection.gathered_bytes = GATHERED_BYTES
+        connection.silence_s = SILENCE_S
         return connection
 
     def _connection_closed(self, connection: Connection) -> None:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import ssl
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
@@ -101,8 +102,10 @@ class Connection(asyncio.Protocol):
         "_out",
         "_out_bytes",
         "_planned_at",
+        "_received_at",
         "_router",
         "_server_tls",
+        "_silent_since",
         "_slow_count",
         "_sniffed",
         "_tasks",
@@ -119,6 +122,7 @@ class Connection(asyncio.Protocol):
         "remote",
         "remote_text",
         "serialize_type",
+        "silence_s",
         "waited_s",
     )
 
@@ -168,7 +172,13 @@ class Connection(asyncio.Protocol):
         """No new calls: closed by either side, or about to be."""
         self.remote: tuple[str, int] = ("0.0.0.0", 0)
         self.remote_text = ""
-        self.last_active = self._loop.time()
+        self.last_active = self._received_at = self._loop.time()
+        self._silent_since = 0.0
+        """When the first call was sent that timed out without a byte from the peer."""
+        self.silence_s = math.inf
+        """The peer is given up when it leaves our calls unanswered, and sends nothing else, for this long. A path
+        that swallows packets (a firewall that lost its state) says nothing, and our own requests keep the idle time
+        from passing. For clients, who can connect anew."""
         self.serialize_type: int = SerializeType.JSON
         """Header form of the calls we make over this connection."""
         self.gathered_bytes = 0
@@ -204,7 +214,7 @@ class Connection(asyncio.Protocol):
             self._on_open(self)
 
     def data_received(self, data: bytes) -> None:
-        self.last_active = self._loop.time()
+        self.last_active = self._received_at = self._loop.time()
         if not self._sniffed and not self._sniff(data):
             return
         if self._tls is not None:
@@ -456,7 +466,7 @@ class Connection(asyncio.Protocol):
             transport.set_write_buffer_limits(high=unsent_bytes or self._limits.write_pause_bytes)
 
     def drop(self, reason: str) -> None:
-        """Close at once, since all connections together hold too much."""
+        """Close at once: all connections together hold too much, or the peer is silent."""
         if not self.closed:
             logger.warning("closing connection peer=%s reason=%s", self.remote_text, reason)
             self._close_reason = reason
@@ -537,6 +547,17 @@ class Connection(asyncio.Protocol):
             waiting[0].set_exception(
                 RequestTimeoutError(f"no answer from {self.remote_text} within {timeout_s:g} s")
             )
+            self._look_for_silence(timeout_s)
+
+    def _look_for_silence(self, timeout_s: float) -> None:
+        """After a call that was not answered."""
+        now = self._loop.time()
+        if self._received_at >= now - timeout_s:
+            return
+        if self._silent_since <= self._received_at:
+            self._silent_since = now - timeout_s
+        if now - self._silent_since >= self.silence_s:
+            self.drop(f"no answer to any call for {now - self._silent_since:.0f} s")
 
     def _fail_calls(self) -> None:
         calls, self._calls = self._calls, {}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 import pytest
+from tests.sim.loop import SimLoop
 from tests.unit.transport.loops import on_both_loops
 
 from orbitmq.codes import ResponseCode
@@ -381,6 +382,32 @@ async def test_opaque_numbers_wrap_and_step_over_those_in_use() -> None:
     assert [frame.opaque for frame in frames_of(transport.writes)] == [1, 0, 2]
     connection.data_received(b"".join(encode_response(0, opaque) for opaque in (2, 0, 1)))
     assert [future.result().opaque for future in (first, second, third)] == [1, 0, 2]
+
+
+def test_a_peer_that_answers_no_call_for_long_is_given_up_and_one_that_says_anything_is_not() -> None:
+    async def unanswered(connection: Connection, count: int) -> None:
+        for _ in range(count):
+            with pytest.raises(RequestTimeoutError):
+                await connection.call(10, timeout_s=3)
+            await asyncio.sleep(2)
+
+    async def test() -> None:
+        connection, transport = connected()
+        await unanswered(connection, 5)
+        assert not transport.is_closing(), "a server does not give its clients up for that"
+        connection.silence_s = 10.0
+        for _ in range(4):
+            connection.data_received(encode_response(0, 77))
+            await unanswered(connection, 2)
+        connection.data_received(encode_response(0, 77))
+        assert not transport.is_closing()
+        waiting = connection.call(10, timeout_s=60)
+        await unanswered(connection, 3)
+        assert transport.is_closing()
+        await ends_as_lost(waiting)
+
+    with asyncio.Runner(loop_factory=lambda: SimLoop(0)) as runner:
+        runner.run(test())
 
 
 @on_both_loops
