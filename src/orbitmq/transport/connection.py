@@ -552,9 +552,9 @@ class Connection(asyncio.Protocol):
     def _look_for_silence(self, timeout_s: float) -> None:
         """After a call that was not answered."""
         now = self._loop.time()
-        if self._received_at >= now - timeout_s:
+        if self._received_at > now - timeout_s:
             return
-        if self._silent_since <= self._received_at:
+        if self._silent_since < self._received_at:
             self._silent_since = now - timeout_s
         if now - self._silent_since >= self.silence_s:
             self.drop(f"no answer to any call for {now - self._silent_since:.0f} s")
