@@ -67,7 +67,8 @@ def rows_of(server: S3, form: str, place: str, catalog: Path) -> list[tuple[int,
     elif form == "iceberg":
         from pyiceberg.catalog import load_catalog
 
-        found = load_catalog("read", **catalog_properties(server, catalog))
+        # SQL catalogs keep tables by the name of the catalog: the one the command gives it.
+        found = load_catalog("default", **catalog_properties(server, catalog))
         table = found.load_table("rocketmq.T").scan().to_arrow()
     else:
         files = files_of(server)
