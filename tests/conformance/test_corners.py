@@ -382,7 +382,7 @@ async def test_outage_of_a_popping_consumer_is_a_handful_of_log_lines(
         failed += 1
         return await pop(*arguments, **settings)
 
-    consumer._pops.popper.pop = counted  # type: ignore[method-assign]
+    consumer._pops.popper.pop = counted  # type: ignore[method-assign]  # counts the calls of the real one
     try:
         await until(lambda: len(done) == 8 and failed > 50, "many failed pops")
     finally:

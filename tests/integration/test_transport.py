@@ -287,6 +287,22 @@ async def test_client_connects_anew_after_a_loss() -> None:
 
 
 @on_both_loops
+async def test_a_loss_is_told_under_the_address_the_connection_was_opened_by() -> None:
+    """A client introduces itself again to the broker it lost, which it has by name, or by IPv6 in brackets."""
+    lost: list[str] = []
+    async with (
+        serving(ROUTES) as server,
+        closing(RpcClient(on_close=lambda gone: lost.append(gone.remote_text))) as client,
+    ):
+        address = f"localhost:{address_of(server).rpartition(':')[2]}"
+        await client.connection(address)
+        await until(lambda: server.connections)
+        next(iter(server.connections)).abort()
+        await until(lambda: lost)
+        assert lost == [address]
+
+
+@on_both_loops
 async def test_nobody_at_the_address_is_a_lost_connection_without_noise(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

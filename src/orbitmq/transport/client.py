@@ -119,6 +119,8 @@ class RpcClient:
             return f"cannot connect to {address}: {str(error) or 'timed out'}"
         if connection.closed:
             return f"cannot connect to {address}: closed by the peer at once"
+        # What it was opened by, which is what its owner compares: a host name, or IPv6 in brackets.
+        connection.remote_text = address
         self._open[address] = connection
         if not self._sweeping:
             self._sweeping = True
