@@ -24,7 +24,7 @@ def broker() -> Iterator[RunningBroker]:
         yield running
 
 
-def work(broker: RunningBroker, metrics: Any, name: str) -> None:
+def work(broker: RunningBroker, metrics: Any, name: str) -> tuple[sync.Producer, sync.PushConsumer]:
     """Three sends and a batch of two; one handler of five fails."""
     topic = broker.create_topic(f"metrics-{name}")
     seen: queue.Queue[str] = queue.Queue()
@@ -49,11 +49,12 @@ def work(broker: RunningBroker, metrics: Any, name: str) -> None:
             producer.send(Message(topic, "late"), queue=nowhere, timeout_s=0.1)
         assert {seen.get(timeout=10) for _ in range(5)} >= {"a", "b", "c", "d", "fails"}
     # A stopped consumer has called every hook.
+    return producer, consumer  # what they hold is shown as long as they live
 
 
 def test_prometheus_counts_sends_and_handlers(broker: RunningBroker) -> None:
     registry = CollectorRegistry()
-    work(broker, PrometheusMetrics(registry), "prom")
+    clients = work(broker, PrometheusMetrics(registry), "prom")
     place = {"topic": "metrics-prom", "group": "metrics-writers-prom"}
     reader = {"topic": "metrics-prom", "group": "metrics-readers-prom"}
 
@@ -74,12 +75,13 @@ def test_prometheus_counts_sends_and_handlers(broker: RunningBroker) -> None:
     assert value("orbitmq_client_handler_seconds_count", **reader) >= 5
     text = generate_latest(registry).decode()
     assert 'orbitmq_client_held_messages{group="metrics-writers-prom",kind="in flight"} 0.0' in text
+    del clients
 
 
 def test_opentelemetry_has_the_same_figures(broker: RunningBroker) -> None:
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
-    work(broker, OpenTelemetryMetrics(provider.get_meter("test")), "otel")
+    clients = work(broker, OpenTelemetryMetrics(provider.get_meter("test")), "otel")
     data = reader.get_metrics_data()
     assert data is not None
     found: dict[str, list[Any]] = {
@@ -98,3 +100,4 @@ def test_opentelemetry_has_the_same_figures(broker: RunningBroker) -> None:
         "orbitmq_client_held_messages",
     }
     provider.shutdown()
+    del clients
