@@ -14,7 +14,7 @@ from tests.apache.process import wait_until
 from tests.apache.servers import create_topic
 
 Unique = Callable[[str], str]
-WAIT_MS: Final = {"ours": 22_000, "apache": 45_000}
+WAIT_MS: Final = {"ours": 30_000, "apache": 45_000}
 """How long messages wait: longer than the first broker takes to stop and the other one to start."""
 QUICK: Final[dict[str, Any]] = {
     "transactionTimeOut": 300,

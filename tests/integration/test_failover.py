@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.apache.etcd import Etcd, etcd, memory_path
-from tests.integration.failover_kit import TTL_S, Group, Node, group, on_uvloop
+from tests.integration.failover_kit import QUICK, TTL_S, Group, Node, group, on_uvloop
 from tests.integration.ha_kit import BORN_HOST, assert_equal_logs, config_file, log_bytes, until
 
 from orbitmq.codes import ResponseCode
@@ -36,9 +36,9 @@ def test_cut_off_master_is_replaced_and_its_own_tail_is_cut(etcd: Etcd, memory_p
             # Nobody hears of it any more, but its producers do not know.
             first.isolate()
             assert await brokers.send(first, 50, b"nobody else has this") == ResponseCode.FLUSH_SLAVE_TIMEOUT
-            await until(lambda: not first.is_master, "the fence", TTL_S)
+            await until(lambda: not first.is_master, "the fence", TTL_S + 2)
             assert await brokers.send(first, 1) == ResponseCode.SYSTEM_BUSY
-            await until(lambda: second.is_master, "the new master", 10)
+            await until(lambda: second.is_master, "the new master", 15)
             assert log_bytes(second.running) == agreed
             assert second.failover.epoch == 2
             assert await brokers.send(second, 70) == ResponseCode.SUCCESS
@@ -126,7 +126,7 @@ def test_a_topic_without_messages_is_known_to_the_next_master(etcd: Etcd, memory
             first.running.topics.delete("B")
             await until(lambda: "B" not in second.running.topics.configs, "the end of B", 10)
             await first.stop()
-            await until(lambda: second.is_master, "the new master", 10)
+            await until(lambda: second.is_master, "the new master", 15)
             found = {"A", "B", "C"} & second.running.topics.configs.keys()
             assert found == {"A", "C"}
             assert second.running.topics.configs["C"].read_queue_nums == 3
@@ -156,7 +156,7 @@ def test_no_acknowledged_message_is_lost_in_a_bad_network(seed: int, etcd: Etcd,
 async def bad_network(seed: int, etcd: Etcd, root: Path) -> None:
     chance = random.Random(seed)
     history: list[str] = []
-    async with group(root, etcd, count=3) as brokers, watching(brokers):
+    async with group(root, etcd, count=3, **QUICK) as brokers, watching(brokers):
         await brokers.settled()
         epochs = set()
         for number in range(ROUNDS):
@@ -167,10 +167,10 @@ async def bad_network(seed: int, etcd: Etcd, root: Path) -> None:
                 lost.isolate()
                 code = await brokers.send(lost, chance.randint(1, 40))
                 history.append(f"{lost.number}.isolate={code}")
-                await asyncio.sleep(chance.uniform(1.5, 2.5) * TTL_S)
+                await asyncio.sleep(chance.uniform(1.5, 2.5) * QUICK["lease_ttl_s"])
             if number % 6 == 5:
                 # Long enough for leases to end, and for elections.
-                await asyncio.sleep(chance.uniform(0.5, 2.5) * TTL_S)
+                await asyncio.sleep(chance.uniform(0.5, 2.5) * QUICK["lease_ttl_s"])
                 history.append("pause")
             # Everybody who takes it for being master is believed, as producers with old routes do.
             for node in brokers.masters:

@@ -48,7 +48,7 @@ def until(condition: Callable[[], bool], job: subprocess.Popen[bytes], directory
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.soak)])
 def test_a_query_killed_again_and_again_under_load_writes_every_message_once(
     spark: SparkSession, tmp_path: Path, kills: int
 ) -> None:
