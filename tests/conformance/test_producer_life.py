@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 from tests.apache.ours import OrbitBroker, OrbitNamesrv
+from tests.apache.servers import create_topic
 from tests.conformance.stub import sent, stub_cluster
 from tests.conformance.waiting import Collector, until
 
@@ -22,12 +23,13 @@ from orbitmq.client import (
     PushConsumer,
     SendFailed,
     SendStatus,
+    SendTimeoutError,
     TooManyInFlightError,
     sync,
 )
 from orbitmq.client.produce.sender import SendContext
 from orbitmq.codes import ClientErrorCode, RequestCode, ResponseCode
-from orbitmq.errors import BrokerError, HeaderFieldError, MessageIllegal, OrbitError
+from orbitmq.errors import BrokerError, HeaderFieldError, MessageIllegal, OrbitError, RequestTimeoutError
 from orbitmq.testing import RunningBroker, run_broker
 from orbitmq.transport.router import PARKED, Answer, Reply
 
@@ -217,6 +219,30 @@ async def test_send_outlasts_a_broker_that_restarts(broker: RunningBroker) -> No
             assert await asyncio.to_thread(plain) is SendStatus.OK
 
 
+@pytest.mark.parametrize("frozen", [0, 1])
+async def test_ready_means_that_a_master_answers(frozen: int) -> None:
+    """One of two is enough, whichever comes first in the route; one that only takes connections is not."""
+    with (
+        OrbitNamesrv() as namesrv,
+        OrbitBroker(namesrv) as first,
+        OrbitBroker(namesrv, brokerName="broker-b") as second,
+    ):
+        servers = [first, second]
+        for server in servers:
+            create_topic(namesrv, server, "ready", queue_count=1)
+        async with Producer("ready", namesrv.address, call_timeout_s=0.5) as producer:
+            try:
+                servers[frozen].pause()
+                await producer.wait_ready("ready", timeout_s=10.0)
+                servers[1 - frozen].pause()
+                with pytest.raises(RequestTimeoutError, match=r"not ready within 2 s: .+"):
+                    await producer.wait_ready("ready", timeout_s=2.0)
+            finally:
+                for server in servers:
+                    server.resume()
+            await producer.wait_ready("ready", timeout_s=10.0)
+
+
 async def test_stored_but_not_safe_is_the_result_when_nothing_better_comes() -> None:
     """Row D11: returned; with retry_when_not_safe other brokers are tried, and what was stored is not forgotten."""
 
@@ -345,6 +371,29 @@ async def test_broker_that_refuses_a_batch_takes_its_messages_alone() -> None:
             sends = (producer.send(Message("T", str(i))) for i in range(3))
             results = await asyncio.gather(*sends, return_exceptions=True)
         assert [isinstance(result, MessageIllegal) for result in results] == [False, True, False]
+
+
+async def test_accumulated_sends_wait_for_room_and_keep_their_time() -> None:
+    async with stub_cluster(lambda broker, number: PARKED) as stub:
+        options: dict[str, Any] = {"batch_linger_s": 0.01, "batch_total_bytes": 100, "send_timeout_s": 1.0}
+        async with Producer("room", stub.name_server, **options, close_wait_s=0.1) as producer:
+            first = asyncio.create_task(producer.send(Message("T", "x" * 90)))
+            with pytest.raises(SendTimeoutError, match=r"not answered within 0\.2 s"):
+                await producer.send(Message("T", "y"), timeout_s=0.2)
+            with pytest.raises(TooManyInFlightError, match=r"none left within 0\.2 s"):
+                await producer.send(Message("T", "z" * 20), timeout_s=0.2)
+            with pytest.raises(SendTimeoutError):
+                await first
+    async with stub_cluster() as stub:
+        async with Producer("room", stub.name_server, **options) as producer:
+            sends = [
+                asyncio.create_task(producer.send(Message("T", "x" * size))) for size in (90, 20, 200, 20)
+            ]
+            await asyncio.sleep(0)
+        results = await asyncio.gather(*sends)
+        assert {result.status for result in results} == {SendStatus.OK}, (
+            "stop lets those that wait for room end"
+        )
 
 
 class _Recorder:

@@ -159,6 +159,13 @@ def test_bytes_that_are_no_text_go_in_and_come_out(broker: RunningBroker) -> Non
     assert (read.returncode, read.stdout) == (0, "\ufffd\ufffd\nlast\n"), read.stderr
 
 
+def test_what_cannot_be_a_message_is_refused(broker: RunningBroker) -> None:
+    made = orbit("produce", "refused", "x", "", "-n", broker.name_server)
+    assert (made.returncode, "without a body" in made.stderr) == (2, True), made.stderr
+    made = orbit("produce", "refused", "-n", broker.name_server, given="x" * (64 * 1024 * 1024 + 70_000))
+    assert (made.returncode, "a line is longer than 64 MiB" in made.stderr) == (1, True), made.stderr
+
+
 def test_interrupt_ends_a_producer_that_waits_for_lines(broker: RunningBroker) -> None:
     command = [sys.executable, "-m", "orbitmq", "produce", "waiting", "-n", broker.name_server]
     typing = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)

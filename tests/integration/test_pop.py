@@ -304,7 +304,7 @@ def test_long_poll_answered_by_a_message_by_a_redelivery_and_by_time(tmp_path: P
             loop = asyncio.get_running_loop()
             begun = loop.time()
             assert (await client.pop(pollTime=500)).code == 210
-            assert 0.4 <= loop.time() - begun < 0.9
+            assert 0.4 <= loop.time() - begun < 4.0
             waits = [
                 asyncio.ensure_future(client.messages(pollTime=5000, queueId=where)) for where in (-1, 1)
             ]

@@ -38,6 +38,8 @@ __all__ = ["consume_command", "moment", "produce_command", "run_command"]
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _SILENT_S_MAX: Final = 30
 _PIECE_BYTES: Final = 64 * 1024
+_LINE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""More than any broker is set to take: no line is read further."""
 _name_server = name_server_option()
 
 
@@ -75,10 +77,12 @@ def produce_command(
     properties: tuple[str, ...],
     group: str,
 ) -> None:
-    """Send BODIES, or each line of the standard input, to TOPIC."""
+    """Send BODIES, or each line of the standard input that is not empty, to TOPIC."""
     pairs = dict(text.split("=", 1) for text in properties if "=" in text)
     if len(pairs) != len(properties):
         raise click.BadParameter("a property is NAME=VALUE, each name once")
+    if "" in bodies:
+        raise click.BadParameter("a message without a body cannot be sent")
 
     async def send() -> int:
         count = 0
@@ -99,13 +103,19 @@ async def _given(bodies: tuple[str, ...]) -> AsyncIterator[bytes]:
         yield os.fsencode(text)
     if bodies or sys.stdin is None:  # None: the command was started without one
         return
-    rest = b""
+    begun = bytearray()
     while piece := await _read_piece(sys.stdin.fileno()):
-        *lines, rest = (rest + piece).split(b"\n")
+        *lines, last = piece.split(b"\n")
         for line in lines:
-            yield line
-    if rest:
-        yield rest
+            yield bytes(begun + line)
+            begun.clear()
+        begun += last
+        if len(begun) > _LINE_BYTES_MAX:
+            raise click.ClickException(
+                f"a line is longer than {_LINE_BYTES_MAX >> 20} MiB: no broker takes it"
+            )
+    if begun:
+        yield bytes(begun)
 
 
 async def _read_piece(descriptor: int) -> bytes:

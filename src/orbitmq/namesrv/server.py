@@ -29,6 +29,7 @@ from orbitmq.namesrv.route_cache import RouteCache
 from orbitmq.namesrv.route_table import RouteTable
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM, FileSystem
+from orbitmq.runtime.network import join_address
 from orbitmq.runtime.safe_file import SafeFile
 from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.transport.client import RpcClient
@@ -117,7 +118,7 @@ class NameServer:
     def address(self) -> str:
         """``host:port`` to give to brokers and clients on this machine."""
         host = self.config.bind_address
-        return f"{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{self.port}"
+        return join_address("127.0.0.1" if host in ("0.0.0.0", "::") else host, self.port)
 
     async def start(self) -> None:
         """Load what is stored and listen. Raises ``OSError`` or ``CorruptionError``; nothing stays open then."""

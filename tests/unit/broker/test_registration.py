@@ -206,7 +206,7 @@ def test_dead_and_silent_name_servers_delay_nobody(tmp_path: Path) -> None:
         loop = asyncio.get_running_loop()
         started = loop.time()
         async with registered(tmp_path, dead, silent, good, wait_s=0.2) as world:
-            assert 0.15 < loop.time() - started < 2.0, "waits for the silent one, but not long"
+            assert 0.15 < loop.time() - started < 5.0, "waits for the silent one, but not long"
             await good.next()
             world.topics.update(TopicConfig(topic_name="T"))
             assert "T" in wrapper_of(await good.next()).topic_config_table

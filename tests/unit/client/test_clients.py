@@ -23,7 +23,7 @@ from orbitmq.client import (
     sync,
 )
 from orbitmq.client.consume.offset_store import LocalOffsets
-from orbitmq.errors import InvalidParameter
+from orbitmq.errors import InvalidParameter, MessageIllegal
 from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM
 from orbitmq.testing import run_broker
 
@@ -122,6 +122,20 @@ def test_send_of_something_else_or_without_time_sends_nothing() -> None:
             plain.send(Message("T", "x"), timeout_s=0)
         with pytest.raises(TypeError, match="a Message is sent"):
             plain.send(cast(Any, b"x"))
+
+
+@pytest.mark.parametrize("delay", [{"delay_level": 1}, {"delay_ms": 5}, {"deliver_at_ms": 2**41}])
+def test_a_delayed_message_of_a_transaction_is_refused(delay: dict[str, int]) -> None:
+    async def run() -> None:
+        async with Producer("g", "127.0.0.1:1", check=lambda message: None) as producer:
+            message = Message("T", "x", **cast(Any, delay))
+            with pytest.raises(MessageIllegal, match="cannot be delayed"):
+                await producer.send_in_transaction(message, lambda message, key: None)
+            with pytest.raises(MessageIllegal, match="cannot be delayed"):
+                async with producer.transaction(message):
+                    pass
+
+    asyncio.run(run())
 
 
 def test_second_start_is_an_error() -> None:

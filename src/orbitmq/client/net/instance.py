@@ -305,7 +305,7 @@ class ClientInstance:
                 self.on_routes()
 
     async def wait_ready(self, topics: list[str], timeout_s: float, new_queues: int = 0) -> None:
-        """Return when the routes of the topics are known and a broker of each answers. Raises
+        """Return when the routes of the topics are known and a master of each answers. Raises
         ``RequestTimeoutError``, its cause the last failure."""
         self.check_running()
         deadline = asyncio.get_running_loop().time() + timeout_s
@@ -329,11 +329,24 @@ class ClientInstance:
         if new_queues:
             await self.book.for_publish(topic, new_queues)
         route = self.book.route(topic) or await self.book.refresh(topic)
-        for data in route.broker_datas:
-            for address in data.broker_addrs.values():
-                await self.rpc.connection(address)
-                return
-        raise ConnectFailedError(f"no broker of topic {topic} is known")
+        masters = [data.master_address for data in route.broker_datas]
+        body = self._heartbeat_body()
+        asked = [
+            asyncio.create_task(self._greet(address, body)) for address in masters if address is not None
+        ]
+        failure: OrbitError = ConnectFailedError(f"no master of topic {topic} is known")
+        try:
+            for answered in asyncio.as_completed(asked):
+                try:
+                    await answered
+                    return
+                except OrbitError as error:
+                    failure = error
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        raise failure
 
     async def heartbeat(self) -> None:
         """Tell every known broker that we are here."""
@@ -404,17 +417,21 @@ class ClientInstance:
     async def _heartbeat_to(self, address: str, body: bytes) -> None:
         if self.leaving:
             return
+        try:
+            await self._greet(address, body)
+        except OrbitError as error:
+            key = ("heartbeat", address)
+            self.log_limits.log(
+                logger, logging.INFO, key, "heartbeat failed broker=%s error=%s", address, error
+            )
+
+    async def _greet(self, address: str, body: bytes) -> None:
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._heartbeats.add(answered)
         try:
             answer = await self.ask(address, RequestCode.HEART_BEAT, HeartBeatRequest(), body)
             self.broker_versions[address] = answer.version
             self._silent.discard(address)
-        except OrbitError as error:
-            key = ("heartbeat", address)
-            self.log_limits.log(
-                logger, logging.INFO, key, "heartbeat failed broker=%s error=%s", address, error
-            )
         finally:
             self._heartbeats.discard(answered)
             answered.set_result(None)

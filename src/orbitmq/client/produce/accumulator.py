@@ -6,10 +6,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from orbitmq.client.errors import TooManyInFlightError
+from orbitmq.client.errors import SendTimeoutError, TooManyInFlightError
 from orbitmq.client.message import Message, SendResult
 from orbitmq.client.options import ProducerOptions
-from orbitmq.errors import BrokerError
+from orbitmq.codes import ClientErrorCode
+from orbitmq.errors import BrokerError, OrbitError
 from orbitmq.runtime.tasks import TaskOwner
 
 __all__ = ["Accumulator"]
@@ -47,20 +48,64 @@ class Accumulator:
         self._piles: dict[tuple[str, bool], _Pile] = {}
         self._held_bytes = 0
         self._sending = 0
+        self._waiting = 0
+        """Sends that wait for room."""
+        self._freed = asyncio.Event()
+        self._drains = 0
         self._idle = asyncio.Event()
-        self._idle.set()
 
     @staticmethod
     def takes(message: Message) -> bool:
         """Whether a message may travel in a batch."""
         return not (message.is_delayed or message.shard_key or message.topic.startswith("%RETRY%"))
 
-    def add(self, message: Message) -> asyncio.Future[SendResult]:
-        """The result comes when its batch is stored. Raises ``TooManyInFlightError`` when too much waits."""
+    async def send(self, message: Message, timeout_s: float | None) -> SendResult:
+        """The result comes when the batch is stored. With ``timeout_s`` raises ``TooManyInFlightError`` when there
+        was no room for the message all the time, ``SendTimeoutError`` when its batch was not answered."""
         self._check(message)
+        if timeout_s is None:
+            if not self._has_room(message):
+                await self._room(message)
+            return await self._add(message)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._room(message)
+        except TimeoutError:
+            raise TooManyInFlightError(
+                f"{self._held_bytes} bytes wait to be sent, none left within {timeout_s:g} s"
+            ) from None
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._add(message)
+        except OrbitError:  # some of them are a TimeoutError too
+            raise
+        except TimeoutError:
+            raise SendTimeoutError(
+                f"the batch of the message was not answered within {timeout_s:g} s",
+                code=int(ClientErrorCode.ACCESS_BROKER_TIMEOUT),
+                attempts=1,
+            ) from None
+
+    def _has_room(self, message: Message) -> bool:
+        """A single larger message goes alone."""
+        held = self._held_bytes
+        return not held or held + len(message.body) <= self._options.batch_total_bytes
+
+    async def _room(self, message: Message) -> None:
+        self._waiting += 1
+        try:
+            while not self._has_room(message):
+                self._freed.clear()
+                await self._freed.wait()
+        finally:
+            self._waiting -= 1
+            if not self._busy:  # or a message that has room now makes it so at once
+                self._idle.set()
+
+    def _add(self, message: Message) -> asyncio.Future[SendResult]:
         size = len(message.body)
-        if self._held_bytes + size > self._options.batch_total_bytes:
-            raise TooManyInFlightError(f"{self._held_bytes} bytes wait to be sent")
         self._held_bytes += size
         key = (message.topic, message.wait_stored)
         pile = self._piles.get(key)
@@ -72,7 +117,7 @@ class Accumulator:
         pile.messages.append(message)
         pile.futures.append(future)
         pile.size += size
-        if pile.size >= self._options.batch_bytes:
+        if pile.size >= self._options.batch_bytes or self._drains:
             self._flush(key)
         return future
 
@@ -83,7 +128,6 @@ class Accumulator:
         if pile.timer is not None:
             pile.timer.cancel()
         self._sending += 1
-        self._idle.clear()
         self._tasks.start(self._send(pile), "accumulated-batch")
 
     async def _send(self, pile: _Pile) -> None:
@@ -102,8 +146,13 @@ class Accumulator:
                     future.cancel()
             self._held_bytes -= pile.size
             self._sending -= 1
-            if not self._sending and not self._piles:
+            self._freed.set()
+            if not self._busy:
                 self._idle.set()
+
+    @property
+    def _busy(self) -> bool:
+        return bool(self._sending or self._piles or self._waiting)
 
     async def _send_wanted(self, wanted: list[tuple[Message, asyncio.Future[SendResult]]]) -> None:
         try:
@@ -123,14 +172,19 @@ class Accumulator:
                     future.set_result(result)
 
     async def drain(self, wait_s: float | None) -> None:
-        """Send what waits now, and wait for the answers."""
+        """Send what waits now, without waiting for more, and wait for the answers."""
+        self._drains += 1
         for key in list(self._piles):
             self._flush(key)
         try:
             async with asyncio.timeout(wait_s):
-                await self._idle.wait()
+                while self._busy:
+                    self._idle.clear()
+                    await self._idle.wait()
         except TimeoutError:
             logger.warning("batches left unsent at the end bytes=%d", self._held_bytes)
+        finally:
+            self._drains -= 1
 
 
 def _fail(wanted: list[tuple[Message, asyncio.Future[SendResult]]], error: Exception) -> None:

@@ -172,7 +172,7 @@ class Producer:
         """
         check_send(message, timeout_s)
         if self._accumulator is not None and queue is None and select is None and Accumulator.takes(message):
-            return await self._accumulator.add(message)
+            return await self._accumulator.send(message, timeout_s)
         chosen = None if select is None else selector_of(select, message, argument)
         if not self._hooks:
             # Hot path.
@@ -314,8 +314,8 @@ class Producer:
         return {"in flight": self._sender.in_flight.count, "waiting": self._sender.in_flight.waiting}
 
     async def wait_ready(self, *topics: str, timeout_s: float = 10.0) -> None:
-        """Return when a name server answers and a broker of each topic is connected. Raises ``TimeoutError`` with the
-        last failure as its cause."""
+        """Return when a name server answers, and a master of each topic. Raises ``TimeoutError``, its cause the last
+        failure."""
         wire_topics = [self._sender.wire_topic(topic) for topic in topics]
         await self._instance.wait_ready(wire_topics, timeout_s, self.options.auto_create_queue_count)
 

@@ -15,7 +15,7 @@ from orbitmq.client.message import Message, ReceivedMessage, SendResult, SendSta
 from orbitmq.client.net.instance import ClientInstance
 from orbitmq.client.produce.sender import SendContext, Sender
 from orbitmq.codes import Property, RequestCode
-from orbitmq.errors import OrbitError, RecordError
+from orbitmq.errors import MessageIllegal, OrbitError, RecordError
 from orbitmq.model.names import unwrap_namespace
 from orbitmq.model.route import MessageQueue
 from orbitmq.record.codec import decode_record
@@ -77,12 +77,14 @@ class Transactions:
             raise ClientStateError(
                 "a transaction needs a producer made with check=...: the broker asks when it hears no outcome"
             )
-        plain = msgspec.structs.replace(message, delay_level=0, delay_ms=0, deliver_at_ms=0)
+        if message.is_delayed:
+            # Apache's client takes the delay away, and a consumer has the message at once.
+            raise MessageIllegal("a message of a transaction cannot be delayed")
         extra = {
             Property.TRANSACTION_PREPARED.value: "true",
             Property.PRODUCER_GROUP.value: self._sender.group,
         }
-        outgoing = self._sender.prepare(plain, extra)
+        outgoing = self._sender.prepare(message, extra)
         if context is not None:
             context.unique_key = outgoing.unique_key
         timeout_s = await self._sender.introduce(outgoing.topic, timeout_s)
