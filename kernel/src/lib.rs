@@ -6,6 +6,7 @@
 
 use pyo3::prelude::*;
 
+mod columns;
 mod frames;
 mod hashes;
 mod index;
@@ -19,12 +20,13 @@ mod sql;
 
 /// Raised by one whenever a function is added, or its signature or results change: `orbitmq.kernel.chosen` refuses any
 /// other number, and a module that lacks one of the functions.
-const API: u32 = 9;
+const API: u32 = 10;
 
 #[pymodule]
 fn orbitmq_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("API", API)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    columns::register(module)?;
     hashes::register(module)?;
     index::register(module)?;
     records::register(module)?;

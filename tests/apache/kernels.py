@@ -12,7 +12,7 @@ import pytest
 
 from orbitmq.kernel.chosen import _mismatch
 
-PLAIN_MODULES = ("frames", "hashes", "index", "pulls", "records", "select")
+PLAIN_MODULES = ("columns", "frames", "hashes", "index", "pulls", "records", "select")
 
 Kernel = Any
 """The functions of one kernel by name; what they take and return is what the tests are about."""

@@ -205,6 +205,26 @@ def _record_starts(rng: random.Random) -> tuple[Any, ...]:
     return _walk(rng)[:3]
 
 
+def _columns(rng: random.Random) -> tuple[Any, ...]:
+    rows = [_text(rng) for _ in range(rng.choice((0, 1, 3, 20)))]
+    if rng.random() < 0.2:
+        rows.append(b"".join(b"%d\x01%d\x02" % (rng.randrange(20), number) for number in range(40)))
+    ends = [rng.choice((0, 0, 0, 3))]
+    texts = bytes(ends[0])
+    for row in rows:
+        texts += row
+        ends.append(len(texts))
+    if rng.random() < 0.2:
+        ends[rng.randrange(len(ends))] = rng.choice((-1, 0, 2**31 - 1, rng.randrange(len(texts) + 2)))
+    packed = array("i", ends).tobytes()
+    return (texts, packed if rng.random() < 0.9 else packed[: rng.randrange(len(packed) + 1)])
+
+
+def _property_values(rng: random.Random) -> tuple[Any, ...]:
+    names = [rng.choice((*_KEYS[:3], b"TAG", b"0")) for _ in range(rng.randrange(4))]
+    return (*_columns(rng), names if rng.random() < 0.9 else [*names, rng.choice((b"", b"a\x01", b"\x02"))])
+
+
 def _body_crcs(rng: random.Random) -> tuple[Any, ...]:
     log = _log(rng, 0)
     ranges: list[int] = []
@@ -228,6 +248,8 @@ FUNCTIONS: dict[str, Callable[[random.Random], tuple[Any, ...]]] = {
     "hash_keys": _hash_keys,
     "java_hash_bytes": _one_text,
     "link_keys": _link_keys,
+    "property_pairs": _columns,
+    "property_values": _property_values,
     "record_starts": _record_starts,
     "tag_code": _one_text,
     "walk_records": _walk,

@@ -28,6 +28,8 @@ __all__ = [
     "hash_keys",
     "java_hash_bytes",
     "link_keys",
+    "property_pairs",
+    "property_values",
     "pull_answer",
     "pull_fields",
     "read_send",
@@ -41,7 +43,7 @@ __all__ = [
     "walk_records",
 ]
 
-API: Final = 9
+API: Final = 10
 """Of the functions below, their signatures and their results; ``kernel/src/lib.rs`` has the same number."""
 _OURS: Final = frozenset({"API", "NAME"})
 """What every compiled kernel has, and what only this module has; the other names in ``__all__`` are functions."""
@@ -87,6 +89,7 @@ NAME: Final = "plain" if _fast is None else "fast"
 """Which kernel this process uses."""
 
 if TYPE_CHECKING or _fast is None:
+    from orbitmq.kernel.plain.columns import property_pairs, property_values
     from orbitmq.kernel.plain.frames import (
         encode_send_answers,
         encode_send_fields,
@@ -117,6 +120,8 @@ else:
     body_crcs = _fast.body_crcs
     java_hash_bytes = _fast.java_hash_bytes
     link_keys = _fast.link_keys
+    property_pairs = _fast.property_pairs
+    property_values = _fast.property_values
     pull_answer = _fast.pull_answer
     pull_fields = _fast.pull_fields
     record_starts = _fast.record_starts

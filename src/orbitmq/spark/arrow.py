@@ -4,9 +4,9 @@ A pull's answer and a log segment hold records one after the other (``record/lay
 them is copied into one array of structures, whose columns numpy swaps to native order. Variable parts use a trick:
 a buffer with increasing positions ``start0, end0, start1, end1, ...`` *is* an Arrow binary array: its even elements
 are the wanted parts, its odd ones what lies between. Taking the even elements is one C loop of memory copies.
-Property texts are taken apart the same way, by the positions of their separators.
+Property texts are taken apart by the kernel.
 
-Rows that need more (a compressed body, text that is not UTF-8, a property twice) are found by array operations and
+Rows that need more (a compressed body, text that is not UTF-8) are found by array operations and
 then treated one by one; they are few, or they cost far more than the loop (inflating).
 
 Whatever the bytes are, the functions raise ``RecordError`` and nothing else; every position is checked against the
@@ -25,15 +25,13 @@ import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of 
 
 from orbitmq.codes import SysFlag
 from orbitmq.errors import RecordError
-from orbitmq.kernel import body_crcs, record_starts
+from orbitmq.kernel import body_crcs, property_pairs, property_values, record_starts
 from orbitmq.record.batch import unwrap
 from orbitmq.record.codec import decode_record, encode_record
 from orbitmq.record.compression import decompress_body
 from orbitmq.record.hosts import host_text
 from orbitmq.record.layout import (
     BORN_HOST_AT,
-    BYTE_AT_END_OF_NAME,
-    BYTE_AT_END_OF_PAIR,
     FIXED_FIELDS,
     FIXED_V4,
     HOST_V4_BYTES,
@@ -75,9 +73,9 @@ _BORN_V6: Final = int(SysFlag.BORN_HOST_V6)
 _STORE_V6: Final = int(SysFlag.STORE_HOST_V6)
 _COMPRESSED: Final = int(SysFlag.COMPRESSED)
 _TIMESTAMP_MS_MAX: Final = 2**63 // 1000 - 1
+_PROPERTY: Final = {"keys": b"KEYS", "tags": b"TAGS", "msg_id": b"UNIQ_KEY"}
+"""Columns that are the value of one property."""
 _HEX: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
-_PAIRS_COMPARED: Final = 16
-"""Up to so many properties a row, names are compared by shifted arrays; beyond, they are sorted."""
 
 
 def scan_records(buffer: bytes | bytearray | memoryview, start: int, end: int) -> Positions:
@@ -160,6 +158,7 @@ class Records:
             return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
         if verify_crc:
             self._rows.check_crc()
+        self._rows.find_properties(columns)
         arrays = [self._rows.column(name, broker) for name in columns]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -272,7 +271,13 @@ class _Rows:
             return self._message_ids()
         if name == "properties":
             return self.properties.map_array()
-        return self.properties.values_of({"keys": b"KEYS", "tags": b"TAGS"}[name])[0]
+        return self.properties.values_of(_PROPERTY[name])[0]
+
+    def find_properties(self, columns: Sequence[str]) -> None:
+        """Those that make these columns, in one walk."""
+        names = [_PROPERTY[name] for name in columns if name in _PROPERTY]
+        if names:
+            self.properties.find(names)
 
     @property
     def properties(self) -> _Properties:
@@ -317,7 +322,7 @@ class _Rows:
 
     def _message_ids(self) -> pa.Array:
         """The unique key the sender gave, else the id by which a broker finds the record."""
-        ids, found = self.properties.values_of(b"UNIQ_KEY")
+        ids, found = self.properties.values_of(_PROPERTY["msg_id"])
         if found.all():
             return ids
         rows = np.flatnonzero(~found)
@@ -348,140 +353,42 @@ class _Rows:
 
 
 class _Properties:
-    """The pairs of the property texts of all rows: where each name and value lies in one block of text."""
+    """The property texts of all rows."""
 
     def __init__(self, texts: pa.Array) -> None:
-        self._count = count = len(texts)
-        buffers = texts.buffers()
-        offsets = np.frombuffer(buffers[1], np.int32)[: count + 1].astype(np.int64)
-        size = int(offsets[-1])
-        # Eight bytes more at either end: a name is compared by the eight bytes at its start and at its end.
-        padded = np.zeros(size + 16, np.uint8)
-        if size:
-            padded[8 : size + 8] = np.frombuffer(buffers[2], np.uint8)[:size]
-        self._data = data = padded
-        self._row_start = row_start = offsets + 8
-        starts, ends = _pairs(data[8 : size + 8], row_start)
-        name_ends, inside = _name_ends(data[8 : size + 8], starts, ends)
-        keep = inside & (name_ends > starts) & (name_ends + 1 < ends)
-        if not keep.all():
-            starts, ends, name_ends = starts[keep], ends[keep], name_ends[keep]
-        self._starts, self._ends, self._name_ends = starts, ends, name_ends
-        self._firsts = np.searchsorted(starts, row_start)
-        lengths = name_ends - starts
-        everywhere: Any = np.ndarray((size + 9,), "V8", data.data, 0, (1,))
-        shift = np.maximum(8 - lengths, 0).astype(np.uint64) * np.uint64(8)
-        self._lengths = lengths
-        # The first eight bytes of a name, cut at its end (x86 and ARM are little-endian, and numpy is told so).
-        self._heads = (everywhere[starts].view("<u8") << shift) >> shift if len(starts) else _NO_HEADS
+        _, ends, data = texts.buffers()
+        self._ends = ends[: 4 * (len(texts) + 1)].to_pybytes()
+        self._texts = data.to_pybytes() if data is not None else b""
+        self._count = len(texts)
+        self._values: dict[bytes, tuple[bytes, bytes]] = {}
 
-    def _tails(self) -> npt.NDArray[np.uint64]:
-        everywhere: Any = np.ndarray((len(self._data) - 7,), "V8", self._data.data, 0, (1,))
-        shift = np.maximum(8 - self._lengths, 0).astype(np.uint64) * np.uint64(8)
-        tails: npt.NDArray[np.uint64] = everywhere[self._name_ends - 8].view("<u8") >> shift
-        return tails
+    def find(self, names: Sequence[bytes]) -> None:
+        """Look for these at once: ``values_of`` looks for one name alone."""
+        self._values |= zip(names, property_values(self._texts, self._ends, names), strict=True)
 
     def values_of(self, name: bytes) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-        """The values of one property (a name of at most eight letters), null where a row lacks it; and the rows that
-        have it."""
-        assert len(name) <= 8, "names are compared by their first eight bytes"
-        matching = np.flatnonzero(
-            (self._lengths == len(name)) & (self._heads == np.uint64(int.from_bytes(name, "little")))
-        )
-        rows = np.searchsorted(self._firsts, matching, side="right") - 1
-        found = np.zeros(self._count, np.bool_)
-        found[rows] = True
-        # Rows without it take nothing at their own beginning, so that positions go on increasing.
-        begins = self._row_start[:-1].copy()
-        ends = begins.copy()
-        # Of two pairs with one name the later counts: numpy keeps the last of several values for one place.
-        begins[rows] = self._name_ends[matching] + 1
-        ends[rows] = self._ends[matching]
-        return _slices(self._data, begins, ends, pa.string(), found), found
+        """The values of one property, null where a row lacks it; and the rows that have it."""
+        if name not in self._values:
+            self.find([name])
+        ends, values = self._values[name]
+        found = np.diff(np.frombuffer(ends, np.int32)) > 0
+        valid = None if found.all() else pa.py_buffer(np.packbits(found, bitorder="little"))
+        return _strings(ends, values, self._count, valid), found
 
     def map_array(self) -> pa.Array:
         """All properties as a map per row."""
-        starts, ends, name_ends, firsts = self._starts, self._ends, self._name_ends, self._firsts
-        doubled = self._doubled()
-        if len(doubled):
-            keep = np.ones(len(starts), np.bool_)
-            keep[doubled] = False
-            starts, ends, name_ends = starts[keep], ends[keep], name_ends[keep]
-            firsts = np.searchsorted(starts, self._row_start)
+        pair_ends, name_ends, names, value_ends, values = property_pairs(self._texts, self._ends)
+        count = len(name_ends) // 4 - 1
         return pa.MapArray.from_arrays(
-            pa.array(firsts.astype(np.int32)),
-            _slices(self._data, starts, name_ends, pa.string()),
-            _slices(self._data, name_ends + 1, ends, pa.string()),
+            pa.Array.from_buffers(pa.int32(), self._count + 1, [None, pa.py_buffer(pair_ends)]),
+            _strings(name_ends, names, count),
+            _strings(value_ends, values, count),
         )
 
-    def _doubled(self) -> list[int]:
-        """Pairs that a later one of the same name in the same row replaces."""
-        counts = np.diff(self._firsts)
-        most = int(counts.max(initial=0))
-        if most < 2:
-            return []
-        mix = self._heads * np.uint64(0x9E3779B97F4A7C15) + self._tails() * np.uint64(0xC2B2AE3D27D4EB4F)
-        mix += self._lengths.astype(np.uint64)
-        row_of = np.repeat(np.arange(self._count), counts)
-        suspects: set[int] = set()
-        if most <= _PAIRS_COMPARED:
-            for distance in range(1, most):
-                alike = (mix[distance:] == mix[:-distance]) & (row_of[distance:] == row_of[:-distance])
-                if alike.any():
-                    suspects.update(row_of[:-distance][alike].tolist())
-        else:
-            order = np.lexsort((mix, row_of))
-            alike = (mix[order][1:] == mix[order][:-1]) & (row_of[order][1:] == row_of[order][:-1])
-            suspects.update(row_of[order][1:][alike].tolist())
-        doubled: list[int] = []
-        for row in suspects:
-            last: dict[bytes, int] = {}
-            for pair in range(int(self._firsts[row]), int(self._firsts[row + 1])):
-                name = self._data[self._starts[pair] : self._name_ends[pair]].tobytes()
-                if name in last:
-                    doubled.append(last[name])
-                last[name] = pair
-        return doubled
 
-
-_NO_HEADS: Final = np.zeros(0, np.uint64)
-
-
-def _pairs(data: Bytes, row_start: Positions) -> tuple[Positions, Positions]:
-    """Where pairs begin and end. The last pair of a row may lack its separator."""
-    ends = np.flatnonzero(data == BYTE_AT_END_OF_PAIR) + 8
-    starts = np.empty(len(ends), np.int64)
-    starts[:1] = 8
-    starts[1:] = ends[:-1] + 1
-    filled = row_start[1:] > row_start[:-1]
-    row_end = row_start[1:][filled]
-    open_rows = row_end[data[row_end - 9] != BYTE_AT_END_OF_PAIR]
-    if not len(open_rows):
-        return starts, ends
-    # Such a pair ends where the next row begins; that end takes no byte of its own. It sorts before a separator
-    # that the next row may begin with.
-    both = np.concatenate((open_rows, ends))
-    order = np.argsort(both, kind="stable")
-    ends = both[order]
-    bytes_taken = (order >= len(open_rows)).astype(np.int64)
-    starts = np.empty(len(ends), np.int64)
-    starts[:1] = 8
-    starts[1:] = ends[:-1] + bytes_taken[:-1]
-    return starts, ends
-
-
-def _name_ends(data: Bytes, starts: Positions, ends: Positions) -> tuple[Positions, npt.NDArray[np.bool_]]:
-    """Where the name of each pair ends, and whether it has one at all."""
-    marks = np.flatnonzero(data == BYTE_AT_END_OF_NAME) + 8
-    if len(marks) == len(ends):
-        inside = (marks >= starts) & (marks < ends)
-        if inside.all():  # nearly always: one mark in every pair
-            return marks, inside
-    if not len(marks):
-        return ends, np.zeros(len(ends), np.bool_)
-    at = np.searchsorted(marks, starts)
-    name_ends = marks[np.minimum(at, len(marks) - 1)]
-    return name_ends, (at < len(marks)) & (name_ends < ends)
+def _strings(ends: bytes, values: bytes, count: int, valid: pa.Buffer | None = None) -> pa.Array:
+    """A string column of what the kernel found."""
+    return pa.Array.from_buffers(pa.string(), count, [valid, pa.py_buffer(ends), pa.py_buffer(values)])
 
 
 def _slices(

@@ -25,8 +25,6 @@ __all__ = [
     "BLANK_BYTES",
     "BORN_HOST_AT",
     "BORN_V6",
-    "BYTE_AT_END_OF_NAME",
-    "BYTE_AT_END_OF_PAIR",
     "CRC_MASK",
     "FIXED",
     "FIXED_FIELDS",
@@ -153,8 +151,6 @@ PROPERTIES_BYTES_MAX: Final = 32767
 HOLE_BYTES: Final = 512
 """A disk sector. That many zeroes in a row inside the properties are a lost write: they are never stored."""
 
-BYTE_AT_END_OF_NAME: Final = 0x01
-BYTE_AT_END_OF_PAIR: Final = 0x02
 
 BATCH_ENTRY: Final = Struct(">iiiii")
 """One entry of a SEND_BATCH_MESSAGE body: total size, magic 0, CRC 0, flag, body size; then the body, properties
