@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,7 +25,7 @@ from orbitmq.spark.store_source import StoreOptions, read_block
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 SEGMENT_BYTES = 4096
 FIRST_MS = 1_700_000_000_000
-# Not the class of local file systems, so files are read and not mapped: what happens with a remote one.
+# Not the class of local file systems, so this is what happens with a remote one.
 REMOTE = pafs.SubTreeFileSystem("/", pafs.LocalFileSystem())
 
 
@@ -368,6 +369,20 @@ def test_segment_deleted_after_planning_is_named(tmp_path: Path) -> None:
     with pytest.raises(CorruptionError, match="is gone"):
         rows_of(blocks[0])
     assert rows_of(blocks[0], fail_on_data_loss=False) == []
+
+
+def test_segment_cut_while_it_is_read_is_an_error_and_no_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mapping of a file that became shorter ends the process with SIGBUS."""
+    monkeypatch.setattr("orbitmq.spark.store_source.BATCH_BYTES", 1000)
+    write_log(tmp_path, [b"x" * 300] * 60)
+    block = plan_blocks(list_segments(str(tmp_path)), block_bytes=0)[0]
+    batches = read_block(block, StoreOptions(paths=()), ("queue_offset",))
+    assert next(batches).num_rows == 2
+    os.truncate(block.segment.path, 0)
+    with pytest.raises(CorruptionError):
+        list(batches)
 
 
 def test_record_longer_than_a_batch_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 
 __all__ = ["property_pairs", "property_values"]
 
@@ -21,8 +22,8 @@ def property_values(texts: bytes, ends: bytes, names: Sequence[bytes]) -> list[t
     """
     if any(not name or b"\x01" in name or b"\x02" in name for name in names):
         raise ValueError("no property can have this name")
-    rows = [_pairs(text) for text in _cut(texts, ends)]
-    return [_column(row.get(name, b"") for row in rows) for name in names]
+    rows = list(_cut(texts, ends))
+    return [_column([_value(text, name + b"\x01") for text in rows]) for name in names]
 
 
 def property_pairs(texts: bytes, ends: bytes) -> tuple[bytes, bytes, bytes, bytes, bytes]:
@@ -31,10 +32,15 @@ def property_pairs(texts: bytes, ends: bytes) -> tuple[bytes, bytes, bytes, byte
     ``pair_ends`` counts pairs, message by message. Of several pairs with one name the last stays, in its place; those
     without a name or a value are left out. Raises ``ValueError`` as ``property_values``.
     """
-    rows = [_pairs(text) for text in _cut(texts, ends)]
-    names = _column(name for row in rows for name in row)
-    values = _column(value for row in rows for value in row.values())
-    return (_ends(map(len, rows)), *names, *values)
+    counts: list[int] = []
+    names: list[bytes] = []
+    values: list[bytes] = []
+    for text in _cut(texts, ends):
+        found = _pairs(text)
+        counts.append(len(found))
+        names += found
+        values += found.values()
+    return (_ends(counts), *_column(names), *_column(values))
 
 
 def _cut(texts: bytes, ends: bytes) -> Iterator[bytes]:
@@ -52,6 +58,20 @@ def _cut(texts: bytes, ends: bytes) -> Iterator[bytes]:
         before = end
 
 
+def _value(text: bytes, head: bytes) -> bytes:
+    """What follows the last ``head`` that begins a pair and is not all of it. Pairs are not taken apart for it: that
+    costs five times as much."""
+    at = text.rfind(head)
+    while at >= 0:
+        if at == 0 or text[at - 1] == 2:
+            start = at + len(head)
+            end = text.find(b"\x02", start)
+            if value := text[start : end if end >= 0 else None]:
+                return value
+        at = text.rfind(head, 0, at + len(head) - 1)
+    return b""
+
+
 def _pairs(text: bytes) -> dict[bytes, bytes]:
     """Values by name, in the order of the pairs that count."""
     found: dict[bytes, bytes] = {}
@@ -63,13 +83,9 @@ def _pairs(text: bytes) -> dict[bytes, bytes]:
     return found
 
 
-def _column(parts: Iterable[bytes]) -> tuple[bytes, bytes]:
-    whole = list(parts)
-    return _ends(map(len, whole)), b"".join(whole)
+def _column(parts: list[bytes]) -> tuple[bytes, bytes]:
+    return _ends(map(len, parts)), b"".join(parts)
 
 
 def _ends(lengths: Iterable[int]) -> bytes:
-    ends = array("i", [0])
-    for length in lengths:
-        ends.append(ends[-1] + length)
-    return ends.tobytes()
+    return array("i", accumulate(lengths, initial=0)).tobytes()
