@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 
 import click
@@ -94,9 +93,6 @@ def broker_command(
         arguments += ["--log-level", log_level]
         _run_processes(broker_children(range(processes), settings, arguments, config_file, log_file))
         return
-    # Requests make few reference cycles and many short-lived objects; the default threshold would walk
-    # the young generation a thousand times a second under load.
-    gc.set_threshold(50_000, 20, 50)
     run_server(
         lambda: broker_and_proxy(
             lambda: Broker(

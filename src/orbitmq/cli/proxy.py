@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 
 import click
@@ -72,7 +71,6 @@ def proxy_command(
         fail(str(error))
     for key in unknown:
         logger.warning("unknown option ignored key=%s source=%s", key, config_file or "--set")
-    gc.set_threshold(50_000, 20, 50)
     run_server(
         lambda: proxy,
         lambda running: f"orbitmq proxy ready, address {running.address}" + metrics_text(running.metrics),

@@ -139,6 +139,9 @@ async def _serve(
         loop.add_signal_handler(number, stop)
     if environment(STOP_AT_EOF):
         _at_end_of_input(loop, stop)
+    # Requests make few reference cycles and many short-lived objects; the default threshold would walk the young
+    # generation a thousand times a second under load.
+    gc.set_threshold(50_000, 20, 50)
     async with server() as running:
         # What was imported and built so far lives as long as the process: keep the collector off it.
         gc.freeze()
