@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.sim.plants import PLANTS
 
-pytestmark = pytest.mark.slow
+# Only the processor bounds them: on one that is shared, 100 seeds took 390 s.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
 
 SEEDS = 100
 SOAK_SEEDS = 2_000

@@ -332,21 +332,29 @@ class ClientInstance:
         masters = [data.master_address for data in route.broker_datas]
         body = self._heartbeat_body()
         asked = [
-            asyncio.create_task(self._greet(address, body)) for address in masters if address is not None
+            self.tasks.start(self._failure_of(one, body), f"ready-{one}")
+            for one in masters
+            if one is not None
         ]
         failure: OrbitError = ConnectFailedError(f"no master of topic {topic} is known")
         try:
             for answered in asyncio.as_completed(asked):
-                try:
-                    await answered
+                found = await answered
+                if found is None:
                     return
-                except OrbitError as error:
-                    failure = error
+                failure = found
         finally:
             for task in asked:
                 task.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
         raise failure
+
+    async def _failure_of(self, address: str, body: bytes) -> OrbitError | None:
+        """Why a broker does not answer, if it does not."""
+        try:
+            await self._greet(address, body)
+        except OrbitError as error:
+            return error
+        return None
 
     async def heartbeat(self) -> None:
         """Tell every known broker that we are here."""
