@@ -13,7 +13,7 @@ import pytest
 from tests.apache.artifacts import LATEST, LEGACY, prepare, require
 from tests.apache.clients import Clients, GoClients, JavaClients
 from tests.apache.mqadmin import AdminShell
-from tests.apache.servers import ApacheBroker, ApacheNamesrv, create_group, create_topic
+from tests.apache.servers import PATIENCE_MS, ApacheBroker, ApacheNamesrv, create_group, create_topic
 
 __all__ = [
     "ApacheCluster",
@@ -70,7 +70,12 @@ def unique(request: pytest.FixtureRequest) -> Callable[[str], str]:
 @pytest.fixture(scope="module")
 def apache_cluster(apache_tools: None) -> Iterator[ApacheCluster]:
     """Apache 5.5.0 beside Apache 5.5.0, with SQL filters on; shared by a module, so leave it running."""
-    with ApacheNamesrv(LATEST) as namesrv, ApacheBroker(LATEST, namesrv, enablePropertyFilter=True) as broker:
+    with (
+        ApacheNamesrv(LATEST) as namesrv,
+        ApacheBroker(
+            LATEST, namesrv, enablePropertyFilter=True, waitTimeMillsInSendQueue=PATIENCE_MS
+        ) as broker,
+    ):
         yield ApacheCluster(namesrv, broker)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from tests.apache.artifacts import LATEST, driver_classes, jars
 from tests.apache.process import free_ports, java_command
 from tests.apache.servers import (
+    PATIENCE_MS,
     Addressed,
     ApacheServer,
     accepts,
@@ -35,6 +36,7 @@ BROKER_OPTIONS: Final[dict[str, Any]] = {
     "enableMixedMessageType": True,
     "transactionTimeOut": 1000,
     "transactionCheckInterval": 1000,
+    "waitTimeMillsInSendQueue": PATIENCE_MS,
 }
 _KINDS: Final = {
     "Normal": "NORMAL",

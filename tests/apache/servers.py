@@ -17,6 +17,7 @@ from typing import Final, Protocol, Self
 from tests.apache.process import SMALL_JVM, ChildProcess, free_ports, java_command, wait_until
 
 __all__ = [
+    "PATIENCE_MS",
     "Addressed",
     "ApacheBroker",
     "ApacheNamesrv",
@@ -29,6 +30,8 @@ __all__ = [
 ]
 
 START_TIMEOUT_S: Final = 60.0
+PATIENCE_MS: Final = 10_000
+"""For `waitTimeMillsInSendQueue`: after 200 ms Apache's broker refuses a send, which a busy machine is enough for."""
 UPDATE_AND_CREATE_TOPIC: Final = 17
 GET_ROUTE: Final = 105
 GET_BROKER_CLUSTER_INFO: Final = 106
