@@ -4,8 +4,8 @@ Two processes of pytest-xdist share the files, a whole file each time: most test
 leaves a core idle. ``python -m tests.run_all -n 0`` runs in one process.
 
 A JVM that starts or collects garbage on two cores can keep a test waiting longer than any limit that still finds
-faults. So tests beside one (``BESIDE_JVM``, or the marker ``apache``) run a second time when they fail, and those
-that needed it are listed at the end. Every other failure is final: a retry would hide a race of ours.
+faults. So tests beside one (``BESIDE_JVM``, or the marker ``apache``) run again when they fail, alone and at most
+twice, and those that needed it are listed at the end. Every other failure is final: a retry would hide our races.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ BESIDE_JVM: Final = ("tests/apache/", "tests/spark/", "tests/console/")
 CACHE_KEY: Final = "orbitmq/beside_jvm"
 _CACHE: Final = Path(".pytest_cache") / "v"
 _TESTS_FAILED: Final = 1
+_RETRIES: Final = 2
 _TWO_PROCESSES: Final = ("-n", "2", "--dist", "loadfile")
 
 
@@ -64,9 +65,15 @@ def main(arguments: list[str]) -> int:
             f"--- {len(final)} failed that have no JVM beside them, so nothing is retried:", *final, sep="\n"
         )
         return code
-    print(f"--- once more, alone: {len(again)} tests beside JVMs failed ---", flush=True)
-    code = _pytest(*arguments, "--last-failed", "--last-failed-no-failures", "none")
-    print(f"--- needed a second run ({'failed again' if code else 'passed then'}):", *again, sep="\n")
+    for _ in range(_RETRIES):
+        print(f"--- once more, alone: {len(again)} tests beside JVMs failed ---", flush=True)
+        code = _pytest(*arguments, "--last-failed", "--last-failed-no-failures", "none")
+        print(f"--- needed another run ({'failed again' if code else 'passed then'}):", *again, sep="\n")
+        if code != _TESTS_FAILED:
+            break
+        failed = _cached("cache/lastfailed")
+        assert isinstance(failed, Mapping)
+        again = sorted(failed)
     return code
 
 
