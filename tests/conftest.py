@@ -10,6 +10,8 @@ from tests.run_all import CACHE_KEY, is_beside_jvm
 settings.register_profile("orbitmq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("orbitmq")
 
+pytest_plugins = ["tests.support.measure"]
+
 FUZZ_SECONDS_DEFAULT = 60.0
 
 
