@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import pytest
 
-__all__ = ["Measurement", "MeasurePlugin", "kind_of_process", "tables"]
+__all__ = ["MeasurePlugin", "Measurement", "kind_of_process", "tables"]
 
 _SAMPLE_S: Final = 1.0
 _SLOWEST: Final = 10
@@ -85,7 +85,7 @@ class MeasurePlugin:
         cpu_s = _cpu_s()
         measured = Measurement(
             test=report.nodeid,
-            phase=report.when or "",
+            phase=report.when,
             wall_s=round(call.duration, 4),
             cpu_s=round(cpu_s - self._started[1], 4),
             outcome=report.outcome,
@@ -114,8 +114,9 @@ class MeasurePlugin:
         if report.failed:
             reason = getattr(getattr(report.longrepr, "reprcrash", None), "message", "")
             first = reason.splitlines()[0] if reason else ""
-            sys.__stdout__.write(f"\nFAILED {report.nodeid} ({report.when}) {first}\n")
-            sys.__stdout__.flush()
+            terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+            if terminal is not None:
+                terminal.write_line(f"\nFAILED {report.nodeid} ({report.when}) {first}")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         self._memory.stop()
