@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
+from orbitmq.broker.unsupported import UNSUPPORTED
 from orbitmq.cli.admin import AREAS, admin_commands, declarations
 from orbitmq.cli.admin_kit import run as run_module
 from orbitmq.cli.admin_kit.connect import CONNECTION_KEYS, connection_options, open_admin
@@ -83,7 +84,13 @@ def test_help_of_a_command_names_its_flags_and_the_connection(command: Command) 
     assert all(flag.names[-1] in result.stdout for flag in command.flags)
     assert "Connection:" in result.stdout
     assert "--json" in result.stdout
-    assert ("Only Apache's servers" in result.stdout.replace("\n  ", " ")) == command.apache_only
+    refused = bool(command.asks) and all(code in UNSUPPORTED for code in command.asks)
+    assert ("Only Apache's servers" in result.stdout.replace("\n  ", " ")) == refused
+
+
+@pytest.mark.parametrize("name", [command.name for command in declarations("auth")])
+def test_help_of_user_and_access_list_commands_does_not_claim_a_refusal(name: str) -> None:
+    assert "Only Apache's servers" not in run(name, "--help").stdout.replace("\n  ", " ")
 
 
 def test_help_of_the_group_lists_every_command() -> None:

@@ -11,6 +11,7 @@ from orbitmq.admin import Admin, auth
 from orbitmq.admin.base import Changed
 from orbitmq.cli.admin_kit.declare import Args, Command, Flag, targets
 from orbitmq.cli.admin_kit.output import Part, changed, table
+from orbitmq.codes import RequestCode
 
 __all__ = ["COMMANDS"]
 
@@ -94,7 +95,7 @@ _USERS: Final = (
         call=lambda admin, a: _store_user(admin, a, create=True),
         view=changed,
         results=(Changed,),
-        apache_only=True,
+        asks=(RequestCode.AUTH_CREATE_USER,),
     ),
     Command(
         name="updateUser",
@@ -110,7 +111,7 @@ _USERS: Final = (
         call=lambda admin, a: _store_user(admin, a, create=False),
         view=changed,
         results=(Changed,),
-        apache_only=True,
+        asks=(RequestCode.AUTH_UPDATE_USER,),
     ),
     Command(
         name="deleteUser",
@@ -122,7 +123,7 @@ _USERS: Final = (
         ),
         view=changed,
         results=(Changed,),
-        apache_only=True,
+        asks=(RequestCode.AUTH_DELETE_USER,),
     ),
     Command(
         name="getUser",
@@ -134,7 +135,7 @@ _USERS: Final = (
         ),
         view=_users_view,
         results=(auth.Users,),
-        apache_only=True,
+        asks=(RequestCode.AUTH_GET_USER,),
     ),
     Command(
         name="listUser",
@@ -146,7 +147,7 @@ _USERS: Final = (
         ),
         view=_users_view,
         results=(auth.Users,),
-        apache_only=True,
+        asks=(RequestCode.AUTH_LIST_USER,),
     ),
     Command(
         name="copyUser",
@@ -155,7 +156,7 @@ _USERS: Final = (
         call=lambda admin, a: auth.copy_users(admin, a["fromBroker"], a["toBroker"], _split(a["usernames"])),
         view=changed,
         results=(Changed,),
-        apache_only=True,
+        asks=(RequestCode.AUTH_CREATE_USER,),
     ),
 )
 
@@ -168,7 +169,7 @@ _ACLS: Final = (
         call=lambda admin, a: _store_acl(admin, a, create=True),
         view=changed,
         results=(Changed,),
-        apache_only=True,
+        asks=(RequestCode.AUTH_CREATE_ACL,),
     ),
     Command(
         name="updateAcl",
@@ -178,7 +179,7 @@ _ACLS: Final = (
         call=lambda admin, a: _store_acl(admin, a, create=False),
         view=changed,
         results=(Changed,),
-        apache_only=True,
+        asks=(RequestCode.AUTH_UPDATE_ACL,),
     ),
     Command(
         name="deleteAcl",
@@ -194,7 +195,7 @@ _ACLS: Final = (
         ),
         view=changed,
         results=(Changed,),
-        apache_only=True,
+        asks=(RequestCode.AUTH_DELETE_ACL,),
     ),
     Command(
         name="getAcl",
@@ -206,7 +207,7 @@ _ACLS: Final = (
         ),
         view=_acls_view,
         results=(auth.Acls,),
-        apache_only=True,
+        asks=(RequestCode.AUTH_GET_ACL,),
     ),
     Command(
         name="listAcl",
@@ -226,7 +227,7 @@ _ACLS: Final = (
         ),
         view=_acls_view,
         results=(auth.Acls,),
-        apache_only=True,
+        asks=(RequestCode.AUTH_LIST_ACL,),
     ),
     Command(
         name="copyAcl",
@@ -235,7 +236,7 @@ _ACLS: Final = (
         call=lambda admin, a: auth.copy_acls(admin, a["fromBroker"], a["toBroker"], _split(a["subjects"])),
         view=changed,
         results=(Changed,),
-        apache_only=True,
+        asks=(RequestCode.AUTH_CREATE_ACL,),
     ),
 )
 

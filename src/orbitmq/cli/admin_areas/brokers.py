@@ -12,6 +12,7 @@ from orbitmq.admin.base import Changed
 from orbitmq.admin.namesrv import ServerConfigs
 from orbitmq.cli.admin_kit.declare import BROKER, Args, Command, Flag, group_flag, targets
 from orbitmq.cli.admin_kit.output import Lines, Part, changed, second, table
+from orbitmq.codes import RequestCode
 
 __all__ = ["COMMANDS", "configs_view"]
 
@@ -199,7 +200,7 @@ _CHANGE: Final = (
         call=lambda admin, a: brokers.reset_master_flush_offset(admin, a["brokerAddr"], a["offset"]),
         view=changed,
         results=(Changed,),
-        apache_only=True,
+        asks=(RequestCode.RESET_MASTER_FLUSH_OFFSET,),
     ),
 )
 
@@ -212,7 +213,7 @@ _APACHE: Final = (
         call=lambda admin, a: brokers.cold_data_flow(admin, broker=a["brokerAddr"], cluster=a["clusterName"]),
         view=_cold_view,
         results=(brokers.ColdDataFlows,),
-        apache_only=True,
+        asks=(RequestCode.GET_COLD_DATA_FLOW_CTR_INFO,),
     ),
     Command(
         name="updateColdDataFlowCtrGroupConfig",
@@ -228,7 +229,7 @@ _APACHE: Final = (
         ),
         view=changed,
         results=(Changed,),
-        apache_only=True,
+        asks=(RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG,),
     ),
     Command(
         name="removeColdDataFlowCtrGroupConfig",
@@ -240,7 +241,7 @@ _APACHE: Final = (
         ),
         view=changed,
         results=(Changed,),
-        apache_only=True,
+        asks=(RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG,),
     ),
     Command(
         name="setCommitLogReadAheadMode",
@@ -260,7 +261,7 @@ _APACHE: Final = (
         ),
         view=changed,
         results=(Changed,),
-        apache_only=True,
+        asks=(RequestCode.SET_COMMITLOG_READ_MODE,),
     ),
     Command(
         name="switchTimerEngine",
@@ -280,7 +281,7 @@ _APACHE: Final = (
         ),
         view=changed,
         results=(Changed,),
-        apache_only=True,
+        asks=(RequestCode.SWITCH_TIMER_ENGINE,),
     ),
     Command(
         name="addBroker",
@@ -292,7 +293,7 @@ _APACHE: Final = (
         call=lambda admin, a: brokers.add_broker(admin, a["brokerContainerAddr"], a["brokerConfigPath"]),
         view=changed,
         results=(Changed,),
-        apache_only=True,
+        asks=(RequestCode.ADD_BROKER,),
     ),
     Command(
         name="removeBroker",
@@ -304,7 +305,7 @@ _APACHE: Final = (
         call=_remove_broker,
         view=changed,
         results=(Changed,),
-        apache_only=True,
+        asks=(RequestCode.REMOVE_BROKER,),
     ),
 )
 

@@ -10,6 +10,7 @@ from orbitmq.admin.namesrv import ServerConfigs
 from orbitmq.cli.admin_areas.brokers import configs_view
 from orbitmq.cli.admin_kit.declare import CLUSTER, INTERVAL, Args, Command, Flag, targets
 from orbitmq.cli.admin_kit.output import Lines, Part, changed, moment, table
+from orbitmq.codes import RequestCode
 
 __all__ = ["COMMANDS"]
 
@@ -140,7 +141,7 @@ COMMANDS: Final = (
         ),
         view=_sync_view,
         results=(ha.SyncStates,),
-        apache_only=True,
+        asks=(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA,),
     ),
     Command(
         name="getBrokerEpoch",
@@ -150,7 +151,7 @@ COMMANDS: Final = (
         call=lambda admin, a: ha.broker_epochs(admin, broker_name=a["brokerName"], cluster=a["clusterName"]),
         view=_epoch_view,
         results=(ha.Epochs,),
-        apache_only=True,
+        asks=(RequestCode.GET_BROKER_EPOCH_CACHE,),
     ),
     Command(
         name="getControllerMetaData",
@@ -159,7 +160,7 @@ COMMANDS: Final = (
         call=lambda admin, a: ha.controller_meta_data(admin, a["controllerAddress"]),
         view=_meta_view,
         results=(ha.ControllerMetaData,),
-        apache_only=True,
+        asks=(RequestCode.CONTROLLER_GET_METADATA_INFO,),
     ),
     Command(
         name="getControllerConfig",
@@ -168,7 +169,7 @@ COMMANDS: Final = (
         call=lambda admin, a: ha.controller_configs(admin, _split(a["controllerAddress"])),
         view=configs_view,
         results=(ServerConfigs,),
-        apache_only=True,
+        asks=(RequestCode.GET_CONTROLLER_CONFIG,),
     ),
     Command(
         name="updateControllerConfig",
@@ -183,7 +184,7 @@ COMMANDS: Final = (
         ),
         view=changed,
         results=(Changed,),
-        apache_only=True,
+        asks=(RequestCode.UPDATE_CONTROLLER_CONFIG,),
     ),
     Command(
         name="electMaster",
@@ -199,7 +200,7 @@ COMMANDS: Final = (
         ),
         view=_elected_view,
         results=(ha.ElectedMaster,),
-        apache_only=True,
+        asks=(RequestCode.CONTROLLER_ELECT_MASTER,),
     ),
     Command(
         name="cleanBrokerMetadata",
@@ -221,6 +222,6 @@ COMMANDS: Final = (
         ),
         view=changed,
         results=(Changed,),
-        apache_only=True,
+        asks=(RequestCode.CLEAN_BROKER_DATA,),
     ),
 )
