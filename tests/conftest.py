@@ -12,7 +12,7 @@ settings.load_profile("orbitmq")
 
 pytest_plugins = ["tests.support.measure"]
 
-FUZZ_SECONDS_DEFAULT = 60.0
+FUZZ_SECONDS_DEFAULT = 30.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
