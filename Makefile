@@ -54,8 +54,9 @@ kernel: setup  ## cargo test and clippy, where cargo is present
 	@if cargo clippy --version >/dev/null 2>&1; then cd kernel && cargo clippy --quiet --all-targets -- -D warnings; \
 		else echo "no clippy: the crate kernel/ is not linted"; fi
 
-check: lint types  ## lint, types and the unit tests, in under three minutes
+check: lint types  ## lint, types, the unit tests and a few simulated clusters, in under three minutes
 	@$(BIN)/pytest tests/tidy tests/unit
+	@$(BIN)/python -m tests.sim --count 4
 
 test: lint types kernel unit  ## lint, types and every test
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -48,6 +49,13 @@ class StubCluster:
     members: list[str] = field(default_factory=list)
     locked_by: str = ""
     """A client that has every lock."""
+    slow: dict[str, float] = field(default_factory=dict)
+    """Seconds until a broker answers a send."""
+    replicas: dict[str, dict[int, str]] = field(default_factory=dict)
+    """Addresses by broker id of each broker name in routes, instead of one master each."""
+    on_pull: Callable[[str, Call[Header]], Answer] | None = None
+    """Answers pulls, which otherwise wait for good."""
+    refuses_members: bool = False
 
     def count(self, code: int) -> int:
         return sum(1 for _, asked, _ in self.asked if asked == code)
@@ -57,11 +65,14 @@ class StubCluster:
         self.asked.append(("", int(RequestCode.GET_ROUTEINFO_BY_TOPIC), fields))
         if self.known_topics is not None and fields["topic"] not in self.known_topics:
             return Reply(ResponseCode.TOPIC_NOT_EXIST, "no such topic")
-        names = sorted(self.addresses)
+        replicas = self.replicas or {name: {0: self.addresses[name]} for name in sorted(self.addresses)}
         route = TopicRoute(
-            broker_datas=[BrokerData(broker_name=n, broker_addrs={0: self.addresses[n]}) for n in names],
+            broker_datas=[
+                BrokerData(broker_name=name, broker_addrs=addresses) for name, addresses in replicas.items()
+            ],
             queue_datas=[
-                QueueData(broker_name=name, perm=6, read_queue_nums=2, write_queue_nums=2) for name in names
+                QueueData(broker_name=name, perm=6, read_queue_nums=2, write_queue_nums=2)
+                for name in replicas
             ],
         )
         return Reply(body=encode_route(route, standard=True))
@@ -69,11 +80,17 @@ class StubCluster:
     def on_send(self, broker: str, call: Call[Header]) -> Answer:
         number = len(self.sends)
         self.sends.append((broker, call.frame.ext_fields))
-        return self.respond(broker, number)
+        answer = self.respond(broker, number)
+        if broker in self.slow and isinstance(answer, Reply):
+            asyncio.get_running_loop().call_later(self.slow[broker], call.reply, answer)
+            return PARKED
+        return answer
 
     def note(self, broker: str, code: int, call: Call[Header]) -> Answer:
         self.asked.append((broker, code, call.frame.ext_fields))
         if code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+            if self.refuses_members:
+                return Reply(ResponseCode.SYSTEM_ERROR, "no consumer of this group")
             return Reply(body=ConsumerIdList(consumer_id_list=self.members).encode())
         if code == RequestCode.LOCK_BATCH_MQ:
             request = LockBatchRequest.decode(call.body)
@@ -82,7 +99,7 @@ class StubCluster:
         if code in (RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.GET_MAX_OFFSET):
             return Reply(ext={"offset": "0"})
         if code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
-            return PARKED
+            return PARKED if self.on_pull is None else self.on_pull(broker, call)
         return Reply()
 
 

@@ -1,18 +1,23 @@
-"""Rows of what clients do that no other module has: D12, L02, L11, M07, M09, M12, M20."""
+"""Rows of what clients do that no other module has: D09, D12, H06, L02, L11, M07, M09, M12, M18 to M20."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
-from tests.conformance.stub import stub_cluster
+from tests.conformance.stub import sent, stub_cluster
 from tests.conformance.waiting import until
 
-from orbitmq.client import Message, MessageQueue, Producer, PullConsumer, PushConsumer, ReceivedMessage
-from orbitmq.codes import RequestCode
+from orbitmq.client import Message, MessageQueue, Producer, PullConsumer, PushConsumer, ReceivedMessage, sync
+from orbitmq.codes import ResponseCode
 from orbitmq.testing import RunningBroker, run_broker
+from orbitmq.transport.router import PARKED, Answer, Call, Reply
+from orbitmq.wire.header import Header
 
 pytestmark = pytest.mark.slow
 
@@ -112,16 +117,134 @@ async def test_members_with_different_topics_leave_queues_unread(broker: Running
         await until(lambda: held(consumers[0], one) == 2 and held(consumers[1], two) == 2)
 
 
-async def test_pull_consumer_stores_offsets_only_when_asked() -> None:
+async def test_pull_consumer_stores_offsets_only_when_asked(broker: RunningBroker) -> None:
     """Row M12."""
-    async with stub_cluster() as stub:
-        async with PullConsumer("m12", stub.name_server) as consumer:
-            [queue, *_] = await consumer.fetch_queues("T")
-            await consumer.max_offset(queue)
-        assert stub.count(RequestCode.UPDATE_CONSUMER_OFFSET) == 0
-        async with PullConsumer("m12", stub.name_server) as consumer:
-            await consumer.update_offset(queue, 5)
-        assert stub.count(RequestCode.UPDATE_CONSUMER_OFFSET) == 1
+    topic = broker.create_topic("m12", queue_count=1)
+    async with Producer("m12-writer", broker.name_server) as producer:
+        for number in range(3):
+            await producer.send(Message(topic, f"{number}"))
+    async with PullConsumer("m12", broker.name_server) as consumer:
+        [queue] = await consumer.fetch_queues(topic)
+        first = await consumer.pull(queue, 0, 2)
+        second = await consumer.pull(queue, first.next_offset, 2)
+        assert [message.text() for message in first.messages + second.messages] == ["0", "1", "2"]
+    async with PullConsumer("m12", broker.name_server) as consumer:
+        assert await consumer.committed(queue) == -1, "neither the pulls nor the stop stored an offset"
+        await consumer.update_offset(queue, 2)
+        assert await consumer.committed(queue) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "limits", "received_max"),
+    [("m18", 50_000, {"cached_bytes_max": 400_000}, 12), ("m19", 10, {"span_max": 20}, 26)],
+)
+async def test_bytes_and_span_of_the_cache_are_limited(
+    broker: RunningBroker,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    size: int,
+    limits: dict[str, Any],
+    received_max: int,
+) -> None:
+    """Rows M18 and M19: pulling stops at the limit of the options, and resumes when messages are finished."""
+    caplog.set_level(logging.INFO, "orbitmq.client")
+    topic = broker.create_topic(name, queue_count=1)
+    release = asyncio.Event()
+    done: list[int] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        if message.queue_offset == 0 or name == "m18":
+            await release.wait()
+        done.append(message.queue_offset)
+
+    async with Producer(f"{name}-writer", broker.name_server, compress_over_bytes=10**6) as producer:
+        for _ in range(40):
+            await producer.send(Message(topic, b"x" * size))
+    consumer = PushConsumer(name, broker.name_server, start="first", pull_batch_size=4, workers=64, **limits)
+    consumer.subscribe(topic, handler=handle)
+
+    def received() -> int:
+        return consumer.held_messages["received"] + len(done)
+
+    async with consumer:
+        await until(lambda: "cache full" in caplog.text or received() == 40)
+        assert "cache full" in caplog.text
+        assert received() <= received_max, "the limit and one pull more"
+        release.set()
+        await until(lambda: len(done) == 40)
+
+
+def _nothing(suggested: int) -> Reply:
+    """The answer to a pull at the end of a queue."""
+    fields = {"nextBeginOffset": "0", "minOffset": "0", "maxOffset": "0"}
+    return Reply(ResponseCode.PULL_NOT_FOUND, ext={**fields, "suggestWhichBrokerId": str(suggested)})
+
+
+@pytest.mark.parametrize("reason", ["suggested", "failed"])
+async def test_pull_goes_to_the_replica_suggested_or_to_another_one_after_a_failure(reason: str) -> None:
+    """Row H06: the master suggests its slave, or does not answer."""
+
+    def answer(server: str, call: Call[Header]) -> Answer:
+        pulled.append(server)
+        if server == "broker-b":
+            return PARKED
+        if reason == "failed":
+            call.peer.abort()
+            return PARKED
+        return _nothing(suggested=1) if len(pulled) < 20 else PARKED
+
+    pulled: list[str] = []
+    async with stub_cluster(brokers=2) as stub:
+        # One broker with two replicas: the second server is the slave of the first.
+        stub.replicas = {"broker-a": {0: stub.addresses["broker-a"], 1: stub.addresses["broker-b"]}}
+        stub.on_pull = answer
+        consumer = PushConsumer("h06", stub.name_server, pull_error_pause_s=0.01)
+        consumer.subscribe("T", handler=lambda message: None)
+        stub.members = [consumer.client_id]
+        async with consumer:
+            await until(lambda: "broker-b" in pulled, "a pull from the slave", timeout_s=10)
+    assert pulled[0] == "broker-a"
+
+
+@pytest.mark.parametrize("fault", ["fails", "slow", "slow after a retry"])
+@pytest.mark.parametrize("plain", [False, True])
+async def test_slow_and_failing_brokers_are_avoided(fault: str, plain: bool) -> None:
+    """Row D09: with ``avoid_slow_brokers`` every attempt is reported, first or not, asyncio or plain."""
+
+    def respond(broker: str, number: int) -> Answer:
+        if fault == "slow after a retry" and number == 0:
+            return Reply(ResponseCode.SYSTEM_BUSY, "busy")
+        if fault == "slow after a retry" and number == 1:
+            stub.slow = {broker: 0.6}
+        if fault == "fails" and broker == "broker-b":
+            return Reply(ResponseCode.SYSTEM_BUSY, "busy")
+        return sent()
+
+    async with stub_cluster(respond, brokers=3) as stub:
+        if fault == "slow":
+            stub.slow = {"broker-b": 0.6}
+        if fault != "slow after a retry":
+            del stub.addresses["broker-c"]
+        async with AsyncExitStack() as stack:
+            if plain:
+                blocking = sync.Producer("d09", stub.name_server, avoid_slow_brokers=True)
+                await asyncio.to_thread(blocking.start)
+                stack.push_async_callback(asyncio.to_thread, blocking.stop)
+            else:
+                producer = Producer("d09", stub.name_server, avoid_slow_brokers=True)
+                await stack.enter_async_context(producer)
+            for _ in range(12):
+                message = Message("T", "x")
+                if plain:
+                    await asyncio.to_thread(blocking.send, message)
+                else:
+                    await producer.send(message)
+    asked = Counter(broker for broker, _ in stub.sends)
+    if fault == "slow after a retry":
+        # One is busy, the next is slow; the sends after that go to the third.
+        assert sorted(asked.values()) == [1, 1, 11], asked
+    else:
+        assert asked["broker-b"] == 1, "asked once, then left alone"
 
 
 async def test_full_cache_pauses_pulling_and_says_so_rarely(

@@ -145,7 +145,7 @@ async def test_request_and_reply_cross_both_ways(target: Target, java_latest: Ja
 
         async with consumer:
             reply = await producer.request(Message(asked_java, "question"), timeout_s=15.0)
-            assert reply.body
+            assert reply.body == b"reply to question"
             back = await blocking(
                 helper.request, JavaMessage(topic=asked_us, body=b"question"), timeout_ms=15_000
             )

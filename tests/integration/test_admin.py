@@ -19,6 +19,7 @@ from typing import Any, Final
 import pytest
 import trustme
 from click.testing import CliRunner, Result
+from tests.support.processes import interruptible_children
 
 from orbitmq.cli.admin import AREAS, admin_commands, declarations
 from orbitmq.cli.admin_kit.reference import json_keys
@@ -345,7 +346,9 @@ def test_shell_is_offered_commands_flags_and_names(cluster: RunningBroker) -> No
 
 def test_repeated_look_goes_on_until_ctrl_c(cluster: RunningBroker) -> None:
     arguments = command_line("haStatus", "-b", cluster.address, "-i", "0.05")
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with interruptible_children():
+        process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with process:
         assert process.stdout is not None
         assert process.stderr is not None
         seen = 0

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import click
 import pytest
+from tests.support.processes import interruptible_children
 
 import orbitmq
 import orbitmq.client
@@ -168,7 +169,8 @@ def test_what_cannot_be_a_message_is_refused(broker: RunningBroker) -> None:
 
 def test_interrupt_ends_a_producer_that_waits_for_lines(broker: RunningBroker) -> None:
     command = [sys.executable, "-m", "orbitmq", "produce", "waiting", "-n", broker.name_server]
-    typing = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    with interruptible_children():
+        typing = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
     assert typing.stdin is not None
     try:
         typing.stdin.write(b"first\n")
@@ -194,9 +196,10 @@ def test_worker_is_started_again_when_its_source_changes(broker: RunningBroker, 
     )
     (tmp_path / "reloaded.py").write_text(source.replace("WORD", "old"))
     command = [sys.executable, "-m", "orbitmq", "run", "reloaded:consumer", "--reload"]
-    worker = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    with interruptible_children():
+        worker = subprocess.Popen(
+            command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
     assert worker.stdout is not None
     assert worker.stderr is not None
     try:

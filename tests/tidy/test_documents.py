@@ -51,9 +51,13 @@ def test_lines_of_every_document_fit_120_columns(document: Path) -> None:
     assert list(long_lines(document)) == []
 
 
-@pytest.mark.parametrize(
-    "name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/glossary.md", "docs/index.md"]
-)
+NAMING_PATHS = [
+    *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/glossary.md", "docs/index.md"),
+    *sorted(str(path.relative_to(ROOT)) for path in PACKAGE.rglob("README.md")),
+]
+
+
+@pytest.mark.parametrize("name", NAMING_PATHS)
 def test_paths_named_in_a_document_exist(name: str) -> None:
     assert list(missing_paths(ROOT / name)) == []
 

@@ -561,6 +561,12 @@ class BrokerConfig(PopOptions):
         reload=True,
         doc="Deliveries per step of the delay offsets' data version.",
     )
+    schedule_stats_enabled: bool = option(
+        True,
+        apache="enableScheduleMessageStats",
+        reload=True,
+        doc="Count deliveries of delayed messages in the statistics of SCHEDULE_CONSUMER and of their topic.",
+    )
     transaction_timeout_ms: int = option(
         6 * _SECOND,
         apache="transactionTimeOut",

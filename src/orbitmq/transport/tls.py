@@ -131,34 +131,48 @@ class ServerTls:
         *,
         make: Callable[[], ssl.SSLContext] | None = None,
         files: Sequence[Path] = (),
+        trusted: Path | None = None,
     ) -> None:
-        """``make`` returns a context when one is needed first, on a thread. When all ``files`` have changed it is
-        called again for new connections; there is a context from the start then."""
+        """``make`` returns a context when one is needed first, on a thread. It is called again for new connections
+        when all ``files`` have changed (a certificate and its key are a pair), or ``trusted`` alone has; there is a
+        context from the start then."""
         self.mode = mode
         self._context = context
         self._make = make
         self._files = tuple(files)
-        self._seen = self._stamps()
+        self._trusted = () if trusted is None else (trusted,)
+        self._seen = _stamps(self._files)
+        self._seen_trusted = _stamps(self._trusted)
         self._waiting: list[Callable[[], None]] = []
 
     @property
     def watched(self) -> tuple[Path, ...]:
         """Files that are looked at for every new connection; empty where TLS is off."""
-        return () if self.mode is TlsMode.DISABLED else self._files
+        return () if self.mode is TlsMode.DISABLED else self._files + self._trusted
 
     @property
     def context(self) -> ssl.SSLContext | None:
         """For a new connection; reloaded when the files have changed. ``None``: see ``can_make``."""
         if self._files and self._make is not None:
-            stamps = self._stamps()
-            if all(new is not None and new != old for new, old in zip(stamps, self._seen, strict=True)):
+            changed: tuple[Path, ...] = ()
+            stamps = _stamps(self._files)
+            if _all_changed(self._seen, stamps):
                 self._seen = stamps
-                try:
-                    self._context = self._make()
-                    logger.info("certificate reloaded files=%s", ",".join(map(str, self._files)))
-                except ConfigError as error:
-                    logger.error("certificate not reloaded, the old one stays error=%s", error)
+                changed = self._files
+            stamps = _stamps(self._trusted)
+            if self._trusted and _all_changed(self._seen_trusted, stamps):
+                self._seen_trusted = stamps
+                changed += self._trusted
+            if changed:
+                self._reload(self._make, changed)
         return self._context
+
+    def _reload(self, make: Callable[[], ssl.SSLContext], changed: Sequence[Path]) -> None:
+        try:
+            self._context = make()
+            logger.info("certificate reloaded files=%s", ",".join(map(str, changed)))
+        except ConfigError as error:
+            logger.error("certificate not reloaded, the old one stays error=%s", error)
 
     async def ready(self) -> ssl.SSLContext:
         """A context for a port that is TLS only, made now if there is none; ``can_make`` says whether it can be.
@@ -194,8 +208,13 @@ class ServerTls:
         for then in waiting:
             then()
 
-    def _stamps(self) -> tuple[tuple[int, int] | None, ...]:
-        return tuple(_stamp(path) for path in self._files)
+
+def _stamps(paths: Sequence[Path]) -> tuple[tuple[int, int] | None, ...]:
+    return tuple(_stamp(path) for path in paths)
+
+
+def _all_changed(seen: Sequence[tuple[int, int] | None], stamps: Sequence[tuple[int, int] | None]) -> bool:
+    return all(new is not None and new != old for new, old in zip(stamps, seen, strict=True))
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
@@ -236,7 +255,13 @@ def server_tls(config: TlsConfig) -> ServerTls:
             context.verify_mode = ssl.CERT_OPTIONAL
         return context
 
-    return ServerTls(config.tls_mode, load(), make=load, files=tuple(dict.fromkeys((certificate, key))))
+    return ServerTls(
+        config.tls_mode,
+        load(),
+        make=load,
+        files=tuple(dict.fromkeys((certificate, key))),
+        trusted=Path(config.tls_trusted) if asked else None,
+    )
 
 
 def client_tls(config: TlsConfig) -> ssl.SSLContext | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from orbitmq.model.route import MessageQueue
 from orbitmq.record.batch import encode_batch
 from orbitmq.record.codec import Record, decode_record
 from orbitmq.record.ids import UniqueKeys
-from orbitmq.store.types import Appended, NewMessage
+from orbitmq.store.types import Appended, FlushMode, NewMessage
 from orbitmq.transport.connection import Connection
 from orbitmq.transport.router import Router
 from orbitmq.wire.frame import Frame, FrameDecoder, encode_oneway, encode_request
@@ -317,3 +317,32 @@ def test_a_message_of_an_orderly_group_goes_to_its_dead_letters_at_once(sender: 
     again, dead = sender.records()
     assert (again.topic, dead.topic, dead.queue_id) == ("SCHEDULE_TOPIC_XXXX", "%DLQ%G", 0)
     assert "DELAY" not in dead.property_map()
+
+
+def test_a_queue_id_below_zero_is_spread_over_the_queues(sender: Sender) -> None:
+    """Row F04."""
+    answers = sender.feed(*(send(opaque, queue_id=-1) for opaque in range(200)))
+    assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
+    stored = [record.queue_id for record in sender.records()]
+    assert set(stored) == {0, 1, 2, 3}
+    assert [int(answer.ext_fields["queueId"]) for answer in answers] == stored
+
+
+@pytest.mark.parametrize(
+    ("flushed", "code"), [(True, ResponseCode.SUCCESS), (False, ResponseCode.FLUSH_DISK_TIMEOUT)]
+)
+def test_a_send_is_answered_with_what_became_of_its_flush(
+    sender: Sender, monkeypatch: pytest.MonkeyPatch, flushed: bool, code: ResponseCode
+) -> None:
+    """Row G13: under SYNC_FLUSH the producer learns that its message may not be on disk."""
+    waiting: list[tuple[int, Callable[[bool], None]]] = []
+    store = sender.world.store
+    object.__setattr__(store.config, "flush_mode", FlushMode.SYNC)
+    monkeypatch.setattr(store, "when_flushed", lambda log_end, done: waiting.append((log_end, done)))
+    assert sender.feed(send(1), send(2)) == []
+    [(log_end, done)] = waiting
+    assert log_end == store.max_log_offset
+    done(flushed)
+    answers = FrameDecoder().feed(b"".join(sender.fake.sent))
+    assert [(answer.opaque, answer.code) for answer in answers] == [(1, code), (2, code)]
+    assert [answer.ext_fields["queueOffset"] for answer in answers] == ["0", "1"], "stored in any case"

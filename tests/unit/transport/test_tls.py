@@ -139,6 +139,41 @@ def test_changed_certificate_that_cannot_be_used_leaves_the_old_one(
     assert "the old one stays" in caplog.text
 
 
+def test_changed_authorities_alone_are_used_for_new_connections(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    made = make_certificates(tmp_path)
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_bytes(made.stranger.read_bytes())
+    tls = server_tls(
+        TlsConfig(
+            tls_certificate=str(made.server),
+            tls_key=str(made.server_key),
+            tls_authenticate_clients=True,
+            tls_trusted=str(trusted),
+        )
+    )
+    assert trusted in tls.watched
+
+    def connect() -> None:
+        context = tls.context
+        assert context is not None
+        client = client_context(trusted=made.authority, certificate=made.client, key=made.client_key)
+        shake_hands(TlsFilter(client, server_side=False), TlsFilter(context, server_side=True))
+
+    with pytest.raises(ssl.SSLCertVerificationError):
+        connect()
+    trusted.write_bytes(made.authority.read_bytes() + b"\n")
+    connect()
+    assert f"certificate reloaded files={trusted}" in caplog.text
+    last = tls.context
+    trusted.write_text("broken")
+    assert tls.context is last
+    assert "the old one stays" in caplog.text
+    connect()
+
+
 def test_certificate_is_required_of_clients_when_the_options_say_so(certificates: Certificates) -> None:
     config = TlsConfig(
         tls_certificate=str(certificates.server),

@@ -73,13 +73,16 @@ class PutDoor:
         message = self.parking.of_broker(message)
         return Stored(message, self.deliver((message,), kind)[0])
 
-    def deliver(self, messages: Sequence[NewMessage], kind: str = "") -> list[Appended]:
+    def deliver(
+        self, messages: Sequence[NewMessage], kind: str = "", *, counted: bool = True
+    ) -> list[Appended]:
         """Store messages where they say, all or none. Raises ``StoreError``."""
         closed = self.gate.closed
         if closed:
             raise StoreUnavailable(closed)
         appended = self._store.append_batch(messages)
-        self.count(messages, appended, kind)
+        if counted:
+            self.count(messages, appended, kind)
         return appended
 
     def append(self, messages: Sequence[NewMessage]) -> list[Appended]:

@@ -267,7 +267,7 @@ class Schedule:
     def _put(self, level: int, messages: list[NewMessage]) -> int:
         """Store messages in their order; returns how many are done with. The rest has to be tried again."""
         try:
-            appended = self._puts.deliver(messages, "delay")
+            appended = self._puts.deliver(messages, "delay", counted=self._config.schedule_stats_enabled)
         except StoreUnavailable as error:
             logger.warning("delayed messages wait for the store level=%d reason=%s", level, error.remark)
             return 0
@@ -282,6 +282,8 @@ class Schedule:
                 error.remark,
             )
             return 1
+        if not self._config.schedule_stats_enabled:
+            return len(messages)
         for where in appended:
             self._stats.get(SCHEDULE_GROUP, SCHEDULE_TOPIC, level - 1, 1, where.size)
         return len(messages)

@@ -191,6 +191,10 @@ class MetadataSync:
                 level = logging.DEBUG if name in self._failing else logging.WARNING
                 self._failing.add(name)
                 logger.log(level, "%s not copied master=%s error=%s", name, address, error)
+            except Exception:  # a bug in one part must not keep the parts after it from being copied
+                if name not in self._failing:
+                    logger.exception("%s not copied master=%s", name, address)
+                self._failing.add(name)
             else:
                 self._failing.discard(name)
 

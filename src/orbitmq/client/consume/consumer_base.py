@@ -195,8 +195,9 @@ class ConsumerBase:
         return await self._offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
 
     async def committed(self, queue: MessageQueue) -> int:
-        """What the group stored for the queue, -1 if nothing."""
-        return await self._offsets.stored(queue)
+        """The offset that the group committed for the queue, or -1 if it never committed one. Brokers before 5.x may
+        return 0 instead of -1."""
+        return await self._offsets.stored(queue, or_zero=False)
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
         """All queues of a topic that can be read."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -348,18 +350,102 @@ def test_a_delay_is_kept_with_filter_extensions(tmp_path: Path, extensions_lost:
     store.close()
 
 
-def test_cursors_are_saved_every_ten_seconds_and_only_when_they_moved(bench: Bench) -> None:
+class ManualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose timers follow a manual clock."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self._manual = clock
+
+    def time(self) -> float:
+        return self._manual.monotonic()
+
+
+async def settle() -> None:
+    """Let every task run up to its next wait."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+def test_cursors_are_saved_every_ten_seconds_and_only_when_they_moved(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Row K08."""
-    assert CONFIG.delay_offset_flush_interval_ms == 10_000
     path = bench.directory / "delayOffset.json"
-    bench.send(1)
+    written = threading.Event()
+    saves = 0
+    write, save = bench.schedule._write, bench.schedule._save
+
+    def noticed(cursors: dict[int, int], content: bytes) -> None:
+        write(cursors, content)
+        written.set()
+
+    async def counted() -> None:
+        nonlocal saves
+        await save()
+        saves += 1
+
+    monkeypatch.setattr(bench.schedule, "_write", noticed)
+    monkeypatch.setattr(bench.schedule, "_save", counted)
+
+    async def run() -> None:
+        bench.send(1)
+        bench.schedule.start()
+        await settle()
+        bench.clock.advance(1_000)
+        await settle()
+        assert bench.bodies() == [b"x"]
+        bench.clock.advance(8_999)
+        await settle()
+        assert (saves, path.exists()) == (0, False), "ten seconds are not over"
+        bench.clock.advance(1)
+        assert await asyncio.get_running_loop().run_in_executor(None, written.wait, 10)
+        assert "\t\t1:1" in path.read_text()
+        await settle()
+        path.unlink()
+        bench.clock.advance(10_000)
+        await settle()
+        assert (saves, path.exists()) == (2, False), "nothing moved since"
+        await bench.schedule.stop()
+
+    with asyncio.Runner(loop_factory=lambda: ManualLoop(bench.clock)) as runner:
+        runner.run(run())
+
+
+@pytest.mark.parametrize(("cursor", "corrected", "delivered"), [(-5, 1, [b"first"]), (99, 1, [])])
+def test_a_cursor_that_leaves_its_queue_while_running_is_corrected(
+    bench: Bench, caplog: pytest.LogCaptureFixture, cursor: int, corrected: int, delivered: list[bytes]
+) -> None:
+    """Row K12. A cursor beyond the end would otherwise hold back every later message of its level."""
+    bench.send(1, b"first")
+    bench.clock.advance(1_000)
+    bench.schedule._cursors[1] = cursor
+    bench.deliver()
+    assert "delay cursor outside its queue level=1" in caplog.text
+    assert bench.schedule.progress() == {1: (corrected, 1)}
+    assert bench.bodies() == delivered
+    bench.send(1, b"next")
     bench.clock.advance(1_000)
     bench.deliver()
-    asyncio.run(bench.schedule._save())
-    assert "1:1" in path.read_text()
-    path.unlink()
-    asyncio.run(bench.schedule._save())
-    assert not path.exists(), "nothing moved since"
+    assert bench.bodies() == [*delivered, b"next"]
+
+
+def test_a_delayed_message_whose_record_is_gone_is_skipped_with_an_error(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.send(1, b"gone")
+    bench.send(1, b"kept")
+    bench.clock.advance(1_000)
+    [(gone, _, _)] = bench.store.units(SCHEDULE_TOPIC, 0, 0, 1)
+    record_at = bench.store.record_at
+    monkeypatch.setattr(
+        bench.store, "record_at", lambda offset, size: None if offset == gone else record_at(offset, size)
+    )
+    assert bench.deliver() is None
+    assert bench.bodies() == [b"kept"]
+    assert bench.schedule.progress() == {1: (2, 2)}
+    [line] = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert line.getMessage() == f"delayed message is gone level=1 log_offset={gone}"
 
 
 def test_round_that_fails_is_repeated_from_the_same_cursor_ten_seconds_later(
@@ -397,3 +483,15 @@ def test_deliveries_are_counted_for_the_schedule_group_and_the_real_topic(bench:
     put = bench.puts._stats.puts["T", 3]
     assert (put.count, put.bytes) == (2, got.bytes)
     assert bench.puts._stats.put_count == 2
+
+
+def test_counting_of_deliveries_can_be_turned_off(bench: Bench) -> None:
+    """Row K17: enableScheduleMessageStats=false, as in Apache, leaves out both ends of a delivery."""
+    bench.schedule._config = dataclasses.replace(CONFIG, schedule_stats_enabled=False)
+    bench.send(2)
+    bench.clock.advance(5_000)
+    bench.deliver()
+    assert bench.bodies() == [b"x"]
+    assert bench.schedule._stats.gets == {}
+    assert ("T", 3) not in bench.puts._stats.puts
+    assert bench.puts._stats.put_count == 0

@@ -226,6 +226,31 @@ def test_part_that_is_refused_is_logged_once_and_the_others_are_copied(
     assert all(world.copied())
 
 
+@pytest.mark.parametrize("code", ORDER)
+def test_bug_in_one_part_is_logged_once_with_its_traceback_and_the_others_are_copied(
+    world: World, code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Row I19."""
+    del world.master.answers[code]  # the call raises KeyError
+    world.round()
+    world.round()
+    assert world.copied() == all_but(code)
+    [line] = [record for record in caplog.records if "not copied" in record.message]
+    assert line.exc_info is not None
+    assert line.exc_info[0] is KeyError
+    world.master.answers[code] = ANSWERS[code]
+    world.round()
+    assert all(world.copied())
+
+
+def test_log_end_that_is_no_sane_number_holds_up_positions_only(world: World) -> None:
+    world.master.answers[RequestCode.GET_BROKER_RUNTIME_INFO] = bodies.KvTable(
+        table={"commitLogMaxOffset": "9" * 5_000}  # more digits than int() takes
+    ).encode()
+    world.round()
+    assert world.copied() == [True, False, False, True, True]
+
+
 @pytest.mark.parametrize(
     "code",
     [
