@@ -47,6 +47,12 @@ class ProxyConfig(OutgoingTls):
     idle_ms: int = option(
         120_000, apache="grpcClientIdleTimeMills", low=1, doc="A silent connection without calls is closed."
     )
+    balancers: str = option(
+        "",
+        apache="proxyProtocolFrom",
+        doc="Addresses and networks of load balancers that may name the client by the PROXY protocol, separated by"
+        " commas; nobody else may. Not in Apache.",
+    )
     endpoint_port_from_request: bool = option(
         False,
         apache="useEndpointPortFromRequest",

@@ -23,7 +23,8 @@ from orbitmq.proxy.clients import Clients
 from orbitmq.proxy.commands import Commands
 from orbitmq.proxy.config import ProxyConfig
 from orbitmq.proxy.figures import ProxyMetrics
-from orbitmq.proxy.http2.connection import Http2Limits
+from orbitmq.proxy.http2.limits import Http2Limits
+from orbitmq.proxy.http2.proxy_protocol import Balancers
 from orbitmq.proxy.http2.server import GrpcServer
 from orbitmq.proxy.receiving import Receiving
 from orbitmq.proxy.remote_users import RemoteUsers
@@ -99,6 +100,7 @@ class Proxy:
             commands=Commands(),
         )
         self.service = Service(config, parts, access=access, clock=clock)
+        self._balancers = Balancers(config.balancers)
         self._server: GrpcServer | None = None
         self._file_times = file_times(config)
         self.metrics: MetricsEndpoint | None = None
@@ -130,7 +132,7 @@ class Proxy:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of requests that are not complete yet."""
+        """What the proxy keeps for its clients: requests, headers, unread answers."""
         return 0 if self._server is None else self._server.buffered_bytes
 
     async def start(self) -> None:
@@ -142,6 +144,7 @@ class Proxy:
             port=config.port,
             tls=server_tls(config, self._clock),
             limits=Http2Limits(message_bytes=config.message_bytes_in),
+            balancers=self._balancers,
             idle_s=config.idle_ms / 1000,
         )
         await self._server.start()
