@@ -20,9 +20,7 @@ def test_workers_have_ranges_that_do_not_overlap() -> None:
 
 def test_no_outgoing_connection_can_take_a_port() -> None:
     ephemeral = Path("/proc/sys/net/ipv4/ip_local_port_range")
-    if not ephemeral.exists():
-        pytest.skip("only Linux says where its ephemeral ports begin")
-    assert range_of_worker({})[1] <= int(ephemeral.read_text().split()[0])
+    assert not ephemeral.exists() or range_of_worker({})[1] <= int(ephemeral.read_text().split()[0])
 
 
 def test_each_port_is_handed_out_once_per_round() -> None:
