@@ -195,6 +195,13 @@ class ProxyConfig(OutgoingTls):
         apache="innerClientAuthenticationCredentials",
         doc='{"accessKey": ..., "secretKey": ...}: what the proxy signs its own calls to brokers with.',
     )
+    signed_dates: str = option(
+        "zones",
+        apache="signedDateCheck",
+        choices=("zones", "utc", "off"),
+        doc="Which dates a call may be signed with. zones: the local time of any time zone, 15 minutes more or less,"
+        " because official clients sign local time. utc: UTC, 15 minutes more or less. off: any, as in Apache.",
+    )
     user_refresh_s: int = option(
         20, apache="userCacheRefreshSeconds", low=1, doc="Age of users and their policies."
     )

@@ -15,7 +15,7 @@ import msgspec
 from orbitmq.client.options import Credentials
 from orbitmq.errors import ConfigError
 from orbitmq.metrics.endpoint import MetricsEndpoint, Pages
-from orbitmq.proxy.access import Access, SignedCalls
+from orbitmq.proxy.access import Access, SignedCalls, SignedDates
 from orbitmq.proxy.acking import Acking
 from orbitmq.proxy.brokers import Brokers, LocalBroker
 from orbitmq.proxy.certificate import file_times, server_tls
@@ -72,7 +72,8 @@ class Proxy:
         self.transactions.brokers = self.brokers
         self.users = self._remote_users() if local is None and access is None else None
         if self.users is not None:
-            access = SignedCalls(self.users.control, self.users.learn)
+            dates = SignedDates(config.signed_dates, clock)
+            access = SignedCalls(self.users.control, dates, self.users.learn)
         self.acking = Acking(config, self.brokers, clock)
         self.renewal = Renewal(
             config,
@@ -109,6 +110,11 @@ class Proxy:
         """Users of the brokers, where calls must be signed. Raises ``ConfigError``."""
         config = self.config
         if not (config.authentication or config.authorization):
+            if self.brokers.signs:
+                logger.warning(
+                    "the proxy signs the requests of all its clients and asks none of them for a signature: set"
+                    " authenticationEnabled=true, or let only trusted clients reach its port"
+                )
             return None
         if not self.brokers.signs:
             raise ConfigError(

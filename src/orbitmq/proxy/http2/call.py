@@ -81,6 +81,7 @@ class Call:
         "heard",
         "inbox",
         "inbox_waiter",
+        "is_dated",
         "kept_bytes",
         "method",
         "on_end",
@@ -110,6 +111,8 @@ class Call:
         self.header_bytes = 0
         self.kept_bytes = 0
         """Counted by the connection for headers and messages."""
+        self.is_dated = False
+        """The date it is signed with was checked."""
         self.heard = False
         """A message of the client's stream came."""
         self.received = bytearray()
