@@ -14,11 +14,17 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 from tests.apache.process import wait_until
+from tests.proxy.golden import SERVICE, metadata
+from tests.proxy.local import local_stack
 
 from orbitmq.client.sync import LoopThread
+from orbitmq.model.topic import TopicConfig
 from orbitmq.proxy.http2.call import Call, Kind, Method
 from orbitmq.proxy.http2.connection import Http2Connection
 from orbitmq.proxy.http2.frames import PREFACE, frame, settings_frame, window_update
@@ -26,6 +32,7 @@ from orbitmq.proxy.http2.hpack import literal
 from orbitmq.proxy.http2.limits import Http2Limits
 from orbitmq.proxy.http2.proxy_protocol import Balancers
 from orbitmq.proxy.http2.server import GrpcServer
+from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
 from orbitmq.transport.tls import ServerTls, TlsMode
 
 logger = logging.getLogger(__name__)
@@ -39,8 +46,7 @@ DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY = 0, 1, 3, 4, 6, 7
 class Flooded:
     server: GrpcServer
     loop: LoopThread
-    worst_s: float = 0.0
-    """Longest turn of the loop, in CPU time."""
+    turn: Turn = field(default_factory=lambda: Turn())
     waiting: list[Call] = field(default_factory=list)
 
     @contextlib.contextmanager
@@ -107,6 +113,25 @@ def flooded(
         balancers=Balancers(balancers),
     )
     state = Flooded(server, loop)
+    loop.run(server.start())
+    try:
+        with longest_turn(loop) as turn:
+            state.turn = turn
+            yield state
+    finally:
+        loop.run(server.stop(wait_s=0.1))
+        loop.close()
+
+
+@dataclass
+class Turn:
+    worst_s: float = 0.0
+
+
+@contextlib.contextmanager
+def longest_turn(loop: LoopThread) -> Iterator[Turn]:
+    """Longest turn of the loop meanwhile, in CPU time."""
+    turn = Turn()
     probing = True
 
     async def probe() -> None:
@@ -114,24 +139,21 @@ def flooded(
         while probing:
             await asyncio.sleep(0)
             now = time.thread_time()
-            state.worst_s = max(state.worst_s, now - last)
+            turn.worst_s = max(turn.worst_s, now - last)
             last = now
 
     async def start() -> asyncio.Task[None]:
-        await server.start()
         return asyncio.get_running_loop().create_task(probe())
 
     async def stop() -> None:
-        await server.stop(wait_s=0.1)
         await task
 
     task = loop.run(start())
     try:
-        yield state
+        yield turn
     finally:
         probing = False
         loop.run(stop())
-        loop.close()
 
 
 def block(path: str, *more: tuple[str, str]) -> bytes:
@@ -189,13 +211,13 @@ def test_one_frame_with_very_many_settings_is_refused_at_once() -> None:
         connection.sendall(opened(range(1, 8192, 2), "/hold"))
         ping(connection)
         assert state.call_count() == 4096
-        before_s, state.worst_s = state.cpu_s(), 0.0
+        before_s, state.turn.worst_s = state.cpu_s(), 0.0
         entries = b"".join(struct.pack(">HI", 4, 65_535 + number % 2) for number in range(43_690))
         connection.sendall(frame(SETTINGS, 0, 0, entries))
         assert goaway_code(connection) == 11
         wait_until(lambda: not state.call_count(), timeout_s=30, what="the calls ending")
         assert state.cpu_s() - before_s < 1.5
-        assert state.worst_s < TURN_S
+        assert state.turn.worst_s < TURN_S
 
 
 def test_many_settings_frames_cost_the_same_whatever_is_open() -> None:
@@ -203,11 +225,11 @@ def test_many_settings_frames_cost_the_same_whatever_is_open() -> None:
     with flooded() as state, state.connection() as connection:
         connection.sendall(opened(range(1, 8192, 2), "/hold"))
         ping(connection)
-        before_s, state.worst_s = state.cpu_s(), 0.0
+        before_s, state.turn.worst_s = state.cpu_s(), 0.0
         connection.sendall(b"".join(settings_frame({4: number % 2}) for number in range(5000)))
         ping(connection)
         assert state.cpu_s() - before_s < 1.0
-        assert state.worst_s < TURN_S
+        assert state.turn.worst_s < TURN_S
 
 
 def test_window_after_settings_is_the_last_one_named() -> None:
@@ -246,7 +268,7 @@ def test_long_path_in_the_table_is_cheap_to_name_again(coded: bool) -> None:
         count = 4000
         connection.sendall(frame(HEADERS, 5, 1, first))
         ping(connection)
-        before_s, state.worst_s = state.cpu_s(), 0.0
+        before_s, state.turn.worst_s = state.cpu_s(), 0.0
         again = b"".join(frame(HEADERS, 5, 3 + 2 * number, b"\x83\x86\xbe") for number in range(count))
         connection.sendall(again)
         size_seen = 0
@@ -258,7 +280,7 @@ def test_long_path_in_the_table_is_cheap_to_name_again(coded: bool) -> None:
 
         read_frames(connection, last)
         assert state.cpu_s() - before_s < 0.5
-        assert state.worst_s < TURN_S
+        assert state.turn.worst_s < TURN_S
         assert size_seen < count * 300
 
 
@@ -268,10 +290,10 @@ def test_huffman_coded_headers_of_the_largest_size_stay_within_a_turn() -> None:
     length = bytes((0xFF, size & 0x7F | 0x80, size >> 7))
     path = b"\x83\x86\x04" + length + raw  # not kept in the table
     with flooded() as state, state.connection() as connection:
-        state.worst_s = 0.0
+        state.turn.worst_s = 0.0
         connection.sendall(b"".join(frame(HEADERS, 5, 1 + 2 * number, path) for number in range(50)))
         ping(connection)
-        assert state.worst_s < TURN_S
+        assert state.turn.worst_s < TURN_S
 
 
 def test_header_block_over_the_limit_ends_the_connection() -> None:
@@ -424,17 +446,17 @@ def test_rapid_reset_leaves_nothing_behind(path: str) -> None:
         with flooded() as state:
             _reset_calls(state, path, 4000)
             before_kib = _resident_kib()
-            state.worst_s = 0.0
+            state.turn.worst_s = 0.0
             for _ in range(10):
                 _reset_calls(state, path, 4000)
             wait_until(lambda: not state.call_count(), timeout_s=30, what="the calls ending")
             state.waiting.clear()
             grown_kib = _resident_kib() - before_kib
             logger.info(
-                "rapid reset path=%s memory grew by %d KiB, worst %.3f", path, grown_kib, state.worst_s
+                "rapid reset path=%s memory grew by %d KiB, worst %.3f", path, grown_kib, state.turn.worst_s
             )
             assert grown_kib < 8 * 1024
-            assert state.worst_s < TURN_S
+            assert state.turn.worst_s < TURN_S
     finally:
         gc.set_threshold(*thresholds)
 
@@ -463,3 +485,39 @@ def test_too_many_resets_end_the_connection() -> None:
                     )
                 )
         assert goaway_code(connection) == 11
+
+
+def test_call_with_very_many_entries_is_worked_on_in_turns(tmp_path: Path) -> None:
+    """Acknowledgements, messages and topics: each call has as many as it may, of the smallest kind."""
+    ack = pb.AckMessageRequest(group=pb.Resource(name="G"), topic=pb.Resource(name="Many"))
+    now_ms = int(time.time() * 1000)
+    for number in range(10_000):
+        ack.entries.add(receipt_handle=f"0 {now_ms} 600000 0 0 broker-a 0 {number} 0")
+    messages = [pb.Message(topic=pb.Resource(name="Many"), body=b"x") for _ in range(1024)]
+    for number, one in enumerate(messages):
+        one.system_properties.message_id = f"01{number}"
+    with local_stack(tmp_path, brokerFastFailureEnable=False) as stack:
+
+        async def prepare() -> None:
+            stack.inside.topics.update(TopicConfig(topic_name="Many"))
+
+        stack.loop.run(prepare())
+        with grpc.insecure_channel(stack.endpoint) as channel, longest_turn(stack.loop) as turn:
+
+            def call(name: str, request: Any) -> Any:
+                made = channel.unary_unary(
+                    SERVICE + name, type(request).SerializeToString, getattr(pb, f"{name}Response").FromString
+                )
+                return made(request, metadata=metadata("many"), timeout=60)
+
+            assert call("SendMessage", pb.SendMessageRequest(messages=messages[:2])).status.code == pb.OK
+            turn.worst_s = 0.0
+            assert len(call("AckMessage", ack).entries) == 10_000
+            acks_s, turn.worst_s = turn.worst_s, 0.0
+            assert call("SendMessage", pb.SendMessageRequest(messages=messages)).status.code == pb.OK
+            sends_s = turn.worst_s
+            more = [*messages, messages[0]]
+            assert call("SendMessage", pb.SendMessageRequest(messages=more)).status.code == pb.BAD_REQUEST
+        logger.info("longest turn: acks %.3f s, sends %.3f s", acks_s, sends_s)
+        assert acks_s < TURN_S
+        assert sends_s < TURN_S

@@ -263,6 +263,114 @@ def test_without_users_another_connection_does_not_end_a_client(tmp_path: Path) 
             assert ask(own, "NotifyClientTermination", end, metadata("o@1")).status.code == pb.OK
 
 
+def _forward(topic: str, handle: str) -> pb.ForwardMessageToDeadLetterQueueRequest:
+    request = pb.ForwardMessageToDeadLetterQueueRequest(receipt_handle=handle, message_id="01")
+    request.topic.name = request.group.name = topic
+    return request
+
+
+def _ack(topic: str, handle: str) -> pb.AckMessageRequest:
+    request = pb.AckMessageRequest()
+    request.topic.name = request.group.name = topic
+    request.entries.add(message_id="01", receipt_handle=handle)
+    return request
+
+
+def _change(topic: str, handle: str) -> pb.ChangeInvisibleDurationRequest:
+    request = pb.ChangeInvisibleDurationRequest(receipt_handle=handle, message_id="01")
+    request.topic.name = request.group.name = topic
+    request.invisible_duration.seconds = 30
+    return request
+
+
+def _dead_letters(stack: LocalStack, group: str) -> int:
+    return stack.loop.run(_stored(stack, f"%DLQ%{group}"))
+
+
+def _received(stack: LocalStack, channel: grpc.Channel, name: str, topic: str) -> tuple[str, str]:
+    """A message of that user's topic: its id and handle."""
+    given = signed(name, f"{name}-secret", f"{name}@2")
+    body = f"{name} {time.monotonic_ns()}".encode()
+    assert send(channel, topic, body, given).code == pb.OK
+    found: dict[bytes, pb.Message] = {}
+    while body not in found:
+        found |= {one.body: one for one in receive(channel, topic, topic, given)}
+    system = found[body].system_properties
+    return system.message_id, system.receipt_handle
+
+
+def test_receipt_handle_names_only_what_was_received(stack: LocalStack) -> None:
+    """eve knows where a message of payroll lies, and writes a handle for it, or changes her own."""
+    eve, alice = signed("eve", "eve-secret", "eve@2"), signed("alice", "alice-secret", "alice@2")
+    with grpc.insecure_channel(stack.endpoint) as channel:
+        _, foreign = _received(stack, channel, "alice", "payroll")
+        _, own = _received(stack, channel, "eve", "eve")
+        fields, theirs = own.split(" "), foreign.split(" ")
+        assert len(fields) == 10
+        moved = [*fields[:8], theirs[8], fields[9]]
+        forged = {
+            "of alice": foreign,
+            "offset of alice": " ".join(moved),
+            "without a seal": " ".join(moved[:9]),
+            "own without a seal": " ".join(fields[:9]),
+            "seal of alice": " ".join([*fields[:9], theirs[9]]),
+            "empty seal": " ".join([*fields[:9], ""]),
+            "another queue offset": " ".join([*fields[:7], str(int(fields[7]) + 1), *fields[8:]]),
+            "later": " ".join([fields[0], str(int(fields[1]) + 1), *fields[2:]]),
+        }
+        for label, handle in forged.items():
+            for name, request in (
+                ("ForwardMessageToDeadLetterQueue", _forward("eve", handle)),
+                ("AckMessage", _ack("eve", handle)),
+                ("ChangeInvisibleDuration", _change("eve", handle)),
+            ):
+                status = ask(channel, name, request, eve).status
+                assert status.code == pb.INVALID_RECEIPT_HANDLE, (label, name, status)
+        assert _dead_letters(stack, "eve") == 0
+        broken = ask(channel, "AckMessage", _ack("eve", "broken"), eve).status.code
+        assert broken == pb.INTERNAL_SERVER_ERROR, "as Apache answers what cannot be parsed"
+        changed = ask(channel, "ChangeInvisibleDuration", _change("eve", own), eve)
+        assert changed.status.code == pb.OK
+        status = ask(channel, "ForwardMessageToDeadLetterQueue", _forward("eve", changed.receipt_handle), eve)
+        assert status.status.code == pb.OK
+        assert _dead_letters(stack, "eve") == 1
+        assert ask(channel, "AckMessage", _ack("payroll", foreign), alice).status.code == pb.OK
+
+
+def test_plain_handle_of_apaches_proxies_is_held_to_the_record_it_names(tmp_path: Path) -> None:
+    options = {"acceptPlainReceiptHandles": "true", "receiptHandleKey": "a key of the cluster"}
+    with (
+        local_stack(tmp_path, options, brokerFastFailureEnable=False) as running,
+        own_channel(running) as channel,
+    ):
+
+        async def prepare() -> None:
+            for name in ("mixed", "secret"):
+                running.inside.topics.update(
+                    TopicConfig(topic_name=name, read_queue_nums=1, write_queue_nums=1)
+                )
+                running.inside.offsets.commit("test", name, name, 0, 0)
+
+        running.loop.run(prepare())
+        given = metadata("m@1")
+        for number in range(2):
+            assert send(channel, "mixed", f"m{number}".encode(), given).code == pb.OK
+            assert send(channel, "secret", f"s{number}".encode(), given).code == pb.OK
+        handles = [one.system_properties.receipt_handle for one in receive(channel, "mixed", "mixed", given)]
+        secret = [one.system_properties.receipt_handle for one in receive(channel, "secret", "secret", given)]
+        plain = [handle.rpartition(" ")[0] for handle in handles]
+        fields = plain[0].split(" ")
+        other = " ".join([*fields[:8], secret[0].split(" ")[8]])
+        method = "ForwardMessageToDeadLetterQueue"
+        assert ask(channel, method, _forward("mixed", other), given).status.code == pb.INVALID_RECEIPT_HANDLE
+        nowhere = " ".join([*fields[:8], "99999999"])
+        assert ask(channel, method, _forward("mixed", nowhere), given).status.code == pb.INTERNAL_SERVER_ERROR
+        assert _dead_letters(running, "mixed") == 0
+        assert ask(channel, method, _forward("mixed", plain[0]), given).status.code == pb.OK
+        assert _dead_letters(running, "mixed") == 1
+        assert ask(channel, "AckMessage", _ack("mixed", plain[1]), given).status.code == pb.OK
+
+
 @pytest.mark.parametrize("date", ["20200101T000000Z", "20991231T000000Z", "yesterday", "20201301T000000Z"])
 def test_call_signed_with_a_date_of_another_time_is_refused(stack: LocalStack, date: str) -> None:
     with grpc.insecure_channel(stack.endpoint) as channel:

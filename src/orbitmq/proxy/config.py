@@ -202,6 +202,19 @@ class ProxyConfig(OutgoingTls):
         doc="Which dates a call may be signed with. zones: the local time of any time zone, 15 minutes more or less,"
         " because official clients sign local time. utc: UTC, 15 minutes more or less. off: any, as in Apache.",
     )
+    handle_key: str = option(
+        "",
+        apache="receiptHandleKey",
+        secret=True,
+        doc="Secret of at least 16 characters that receipt handles are sealed with, the same for all proxies of a"
+        " cluster. Several, separated by commas: the first seals, all are accepted. Empty: made from the secret of"
+        " innerClientAuthenticationCredentials; without either, handles are plain. Not in Apache.",
+    )
+    accepts_plain_handles: bool = option(
+        False,
+        apache="acceptPlainReceiptHandles",
+        doc="Accept receipt handles without a seal, while Apache's proxies serve the same cluster. Not in Apache.",
+    )
     user_refresh_s: int = option(
         20, apache="userCacheRefreshSeconds", low=1, doc="Age of users and their policies."
     )

@@ -23,6 +23,7 @@ from orbitmq.proxy.clients import Clients
 from orbitmq.proxy.commands import Commands
 from orbitmq.proxy.config import ProxyConfig
 from orbitmq.proxy.figures import ProxyMetrics
+from orbitmq.proxy.handles import HandleSeal, seal_keys
 from orbitmq.proxy.http2.limits import Http2Limits
 from orbitmq.proxy.http2.proxy_protocol import Balancers
 from orbitmq.proxy.http2.server import GrpcServer
@@ -61,20 +62,23 @@ class Proxy:
         self._tasks = TaskOwner("proxy")
         self.clients = Clients(config, clock)
         self.transactions = Transactions(config, self.clients, clock=clock, tasks=self._tasks)
+        inner = _inner_credentials(config)
         self.brokers = Brokers(
             config,
             clock=clock,
             tasks=self._tasks,
             routes=self.transactions.routes(),
             local=local,
-            credentials=_inner_credentials(config),
+            credentials=inner,
         )
         self.transactions.brokers = self.brokers
         self.users = self._remote_users() if local is None and access is None else None
         if self.users is not None:
             dates = SignedDates(config.signed_dates, clock)
             access = SignedCalls(self.users.control, dates, self.users.learn)
-        self.acking = Acking(config, self.brokers, clock)
+        keys = seal_keys(config.handle_key, "" if inner is None else inner.secret_key)
+        seal = HandleSeal(keys, accepts_plain=config.accepts_plain_handles)
+        self.acking = Acking(config, self.brokers, clock, seal)
         self.renewal = Renewal(
             config,
             self.clients,
