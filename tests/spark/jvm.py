@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.apache.artifacts import build_product
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["fast_start_options"]
 
@@ -60,12 +60,16 @@ def _use(spark: SparkSession, work: Path) -> None:
     spark.sql("SELECT * FROM rows").write.parquet(str(work / "rows"))
     stream = spark.readStream.schema("id int, name string").parquet(str(work / "rows"))
     query = (
-        stream.writeStream.foreachBatch(lambda batch, _: batch.collect())
+        stream.writeStream.foreachBatch(_collect)
         .option("checkpointLocation", str(work / "state"))
         .trigger(availableNow=True)
         .start()
     )
     query.awaitTermination()
+
+
+def _collect(batch: DataFrame, number: int) -> None:
+    batch.collect()
 
 
 def _main(work: Path) -> None:
