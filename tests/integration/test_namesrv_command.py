@@ -15,8 +15,8 @@ import pytest
 from tests.support.ports import free_ports
 
 from orbitmq import __version__
-from orbitmq.codes import RequestCode
 from orbitmq.kernel import NAME as KERNEL
+from orbitmq.requests import RequestCode
 from orbitmq.transport.client import RpcClient
 from orbitmq.wire.frame import Frame
 
