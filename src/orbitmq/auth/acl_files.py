@@ -21,8 +21,8 @@ from orbitmq.auth.control import checked_fields
 from orbitmq.auth.model import Action, Need, ResourceType
 from orbitmq.auth.needs import ROWS, Asked
 from orbitmq.auth.signature import ACCESS_KEY, is_signed
-from orbitmq.codes import RequestCode
 from orbitmq.errors import ConfigError, NoPermission, ServerError
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.filesystem import FileSystem
 from orbitmq.runtime.safe_file import SafeFile

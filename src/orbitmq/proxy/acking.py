@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
 from orbitmq.errors import OrbitError, error_for_code
 from orbitmq.proxy.brokers import Brokers
 from orbitmq.proxy.checks import check_group, check_invisible_ms, check_topic
@@ -21,6 +21,7 @@ from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
 from orbitmq.proxy.renewal import Renewal
 from orbitmq.proxy.statuses import OK, Refused, common_status, refused_by, status_of_code
 from orbitmq.record.codec import decode_record
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
 from orbitmq.wire.header import decode_header
 from orbitmq.wire.headers import (

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
 from orbitmq.errors import OrbitError, SubscriptionParseFailed, error_for_code
 from orbitmq.model.subscription import SubscriptionData, subscribe_by_tags
 from orbitmq.proxy.acking import Acking
@@ -28,6 +28,7 @@ from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
 from orbitmq.proxy.renewal import Held, Renewal
 from orbitmq.proxy.statuses import OK, Refused, refused_by
 from orbitmq.record.codec import Record, decode_records
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.wire.frame import Frame

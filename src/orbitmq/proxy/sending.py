@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
 from orbitmq.errors import ConnectionLostError, OrbitError, RecordError, error_for_code
 from orbitmq.kernel import SendOrigin, SendTarget, encode_send_fields, read_send_answer
 from orbitmq.model.delay_levels import DelayLevels
@@ -30,6 +30,7 @@ from orbitmq.record.batch import encode_batch
 from orbitmq.record.hashing import java_hash
 from orbitmq.record.ids import parse_offset_message_id
 from orbitmq.record.properties import encode_properties
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
 from orbitmq.wire.frame import Frame
 from orbitmq.wire.header import decode_header

@@ -10,8 +10,9 @@ import pytest
 from orbitmq.admin import Admin
 from orbitmq.admin.errors import AdminError
 from orbitmq.admin.offsets import END, reset_queue
-from orbitmq.codes import RequestCode, ResponseCode, Version
+from orbitmq.codes import ResponseCode, Version
 from orbitmq.model.route import MessageQueue
+from orbitmq.requests import BY_CODE, Request, RequestCode
 from orbitmq.wire.frame import Frame, FrameDecoder, encode_response
 from orbitmq.wire.header import encode_ext
 
@@ -25,7 +26,7 @@ def answer(code: int, version: int) -> Frame:
     return frame
 
 
-Asked = tuple[RequestCode, dict[str, str]]
+Asked = tuple[Request, dict[str, str]]
 
 
 def moved(monkeypatch: pytest.MonkeyPatch, *, version: int, online: bool) -> list[Asked]:
@@ -35,7 +36,7 @@ def moved(monkeypatch: pytest.MonkeyPatch, *, version: int, online: bool) -> lis
     async def call(
         self: Admin, address: str, code: int, header: Any = None, *rest: Any, **options: Any
     ) -> Frame:
-        asked.append((RequestCode(code), encode_ext(header)))
+        asked.append((BY_CODE[code], encode_ext(header)))
         refused = code == RequestCode.GET_CONSUMER_LIST_BY_GROUP and not online
         return answer(ResponseCode.SYSTEM_ERROR if refused else ResponseCode.SUCCESS, version)
 

@@ -11,7 +11,6 @@ from orbitmq.admin import Admin, auth
 from orbitmq.admin.base import Changed
 from orbitmq.cli.admin_kit.declare import Args, Command, Flag, targets
 from orbitmq.cli.admin_kit.output import Part, changed, table
-from orbitmq.codes import RequestCode
 
 __all__ = ["COMMANDS"]
 
@@ -95,7 +94,6 @@ _USERS: Final = (
         call=lambda admin, a: _store_user(admin, a, create=True),
         view=changed,
         results=(Changed,),
-        asks=(RequestCode.AUTH_CREATE_USER,),
     ),
     Command(
         name="updateUser",
@@ -111,7 +109,6 @@ _USERS: Final = (
         call=lambda admin, a: _store_user(admin, a, create=False),
         view=changed,
         results=(Changed,),
-        asks=(RequestCode.AUTH_UPDATE_USER,),
     ),
     Command(
         name="deleteUser",
@@ -123,7 +120,6 @@ _USERS: Final = (
         ),
         view=changed,
         results=(Changed,),
-        asks=(RequestCode.AUTH_DELETE_USER,),
     ),
     Command(
         name="getUser",
@@ -135,7 +131,6 @@ _USERS: Final = (
         ),
         view=_users_view,
         results=(auth.Users,),
-        asks=(RequestCode.AUTH_GET_USER,),
     ),
     Command(
         name="listUser",
@@ -147,7 +142,6 @@ _USERS: Final = (
         ),
         view=_users_view,
         results=(auth.Users,),
-        asks=(RequestCode.AUTH_LIST_USER,),
     ),
     Command(
         name="copyUser",
@@ -156,7 +150,6 @@ _USERS: Final = (
         call=lambda admin, a: auth.copy_users(admin, a["fromBroker"], a["toBroker"], _split(a["usernames"])),
         view=changed,
         results=(Changed,),
-        asks=(RequestCode.AUTH_CREATE_USER,),
     ),
 )
 
@@ -169,7 +162,6 @@ _ACLS: Final = (
         call=lambda admin, a: _store_acl(admin, a, create=True),
         view=changed,
         results=(Changed,),
-        asks=(RequestCode.AUTH_CREATE_ACL,),
     ),
     Command(
         name="updateAcl",
@@ -179,7 +171,6 @@ _ACLS: Final = (
         call=lambda admin, a: _store_acl(admin, a, create=False),
         view=changed,
         results=(Changed,),
-        asks=(RequestCode.AUTH_UPDATE_ACL,),
     ),
     Command(
         name="deleteAcl",
@@ -195,7 +186,6 @@ _ACLS: Final = (
         ),
         view=changed,
         results=(Changed,),
-        asks=(RequestCode.AUTH_DELETE_ACL,),
     ),
     Command(
         name="getAcl",
@@ -207,7 +197,6 @@ _ACLS: Final = (
         ),
         view=_acls_view,
         results=(auth.Acls,),
-        asks=(RequestCode.AUTH_GET_ACL,),
     ),
     Command(
         name="listAcl",
@@ -227,7 +216,6 @@ _ACLS: Final = (
         ),
         view=_acls_view,
         results=(auth.Acls,),
-        asks=(RequestCode.AUTH_LIST_ACL,),
     ),
     Command(
         name="copyAcl",
@@ -236,7 +224,6 @@ _ACLS: Final = (
         call=lambda admin, a: auth.copy_acls(admin, a["fromBroker"], a["toBroker"], _split(a["subjects"])),
         view=changed,
         results=(Changed,),
-        asks=(RequestCode.AUTH_CREATE_ACL,),
     ),
 )
 

@@ -12,7 +12,6 @@ from orbitmq.admin.base import Changed
 from orbitmq.admin.namesrv import ServerConfigs
 from orbitmq.cli.admin_kit.declare import BROKER, Args, Command, Flag, group_flag, targets
 from orbitmq.cli.admin_kit.output import Lines, Part, changed, second, table
-from orbitmq.codes import RequestCode
 
 __all__ = ["COMMANDS", "configs_view"]
 
@@ -200,7 +199,6 @@ _CHANGE: Final = (
         call=lambda admin, a: brokers.reset_master_flush_offset(admin, a["brokerAddr"], a["offset"]),
         view=changed,
         results=(Changed,),
-        asks=(RequestCode.RESET_MASTER_FLUSH_OFFSET,),
     ),
 )
 
@@ -213,7 +211,6 @@ _APACHE: Final = (
         call=lambda admin, a: brokers.cold_data_flow(admin, broker=a["brokerAddr"], cluster=a["clusterName"]),
         view=_cold_view,
         results=(brokers.ColdDataFlows,),
-        asks=(RequestCode.GET_COLD_DATA_FLOW_CTR_INFO,),
     ),
     Command(
         name="updateColdDataFlowCtrGroupConfig",
@@ -229,7 +226,6 @@ _APACHE: Final = (
         ),
         view=changed,
         results=(Changed,),
-        asks=(RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG,),
     ),
     Command(
         name="removeColdDataFlowCtrGroupConfig",
@@ -241,7 +237,6 @@ _APACHE: Final = (
         ),
         view=changed,
         results=(Changed,),
-        asks=(RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG,),
     ),
     Command(
         name="setCommitLogReadAheadMode",
@@ -261,7 +256,6 @@ _APACHE: Final = (
         ),
         view=changed,
         results=(Changed,),
-        asks=(RequestCode.SET_COMMITLOG_READ_MODE,),
     ),
     Command(
         name="switchTimerEngine",
@@ -281,7 +275,6 @@ _APACHE: Final = (
         ),
         view=changed,
         results=(Changed,),
-        asks=(RequestCode.SWITCH_TIMER_ENGINE,),
     ),
     Command(
         name="addBroker",
@@ -293,7 +286,6 @@ _APACHE: Final = (
         call=lambda admin, a: brokers.add_broker(admin, a["brokerContainerAddr"], a["brokerConfigPath"]),
         view=changed,
         results=(Changed,),
-        asks=(RequestCode.ADD_BROKER,),
     ),
     Command(
         name="removeBroker",
@@ -305,7 +297,6 @@ _APACHE: Final = (
         call=_remove_broker,
         view=changed,
         results=(Changed,),
-        asks=(RequestCode.REMOVE_BROKER,),
     ),
 )
 

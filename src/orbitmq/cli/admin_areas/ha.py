@@ -10,7 +10,6 @@ from orbitmq.admin.namesrv import ServerConfigs
 from orbitmq.cli.admin_areas.brokers import configs_view
 from orbitmq.cli.admin_kit.declare import CLUSTER, INTERVAL, Args, Command, Flag, targets
 from orbitmq.cli.admin_kit.output import Lines, Part, changed, moment, table
-from orbitmq.codes import RequestCode
 
 __all__ = ["COMMANDS"]
 
@@ -141,7 +140,6 @@ COMMANDS: Final = (
         ),
         view=_sync_view,
         results=(ha.SyncStates,),
-        asks=(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA,),
     ),
     Command(
         name="getBrokerEpoch",
@@ -151,7 +149,6 @@ COMMANDS: Final = (
         call=lambda admin, a: ha.broker_epochs(admin, broker_name=a["brokerName"], cluster=a["clusterName"]),
         view=_epoch_view,
         results=(ha.Epochs,),
-        asks=(RequestCode.GET_BROKER_EPOCH_CACHE,),
     ),
     Command(
         name="getControllerMetaData",
@@ -160,7 +157,6 @@ COMMANDS: Final = (
         call=lambda admin, a: ha.controller_meta_data(admin, a["controllerAddress"]),
         view=_meta_view,
         results=(ha.ControllerMetaData,),
-        asks=(RequestCode.CONTROLLER_GET_METADATA_INFO,),
     ),
     Command(
         name="getControllerConfig",
@@ -169,7 +165,6 @@ COMMANDS: Final = (
         call=lambda admin, a: ha.controller_configs(admin, _split(a["controllerAddress"])),
         view=configs_view,
         results=(ServerConfigs,),
-        asks=(RequestCode.GET_CONTROLLER_CONFIG,),
     ),
     Command(
         name="updateControllerConfig",
@@ -184,7 +179,6 @@ COMMANDS: Final = (
         ),
         view=changed,
         results=(Changed,),
-        asks=(RequestCode.UPDATE_CONTROLLER_CONFIG,),
     ),
     Command(
         name="electMaster",
@@ -200,7 +194,6 @@ COMMANDS: Final = (
         ),
         view=_elected_view,
         results=(ha.ElectedMaster,),
-        asks=(RequestCode.CONTROLLER_ELECT_MASTER,),
     ),
     Command(
         name="cleanBrokerMetadata",
@@ -222,6 +215,5 @@ COMMANDS: Final = (
         ),
         view=changed,
         results=(Changed,),
-        asks=(RequestCode.CLEAN_BROKER_DATA,),
     ),
 )

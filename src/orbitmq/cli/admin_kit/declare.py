@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from orbitmq.admin import Admin, Result
 from orbitmq.cli.admin_kit.output import Part
-from orbitmq.codes import RequestCode
+from orbitmq.requests import BY_CODE
 
 __all__ = [
     "BROKER",
@@ -69,15 +69,12 @@ class Command:
     """Keys of flags of which one must be given."""
     streams: bool = False
     """Yields many results, each printed when it comes: as JSON one a line."""
-    asks: tuple[RequestCode, ...] = ()
-    """The requests of a command that some servers refuse."""
 
     @property
     def apache_only(self) -> bool:
         """Whether this project's servers refuse every request of the command."""
-        from orbitmq.broker.unsupported import UNSUPPORTED  # imported only by the few commands that need it
-
-        return bool(self.asks) and all(code in UNSUPPORTED for code in self.asks)
+        sent = [request for request in BY_CODE.values() if self.name in request.admin]
+        return bool(sent) and not any(request.served_by for request in sent)
 
 
 def topic_flag(text: str = "Topic.", *, required: bool = True, name: str = "--topic") -> Flag:

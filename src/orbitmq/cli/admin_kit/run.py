@@ -58,7 +58,7 @@ def build(command: Command) -> click.Command:
             sys.exit(_INTERRUPTED)
 
     help_text = command.help
-    if command.asks and command.apache_only:
+    if command.apache_only:
         help_text += "\n\nOnly Apache's servers know this; those of this project refuse it."
     return _AdminCommand(
         command.name,
