@@ -100,6 +100,8 @@ class Http2Connection(Writer):
         self._kept_bytes = 0
         """Headers, messages and the rest of all open calls."""
         self._header_bytes = 0
+        self._opened_bytes = 0
+        """Added by calls that were opened in this turn."""
         self._waits = False
         """What was read is served in a later turn."""
         self._queued = False
@@ -158,7 +160,8 @@ class Http2Connection(Writer):
         """Serve what was read, up to that time. Whether something is left that can be served then."""
         if self.closed or self._write_paused:
             self._queued = False
-            return False  # ``resume_writing`` goes on
+            self._waits = True  # ``resume_writing`` goes on
+            return False
         left = self._serve(until)
         goes_on = self._goes_on(left)
         self._queued = self._queued and goes_on
@@ -183,6 +186,9 @@ class Http2Connection(Writer):
             if self._unblock:
                 self._send_blocked()
             self._flush()
+            if self._opened_bytes:
+                self._held.moved(self._opened_bytes)
+                self._opened_bytes = 0
         return left
 
     def _goes_on(self, left: bool) -> bool:
@@ -447,7 +453,7 @@ class Http2Connection(Writer):
         call.kept_bytes = size + CALL_BYTES
         self._header_bytes += size
         self._kept_bytes += size + CALL_BYTES
-        self._held.moved(size + CALL_BYTES)
+        self._opened_bytes += size + CALL_BYTES
         self.calls[stream_id] = call
         if "grpc-timeout" in fields and method is not None and method.kind is Kind.SERVER_STREAM:
             call.time_left_s()  # starts the clock
@@ -492,7 +498,8 @@ class Http2Connection(Writer):
                 received += payload
                 self._take_messages(call)
             else:
-                self.keep(call, len(payload))
+                call.kept_bytes += size
+                self._kept_bytes += size
                 self._start(call, payload[5:])
             return
         self.keep(call, len(payload))
@@ -623,7 +630,8 @@ class Http2Connection(Writer):
         self._pending_bytes -= call.pending_bytes
         call.pending.clear()
         call.pending_bytes = 0
-        call.received = bytearray()
+        if call.received:
+            call.received = bytearray()
         self._header_bytes -= call.header_bytes
         self._kept_bytes -= call.kept_bytes
         call.header_bytes = call.kept_bytes = 0
