@@ -20,7 +20,7 @@ from tests.apache.harness import BENCH_JVM, LATEST, ApacheBroker, ApacheNamesrv,
 from tests.apache.ours import OrbitBroker, OrbitNamesrv
 from tests.apache.servers import remoting_call
 
-from orbitmq.codes import RequestCode
+from orbitmq.requests import RequestCode
 from orbitmq.wire.frame import FrameDecoder, encode_request
 
 Broker = ApacheBroker | OrbitBroker

@@ -24,7 +24,7 @@ from tests.apache.artifacts import prepare
 from tests.apache.harness import LATEST, ApacheBroker, ApacheNamesrv, create_topic, missing_tools
 from tests.apache.ours import OrbitBroker, OrbitNamesrv
 
-from orbitmq.codes import RequestCode
+from orbitmq.requests import RequestCode
 from orbitmq.transport.client import RpcClient
 from orbitmq.transport.connection import Connection
 

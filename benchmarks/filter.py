@@ -28,8 +28,8 @@ from tests.apache.harness import BENCH_JVM, LATEST, ApacheBroker, ApacheNamesrv,
 from tests.apache.ours import OrbitBroker, OrbitNamesrv
 from tests.apache.servers import create_group
 
-from orbitmq.codes import RequestCode
 from orbitmq.record.batch import encode_batch
+from orbitmq.requests import RequestCode
 from orbitmq.wire.frame import Frame, FrameDecoder, encode_request
 
 Broker = ApacheBroker | OrbitBroker

@@ -23,8 +23,8 @@ from typing import Any, Final, Protocol
 from tests.apache.harness import BENCH_JVM, LATEST, ApacheNamesrv, missing_tools
 from tests.apache.our_namesrv import OurNamesrv
 
-from orbitmq.codes import RequestCode
 from orbitmq.model.topic import TopicConfig
+from orbitmq.requests import RequestCode
 from orbitmq.wire.bodies.registration import RegisterBrokerBody, TopicConfigWrapper, encode_registration
 from orbitmq.wire.frame import Frame, FrameDecoder, encode_request
 

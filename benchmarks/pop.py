@@ -24,8 +24,9 @@ from tests.apache.harness import LATEST, ApacheBroker, ApacheNamesrv, create_top
 from tests.apache.ours import OrbitBroker, OrbitNamesrv
 
 from orbitmq.client import Message, Producer
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
 from orbitmq.record.codec import decode_records
+from orbitmq.requests import RequestCode
 from orbitmq.transport.client import RpcClient
 from orbitmq.transport.connection import Connection
 

@@ -30,10 +30,8 @@ from orbitmq.auth.config import AuthConfig
 from orbitmq.broker.broker import Broker
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.figures.metrics import BROKER_FAMILIES
-from orbitmq.broker.unsupported import UNSUPPORTED
 from orbitmq.cli.main import main as orbitmq_command
 from orbitmq.client import options as client_options
-from orbitmq.codes import RequestCode
 from orbitmq.filtersrv.config import FilterServerConfig
 from orbitmq.metrics.families import LEFT_OUT, Declared
 from orbitmq.metrics.process import ProcessMetrics
@@ -41,6 +39,7 @@ from orbitmq.namesrv.config import NameServerConfig
 from orbitmq.namesrv.metrics import NAME_SERVER_FAMILIES
 from orbitmq.namesrv.server import NameServer
 from orbitmq.proxy.figures import PROXY_FAMILIES
+from orbitmq.requests import BY_CODE, Server
 from orbitmq.runtime.options import Option, options_of, render_value
 from orbitmq.store.config import StoreConfig
 from orbitmq.transport.tls import TlsConfig
@@ -330,13 +329,13 @@ async def _served() -> tuple[set[int], set[int]]:
 def requests_page() -> str:
     by_broker, by_name_server = asyncio.run(_served())
     rows = []
-    for code in sorted(RequestCode):
+    for code in sorted(BY_CODE.values()):
         servers = [
             name
             for name, codes in (("broker", by_broker), ("name server", by_name_server))
             if int(code) in codes
         ]
-        reason = "" if servers else UNSUPPORTED.get(code, "")
+        reason = "" if servers else code.refusal(Server.BROKER)
         rows.append((str(int(code)), f"`{code.name}`", ", ".join(servers), reason))
     served = sum(1 for row in rows if row[2])
     return "\n".join(

@@ -17,7 +17,7 @@ from tests.integration.ha_kit import until
 from orbitmq.client import ConsumeFromWhere, Producer, PushConsumer, SimpleConsumer
 from orbitmq.client import Message as OurMessage
 from orbitmq.client.message import ReceivedMessage
-from orbitmq.codes import RequestCode
+from orbitmq.requests import RequestCode
 
 Unique = Callable[[str], str]
 Cluster = OrbitCluster | ApacheCluster

@@ -10,8 +10,9 @@ from functools import partial
 
 from tests.unit.transport.peers import address_of, serving
 
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
 from orbitmq.model.route import BrokerData, QueueData, TopicRoute
+from orbitmq.requests import RequestCode
 from orbitmq.transport.router import PARKED, Answer, Call, Reply, Route
 from orbitmq.wire.bodies import ConsumerIdList, LockBatchRequest, LockBatchResponse
 from orbitmq.wire.bodies.route import encode_route

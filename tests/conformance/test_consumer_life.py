@@ -27,7 +27,7 @@ from orbitmq.client import (
     allocate_averagely,
     sync,
 )
-from orbitmq.codes import RequestCode
+from orbitmq.requests import RequestCode
 from orbitmq.testing import RunningBroker, run_broker
 from orbitmq.testing.manual_clock import ManualClock
 

@@ -27,9 +27,10 @@ from orbitmq.client import (
     sync,
 )
 from orbitmq.client.consume.process_queue import LOCK_EXPIRY_MS
-from orbitmq.codes import RequestCode, SysFlag
+from orbitmq.codes import SysFlag
 from orbitmq.errors import ConfigError, TopicNotFound
 from orbitmq.model.route import MessageQueue
+from orbitmq.requests import RequestCode
 from orbitmq.testing import RunningBroker, run_broker
 from orbitmq.testing.manual_clock import ManualClock
 from orbitmq.transport.client import RpcClient

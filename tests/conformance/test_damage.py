@@ -11,8 +11,8 @@ from tests.unit.client.messages import received
 
 from orbitmq.client import PullConsumer, PushConsumer
 from orbitmq.client.consume.simple_consumer import SimpleConsumer
-from orbitmq.codes import RequestCode
 from orbitmq.record.codec import encode_record
+from orbitmq.requests import RequestCode
 from orbitmq.transport.router import PARKED, Answer, Call, Reply
 from orbitmq.wire.header import Header
 

@@ -28,8 +28,9 @@ from orbitmq.client import (
     sync,
 )
 from orbitmq.client.produce.sender import SendContext
-from orbitmq.codes import ClientErrorCode, RequestCode, ResponseCode
+from orbitmq.codes import ClientErrorCode, ResponseCode
 from orbitmq.errors import BrokerError, HeaderFieldError, MessageIllegal, OrbitError, RequestTimeoutError
+from orbitmq.requests import RequestCode
 from orbitmq.testing import RunningBroker, run_broker
 from orbitmq.transport.router import PARKED, Answer, Reply
 

@@ -261,32 +261,34 @@ async def test_slow_and_failing_brokers_are_avoided(fault: str, plain: bool) -> 
 @pytest.mark.parametrize("plain", [False, True])
 async def test_failed_send_reports_its_attempts_time_and_code(plain: bool) -> None:
     """Row D15: 10002 after a time-out, 10003 when no master of the broker is known."""
-    async with stub_cluster(lambda broker, number: PARKED if number else sent()) as stub:
-        async with AsyncExitStack() as stack:
-            producer = Producer("d15", stub.name_server, send_timeout_s=0.3)
-            blocking = sync.Producer("d15", stub.name_server, send_timeout_s=0.3)
-            await stack.enter_async_context(producer)
-            await asyncio.to_thread(blocking.start)
-            stack.push_async_callback(asyncio.to_thread, blocking.stop)
+    async with (
+        stub_cluster(lambda broker, number: PARKED if number else sent()) as stub,
+        AsyncExitStack() as stack,
+    ):
+        producer = Producer("d15", stub.name_server, send_timeout_s=0.3)
+        blocking = sync.Producer("d15", stub.name_server, send_timeout_s=0.3)
+        await stack.enter_async_context(producer)
+        await asyncio.to_thread(blocking.start)
+        stack.push_async_callback(asyncio.to_thread, blocking.stop)
 
-            async def send(queue: MessageQueue | None = None) -> None:
-                if plain:
-                    await asyncio.to_thread(blocking.send, Message("T", "x"), queue=queue)
-                else:
-                    await producer.send(Message("T", "x"), queue=queue)
+        async def send(queue: MessageQueue | None = None) -> None:
+            if plain:
+                await asyncio.to_thread(blocking.send, Message("T", "x"), queue=queue)
+            else:
+                await producer.send(Message("T", "x"), queue=queue)
 
+        await send()
+        with pytest.raises(SendTimeoutError) as caught:
             await send()
-            with pytest.raises(SendTimeoutError) as caught:
-                await send()
-            found = re.search(r": 1 attempt at broker-a in (\d+) ms, ", str(caught.value))
-            assert found is not None, caught.value
-            assert 290 <= int(found[1]) < 10_000, "the time since the send was called"
-            assert (caught.value.code, caught.value.attempts) == (10002, 1)
-            assert "The message may be stored" in str(caught.value)
-            with pytest.raises(SendConnectionError, match="no master of broker nobody is known") as unknown:
-                await send(MessageQueue(topic="T", broker_name="nobody", queue_id=0))
-            assert unknown.value.code == 10003
-            assert "Check the broker name" in str(unknown.value)
+        found = re.search(r": 1 attempt at broker-a in (\d+) ms, ", str(caught.value))
+        assert found is not None, caught.value
+        assert 290 <= int(found[1]) < 10_000, "the time since the send was called"
+        assert (caught.value.code, caught.value.attempts) == (10002, 1)
+        assert "The message may be stored" in str(caught.value)
+        with pytest.raises(SendConnectionError, match="no master of broker nobody is known") as unknown:
+            await send(MessageQueue(topic="T", broker_name="nobody", queue_id=0))
+        assert unknown.value.code == 10003
+        assert "Check the broker name" in str(unknown.value)
 
 
 @pytest.mark.parametrize("refused", [False, True])

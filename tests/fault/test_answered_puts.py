@@ -19,11 +19,12 @@ from tests.integration.bad_requests import SEND_V2
 
 from orbitmq.broker.broker import Broker
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.codes import Property, RequestCode, ResponseCode
+from orbitmq.codes import Property, ResponseCode
 from orbitmq.errors import ConnectionLostError
 from orbitmq.record.codec import Record, decode_record
 from orbitmq.record.ids import parse_offset_message_id
 from orbitmq.record.properties import encode_properties
+from orbitmq.requests import RequestCode
 from orbitmq.store.config import StoreConfig
 from orbitmq.store.message_store import MessageStore
 from orbitmq.store.types import FlushMode

@@ -13,7 +13,8 @@ from tests.unit.transport.loops import on_both_loops
 from orbitmq.broker.broker import Broker
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.cli.failures import start_failure
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
+from orbitmq.requests import RequestCode
 from orbitmq.store.config import StoreConfig
 from orbitmq.testing.faulty_fs import FaultyFileSystem
 from orbitmq.transport.client import RpcClient

@@ -17,6 +17,7 @@ from tests.fuzz.mutate import mutate
 from tests.fuzz.targets import _frame_corpus, _properties_corpus, _record_corpus
 from tests.golden import data
 from tests.unit.store.support import ROOT, config, message, open_store
+from tests.unit.wire.declared import REQUEST_HEADERS
 from tests.unit.wire.recorded import recorded_frames
 
 from orbitmq.broker.config import BrokerConfig
@@ -52,7 +53,6 @@ from orbitmq.testing.manual_clock import ManualClock
 from orbitmq.wire.bodies import decode_registration
 from orbitmq.wire.frame import Frame, FrameDecoder
 from orbitmq.wire.header import decode_header
-from orbitmq.wire.headers import REQUEST_HEADERS
 
 __all__ = ["BYTE_TARGETS", "ByteTarget", "mutated"]
 

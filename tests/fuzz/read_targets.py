@@ -14,11 +14,12 @@ from tests.fuzz.mutate import mutate
 from tests.golden import data
 from tests.unit.wire.recorded import recorded_frames
 
-from orbitmq.codes import RequestCode, SerializeType
+from orbitmq.codes import SerializeType
 from orbitmq.errors import RecordError
 from orbitmq.filter import encode_program, parse
 from orbitmq.record.codec import Record, decode_record
 from orbitmq.record.layout import SLICE
+from orbitmq.requests import RequestCode
 from orbitmq.wire.frame import encode_binary_fields
 
 UNIT = Struct(">qiq")

@@ -17,21 +17,23 @@ from tests.fuzz.mutate import mutate
 from tests.fuzz.read_targets import READ_TARGETS
 from tests.fuzz.record_pairs import FUNCTIONS, compare
 from tests.golden import data
+from tests.unit.wire.declared import REQUEST_HEADERS, RESPONSE_HEADERS
 from tests.unit.wire.recorded import RecordedFrame, recorded_frames
 from tests.unit.wire.test_bodies import JAVA_CLASSES, REQUEST_BODIES, RESPONSE_BODIES
 
-from orbitmq.codes import RequestCode, SerializeType, Version
+from orbitmq.codes import SerializeType, Version
 from orbitmq.errors import BodyError, HeaderFieldError, RecordError
 from orbitmq.kernel import read_send
 from orbitmq.record.batch import split_batch, unwrap
 from orbitmq.record.codec import decode_record, decode_records
 from orbitmq.record.properties import decode_properties, find_property, remove_property, set_property
 from orbitmq.record.scan import scan
+from orbitmq.requests import RequestCode
 from orbitmq.wire import javajson
 from orbitmq.wire.bodies import TimerCheckPoint, decode_registration, encode_body, encode_registration
 from orbitmq.wire.frame import Frame, FrameDecoder, encode_frame, encode_request
 from orbitmq.wire.header import Header, decode_header, encode_ext
-from orbitmq.wire.headers import REQUEST_HEADERS, RESPONSE_HEADERS, Empty
+from orbitmq.wire.headers import Empty
 from orbitmq.wire.headers.send import send_fields
 
 Target = Callable[[random.Random, Callable[[bytes], None]], None]

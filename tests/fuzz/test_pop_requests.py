@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 from tests.integration.pop_kit import GROUP, TOPIC, PopClient, serving
 
-from orbitmq.codes import RequestCode
+from orbitmq.requests import BY_CODE, RequestCode
 
 pytestmark = pytest.mark.slow
 
@@ -117,7 +117,7 @@ def mutated_fields(dice: random.Random, fields: dict[str, str]) -> dict[str, str
 
 
 def mutated_body(dice: random.Random, code: int) -> bytes:
-    body = BODIES.get(RequestCode(code))
+    body = BODIES.get(BY_CODE[code])
     if body is None:
         return dice.choice((b"", b"junk", b"\xff" * 9))
     kind = dice.random()
@@ -135,7 +135,7 @@ def test_broken_requests_are_answered_and_leave_nothing_behind(tmp_path: Path, c
 
     async def ask(client: PopClient) -> int:
         code = dice.choice(sorted(REQUESTS))
-        fields = mutated_fields(dice, REQUESTS[RequestCode(code)])
+        fields = mutated_fields(dice, REQUESTS[BY_CODE[code]])
         answer = await client.call(code, fields, mutated_body(dice, code), wait_s=15.0)
         assert "internal error" not in (answer.remark or ""), (code, fields, answer.remark)
         return answer.code

@@ -14,8 +14,8 @@ from tests.integration.pop_kit import PopClient, create_topic, golden, serving
 from tests.unit.transport.loops import run
 
 from orbitmq.broker.pop.service import PopService
-from orbitmq.codes import RequestCode
 from orbitmq.record.codec import decode_records
+from orbitmq.requests import RequestCode
 from orbitmq.wire.frame import Frame
 
 pytestmark = pytest.mark.slow

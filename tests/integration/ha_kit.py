@@ -11,9 +11,9 @@ from typing import Any
 
 from orbitmq.broker.broker import Broker
 from orbitmq.broker.config import BrokerConfig, BrokerRole
-from orbitmq.codes import RequestCode
 from orbitmq.namesrv.config import NameServerConfig
 from orbitmq.namesrv.server import NameServer
+from orbitmq.requests import RequestCode
 from orbitmq.store.config import StoreConfig
 from orbitmq.store.types import NewMessage
 from orbitmq.transport.client import RpcClient

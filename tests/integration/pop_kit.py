@@ -14,9 +14,9 @@ from tests.integration.bad_requests import SEND_V2
 
 from orbitmq.broker.broker import Broker
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.codes import RequestCode
 from orbitmq.model.topic import TopicConfig
 from orbitmq.record.codec import Record, decode_records
+from orbitmq.requests import RequestCode
 from orbitmq.store.config import StoreConfig
 from orbitmq.transport.client import RpcClient
 from orbitmq.wire.frame import Frame

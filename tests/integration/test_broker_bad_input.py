@@ -23,7 +23,8 @@ from tests.unit.transport.loops import run
 
 from orbitmq.broker.broker import Broker
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.codes import RequestCode, ResponseCode, SerializeType
+from orbitmq.codes import ResponseCode, SerializeType
+from orbitmq.requests import RequestCode
 from orbitmq.store.config import StoreConfig
 from orbitmq.transport.client import RpcClient
 from orbitmq.wire.frame import Frame

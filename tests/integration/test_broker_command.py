@@ -16,7 +16,8 @@ from typing import Final
 import pytest
 from tests.integration.bad_requests import PULL, SEND_V2
 
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
+from orbitmq.requests import RequestCode
 from orbitmq.transport.client import RpcClient
 from orbitmq.wire.frame import Frame
 

@@ -13,7 +13,8 @@ from tests.apache.ours import OrbitBroker, OrbitNamesrv
 from tests.integration.bad_requests import PULL, SEND_V2
 from tests.unit.transport.loops import run
 
-from orbitmq.codes import RequestCode, SerializeType
+from orbitmq.codes import SerializeType
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.machine import open_all_files_allowed
 from orbitmq.wire.frame import Frame, FrameDecoder, encode_request
 

@@ -16,10 +16,11 @@ from tests.unit.transport.peers import address_of, serving
 
 from orbitmq.broker.broker import Broker
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.codes import RequestCode, SerializeType
+from orbitmq.codes import SerializeType
 from orbitmq.record.batch import encode_batch
 from orbitmq.record.codec import Record, decode_record
 from orbitmq.record.ids import parse_offset_message_id
+from orbitmq.requests import RequestCode
 from orbitmq.store.config import StoreConfig
 from orbitmq.store.types import FlushMode
 from orbitmq.transport.client import RpcClient

@@ -21,10 +21,10 @@ import orbitmq.client
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.figures.metrics import BROKER_FAMILIES
 from orbitmq.cli.main import main as orbitmq_command
-from orbitmq.codes import RequestCode
 from orbitmq.namesrv.config import NameServerConfig
 from orbitmq.namesrv.metrics import NAME_SERVER_FAMILIES
 from orbitmq.proxy.figures import PROXY_FAMILIES
+from orbitmq.requests import BY_CODE
 from orbitmq.runtime.options import options_of
 from orbitmq.store.config import StoreConfig
 from orbitmq.testing import run_broker
@@ -187,7 +187,7 @@ def test_site_builds_without_a_warning_and_has_every_reference(tmp_path: Path) -
     requests = (reference / "requests.md").read_text()
     assert re.search(r"\| 310 \| `SEND_MESSAGE_V2` \| broker \|", requests)
     assert re.search(r"\| 105 \| `GET_ROUTEINFO_BY_TOPIC` \| name server \|", requests)
-    assert all(f"`{code.name}`" in requests for code in RequestCode)
+    assert all(f"`{code.name}`" in requests for code in BY_CODE.values())
     commands = (reference / "commands.md").read_text()
     for name in ("up", "demo", "broker", "namesrv", "store verify"):
         assert f" orbitmq {name}\n" in commands

@@ -14,10 +14,11 @@ from tests.integration.failover_kit import TTL_S, Node, group, on_uvloop
 from tests.integration.ha_kit import ask, assert_equal_logs, caught_up, name_server, put, rpc, until
 
 from orbitmq.broker.replication.stream import encode_report, encode_transfer_head
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
 from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.topic import TopicConfig
 from orbitmq.namesrv.server import NameServer
+from orbitmq.requests import RequestCode
 from orbitmq.transport.client import RpcClient
 from orbitmq.wire import javajson
 from orbitmq.wire.frame import Frame

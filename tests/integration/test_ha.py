@@ -32,11 +32,12 @@ from tests.unit.transport.loops import on_both_loops
 from orbitmq.broker.broker import Broker
 from orbitmq.broker.config import BrokerRole
 from orbitmq.broker.replication.stream import encode_report, encode_transfer_head
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
 from orbitmq.errors import ConfigError
 from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.names import SCHEDULE_TOPIC
 from orbitmq.model.topic import TopicConfig
+from orbitmq.requests import RequestCode
 from orbitmq.store.types import NewMessage
 from orbitmq.wire import javajson
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from tests.integration.ha_kit import ask, config_file, make_broker, rpc
 
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
+from orbitmq.requests import RequestCode
 
 
 @pytest.mark.parametrize(

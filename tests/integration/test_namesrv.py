@@ -16,11 +16,12 @@ from tests.unit.transport.certificates import make_certificates
 from tests.unit.transport.loops import on_both_loops, run
 from tests.unit.transport.peers import RawPeer
 
-from orbitmq.codes import RequestCode, ResponseCode, SerializeType
+from orbitmq.codes import ResponseCode, SerializeType
 from orbitmq.errors import ConnectionLostError
 from orbitmq.model.data_version import DataVersion
 from orbitmq.namesrv.config import NameServerConfig
 from orbitmq.namesrv.server import NameServer
+from orbitmq.requests import RequestCode
 from orbitmq.testing.manual_clock import ManualClock
 from orbitmq.transport.client import RpcClient
 from orbitmq.transport.connection import Connection

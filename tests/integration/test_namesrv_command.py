@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from orbitmq import __version__
-from orbitmq.codes import RequestCode
 from orbitmq.kernel import NAME as KERNEL
+from orbitmq.requests import RequestCode
 from orbitmq.transport.client import RpcClient
 from orbitmq.wire.frame import Frame
 

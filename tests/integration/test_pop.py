@@ -26,9 +26,9 @@ from tests.unit.transport.loops import run
 from orbitmq.broker.config import BrokerRole
 from orbitmq.broker.pop.checkpoints import Checkpoint
 from orbitmq.broker.pop.revive_records import encode_checkpoint
-from orbitmq.codes import RequestCode
 from orbitmq.model.topic import TopicConfig
 from orbitmq.record.codec import decode_records
+from orbitmq.requests import RequestCode
 from orbitmq.store.types import NewMessage
 from orbitmq.transport.client import RpcClient
 from orbitmq.wire.bodies import ConsumeStats

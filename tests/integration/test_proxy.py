@@ -21,6 +21,7 @@ from tests.proxy.local import LocalStack, local_stack
 
 from orbitmq.auth.model import User
 from orbitmq.model.topic import TopicConfig
+from orbitmq.proxy.clients import ClientKey
 from orbitmq.proxy.http2.frames import PREFACE, frame, settings_frame
 from orbitmq.proxy.http2.hpack import literal
 from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
@@ -128,7 +129,7 @@ def test_message_of_a_push_consumer_is_renewed_until_it_is_acknowledged(stack: L
         ]
         assert len(received) == 1
         old = received[0].system_properties.receipt_handle
-        client = stack.proxy.clients.find("renewing")
+        client = stack.proxy.clients.find(ClientKey("renewing"))
         assert client is not None
         deadline = time.monotonic() + 10
         while client.held["01renew", old].handle.text == old:
@@ -153,7 +154,7 @@ def test_consumer_that_came_from_another_proxy_without_settings_is_served(
             one for one in _receive(channel, name, "GPlainC", renew=renew) if one.body == name.encode()
         ]
         assert len(received) == 1
-        client = stack.proxy.clients.find(name)
+        client = stack.proxy.clients.find(ClientKey(name))
         assert client is not None
         assert client.settings.client_type == (pb.PUSH_CONSUMER if renew else pb.SIMPLE_CONSUMER)
         assert bool(client.held) is renew
@@ -232,7 +233,7 @@ def test_receive_cut_off_in_the_middle_is_given_back_as_a_whole(stack: LocalStac
         )
         # Nothing of it is read, so it fills the window of its stream and stays there.
         unread = call(request, metadata=metadata("cut"), timeout=60)
-        client = stack.proxy.clients.find("cut")
+        client = stack.proxy.clients.find(ClientKey("cut"))
         assert client is not None
         deadline = time.monotonic() + 10
         while not client.held:
@@ -452,7 +453,7 @@ def test_signed_calls_are_judged_as_by_apache(tmp_path: Path) -> None:
         "initAuthenticationUser": '{"username":"admin","password":"secret12"}',
         "innerClientAuthenticationCredentials": '{"accessKey":"admin","secretKey":"secret12"}',
     }
-    with local_stack(tmp_path, **settings) as stack:
+    with local_stack(tmp_path, {"signedDateCheck": "off"}, **settings) as stack:
 
         async def prepare() -> None:
             stack.inside.security.table.store_user(User("bob", "secret34"))

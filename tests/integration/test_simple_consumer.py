@@ -22,7 +22,7 @@ from orbitmq.client import (
 )
 from orbitmq.client import sync as plain
 from orbitmq.client.message import ReceivedMessage
-from orbitmq.codes import RequestCode
+from orbitmq.requests import RequestCode
 from orbitmq.testing import run_broker
 from orbitmq.testing.run_broker import RunningBroker
 from orbitmq.transport.client import RpcClient

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
+from tests.unit.wire.declared import REQUEST_HEADERS, RESPONSE_HEADERS
 
 from orbitmq.codes import SerializeType
 from orbitmq.errors import HeaderFieldError
 from orbitmq.wire.frame import Frame, FrameDecoder, encode_request
 from orbitmq.wire.header import Header, decode_header, encode_ext
-from orbitmq.wire.headers import REQUEST_HEADERS, RESPONSE_HEADERS
 
 ALL_HEADERS = sorted({*REQUEST_HEADERS.values(), *RESPONSE_HEADERS.values()}, key=lambda cls: cls.__name__)
 # The binary form cannot carry an empty text: it reads back as absent.

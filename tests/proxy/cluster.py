@@ -13,10 +13,10 @@ from tests.apache.servers import remoting_call
 from orbitmq.broker.broker import Broker
 from orbitmq.cli.servers import read_broker_settings, read_config
 from orbitmq.client.sync import LoopThread
-from orbitmq.codes import RequestCode
 from orbitmq.model.topic import TopicConfig
 from orbitmq.namesrv.config import NameServerConfig
 from orbitmq.namesrv.server import NameServer
+from orbitmq.requests import RequestCode
 
 __all__ = ["Cluster", "running_cluster"]
 

@@ -15,9 +15,10 @@ from tests.sim.network import Network
 
 from orbitmq.broker.broker import Broker
 from orbitmq.cli.settings import read_broker_settings
-from orbitmq.codes import Perm, RequestCode
+from orbitmq.codes import Perm
 from orbitmq.namesrv.config import NameServerConfig
 from orbitmq.namesrv.server import NameServer
+from orbitmq.requests import RequestCode
 from orbitmq.store.upkeep.flush import SyncWorker
 from orbitmq.testing.faulty_fs import PAGE, FaultyFileSystem
 from orbitmq.transport.client import RpcClient

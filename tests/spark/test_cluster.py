@@ -20,7 +20,7 @@ from tests.spark.table_kit import read_table
 
 from orbitmq.client import Message
 from orbitmq.client.sync import Producer
-from orbitmq.codes import RequestCode
+from orbitmq.requests import RequestCode
 from orbitmq.testing import run_broker
 
 pytestmark = [pytest.mark.slow, pytest.mark.apache]

@@ -18,7 +18,7 @@ from tests.integration.outage_kit import TOPIC, Load, failover, outages, process
 
 from orbitmq.client import Message
 from orbitmq.client.sync import Producer
-from orbitmq.codes import RequestCode
+from orbitmq.requests import RequestCode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

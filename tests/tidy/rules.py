@@ -27,15 +27,17 @@ IMPORTS: Final[Mapping[str, frozenset[str]]] = {
     "record": _CORE | {"kernel"},
     "model": _CORE | {"record"},
     "wire": frozenset({"model", "record"}) | _CORE,
+    # One declaration per request: headers, servers, ports, rights, admin commands.
+    "requests": _CORE | {"wire"},
     "filter": _CORE | {"record"},
     "runtime": _CORE,
     "store": frozenset({"record", "model", "runtime"}),
-    "transport": frozenset({"wire", "runtime"}),
+    "transport": frozenset({"requests", "runtime"}),
     # Figures for Prometheus; each server fills them from its own tables.
     "metrics": frozenset({"transport"}),
     "namesrv": frozenset({"metrics", "transport"}),
     # Users, policies, access lists and signatures: who may send which request.
-    "auth": frozenset({"runtime", "wire"}),
+    "auth": frozenset({"requests", "runtime"}),
     "broker": frozenset({"auth", "filter", "metrics", "store", "transport"}),
     "filtersrv": frozenset({"auth", "transport"}),
     "client": frozenset({"transport"}),
@@ -65,6 +67,7 @@ PURE: Final[Mapping[str, frozenset[str]]] = {
     "model": _IO_MODULES,
     "filter": _IO_MODULES,
     "wire": _IO_MODULES,
+    "requests": _IO_MODULES,
     # Synchronous by design; only its flush runs on a thread.
     "store": frozenset({"asyncio", "select", "selectors", "socket", "ssl", "subprocess", "time", "uvloop"}),
 }

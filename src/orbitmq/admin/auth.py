@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from orbitmq.admin.base import Change, Changed, Result
 from orbitmq.admin.session import Admin
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
 from orbitmq.errors import error_for_code
+from orbitmq.requests import RequestCode
 from orbitmq.wire.bodies import decode_body
 from orbitmq.wire.bodies.auth import AclInfo, PolicyEntry, PolicyInfo, UserInfo
 

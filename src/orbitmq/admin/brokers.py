@@ -11,9 +11,9 @@ from orbitmq.admin.base import Change, Changed, Result, properties_text, read_pr
 from orbitmq.admin.errors import UnreachableError
 from orbitmq.admin.namesrv import ServerConfig, ServerConfigs
 from orbitmq.admin.session import Admin
-from orbitmq.codes import RequestCode
 from orbitmq.errors import BrokerError
 from orbitmq.model.route import MASTER_ID
+from orbitmq.requests import RequestCode
 from orbitmq.wire import javajson
 from orbitmq.wire.bodies import ConsumeStatsList, KvTable
 from orbitmq.wire.headers import GetBrokerConsumeStatsRequest

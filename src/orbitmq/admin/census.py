@@ -14,11 +14,11 @@ from orbitmq.admin.base import Result
 from orbitmq.admin.brokers import runtime_info
 from orbitmq.admin.errors import UnreachableError
 from orbitmq.admin.session import Admin
-from orbitmq.codes import RequestCode
 from orbitmq.errors import BrokerError, OrbitError
 from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.route import MASTER_ID, MessageQueue
 from orbitmq.model.topic import TopicConfig
+from orbitmq.requests import RequestCode
 from orbitmq.wire.bodies import ConsumeStatsList, OffsetWrapper, SubscriptionGroupWrapper, TopicConfigWrapper
 from orbitmq.wire.headers import GetBrokerConsumeStatsRequest
 

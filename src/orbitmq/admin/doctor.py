@@ -18,10 +18,10 @@ from orbitmq.admin.errors import UnreachableError
 from orbitmq.admin.groups import GroupConnection, consumer_connection
 from orbitmq.admin.ha import ha_status
 from orbitmq.admin.session import Admin
-from orbitmq.codes import RequestCode
 from orbitmq.errors import OrbitError, TopicNotFound
 from orbitmq.model.names import AUTO_CREATE_TOPIC, is_system_group
 from orbitmq.model.route import MASTER_ID
+from orbitmq.requests import RequestCode
 from orbitmq.wire.bodies import ClusterInfo
 
 __all__ = ["Checkup", "Finding", "Level", "checkup"]

@@ -11,7 +11,7 @@ from orbitmq.admin.brokers import config_of, first_rate, runtime_info
 from orbitmq.admin.groups import consumer_connection
 from orbitmq.admin.session import Admin
 from orbitmq.admin.stats import PUT_COUNT, broker_stats, sum_of_a_day
-from orbitmq.codes import RequestCode, Version, version_name
+from orbitmq.codes import Version, version_name
 from orbitmq.errors import OrbitError
 from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.names import (
@@ -24,6 +24,7 @@ from orbitmq.model.names import (
     is_system_topic,
 )
 from orbitmq.model.topic import TopicConfig, is_perm_valid
+from orbitmq.requests import RequestCode
 from orbitmq.wire.bodies import SubscriptionGroupWrapper, TopicConfigWrapper, TopicList
 
 __all__ = [

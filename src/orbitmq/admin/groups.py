@@ -11,7 +11,7 @@ from orbitmq.admin.base import Changed, Result
 from orbitmq.admin.errors import UnknownNameError
 from orbitmq.admin.session import Admin, best_address
 from orbitmq.admin.topics import topic_names
-from orbitmq.codes import RequestCode, ResponseCode, version_name
+from orbitmq.codes import ResponseCode, version_name
 from orbitmq.errors import BrokerError, ConsumerNotOnline, OrbitError, TopicNotFound
 from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.names import (
@@ -22,6 +22,7 @@ from orbitmq.model.names import (
     retry_topic,
 )
 from orbitmq.model.route import MessageQueue
+from orbitmq.requests import RequestCode
 from orbitmq.wire.bodies import (
     ConsumerConnection,
     ConsumerRunningInfo,

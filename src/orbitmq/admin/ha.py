@@ -8,7 +8,7 @@ from orbitmq.admin.base import Change, Changed, Result, properties_text, read_pr
 from orbitmq.admin.errors import AdminError
 from orbitmq.admin.namesrv import ServerConfig, ServerConfigs
 from orbitmq.admin.session import Admin
-from orbitmq.codes import RequestCode
+from orbitmq.requests import RequestCode
 from orbitmq.wire import javajson
 from orbitmq.wire.bodies import Body, BrokerMemberGroup, HaRuntimeInfo, always
 from orbitmq.wire.frame import Frame

@@ -12,11 +12,12 @@ from orbitmq.admin.errors import AdminError, UnknownNameError
 from orbitmq.admin.groups import consume_stats, consumer_connection, running_info
 from orbitmq.admin.session import Admin
 from orbitmq.admin.topics import groups_of_topic
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
 from orbitmq.errors import BrokerError, NoMessage, RecordError, error_for_code
 from orbitmq.record.codec import Record, decode_record, decode_records
 from orbitmq.record.hosts import host_text
 from orbitmq.record.ids import parse_offset_message_id
+from orbitmq.requests import RequestCode
 from orbitmq.wire.bodies import ConsumeMessageDirectlyResult, ConsumeType
 from orbitmq.wire.headers import (
     ConsumeMessageDirectlyRequest,

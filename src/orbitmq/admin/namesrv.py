@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orbitmq.admin.base import Change, Changed, Result, properties_text, read_properties
 from orbitmq.admin.session import Admin
-from orbitmq.codes import RequestCode
+from orbitmq.requests import RequestCode
 from orbitmq.wire.header import decode_header
 from orbitmq.wire.headers import (
     AddWritePermOfBrokerRequest,

@@ -7,9 +7,10 @@ from orbitmq.admin.errors import AdminError
 from orbitmq.admin.groups import consume_stats
 from orbitmq.admin.session import Admin, best_address
 from orbitmq.admin.topics import topic_stats
-from orbitmq.codes import RequestCode, ResponseCode, Version, version_name
+from orbitmq.codes import ResponseCode, Version, version_name
 from orbitmq.errors import ConsumerNotOnline, error_for_code
 from orbitmq.model.route import BrokerData, MessageQueue, QueueData
+from orbitmq.requests import RequestCode
 from orbitmq.wire.bodies import ConsumeStats, ResetOffset
 from orbitmq.wire.header import decode_header
 from orbitmq.wire.headers import (

@@ -12,12 +12,13 @@ from orbitmq.admin.errors import UnknownNameError
 from orbitmq.admin.messages import MessageView, message_view
 from orbitmq.admin.offsets import max_offset, offset_at
 from orbitmq.admin.session import Admin, best_address
-from orbitmq.codes import PullFlag, RequestCode, ResponseCode
+from orbitmq.codes import PullFlag, ResponseCode
 from orbitmq.errors import NoMessage, error_for_code
 from orbitmq.model.route import MessageQueue
 from orbitmq.model.subscription import subscribe_by_tags
 from orbitmq.record.batch import is_inner_batch, unwrap
 from orbitmq.record.codec import decode_records
+from orbitmq.requests import RequestCode
 from orbitmq.wire.bodies import QueryConsumeQueueResponse
 from orbitmq.wire.frame import Frame
 from orbitmq.wire.header import decode_header

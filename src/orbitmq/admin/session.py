@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Final, Self
 
 from orbitmq.admin.base import Change, Changed
 from orbitmq.admin.errors import NoNameServerError, PartlyDoneError, UnknownNameError, UnreachableError
-from orbitmq.codes import RequestCode, ResponseCode, SerializeType
+from orbitmq.codes import ResponseCode, SerializeType
 from orbitmq.errors import ConnectionLostError, OrbitError, RequestTimeoutError, TopicNotFound, error_for_code
 from orbitmq.model.names import retry_topic
 from orbitmq.model.route import MASTER_ID, BrokerData, TopicRoute
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.transport.client import RpcClient
 from orbitmq.wire.bodies import ClusterInfo, decode_route

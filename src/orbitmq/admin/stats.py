@@ -9,9 +9,9 @@ from orbitmq.admin.errors import UnknownNameError
 from orbitmq.admin.groups import consume_stats
 from orbitmq.admin.session import Admin
 from orbitmq.admin.topics import groups_of_topic, topic_names
-from orbitmq.codes import RequestCode
 from orbitmq.errors import BrokerError, OrbitError
 from orbitmq.model.names import is_dlq_topic, is_retry_topic
+from orbitmq.requests import RequestCode
 from orbitmq.wire.bodies import BrokerStatsData
 from orbitmq.wire.headers import ViewBrokerStatsDataRequest
 

@@ -10,12 +10,13 @@ import msgspec
 from orbitmq.admin.base import Change, Changed, Result
 from orbitmq.admin.errors import AdminError, UnknownNameError
 from orbitmq.admin.session import Admin
-from orbitmq.codes import RequestCode, TopicSysFlag
+from orbitmq.codes import TopicSysFlag
 from orbitmq.errors import OrbitError, QueryNotFound
 from orbitmq.model.names import AUTO_CREATE_TOPIC, is_dlq_topic, is_retry_topic, is_system_topic, reply_topic
 from orbitmq.model.rebalance import allocate_averagely
 from orbitmq.model.route import MASTER_ID, MessageQueue, TopicRoute
 from orbitmq.model.topic import PERM_READ_WRITE, TopicConfig
+from orbitmq.requests import RequestCode
 from orbitmq.wire.bodies import ClusterInfo, GroupList, TopicConfigList, TopicList, TopicStats, decode_body
 from orbitmq.wire.header import decode_header
 from orbitmq.wire.headers import (

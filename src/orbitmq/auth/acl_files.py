@@ -9,10 +9,11 @@ admin account; ``authCompatibility=apache`` turns both off. Signatures are compa
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
 import logging
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,8 +21,8 @@ from orbitmq.auth.control import checked_fields
 from orbitmq.auth.model import Action, Need, ResourceType
 from orbitmq.auth.needs import ROWS, Asked
 from orbitmq.auth.signature import ACCESS_KEY, is_signed
-from orbitmq.codes import RequestCode
 from orbitmq.errors import ConfigError, NoPermission, ServerError
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.filesystem import FileSystem
 from orbitmq.runtime.safe_file import SafeFile
@@ -415,8 +416,40 @@ class AclFiles:
         if code in _CHECKED or (not self._apache and code in _CHECKED_TOO):
             yield from ROWS[code](Asked(fields, frame.body, self._cluster, self.topic_at))
 
+    def check_content(
+        self, name: str, content: bytes, digest: bytes, needs: Iterable[Need], address: str
+    ) -> str:
+        """Who signed ``content``, given the HMAC-SHA1 itself, and may do that: the form of gRPC. Empty for an address
+        that needs no signature. Raises ``ServerError``."""
+        try:
+            return self._check_content(name, content, digest, needs, address)
+        except ServerError:
+            self.refused_count += 1
+            raise
+
+    def _check_content(
+        self, name: str, content: bytes, digest: bytes, needs: Iterable[Need], address: str
+    ) -> str:
+        if any(address_matches(pattern, address) for pattern in self.white_addresses):
+            return ""
+        if not name:
+            raise _refusal("No accessKey is configured")
+        account = self.accounts.get(name)
+        if account is None:
+            raise _refusal(f"No acl config for {name}")
+        if account.white_address and address_matches(account.white_address, address):
+            return name
+        if not hmac.compare_digest(hmac.digest(account.secret_key.encode(), content, "sha1"), digest):
+            raise _refusal(f"Check signature failed for accessKey={name}")
+        if not account.admin or account.topics or account.groups:
+            for need in needs:
+                self._hold(account, need)
+        return name
+
     def _hold(self, account: Account, need: Need) -> None:
-        wanted = _PUB if Action.PUB in need.actions else _SUB
+        wanted = _SUB if Action.PUB not in need.actions else _PUB
+        if Action.PUB in need.actions and Action.SUB in need.actions:
+            wanted = _PUB | _SUB  # one of them
         if need.type is ResourceType.TOPIC:
             own, default, kind = account.topics.get(need.name), account.default_topic, "topic"
         else:

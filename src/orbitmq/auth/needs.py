@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from orbitmq.auth.model import Action, Need, ResourceType
-from orbitmq.codes import RequestCode
 from orbitmq.errors import BodyError, NoPermission
 from orbitmq.model.names import RETRY_PREFIX
+from orbitmq.requests import RequestCode
 from orbitmq.wire import javajson
 
 __all__ = ["APACHE_ROWS", "ROWS", "Asked", "Row", "cluster_need", "group_need", "topic_need"]

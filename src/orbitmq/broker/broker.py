@@ -75,14 +75,14 @@ from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.queue_locks import QueueLocks
 from orbitmq.broker.tables.request_modes import RequestModes
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.broker.unsupported import unserved
-from orbitmq.codes import RequestCode
 from orbitmq.metrics.endpoint import MetricsEndpoint, Pages
 from orbitmq.metrics.requests import RequestTimes
 from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.model.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from orbitmq.record.hosts import encode_host
 from orbitmq.record.ids import UniqueKeys
+from orbitmq.requests import RequestCode, refusals
+from orbitmq.requests import Server as RequestServer
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock, ForwardClock, SteadyClock, month_of
 from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM, FileSystem
 from orbitmq.runtime.network import join_address, literal_address, own_address
@@ -246,7 +246,7 @@ class Broker:
         self.pop.load()
 
     async def _serve(self, routes: list[Route | RawRoute], ports: BrokerPorts) -> None:
-        reasons = unserved(route.code for route in routes)
+        reasons = refusals(RequestServer.BROKER, {int(route.code) for route in routes})
         self.security.read_topics_from(self.store)
         guard = self.security.guard
         finish = self._send.finish_read

@@ -22,11 +22,12 @@ from typing import Final, TypeVar
 
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
 from orbitmq.errors import ConfigError, OrbitError, error_for_code
 from orbitmq.model.data_version import DataVersion
 from orbitmq.model.route import QueueData, TopicRoute
 from orbitmq.model.topic import TopicConfig
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.transport.client import RpcClient
 from orbitmq.transport.connection import Connection

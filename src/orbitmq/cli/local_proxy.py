@@ -12,6 +12,7 @@ from orbitmq.errors import ConfigError
 
 if TYPE_CHECKING:
     from orbitmq.broker.broker import Broker
+    from orbitmq.proxy.access import Access
     from orbitmq.proxy.config import ProxyConfig
     from orbitmq.proxy.server import Proxy
 
@@ -45,12 +46,10 @@ async def broker_and_proxy(
         if config is None:
             yield BrokerAndProxy(running, None)
             return
-        from orbitmq.proxy.access import SignedCalls
         from orbitmq.proxy.brokers import LocalBroker
         from orbitmq.proxy.server import Proxy
 
         local = LocalBroker(running.config.broker_name, running.address, running.local_connection)
-        control = running.security.control
         proxy = Proxy(
             dataclasses.replace(
                 config,
@@ -59,10 +58,22 @@ async def broker_and_proxy(
                 inner_credentials=_inner_credentials(running, config),
             ),
             local=local,
-            access=None if control is None else SignedCalls(control),
+            access=_access(running, config),
         )
         async with proxy:
             yield BrokerAndProxy(running, proxy)
+
+
+def _access(broker: Broker, config: ProxyConfig) -> Access | None:
+    """Whoever may call the broker may call its proxy: users and policies, or the access lists of 4.x."""
+    from orbitmq.proxy.access import ListedCalls, SignedCalls, SignedDates
+    from orbitmq.runtime.clock import SYSTEM_CLOCK
+
+    security = broker.security
+    dates = SignedDates(config.signed_dates, SYSTEM_CLOCK)
+    if security.control is not None:
+        return SignedCalls(security.control, dates)
+    return None if security.acl_files is None else ListedCalls(security.acl_files, dates)
 
 
 def _inner_credentials(broker: Broker, config: ProxyConfig) -> str:

@@ -23,7 +23,6 @@ from starlette.routing import Route
 
 from orbitmq.admin import Admin, AdminError, AdminOptions
 from orbitmq.admin import auth as broker_users
-from orbitmq.codes import RequestCode
 from orbitmq.console import formats
 from orbitmq.console.history import History
 from orbitmq.console.masking import Masking
@@ -42,6 +41,7 @@ from orbitmq.console.security import (
 from orbitmq.console.settings import ConsoleSettings, Role
 from orbitmq.console.view import Action, Form, View, link
 from orbitmq.errors import NoPermission, OrbitError
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.wire.bodies import HeartbeatData
 

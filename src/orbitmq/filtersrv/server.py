@@ -16,11 +16,12 @@ from typing import Final, Self
 import msgspec
 
 from orbitmq.auth.signature import SIGNATURE, sign_fields
-from orbitmq.codes import PullFlag, RequestCode, ResponseCode
+from orbitmq.codes import PullFlag, ResponseCode
 from orbitmq.errors import BodyError, OrbitError, RemoteProtocolError, ServerError
 from orbitmq.filtersrv.classes import FilterClasses
 from orbitmq.filtersrv.config import FilterServerConfig
 from orbitmq.filtersrv.sandbox import FilterFailed, FilterProcess
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.transport.client import RpcClient
 from orbitmq.transport.router import Call, Reply, Route, Router

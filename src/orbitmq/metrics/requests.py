@@ -15,8 +15,9 @@ from typing import Any, Final
 from orbitmq.codes import FrameFlag, ResponseCode
 from orbitmq.errors import BrokerError
 from orbitmq.metrics.families import Declared, Families, Histogram, Kind
+from orbitmq.requests import code_name
 from orbitmq.runtime.clock import Clock
-from orbitmq.transport.router import Answer, Call, Handler, RawRoute, Reply, Route, code_name
+from orbitmq.transport.router import Answer, Call, Handler, RawRoute, Reply, Route
 
 __all__ = ["RPC_LATENCY", "RequestTimes"]
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from orbitmq.errors import ConfigError
 
-__all__ = ["DELAY_LEVELS_DEFAULT", "DelayLevels"]
+__all__ = ["DELAY_LEVELS_DEFAULT", "DelayLevels", "parse_delay_level"]
 
 DELAY_LEVELS_DEFAULT: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNKNOWN_LEVEL_MS: Final = 1000
 _LEVELS_MAX: Final = 65_536
+_JAVA_INT: Final = re.compile(rb"[+-]?[0-9]+")
+_INT_MIN: Final = -(1 << 31)
+_INT_MAX: Final = (1 << 31) - 1
 
 
 class DelayLevels:
@@ -48,6 +52,14 @@ class DelayLevels:
     def due_ms(self, level: int, stored_ms: int) -> int:
         """When a message stored at that time is due: what its consume queue entry carries instead of a tag."""
         return stored_ms + self.delay_ms(self.clamp(level))
+
+
+def parse_delay_level(text: bytes) -> int:
+    """Returns the level in a DELAY property, read like Java's ``Integer.parseInt``: a sign is allowed, spaces and
+    underscores are not. Raises ``ValueError``."""
+    if _JAVA_INT.fullmatch(text) is None or not _INT_MIN <= (level := int(text)) <= _INT_MAX:
+        raise ValueError(f"DELAY={text[:32]!r} is not an integer of 32 bits")
+    return level
 
 
 def _delay_ms(word: str, text: str) -> int:

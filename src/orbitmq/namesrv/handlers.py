@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from orbitmq.codes import RequestCode, ResponseCode, TopicSysFlag, Version
+from orbitmq.codes import ResponseCode, TopicSysFlag, Version
 from orbitmq.errors import BodyError, ConnectionLostError, QueryNotFound, RequestTimeoutError, ServerError
 from orbitmq.model.data_version import DataVersion
 from orbitmq.namesrv.config import render_config
@@ -19,6 +19,7 @@ from orbitmq.namesrv.live_config import LiveConfig
 from orbitmq.namesrv.registration import BrokerKey, MinIdNotice, Registered, Registration
 from orbitmq.namesrv.route_cache import QueryCache, RouteCache, RouteQuery
 from orbitmq.namesrv.route_table import RouteTable, route_in_zone
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
 from orbitmq.transport.client import RpcClient
 from orbitmq.transport.connection import Connection

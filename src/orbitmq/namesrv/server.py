@@ -14,7 +14,6 @@ from typing import Final, Self
 
 import msgspec
 
-from orbitmq.codes import RequestCode
 from orbitmq.errors import ConnectionLostError
 from orbitmq.metrics.endpoint import MetricsEndpoint, Pages
 from orbitmq.metrics.requests import RequestTimes
@@ -27,6 +26,7 @@ from orbitmq.namesrv.metrics import NameServerMetrics
 from orbitmq.namesrv.registration import MinIdNotice, RouteRules
 from orbitmq.namesrv.route_cache import RouteCache
 from orbitmq.namesrv.route_table import RouteTable
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM, FileSystem
 from orbitmq.runtime.network import join_address

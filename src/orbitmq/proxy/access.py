@@ -1,22 +1,35 @@
-"""Who may make a call: signatures of clients, and rights on topics and groups."""
+"""Who may make a call: signatures of clients, and rights on topics and groups.
+
+What a client signs is the date of its call and nothing else. Official clients send their local time with a literal
+Z, so a date is accepted if some time zone explains it (``SignedDates``). That stops a header of last year, not one of
+today: only TLS keeps others from reading and reusing it.
+"""
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Awaitable, Callable
 from enum import Enum
-from typing import Protocol
+from functools import lru_cache
+from typing import Final, Protocol
 
 import msgspec
 
+from orbitmq.auth.acl_files import AclFiles
 from orbitmq.auth.control import AccessControl
 from orbitmq.auth.model import Action, Need, User
 from orbitmq.auth.needs import group_need, topic_need
-from orbitmq.errors import NoPermission
+from orbitmq.errors import NoPermission, ServerError
 from orbitmq.proxy.http2.call import Call
 from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
 from orbitmq.proxy.statuses import Refused
+from orbitmq.runtime.clock import Clock
 
-__all__ = ["Access", "Right", "SignedCalls", "What"]
+__all__ = ["Access", "ListedCalls", "Right", "SignedCalls", "SignedDates", "What"]
+
+_SLACK_S: Final = 15 * 60
+_EASTERNMOST_S: Final = 14 * 3600
+_WESTERNMOST_S: Final = 12 * 3600
 
 
 class What(Enum):
@@ -55,19 +68,83 @@ class Right(msgspec.Struct, frozen=True):
 class Access(Protocol):
     """Decides about calls."""
 
-    async def check(self, call: Call, rights: tuple[Right, ...]) -> None:
+    async def check(self, call: Call, rights: tuple[Right, ...]) -> str:
+        """The name of the user who makes the call. Raises ``Refused``."""
+
+
+class SignedDates:
+    """Whether a signed date can be the time of a call."""
+
+    def __init__(self, mode: str, clock: Clock) -> None:
+        """``mode``: ``zones``, ``utc`` or ``off``."""
+        self._clock = clock
+        self._is_on = mode != "off"
+        zones = mode == "zones"
+        self._ahead_s = _SLACK_S + (_EASTERNMOST_S if zones else 0)
+        self._behind_s = _SLACK_S + (_WESTERNMOST_S if zones else 0)
+
+    def check(self, call: Call, date: str) -> None:
+        """Once for each call: a Telemetry stream lives longer than its date. Raises ``NoPermission``."""
+        if not self._is_on or call.is_dated:
+            return
+        try:
+            signed_s = _seconds(date)
+        except ValueError:
+            raise NoPermission("datetime is not of the form yyyyMMddTHHmmssZ.") from None
+        ahead_s = signed_s - self._clock.now_ms() / 1000
+        if not -self._behind_s <= ahead_s <= self._ahead_s:
+            raise NoPermission(f"datetime {date} is not the time of this call in any accepted time zone.")
+        call.is_dated = True
+
+
+@lru_cache(maxsize=256)
+def _seconds(date: str) -> float:
+    """Since 1970, taken as UTC. Raises ``ValueError``."""
+    if len(date) != 16 or date[8] != "T" or date[15] != "Z" or not date.isascii():
+        raise ValueError
+    parts = [date[:4], date[4:6], date[6:8], date[9:11], date[11:13], date[13:15]]
+    if not all(part.isdigit() for part in parts):
+        raise ValueError
+    year, month, day, hour, minute, second = map(int, parts)
+    return datetime.datetime(year, month, day, hour, minute, second, tzinfo=datetime.UTC).timestamp()
+
+
+class ListedCalls:
+    """Calls signed with accounts of 4.x access lists."""
+
+    def __init__(self, files: AclFiles, dates: SignedDates) -> None:
+        self._files = files
+        self._dates = dates
+
+    async def check(self, call: Call, rights: tuple[Right, ...]) -> str:
         """Raises ``Refused``."""
+        try:
+            signature = _signature(call) or _Signature("", b"", b"")
+            name = self._files.check_content(
+                signature.name, signature.content, signature.digest, map(_need, rights), _host(call)
+            )
+            if name and signature.content:
+                self._dates.check(call, signature.content.decode())
+        except (NoPermission, ServerError) as error:
+            raise Refused(pb.UNAUTHORIZED, error.remark) from None
+        return name
 
 
 class SignedCalls:
     """Calls signed by users of a broker (Apache: GrpcMessagingApplication's pipelines of authentication)."""
 
-    def __init__(self, control: AccessControl, learn: Callable[[str], Awaitable[None]] | None = None) -> None:
+    def __init__(
+        self,
+        control: AccessControl,
+        dates: SignedDates,
+        learn: Callable[[str], Awaitable[None]] | None = None,
+    ) -> None:
         """``learn`` makes a user known to ``control`` before it is asked, where it lives in another process."""
         self._control = control
+        self._dates = dates
         self._learn = learn
 
-    async def check(self, call: Call, rights: tuple[Right, ...]) -> None:
+    async def check(self, call: Call, rights: tuple[Right, ...]) -> str:
         """Raises ``Refused``, with UNAUTHORIZED for a missing right as well: so does Apache's proxy."""
         control = self._control
         try:
@@ -75,10 +152,13 @@ class SignedCalls:
             if self._learn is not None and signature is not None:
                 await self._learn(signature.name)
             user = self._user(signature)
+            if signature is not None:
+                self._dates.check(call, signature.content.decode())
             if control.authorizes:
-                control.authorize_needs(user, map(_need, rights), call.remote.rpartition(":")[0])
+                control.authorize_needs(user, map(_need, rights), _host(call))
         except NoPermission as error:
             raise Refused(pb.UNAUTHORIZED, error.remark) from None
+        return user.name
 
     def _user(self, signature: _Signature | None) -> User:
         if signature is None:
@@ -95,8 +175,7 @@ class _Signature(msgspec.Struct, frozen=True):
 
 
 def _signature(call: Call) -> _Signature | None:
-    """None without one. What is signed is the call's date, as it was sent; there is no check of the clock. Raises
-    ``NoPermission``."""
+    """None without one. What is signed is the call's date, as it was sent. Raises ``NoPermission``."""
     given = call.header("authorization")
     if not given:
         return None
@@ -111,6 +190,10 @@ def _signature(call: Call) -> _Signature | None:
     except ValueError:
         raise NoPermission("authentication header is incorrect.") from None
     return _Signature(fields["Credential"].partition("/")[0], date.encode(), digest)
+
+
+def _host(call: Call) -> str:
+    return call.remote.rpartition(":")[0]
 
 
 def _field(part: str) -> tuple[str, str]:

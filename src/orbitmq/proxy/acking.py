@@ -10,16 +10,18 @@ from typing import Final
 
 import msgspec
 
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
 from orbitmq.errors import OrbitError, error_for_code
 from orbitmq.proxy.brokers import Brokers
 from orbitmq.proxy.checks import check_group, check_invisible_ms, check_topic
 from orbitmq.proxy.clients import Client
 from orbitmq.proxy.config import ProxyConfig
-from orbitmq.proxy.handles import Handle, parse_handle
+from orbitmq.proxy.handles import Handle, HandleSeal
 from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
 from orbitmq.proxy.renewal import Renewal
 from orbitmq.proxy.statuses import OK, Refused, common_status, refused_by, status_of_code
+from orbitmq.record.codec import decode_record
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
 from orbitmq.wire.header import decode_header
 from orbitmq.wire.headers import (
@@ -28,21 +30,26 @@ from orbitmq.wire.headers import (
     ChangeMessageInvisibletimeResponse,
     ConsumerSendMsgBackRequest,
     Empty,
+    ViewMessageByIdRequest,
 )
 
 __all__ = ["Acking"]
 
 _ENTRIES_MAX: Final = 10_000
+_AT_ONCE: Final = 32
+"""Entries of one call that are worked on in one turn of the loop."""
+_ANSWERED_AT_ONCE: Final = 512
 _DEAD: Final = -1
 
 
 class Acking:
     """See the module."""
 
-    def __init__(self, config: ProxyConfig, brokers: Brokers, clock: Clock) -> None:
+    def __init__(self, config: ProxyConfig, brokers: Brokers, clock: Clock, seal: HandleSeal) -> None:
         self._config = config
         self._brokers = brokers
         self._clock = clock
+        self.seal = seal
         self.renewal: Renewal | None = None
         """Set once both exist: each needs the other."""
         self.acknowledged = 0
@@ -137,29 +144,35 @@ class Acking:
         elif len(entries) == 1:
             statuses = [await self._ack_entry(group, topic, entries[0], client)]
         else:
-            statuses = list(
-                await asyncio.gather(*(self._ack_entry(group, topic, entry, client) for entry in entries))
-            )
-        return pb.AckMessageResponse(
-            status=common_status(statuses),
-            entries=[
-                pb.AckMessageResultEntry(
-                    message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=result
+            statuses = []
+            for start in range(0, len(entries), _AT_ONCE):
+                part = entries[start : start + _AT_ONCE]
+                statuses += await asyncio.gather(
+                    *(self._ack_entry(group, topic, entry, client) for entry in part)
                 )
-                for entry, result in zip(entries, statuses, strict=True)
-            ],
-        )
+        response = pb.AckMessageResponse(status=common_status(statuses))
+        for index, (entry, result) in enumerate(zip(entries, statuses, strict=True), 1):
+            response.entries.add(
+                message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=result
+            )
+            if not index % _ANSWERED_AT_ONCE:
+                await asyncio.sleep(0)
+        return response
 
-    async def _current(self, client: Client | None, message_id: str, text: str) -> Handle:
-        """The handle that counts: the client's own, or the one it was renewed to. Raises ``Refused``."""
+    async def _current(
+        self, client: Client | None, message_id: str, text: str, group: str, topic: str
+    ) -> tuple[Handle, bool]:
+        """The handle that counts, the client's own or the one it was renewed to, and whether a proxy is known to have
+        made it. Raises ``Refused``."""
         assert self.renewal is not None
-        return await self.renewal.release(client, message_id, text) or parse_handle(text)
+        renewed = await self.renewal.release(client, message_id, text, group, topic)
+        return self.seal.open(text, group, topic) if renewed is None else (renewed, True)
 
     async def _ack_entry(
         self, group: str, topic: str, entry: pb.AckMessageEntry, client: Client | None
     ) -> pb.Status:
         try:
-            handle = await self._current(client, entry.message_id, entry.receipt_handle)
+            handle, _ = await self._current(client, entry.message_id, entry.receipt_handle, group, topic)
             self.check_alive(handle)
             return await self.ack_one(group, topic, handle)
         except Refused as refused:
@@ -174,8 +187,10 @@ class Acking:
         statuses: list[pb.Status] = [OK] * len(entries)
         by_broker: dict[str, list[tuple[int, Handle]]] = defaultdict(list)
         for index, entry in enumerate(entries):
+            if not index % _AT_ONCE:
+                await asyncio.sleep(0)
             try:
-                handle = await self._current(client, entry.message_id, entry.receipt_handle)
+                handle, _ = await self._current(client, entry.message_id, entry.receipt_handle, group, topic)
                 self.check_alive(handle)
                 by_broker[handle.broker_name].append((index, handle))
             except Refused as refused:
@@ -204,22 +219,40 @@ class Acking:
         invisible_ms = check_invisible_ms(
             duration.seconds * 1000 + duration.nanos // 1_000_000, 0, self._config.invisible_max_ms
         )
-        handle = await self._current(client, request.message_id, request.receipt_handle)
+        handle, _ = await self._current(client, request.message_id, request.receipt_handle, group, topic)
         self.check_alive(handle)
         suspend = request.suspend if request.HasField("suspend") else None
         changed = await self.change_one(group, topic, handle, invisible_ms, suspend=suspend)
-        return pb.ChangeInvisibleDurationResponse(status=OK, receipt_handle=changed.text)
+        text = self.seal.text(changed, group, topic)
+        return pb.ChangeInvisibleDurationResponse(status=OK, receipt_handle=text)
 
     async def forward(
         self, request: pb.ForwardMessageToDeadLetterQueueRequest, client: Client | None
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
         group = check_group(request.group.name)
         topic = check_topic(request.topic.name)
-        handle = await self._current(client, request.message_id, request.receipt_handle)
+        handle, is_ours = await self._current(
+            client, request.message_id, request.receipt_handle, group, topic
+        )
         if handle.log_offset is not None and not self._brokers.knows(handle.broker_name):
             raise Refused(pb.INVALID_RECEIPT_HANDLE, f"broker {handle.broker_name} is not known")
+        if not is_ours:
+            await self._check_record(group, topic, handle)
         result = await self.bury(group, topic, handle, request.message_id)
         return pb.ForwardMessageToDeadLetterQueueResponse(status=result)
+
+    async def _check_record(self, group: str, topic: str, handle: Handle) -> None:
+        """Anyone may have written the handle: the message it names must be the one at its place in the log. Raises
+        ``Refused`` or ``OrbitError``."""
+        if handle.log_offset is None:
+            return  # ``bury`` refuses it
+        header = ViewMessageByIdRequest(offset=handle.log_offset)
+        address = self._brokers.address(handle.broker_name)
+        answer = await self._brokers.ask(address, RequestCode.VIEW_MESSAGE_BY_ID, header)
+        record = decode_record(answer.body)
+        named = (handle.real_topic(topic, group), handle.queue_id, handle.queue_offset)
+        if (record.topic, record.queue_id, record.queue_offset) != named:
+            raise Refused(pb.INVALID_RECEIPT_HANDLE, "the receipt handle names another message")
 
 
 def _batch_body(broker_name: str, group: str, topic: str, handles: list[Handle]) -> bytes:

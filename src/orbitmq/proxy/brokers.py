@@ -19,7 +19,7 @@ import msgspec
 from orbitmq.client.net.routes import RouteBook, split_name_servers
 from orbitmq.client.net.signing import sign
 from orbitmq.client.options import Credentials
-from orbitmq.codes import RequestCode, ResponseCode, SerializeType
+from orbitmq.codes import ResponseCode, SerializeType
 from orbitmq.errors import ConnectionLostError, OrbitError, TopicNotFound, error_for_code
 from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.route import BrokerData, MessageQueue, QueueData, TopicRoute
@@ -28,6 +28,7 @@ from orbitmq.proxy.cache import Cache
 from orbitmq.proxy.config import ProxyConfig
 from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
 from orbitmq.proxy.statuses import Refused
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.transport.client import RpcClient

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.model.group import (
@@ -26,7 +26,7 @@ from orbitmq.proxy.renewal import Held
 from orbitmq.proxy.statuses import Refused
 from orbitmq.runtime.clock import Clock
 
-__all__ = ["Client", "Clients", "attempts_of", "client_type_name", "merged_settings"]
+__all__ = ["Client", "ClientKey", "Clients", "attempts_of", "client_type_name", "merged_settings"]
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +39,14 @@ _CONSUMERS: Final = frozenset(
 _UNKNOWN: Final = "cannot find client settings for this client"
 
 
+class ClientKey(NamedTuple):
+    """Whose client it is. Two users may use the same id, by chance or on purpose, and do not meet."""
+
+    client_id: str
+    owner: str = ""
+    """The user who signs its calls; empty without access control."""
+
+
 class Client:
     """One client."""
 
@@ -46,6 +54,7 @@ class Client:
         "client_id",
         "group",
         "held",
+        "key",
         "language",
         "remote",
         "seen",
@@ -55,8 +64,9 @@ class Client:
         "version",
     )
 
-    def __init__(self, client_id: str, settings: pb.Settings, now: float) -> None:
-        self.client_id = client_id
+    def __init__(self, key: ClientKey, settings: pb.Settings, now: float) -> None:
+        self.key = key
+        self.client_id = key.client_id
         self.settings = settings
         self.group = settings.subscription.group.name
         """Of a consumer; empty for producers."""
@@ -99,9 +109,9 @@ class Clients:
     def __init__(self, config: ProxyConfig, clock: Clock) -> None:
         self._expiry_s = config.client_expiry_ms / 1000
         self._now = clock.monotonic
-        self._clients: dict[str, Client] = {}
-        self._producers: dict[str, dict[str, Client]] = {}
-        self._awaited: dict[str, asyncio.Event] = {}
+        self._clients: dict[ClientKey, Client] = {}
+        self._producers: dict[str, dict[ClientKey, Client]] = {}
+        self._awaited: dict[ClientKey, asyncio.Event] = {}
         self.on_gone: Callable[[Client], None] | None = None
         """Called with a client that was unregistered or expired."""
 
@@ -111,49 +121,49 @@ class Clients:
     def __iter__(self) -> Iterator[Client]:
         return iter(list(self._clients.values()))
 
-    def find(self, client_id: str) -> Client | None:
-        return self._clients.get(client_id)
+    def find(self, key: ClientKey) -> Client | None:
+        return self._clients.get(key)
 
-    def known(self, client_id: str) -> Client:
+    def known(self, key: ClientKey) -> Client:
         """Raises ``Refused``."""
-        client = self._clients.get(client_id)
+        client = self._clients.get(key)
         if client is None:
             raise Refused(pb.UNRECOGNIZED_CLIENT_TYPE, _UNKNOWN)
         return client
 
-    async def wait_known(self, client_id: str) -> Client | None:
+    async def wait_known(self, key: ClientKey) -> Client | None:
         """``find``, but a moment later: some clients receive without waiting for the answer to their settings."""
-        client = self._clients.get(client_id)
+        client = self._clients.get(key)
         if client is None and len(self._awaited) < _AWAITED_MAX:
-            registered = self._awaited.setdefault(client_id, asyncio.Event())
+            registered = self._awaited.setdefault(key, asyncio.Event())
             try:
                 async with asyncio.timeout(SETTINGS_WAIT_S):
                     await registered.wait()
             except TimeoutError:
-                self._awaited.pop(client_id, None)
-            client = self._clients.get(client_id)
+                self._awaited.pop(key, None)
+            client = self._clients.get(key)
         return client
 
-    def register(self, client_id: str, settings: pb.Settings, stream: Call) -> Client:
+    def register(self, key: ClientKey, settings: pb.Settings, stream: Call) -> Client:
         """Keep a client's settings; its stream is where they came from. Raises ``Refused``."""
-        client = self._keep(client_id, settings, stream)
+        client = self._keep(key, settings, stream)
         client.stream = stream
         return client
 
-    def adopt(self, client_id: str, settings: pb.Settings, call: Call) -> Client:
+    def adopt(self, key: ClientKey, settings: pb.Settings, call: Call) -> Client:
         """Keep a consumer that makes a call without having sent settings: it came from another proxy. There is no way
         to send it commands until it does. Raises ``Refused``."""
-        return self._keep(client_id, settings, call)
+        return self._keep(key, settings, call)
 
-    def _keep(self, client_id: str, settings: pb.Settings, call: Call) -> Client:
-        client = self._clients.get(client_id)
+    def _keep(self, key: ClientKey, settings: pb.Settings, call: Call) -> Client:
+        client = self._clients.get(key)
         if client is None:
             if len(self._clients) >= CLIENTS_MAX:
                 raise Refused(pb.TOO_MANY_REQUESTS, f"{CLIENTS_MAX} clients are connected")
-            client = self._clients[client_id] = Client(client_id, settings, self._now())
+            client = self._clients[key] = Client(key, settings, self._now())
             logger.info(
                 "client registered id=%s type=%s peer=%s",
-                client_id,
+                key.client_id,
                 client_type_name(settings.client_type),
                 call.remote,
             )
@@ -163,7 +173,7 @@ class Clients:
         client.language = call.header("x-mq-language")
         client.version = call.header("x-mq-client-version")
         client.seen = self._now()
-        awaited = self._awaited.pop(client_id, None)
+        awaited = self._awaited.pop(key, None)
         if awaited is not None:
             awaited.set()
         topics = frozenset(topic.name for topic in settings.publishing.topics)
@@ -171,20 +181,20 @@ class Clients:
             self._drop_producer(client)
             client.topics = topics
             for topic in topics:
-                self._producers.setdefault(topic, {})[client_id] = client
+                self._producers.setdefault(topic, {})[key] = client
         return client
 
     def heard(self, client: Client) -> None:
         client.seen = self._now()
 
-    def stream_ended(self, client_id: str, stream: Call) -> None:
-        client = self._clients.get(client_id)
+    def stream_ended(self, key: ClientKey, stream: Call) -> None:
+        client = self._clients.get(key)
         if client is not None and client.stream is stream:
             client.stream = None
 
-    def unregister(self, client_id: str) -> Client:
+    def unregister(self, key: ClientKey) -> Client:
         """Raises ``Refused``."""
-        client = self.known(client_id)
+        client = self.known(key)
         self._remove(client)
         return client
 
@@ -197,7 +207,7 @@ class Clients:
                 self._remove(client)
 
     def _remove(self, client: Client) -> None:
-        self._clients.pop(client.client_id, None)
+        self._clients.pop(client.key, None)
         self._drop_producer(client)
         if self.on_gone is not None:
             self.on_gone(client)
@@ -206,7 +216,7 @@ class Clients:
         for topic in client.topics:
             others = self._producers.get(topic)
             if others is not None:
-                others.pop(client.client_id, None)
+                others.pop(client.key, None)
                 if not others:
                     del self._producers[topic]
         client.topics = frozenset()

@@ -24,14 +24,15 @@ class Commands:
     """Commands that wait for their answer, by nonce."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, asyncio.Future[pb.TelemetryCommand]] = {}
+        self._waiting: dict[str, tuple[Client, asyncio.Future[pb.TelemetryCommand]]] = {}
 
-    def answered(self, client_id: str, command: pb.TelemetryCommand) -> None:
-        """A client's answer to a command; one without a pending command is dropped."""
+    def answered(self, client: Client | None, command: pb.TelemetryCommand) -> None:
+        """A client's answer to a command. One without a pending command is dropped, and so is the answer of a client
+        that was not asked."""
         nonce = command.thread_stack_trace.nonce or command.verify_message_result.nonce
-        waiting = self._waiting.pop(nonce, None)
-        if waiting is None or waiting.done():
-            logger.debug("answer without a pending command client=%s", client_id)
+        asked, waiting = self._waiting.get(nonce, (None, None))
+        if waiting is None or asked is not client or waiting.done():
+            logger.debug("answer without a pending command client=%s", client and client.client_id)
             return
         waiting.set_result(command)
 
@@ -55,7 +56,7 @@ class Commands:
         if len(self._waiting) >= _WAITING_MAX:
             raise Refused(pb.TOO_MANY_REQUESTS, "too many commands wait")
         waiting: asyncio.Future[pb.TelemetryCommand] = asyncio.get_running_loop().create_future()
-        self._waiting[nonce] = waiting
+        self._waiting[nonce] = client, waiting
         try:
             if not client.send(command):
                 raise Refused(pb.NOT_FOUND, f"client {client.client_id} has no telemetry stream")

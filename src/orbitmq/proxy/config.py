@@ -47,6 +47,12 @@ class ProxyConfig(OutgoingTls):
     idle_ms: int = option(
         120_000, apache="grpcClientIdleTimeMills", low=1, doc="A silent connection without calls is closed."
     )
+    balancers: str = option(
+        "",
+        apache="proxyProtocolFrom",
+        doc="Addresses and networks of load balancers that may name the client by the PROXY protocol, separated by"
+        " commas; nobody else may. Not in Apache.",
+    )
     endpoint_port_from_request: bool = option(
         False,
         apache="useEndpointPortFromRequest",
@@ -188,6 +194,26 @@ class ProxyConfig(OutgoingTls):
         "",
         apache="innerClientAuthenticationCredentials",
         doc='{"accessKey": ..., "secretKey": ...}: what the proxy signs its own calls to brokers with.',
+    )
+    signed_dates: str = option(
+        "zones",
+        apache="signedDateCheck",
+        choices=("zones", "utc", "off"),
+        doc="Which dates a call may be signed with. zones: the local time of any time zone, 15 minutes more or less,"
+        " because official clients sign local time. utc: UTC, 15 minutes more or less. off: any, as in Apache.",
+    )
+    handle_key: str = option(
+        "",
+        apache="receiptHandleKey",
+        secret=True,
+        doc="Secret of at least 16 characters that receipt handles are sealed with, the same for all proxies of a"
+        " cluster. Several, separated by commas: the first seals, all are accepted. Empty: made from the secret of"
+        " innerClientAuthenticationCredentials; without either, handles are plain. Not in Apache.",
+    )
+    accepts_plain_handles: bool = option(
+        False,
+        apache="acceptPlainReceiptHandles",
+        doc="Accept receipt handles without a seal, while Apache's proxies serve the same cluster. Not in Apache.",
     )
     user_refresh_s: int = option(
         20, apache="userCacheRefreshSeconds", low=1, doc="Age of users and their policies."

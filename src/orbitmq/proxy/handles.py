@@ -2,22 +2,32 @@
 
 Nine fields with single spaces: where the pop began, when it was, for how long the message is hidden, the revive
 queue, whether it came from a retry topic, broker, queue, offset, and the offset in the commit log. Opaque to
-clients.
+clients. With access control a tenth field is a MAC over them, the group and the topic (``HandleSeal``): the proxy
+acts on the message with its own rights, so a client must not be able to name one that it was not given. Apache's
+proxies ignore that field.
 """
 
 from __future__ import annotations
 
+import base64
+import hmac
+from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Final
 
 import msgspec
 
+from orbitmq.errors import ConfigError
 from orbitmq.model.names import pop_retry_topic
 from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
 from orbitmq.proxy.statuses import Refused
 
-__all__ = ["Handle", "parse_handle"]
+__all__ = ["Handle", "HandleSeal", "parse_handle", "seal_keys"]
 
 _FIELDS_MIN: Final = 8
+_FIELDS_SEALED: Final = 10
+_MAC_BYTES: Final = 16
+_SECRET_LENGTH_MIN: Final = 16
 _NUMBER_DIGITS_MAX: Final = 20
 
 
@@ -74,6 +84,55 @@ class Handle(msgspec.Struct, frozen=True, gc=False):
         )
 
 
+def seal_keys(configured: str, inner_secret: str) -> tuple[bytes, ...]:
+    """The keys of ``receiptHandleKey``, separated by commas; else one made from the secret that all proxies of a
+    cluster sign their own requests with; none without either. Raises ``ConfigError``."""
+    secrets = [part.strip() for part in configured.split(",") if part.strip()]
+    if any(len(secret) < _SECRET_LENGTH_MIN for secret in secrets):
+        raise ConfigError(f"a key of receiptHandleKey has fewer than {_SECRET_LENGTH_MIN} characters")
+    if not secrets and inner_secret:
+        secrets = [inner_secret]
+    return tuple(
+        blake2b(secret.encode(), digest_size=32, person=b"receipt-handle").digest() for secret in secrets
+    )
+
+
+class HandleSeal:
+    """Makes the text of handles, and reads it back."""
+
+    def __init__(self, keys: Sequence[bytes] = (), *, accepts_plain: bool = False) -> None:
+        """The first key seals, each of them opens. Without any, handles are plain, as Apache's are."""
+        self._keys = tuple(keys)
+        self._accepts_plain = accepts_plain or not keys
+
+    def text(self, handle: Handle, group: str, topic: str) -> str:
+        """What a client of that group is given."""
+        if not self._keys:
+            return handle.text
+        text = f"{handle.extra_info} {-1 if handle.log_offset is None else handle.log_offset}"
+        return f"{text} {_mac(self._keys[0], group, topic, text)}"
+
+    def open(self, text: str, group: str, topic: str) -> tuple[Handle, bool]:
+        """The handle, and whether a proxy with our key made it for this group and topic. Raises ``Refused``."""
+        handle = parse_handle(text)
+        fields, _, mac = text.rpartition(" ")
+        if self._keys and text.count(" ") == _FIELDS_SEALED - 1:
+            given = mac.encode()
+            for key in self._keys:
+                if hmac.compare_digest(_mac(key, group, topic, fields).encode(), given):
+                    return handle, True
+            raise Refused(pb.INVALID_RECEIPT_HANDLE, "receipt handle is not one of this group and topic")
+        if not self._accepts_plain:
+            raise Refused(pb.INVALID_RECEIPT_HANDLE, "receipt handle is not sealed")
+        return handle, False
+
+
+def _mac(key: bytes, group: str, topic: str, text: str) -> str:
+    content = f"{group}\n{topic}\n{text}".encode()
+    digest = blake2b(content, digest_size=_MAC_BYTES, key=key).digest()
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
 def parse_handle(text: str) -> Handle:
     """Raises ``Refused``, as Apache's proxy does with INTERNAL_SERVER_ERROR."""
     parts = text.split(" ")
@@ -89,10 +148,15 @@ def parse_handle(text: str) -> Handle:
             parts[5],
             _number(parts[6]),
             _number(parts[7]),
-            _number(parts[8]) if len(parts) > _FIELDS_MIN else None,
+            _log_offset(parts[8]) if len(parts) > _FIELDS_MIN else None,
         )
     except ValueError:
         raise Refused(pb.INTERNAL_SERVER_ERROR, "the receipt handle cannot be parsed") from None
+
+
+def _log_offset(text: str) -> int | None:
+    number = _number(text)
+    return None if number < 0 else number
 
 
 def _number(text: str) -> int:

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
 from orbitmq.errors import OrbitError, SubscriptionParseFailed, error_for_code
 from orbitmq.model.subscription import SubscriptionData, subscribe_by_tags
 from orbitmq.proxy.acking import Acking
@@ -28,6 +28,7 @@ from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
 from orbitmq.proxy.renewal import Held, Renewal
 from orbitmq.proxy.statuses import OK, Refused, refused_by
 from orbitmq.record.codec import Record, decode_records
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.wire.frame import Frame
@@ -86,6 +87,7 @@ class Receiving:
         self._config = config
         self._brokers = brokers
         self._acking = acking
+        self._seal = acking.seal
         self._renewal = renewal
         self._clock = clock
         self._tasks = tasks
@@ -127,7 +129,10 @@ class Receiving:
         """``client``: who may hold them already, in which case its handle is the one that counts."""
         for received in found:
             try:
-                held = await self._renewal.release(client, _id_of(received.record), received.handle.text)
+                text = self._seal.text(received.handle, asked.group, asked.topic)
+                held = await self._renewal.release(
+                    client, _id_of(received.record), text, asked.group, asked.topic
+                )
                 await self._acking.change_one(
                     asked.group,
                     asked.topic,
@@ -269,15 +274,16 @@ class Receiving:
         now_ms = self._clock.now_ms()
         call.write(_STATUS_OK)
         for received in kept:
+            text = self._seal.text(received.handle, asked.group, asked.topic)
             message = delivered(
                 received.record,
                 asked.topic,
-                handle=received.handle.text,
+                handle=text,
                 reconsume_times=received.reconsume_times,
             )
             if asked.auto_renew:
                 held = Held(asked.group, asked.topic, received.handle, now_ms, received.reconsume_times + 1)
-                self._renewal.keep(client, message.system_properties.message_id, held)
+                self._renewal.keep(client, message.system_properties.message_id, text, held)
             call.write(pb.ReceiveMessageResponse(message=message).SerializeToString())
             if call.pending_bytes:
                 await call.drain()

@@ -18,11 +18,11 @@ from orbitmq.auth.control import AccessControl
 from orbitmq.auth.infos import REPLICA, parse_acl, parse_user
 from orbitmq.auth.model import Policies, User
 from orbitmq.auth.table import AuthTable
-from orbitmq.codes import RequestCode
 from orbitmq.errors import ConnectionLostError, NoPermission, OrbitError, ServerError
 from orbitmq.proxy.brokers import Brokers
 from orbitmq.proxy.cache import Cache
 from orbitmq.proxy.config import ProxyConfig
+from orbitmq.requests import Request, RequestCode
 from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.wire.bodies.auth import AclInfo, UserInfo
@@ -98,7 +98,7 @@ class RemoteUsers:
         answer = await self._request(address, RequestCode.AUTH_GET_ACL, {"subject": f"User:{name}"})
         return _Known(parse_user(name, info), _policies(answer))
 
-    async def _request(self, address: str, code: RequestCode, fields: Mapping[str, str]) -> bytes:
+    async def _request(self, address: str, code: Request, fields: Mapping[str, str]) -> bytes:
         return (await self._brokers.ask_fields(address, code, {**fields, REPLICA: "true"})).body
 
     def _note(self, name: str, known: _Known) -> None:

@@ -74,17 +74,21 @@ class Renewal:
         self._tasks = tasks
         self._retry_delay_ms = retry_delay_ms
 
-    def keep(self, client: Client, message_id: str, held: Held) -> None:
+    def keep(self, client: Client, message_id: str, handle_text: str, held: Held) -> None:
         if self._config.auto_renew and len(client.held) < _HELD_MAX:
-            client.held[message_id, held.handle.text] = held
+            client.held[message_id, handle_text] = held
 
-    async def release(self, client: Client | None, message_id: str, handle_text: str) -> Handle | None:
-        """Stop renewing; returns the handle that counts now, or None when the proxy keeps none."""
+    async def release(
+        self, client: Client | None, message_id: str, handle_text: str, group: str, topic: str
+    ) -> Handle | None:
+        """Stop renewing; returns the handle that counts now, or None when the proxy keeps none of that group and
+        topic."""
         if client is None:
             return None
-        held = client.held.pop((message_id, handle_text), None)
-        if held is None:
+        held = client.held.get((message_id, handle_text))
+        if held is None or (held.group, held.topic) != (group, topic):
             return None
+        del client.held[message_id, handle_text]
         if held.renewing is not None:
             await asyncio.shield(held.renewing)
         return held.handle

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
 from orbitmq.errors import ConnectionLostError, OrbitError, RecordError, error_for_code
 from orbitmq.kernel import SendOrigin, SendTarget, encode_send_fields, read_send_answer
 from orbitmq.model.delay_levels import DelayLevels
@@ -30,6 +30,7 @@ from orbitmq.record.batch import encode_batch
 from orbitmq.record.hashing import java_hash
 from orbitmq.record.ids import parse_offset_message_id
 from orbitmq.record.properties import encode_properties
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
 from orbitmq.wire.frame import Frame
 from orbitmq.wire.header import decode_header
@@ -48,6 +49,10 @@ _STORE_STATUSES: Final[dict[int, pb.Code]] = {
 }
 _NO_DEFAULT_TOPIC: Final = "-"
 """No topic has this name, so a broker creates none on a send."""
+_BATCH_MAX: Final = 1024
+"""Messages of one call."""
+_AT_ONCE: Final = 64
+"""Messages of one call that are looked at in one turn of the loop."""
 _MEMO_ENTRIES: Final = 10_000
 _MASK: Final = 2**64 - 1
 
@@ -128,12 +133,16 @@ class Sending:
         messages = request.messages
         if not messages:
             raise Refused(pb.MESSAGE_CORRUPTED, "no message to send")
+        if len(messages) > _BATCH_MAX:
+            raise Refused(pb.BAD_REQUEST, f"more than {_BATCH_MAX} messages in a call")
         topic = check_topic(messages[0].topic.name)
         now_ms = self._clock.now_ms()
-        for message in messages:
+        for index, message in enumerate(messages, 1):
             if message.topic.name != topic:
                 raise Refused(pb.MESSAGE_CORRUPTED, "topic in message is not same")
             check_message(self._config, message, now_ms)
+            if not index % _AT_ONCE:
+                await asyncio.sleep(0)
         facts = await self._facts(topic, messages[0], call.remote)
         if len(messages) > 1:
             return await self._send_batch(facts, topic, list(messages), call.remote)
@@ -239,10 +248,12 @@ class Sending:
     async def _send_batch(
         self, facts: TopicFacts, topic: str, messages: list[pb.Message], peer: str
     ) -> pb.SendMessageResponse:
-        entries = [
-            (0, message.body, _encoded(self._checked_properties(facts, topic, message, peer)))
-            for message in messages
-        ]
+        entries: list[tuple[int, bytes, bytes]] = []
+        for index, message in enumerate(messages, 1):
+            properties = _encoded(self._checked_properties(facts, topic, message, peer))
+            entries.append((0, message.body, properties))
+            if not index % _AT_ONCE:
+                await asyncio.sleep(0)
         body = encode_batch(entries)
         if len(body) > self._config.body_bytes_max:
             raise Refused(
@@ -313,7 +324,7 @@ class Sending:
         facts = await self._brokers.facts(topic)
         if self._config.check_message_type and facts.kind not in ("DELAY", "MIXED"):
             raise _conflict(facts.kind, pb.DELAY)
-        broker_name = _broker_of(request.recall_handle)
+        broker_name = _broker_of(request.recall_handle, topic)
         header = RecallMessageRequest(
             topic=topic, recall_handle=request.recall_handle, producer_group=topic, broker_name=broker_name
         )
@@ -334,13 +345,13 @@ def _conflict(expected: str, actual: pb.MessageType) -> Refused:
     )
 
 
-def _broker_of(recall_handle: str) -> str:
-    """The broker a recall handle names. Raises ``Refused``."""
+def _broker_of(recall_handle: str, topic: str) -> str:
+    """The broker a recall handle of that topic names. Raises ``Refused``."""
     try:
         parts = base64.urlsafe_b64decode(recall_handle).decode().split(" ")
     except ValueError:
         parts = []
-    if len(parts) != 5 or parts[0] != "v1":
+    if len(parts) != 5 or parts[0] != "v1" or parts[1] != topic:
         raise Refused(pb.INTERNAL_SERVER_ERROR, "recall handle is invalid")
     return parts[2]
 

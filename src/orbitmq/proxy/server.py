@@ -15,7 +15,7 @@ import msgspec
 from orbitmq.client.options import Credentials
 from orbitmq.errors import ConfigError
 from orbitmq.metrics.endpoint import MetricsEndpoint, Pages
-from orbitmq.proxy.access import Access, SignedCalls
+from orbitmq.proxy.access import Access, SignedCalls, SignedDates
 from orbitmq.proxy.acking import Acking
 from orbitmq.proxy.brokers import Brokers, LocalBroker
 from orbitmq.proxy.certificate import file_times, server_tls
@@ -23,7 +23,9 @@ from orbitmq.proxy.clients import Clients
 from orbitmq.proxy.commands import Commands
 from orbitmq.proxy.config import ProxyConfig
 from orbitmq.proxy.figures import ProxyMetrics
-from orbitmq.proxy.http2.connection import Http2Limits
+from orbitmq.proxy.handles import HandleSeal, seal_keys
+from orbitmq.proxy.http2.limits import Http2Limits
+from orbitmq.proxy.http2.proxy_protocol import Balancers
 from orbitmq.proxy.http2.server import GrpcServer
 from orbitmq.proxy.receiving import Receiving
 from orbitmq.proxy.remote_users import RemoteUsers
@@ -60,19 +62,23 @@ class Proxy:
         self._tasks = TaskOwner("proxy")
         self.clients = Clients(config, clock)
         self.transactions = Transactions(config, self.clients, clock=clock, tasks=self._tasks)
+        inner = _inner_credentials(config)
         self.brokers = Brokers(
             config,
             clock=clock,
             tasks=self._tasks,
             routes=self.transactions.routes(),
             local=local,
-            credentials=_inner_credentials(config),
+            credentials=inner,
         )
         self.transactions.brokers = self.brokers
         self.users = self._remote_users() if local is None and access is None else None
         if self.users is not None:
-            access = SignedCalls(self.users.control, self.users.learn)
-        self.acking = Acking(config, self.brokers, clock)
+            dates = SignedDates(config.signed_dates, clock)
+            access = SignedCalls(self.users.control, dates, self.users.learn)
+        keys = seal_keys(config.handle_key, "" if inner is None else inner.secret_key)
+        seal = HandleSeal(keys, accepts_plain=config.accepts_plain_handles)
+        self.acking = Acking(config, self.brokers, clock, seal)
         self.renewal = Renewal(
             config,
             self.clients,
@@ -99,6 +105,7 @@ class Proxy:
             commands=Commands(),
         )
         self.service = Service(config, parts, access=access, clock=clock)
+        self._balancers = Balancers(config.balancers)
         self._server: GrpcServer | None = None
         self._file_times = file_times(config)
         self.metrics: MetricsEndpoint | None = None
@@ -107,6 +114,11 @@ class Proxy:
         """Users of the brokers, where calls must be signed. Raises ``ConfigError``."""
         config = self.config
         if not (config.authentication or config.authorization):
+            if self.brokers.signs:
+                logger.warning(
+                    "the proxy signs the requests of all its clients and asks none of them for a signature: set"
+                    " authenticationEnabled=true, or let only trusted clients reach its port"
+                )
             return None
         if not self.brokers.signs:
             raise ConfigError(
@@ -130,7 +142,7 @@ class Proxy:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of requests that are not complete yet."""
+        """What the proxy keeps for its clients: requests, headers, unread answers."""
         return 0 if self._server is None else self._server.buffered_bytes
 
     async def start(self) -> None:
@@ -142,6 +154,7 @@ class Proxy:
             port=config.port,
             tls=server_tls(config, self._clock),
             limits=Http2Limits(message_bytes=config.message_bytes_in),
+            balancers=self._balancers,
             idle_s=config.idle_ms / 1000,
         )
         await self._server.start()

@@ -14,7 +14,7 @@ from orbitmq.proxy.access import Access, Right
 from orbitmq.proxy.acking import Acking
 from orbitmq.proxy.brokers import Brokers
 from orbitmq.proxy.checks import check_group, check_topic
-from orbitmq.proxy.clients import Client, Clients, client_type_name, merged_settings
+from orbitmq.proxy.clients import Client, ClientKey, Clients, client_type_name, merged_settings
 from orbitmq.proxy.commands import Commands
 from orbitmq.proxy.config import ProxyConfig
 from orbitmq.proxy.http2.call import Call, GrpcError, GrpcStatus, Kind, Method
@@ -35,6 +35,8 @@ Q = TypeVar("Q", bound=Message)
 _CONSUMER_TYPES: Final = frozenset(
     {pb.PUSH_CONSUMER, pb.SIMPLE_CONSUMER, pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER}
 )
+_TOPICS_MAX: Final = 2000
+"""Of one client's settings."""
 _TRANSACTIONAL: Final = frozenset({"TRANSACTION", "MIXED"})
 
 
@@ -143,12 +145,12 @@ class Service:
             raise Refused(pb.CLIENT_ID_REQUIRED, "client id cannot be empty")
         return client_id
 
-    async def _allow(self, call: Call, *rights: Right) -> str:
-        """The client's id, if it may do this. Raises ``Refused``."""
+    async def _allow(self, call: Call, *rights: Right) -> ClientKey:
+        """Whose client makes the call, if it may do this. Raises ``Refused``."""
         client_id = self._client_id(call)
-        if self._access is not None:
-            await self._access.check(call, rights)
-        return client_id
+        if self._access is None:
+            return ClientKey(client_id)
+        return ClientKey(client_id, await self._access.check(call, rights))
 
     # -- routes ----------------------------------------------------------------------------------------
 
@@ -172,37 +174,42 @@ class Service:
     # -- clients ---------------------------------------------------------------------------------------
 
     async def _heartbeat(self, call: Call, request: pb.HeartbeatRequest) -> Message:
-        client_id = self._client_id(call)
-        client = self._clients.known(client_id)
+        client = self._clients.known(await self._allow(call))
         if client.is_consumer:
-            if self._access is not None:
-                await self._access.check(call, (Right.sub_group(request.group.name),))
+            await self._allow(call, *_groups(client, request.group.name))
             check_group(request.group.name)
+        else:  # it is asked about half messages of these topics
+            await self._allow(call, *(Right.pub_topic(topic) for topic in client.topics))
         self._clients.heard(client)
         return pb.HeartbeatResponse(status=OK)
 
     async def _termination(self, call: Call, request: pb.NotifyClientTerminationRequest) -> Message:
-        client_id = self._client_id(call)
-        client = self._clients.known(client_id)
+        client = self._clients.known(await self._allow(call))
         if client.is_consumer:
             check_group(request.group.name or client.group)
-        self._clients.unregister(client_id)
+            await self._allow(call, *_groups(client, request.group.name))
+        stream = client.stream
+        if self._access is None and stream is not None and stream.connection is not call.connection:
+            # Without users nothing else tells a client from others that know its id.
+            raise Refused(pb.FORBIDDEN, "the client is connected by another connection")
+        self._clients.unregister(client.key)
         return pb.NotifyClientTerminationResponse(status=OK)
 
     async def _telemetry(self, call: Call, _: bytes) -> None:
-        client_id = call.header("x-mq-client-id")
+        key: ClientKey | None = None
         try:
             while (data := await call.receive()) is not None:
                 command = _parsed(pb.TelemetryCommand, data)
-                if not client_id.strip():
+                if not call.header("x-mq-client-id").strip():
                     refusal = Refused(pb.CLIENT_ID_REQUIRED, "client id cannot be empty")
                     call.write(pb.TelemetryCommand(status=refusal.status).SerializeToString())
                     return
+                key = await self._allow(call)
                 kind = command.WhichOneof("command")
                 if kind == "settings":
-                    await self._settings(call, client_id, command.settings)
+                    await self._settings(call, key, command.settings)
                 elif kind is not None:
-                    self._commands.answered(client_id, command)
+                    self._commands.answered(self._clients.find(key), command)
         except Refused as refused:
             invalid = 40_000 <= refused.code < 50_000
             status = GrpcStatus.INVALID_ARGUMENT if invalid else GrpcStatus.INTERNAL
@@ -210,12 +217,15 @@ class Service:
         except OrbitError as error:
             raise GrpcError(GrpcStatus.INTERNAL, f"process client telemetryCommand failed. {error}") from None
         finally:
-            self._clients.stream_ended(client_id, call)
+            if key is not None:
+                self._clients.stream_ended(key, call)
 
-    async def _settings(self, call: Call, client_id: str, asked: pb.Settings) -> None:
+    async def _settings(self, call: Call, key: ClientKey, asked: pb.Settings) -> None:
         """Register a client by its settings and answer with what counts."""
         case = asked.WhichOneof("pub_sub")
         group = None
+        if max(len(asked.publishing.topics), len(asked.subscription.subscriptions)) > _TOPICS_MAX:
+            raise Refused(pb.BAD_REQUEST, f"more than {_TOPICS_MAX} topics in settings")
         if case == "publishing":
             topics = [check_topic(topic.name) for topic in asked.publishing.topics]
             await self._allow(call, *(Right.pub_topic(topic) for topic in topics))
@@ -234,7 +244,7 @@ class Service:
                 GrpcStatus.INVALID_ARGUMENT, "there is no publishing or subscription data in settings"
             )
         settings = merged_settings(self._config, asked, group)
-        self._clients.register(client_id, settings, call)
+        self._clients.register(key, settings, call)
         call.write(pb.TelemetryCommand(status=OK, settings=settings).SerializeToString())
 
     async def _serve_transactions(self, topic: str) -> None:
@@ -264,8 +274,8 @@ class Service:
 
     async def _send(self, call: Call, request: pb.SendMessageRequest) -> None:
         try:
-            topics = {message.topic.name for message in request.messages}
-            await self._allow(call, *(Right.pub_topic(topic) for topic in topics))
+            # The others have the topic of the first, or the call is refused.
+            await self._allow(call, *(Right.pub_topic(one.topic.name) for one in request.messages[:1]))
             response = await self._sending.send(call, request)
         except Refused as refused:
             response = pb.SendMessageResponse(status=refused.status)
@@ -278,10 +288,10 @@ class Service:
         request = _parsed(pb.ReceiveMessageRequest, data)
         try:
             topic = request.message_queue.topic.name
-            client_id = await self._allow(call, Right.sub_group(request.group.name), Right.sub_topic(topic))
-            client = await self._clients.wait_known(client_id)
+            key = await self._allow(call, Right.sub_group(request.group.name), Right.sub_topic(topic))
+            client = await self._clients.wait_known(key)
             if client is None:
-                client = await self._adopted(call, client_id, request)
+                client = await self._adopted(call, key, request)
             await self._receiving.receive(call, request, client)
         except Refused as refused:
             self._refuse_receive(call, refused)
@@ -293,36 +303,36 @@ class Service:
         end.delivery_timestamp.nanos = now_ms % 1000 * 1_000_000
         call.write(end.SerializeToString())
 
-    async def _adopted(self, call: Call, client_id: str, request: pb.ReceiveMessageRequest) -> Client:
+    async def _adopted(self, call: Call, key: ClientKey, request: pb.ReceiveMessageRequest) -> Client:
         """A consumer without settings. Some do not send them again when they go on with another proxy (Python 5.1.2),
         and would stand still for minutes; everything a receive needs is known of the group. Raises ``Refused``."""
         asked = pb.Settings(client_type=pb.PUSH_CONSUMER if request.auto_renew else pb.SIMPLE_CONSUMER)
         asked.subscription.group.name = check_group(request.group.name)
         check_topic(request.message_queue.topic.name)
         settings = merged_settings(self._config, asked, await self._brokers.group(request.group.name))
-        return self._clients.find(client_id) or self._clients.adopt(client_id, settings, call)
+        return self._clients.find(key) or self._clients.adopt(key, settings, call)
 
     def _refuse_receive(self, call: Call, refused: Refused) -> None:
         self._count("ReceiveMessage", refused.code)
         call.write(pb.ReceiveMessageResponse(status=refused.status).SerializeToString())
 
     async def _ack(self, call: Call, request: pb.AckMessageRequest) -> Message:
-        client_id = await self._allow(
+        key = await self._allow(
             call, Right.sub_group(request.group.name), Right.sub_topic(request.topic.name)
         )
-        return await self._acking.ack(request, self._clients.find(client_id))
+        return await self._acking.ack(request, self._clients.find(key))
 
     async def _change(self, call: Call, request: pb.ChangeInvisibleDurationRequest) -> Message:
-        client_id = await self._allow(
+        key = await self._allow(
             call, Right.sub_group(request.group.name), Right.sub_topic(request.topic.name)
         )
-        return await self._acking.change(request, self._clients.find(client_id))
+        return await self._acking.change(request, self._clients.find(key))
 
     async def _forward(self, call: Call, request: pb.ForwardMessageToDeadLetterQueueRequest) -> Message:
-        client_id = await self._allow(
+        key = await self._allow(
             call, Right.sub_group(request.group.name), Right.sub_topic(request.topic.name)
         )
-        return await self._acking.forward(request, self._clients.find(client_id))
+        return await self._acking.forward(request, self._clients.find(key))
 
     async def _end_transaction(self, call: Call, request: pb.EndTransactionRequest) -> Message:
         await self._allow(call, Right.pub_topic(request.topic.name))
@@ -344,6 +354,11 @@ class Service:
         raise Refused(
             pb.ILLEGAL_TOPIC, f"lite group {group} is expected to bind topic null, but actual is {topic}"
         )
+
+
+def _groups(client: Client, named: str) -> set[Right]:
+    """What acting for a consumer needs: the group it is in, and the one a call names."""
+    return {Right.sub_group(group) for group in (client.group, named) if group}
 
 
 def _parsed(kind: type[Q], data: bytes) -> Q:

@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from orbitmq.codes import RequestCode, SysFlag
+from orbitmq.codes import SysFlag
 from orbitmq.errors import OrbitError, RecordError
 from orbitmq.model.names import HALF_TOPIC
 from orbitmq.proxy.brokers import Brokers
@@ -30,6 +30,7 @@ from orbitmq.proxy.messages import delivered
 from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
 from orbitmq.proxy.statuses import Refused
 from orbitmq.record.codec import decode_record, decode_records
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.transport.router import PARKED, Answer, Call, RawRoute, Route

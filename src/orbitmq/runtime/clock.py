@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 STEP_MS_MIN: Final = 500
 """A smaller difference is the clock being slewed, or one of the two read late."""
 STEPS_MAX: Final = 100
+_NS_PER_MS: Final = 1_000_000
 
 
 class Clock(Protocol):
@@ -71,20 +72,24 @@ class ForwardClock:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.monotonic: Final = clock.monotonic
-        self._difference_ms = clock.now_ms() - int(clock.monotonic() * 1000)
-        """Of our time and the steady clock."""
+        self._difference_ns = clock.now_ms() * _NS_PER_MS - self._steady_ns()
+        """Our time minus the steady clock. Whole milliseconds are cut off after the addition only, or a time could
+        be a millisecond ahead of the wall clock."""
         self._behind_ms = 0
+
+    def _steady_ns(self) -> int:
+        return round(self._clock.monotonic() * 1e9)
 
     def at_least(self, stored_ms: int) -> None:
         """Go on after a time that is stored already, by a process before this one or on another machine."""
-        self._difference_ms = max(self._difference_ms, stored_ms - int(self._clock.monotonic() * 1000))
+        self._difference_ns = max(self._difference_ns, stored_ms * _NS_PER_MS - self._steady_ns())
 
     def now_ms(self) -> int:
         wall_ms = self._clock.now_ms()
-        steady_ms = int(self._clock.monotonic() * 1000)
-        behind_ms = self._difference_ms + steady_ms - wall_ms
+        steady_ns = self._steady_ns()
+        behind_ms = (self._difference_ns + steady_ns) // _NS_PER_MS - wall_ms
         if behind_ms <= 0:
-            self._difference_ms = wall_ms - steady_ms
+            self._difference_ns = max(self._difference_ns, wall_ms * _NS_PER_MS - steady_ns)
             self._behind_ms = 0
             return wall_ms
         if behind_ms - self._behind_ms >= STEP_MS_MIN:

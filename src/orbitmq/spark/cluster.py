@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import msgspec
 
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
 from orbitmq.errors import (
     BrokerError,
     ConfigError,
@@ -34,6 +34,7 @@ from orbitmq.errors import (
 from orbitmq.model.names import is_dlq_topic, is_retry_topic, is_system_topic
 from orbitmq.model.route import MASTER_ID, BrokerData, TopicRoute
 from orbitmq.model.subscription import SQL92
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.spark.connections import CALL_TIMEOUT_S, probe, raise_refusal, replicas, server_client
 from orbitmq.spark.options import SourceOptions

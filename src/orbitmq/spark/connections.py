@@ -16,10 +16,11 @@ from orbitmq.client.errors import NameServerError
 from orbitmq.client.net.instance import ClientInstance
 from orbitmq.client.options import ClientOptions
 from orbitmq.client.sync import LoopThread
-from orbitmq.codes import PullFlag, RequestCode, ResponseCode
+from orbitmq.codes import PullFlag, ResponseCode
 from orbitmq.errors import OrbitError, RequestTimeoutError, TopicNotFound, error_for_code
 from orbitmq.model.route import MASTER_ID, BrokerData, TopicRoute
 from orbitmq.model.subscription import TAG
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import SYSTEM_CLOCK
 from orbitmq.runtime.machine import process_id
 from orbitmq.spark.options import Access

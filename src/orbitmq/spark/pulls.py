@@ -6,9 +6,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from orbitmq.codes import PullFlag, RequestCode, ResponseCode
+from orbitmq.codes import PullFlag, ResponseCode
 from orbitmq.errors import FrameError, error_for_code
 from orbitmq.model.subscription import SQL92, TAG
+from orbitmq.requests import RequestCode
 from orbitmq.spark.connections import DEFAULT_GROUP
 from orbitmq.spark.options import SourceOptions
 from orbitmq.spark.planning import QueueKey

@@ -31,9 +31,9 @@ from orbitmq.client.options import ProducerOptions
 from orbitmq.client.produce.transactions import Transactions
 from orbitmq.client.settings import ClientSettings
 from orbitmq.client.sync import PullConsumer
-from orbitmq.codes import RequestCode
 from orbitmq.errors import OrbitError, RequestTimeoutError
 from orbitmq.model.route import MessageQueue
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.spark.connections import DEFAULT_GROUP
 from orbitmq.spark.sink_prepared import Decision, Half

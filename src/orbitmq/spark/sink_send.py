@@ -23,10 +23,11 @@ from orbitmq.client.net.instance import ClientInstance
 from orbitmq.client.options import ProducerOptions
 from orbitmq.client.produce.sender import Outgoing, Sender
 from orbitmq.client.sync import LoopThread
-from orbitmq.codes import Property, RequestCode, SysFlag
+from orbitmq.codes import Property, SysFlag
 from orbitmq.errors import BrokerError, ConnectionLostError, NoPermission, OrbitError, RequestTimeoutError
 from orbitmq.model.route import MessageQueue
 from orbitmq.record.ids import parse_offset_message_id
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import SYSTEM_CLOCK
 from orbitmq.runtime.machine import process_id
 from orbitmq.spark.sink_prepared import Half

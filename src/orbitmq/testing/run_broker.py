@@ -24,10 +24,11 @@ from pathlib import Path
 from orbitmq.broker.broker import Broker
 from orbitmq.cli.settings import read_broker_settings, read_config
 from orbitmq.client.sync import LoopThread
-from orbitmq.codes import Perm, RequestCode, ResponseCode
+from orbitmq.codes import Perm, ResponseCode
 from orbitmq.errors import error_for_code
 from orbitmq.namesrv.config import NameServerConfig
 from orbitmq.namesrv.server import NameServer
+from orbitmq.requests import RequestCode
 from orbitmq.testing.turned_clock import TurnedClock
 from orbitmq.transport.client import RpcClient
 from orbitmq.wire.headers import UpdateAndCreateTopicRequest

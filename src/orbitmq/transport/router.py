@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
-from orbitmq.codes import FrameFlag, RequestCode, ResponseCode
+from orbitmq.codes import FrameFlag, ResponseCode
 from orbitmq.errors import BrokerError, RemoteProtocolError
 from orbitmq.wire.frame import Frame, encode_response
 from orbitmq.wire.header import Header, decode_header, encode_ext
@@ -226,11 +226,3 @@ async def finish_slow_request(frame: Frame, connection: Connection, answer: Awai
         encoded = _internal_error(frame, connection, error)
     if encoded is not None:
         connection.send(encoded)
-
-
-def code_name(code: int) -> str:
-    """``SEND_MESSAGE`` for 10, the number itself when we do not know it."""
-    try:
-        return RequestCode(code).name
-    except ValueError:
-        return str(code)

@@ -64,7 +64,7 @@ class _Written(msgspec.Struct, gc=False, rename="camel", omit_defaults=True):
     version: int | str = ""
 
 
-_encode_json = msgspec.json.Encoder().encode
+_encode_json = msgspec.json.Encoder(enc_hook=int).encode  # a declared request is an int of its own type
 
 
 def whole_frame(data: bytes) -> Frame | None:

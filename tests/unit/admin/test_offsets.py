@@ -10,12 +10,15 @@ import pytest
 from orbitmq.admin import Admin
 from orbitmq.admin.errors import AdminError
 from orbitmq.admin.offsets import END, reset_queue
-from orbitmq.codes import RequestCode, ResponseCode, Version
+from orbitmq.codes import ResponseCode, Version
 from orbitmq.model.route import MessageQueue
+from orbitmq.requests import BY_CODE, Request, RequestCode
 from orbitmq.wire.frame import Frame, FrameDecoder, encode_response
+from orbitmq.wire.header import encode_ext
 
 QUEUE = MessageQueue(topic="Orders", broker_name="broker-a", queue_id=3)
 V4_9_7 = 407
+STORED = {"consumerGroup": "billing", "topic": "Orders", "queueId": "3", "commitOffset": "7"}
 
 
 def answer(code: int, version: int) -> Frame:
@@ -23,14 +26,17 @@ def answer(code: int, version: int) -> Frame:
     return frame
 
 
-def moved(monkeypatch: pytest.MonkeyPatch, *, version: int, online: bool) -> list[RequestCode]:
+Asked = tuple[Request, dict[str, str]]
+
+
+def moved(monkeypatch: pytest.MonkeyPatch, *, version: int, online: bool) -> list[Asked]:
     """Move queue 3 to offset 7; returns what the broker was asked."""
-    asked: list[RequestCode] = []
+    asked: list[Asked] = []
 
     async def call(
         self: Admin, address: str, code: int, header: Any = None, *rest: Any, **options: Any
     ) -> Frame:
-        asked.append(RequestCode(code))
+        asked.append((BY_CODE[code], encode_ext(header)))
         refused = code == RequestCode.GET_CONSUMER_LIST_BY_GROUP and not online
         return answer(ResponseCode.SYSTEM_ERROR if refused else ResponseCode.SUCCESS, version)
 
@@ -43,11 +49,17 @@ def moved(monkeypatch: pytest.MonkeyPatch, *, version: int, online: bool) -> lis
 @pytest.mark.parametrize("online", [False, True])
 def test_newer_brokers_are_told_the_queue(monkeypatch: pytest.MonkeyPatch, online: bool) -> None:
     asked = moved(monkeypatch, version=Version.V5_5_0, online=online)
-    assert asked == [RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET]
+    [(stored, offset), (reset, target)] = asked
+    assert (stored, reset) == (RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
+    assert offset.items() >= STORED.items()
+    expected = {"topic": "Orders", "group": "billing", "queueId": "3", "offset": "7"}
+    assert target.items() >= expected.items()
 
 
 def test_older_brokers_only_store_the_offset(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert moved(monkeypatch, version=V4_9_7, online=False) == [RequestCode.UPDATE_CONSUMER_OFFSET]
+    [(code, offset)] = moved(monkeypatch, version=V4_9_7, online=False)
+    assert code == RequestCode.UPDATE_CONSUMER_OFFSET
+    assert offset.items() >= STORED.items()
 
 
 def test_members_of_older_brokers_would_all_go_back_to_the_start(monkeypatch: pytest.MonkeyPatch) -> None:

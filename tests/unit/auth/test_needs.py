@@ -16,8 +16,9 @@ from orbitmq.auth.signature import sign_fields
 from orbitmq.auth.table import AuthTable
 from orbitmq.broker.broker import Broker
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.codes import RequestCode, SerializeType
+from orbitmq.codes import SerializeType
 from orbitmq.errors import NoPermission
+from orbitmq.requests import BY_CODE, Request, RequestCode
 from orbitmq.store.config import StoreConfig
 from orbitmq.transport.router import Route
 from orbitmq.wire.frame import Frame, encode_binary_fields
@@ -71,13 +72,13 @@ def control() -> AccessControl:
 
 
 def test_every_code_has_a_row() -> None:
-    assert [code.name for code in RequestCode if code not in ROWS] == []
+    assert [code.name for code in BY_CODE.values() if code not in ROWS] == []
     assert set(APACHE_ROWS) == set(ROWS)
 
 
-@pytest.mark.parametrize("code", list(RequestCode))
+@pytest.mark.parametrize("code", list(BY_CODE.values()))
 def test_no_request_passes_unsigned_or_with_a_wrong_secret_or_without_rights(
-    control: AccessControl, code: RequestCode
+    control: AccessControl, code: Request
 ) -> None:
     fields, body = asked(code)
     for wrong in (
@@ -165,7 +166,7 @@ def test_rows_read_fields_that_the_requests_have(tmp_path: Path) -> None:
         list(read_by(route.code, recorder, asked(route.code)[1]))
         known = set(route.header.__struct_encode_fields__)
         if route.header is not Empty and not recorder.names <= known:
-            wrong[RequestCode(route.code).name] = recorder.names - known
+            wrong[BY_CODE[route.code].name] = recorder.names - known
     assert wrong == {}
 
 

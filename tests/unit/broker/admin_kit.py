@@ -15,10 +15,10 @@ from orbitmq.broker.tables.clients import ConsumerTable, ProducerTable
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.codes import RequestCode
 from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.topic import TopicConfig
 from orbitmq.record.properties import encode_properties
+from orbitmq.requests import Request
 from orbitmq.store.types import Appended, Arrival, NewMessage
 from orbitmq.testing.manual_clock import ManualClock
 from orbitmq.transport.connection import Connection
@@ -79,7 +79,7 @@ def talking(number: int = 1) -> tuple[TalkingConnection, Connection]:
 
 def ask_slowly(
     routes: Iterable[Route],
-    code: RequestCode,
+    code: Request,
     header: Header | dict[str, str] | None = None,
     body: bytes = b"",
 ) -> Frame:

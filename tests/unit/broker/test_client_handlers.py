@@ -17,10 +17,11 @@ from orbitmq.broker.handlers.clients import ClientHandlers
 from orbitmq.broker.tables.clients import ConsumerTable, PeerInfo, ProducerTable
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.codes import RequestCode, SerializeType
+from orbitmq.codes import SerializeType
 from orbitmq.errors import SubscriptionParseFailed
 from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.topic import TopicConfig
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.safe_file import SafeFile
 from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.testing.manual_clock import ManualClock

@@ -11,11 +11,12 @@ from tests.unit.broker.kit import Asker
 
 from orbitmq.broker.config import BrokerRole
 from orbitmq.broker.handlers.consumer_calls import ConsumerCallHandlers, ResetHandlers
-from orbitmq.codes import LanguageCode, RequestCode, ResponseCode
+from orbitmq.codes import LanguageCode, ResponseCode
 from orbitmq.errors import ConnectionLostError, RequestTimeoutError
 from orbitmq.model.route import MessageQueue
 from orbitmq.record.codec import decode_record
 from orbitmq.record.ids import offset_message_id
+from orbitmq.requests import RequestCode
 from orbitmq.transport.router import Route
 from orbitmq.wire import bodies
 from orbitmq.wire.frame import Frame, FrameDecoder, encode_frame

@@ -15,7 +15,8 @@ from orbitmq.broker.config import BrokerConfig, change_option
 from orbitmq.broker.handlers.groups import GroupHandlers
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
-from orbitmq.codes import RequestCode, SerializeType
+from orbitmq.codes import SerializeType
+from orbitmq.requests import RequestCode
 from orbitmq.testing.manual_clock import ManualClock
 from orbitmq.wire.frame import Frame
 from orbitmq.wire.headers import (

@@ -15,8 +15,9 @@ from orbitmq.broker.handlers.broker_state import StatsInspection
 from orbitmq.broker.handlers.client_connections import ClientInspection
 from orbitmq.broker.handlers.group_progress import GroupInspection, Lags
 from orbitmq.broker.handlers.topic_state import TopicInspection
-from orbitmq.codes import RequestCode, ResponseCode, Version
+from orbitmq.codes import ResponseCode, Version
 from orbitmq.model.route import MessageQueue
+from orbitmq.requests import Request, RequestCode
 from orbitmq.wire import bodies
 from orbitmq.wire.frame import Frame
 from orbitmq.wire.header import Header
@@ -73,10 +74,10 @@ class Inspected(World):
         self.routes = [route for part in parts for route in part.routes()]
         self.asker = Asker(self.routes)
 
-    def ask(self, code: RequestCode, header: Header | None = None) -> Frame:
+    def ask(self, code: Request, header: Header | None = None) -> Frame:
         return self.asker.ask(code, header)
 
-    def answer(self, code: RequestCode, header: Header | None = None) -> bytes:
+    def answer(self, code: Request, header: Header | None = None) -> bytes:
         frame = self.asker.ask(code, header)
         assert frame.code == ResponseCode.SUCCESS, frame.remark
         return frame.body

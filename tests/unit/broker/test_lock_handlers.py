@@ -10,8 +10,9 @@ from tests.unit.broker.kit import CONFIG, Asker
 
 from orbitmq.broker.handlers.locks import LockHandlers
 from orbitmq.broker.tables.queue_locks import QueueLocks
-from orbitmq.codes import RequestCode, SerializeType
+from orbitmq.codes import SerializeType
 from orbitmq.model.route import MessageQueue
+from orbitmq.requests import Request, RequestCode
 from orbitmq.testing.manual_clock import ManualClock
 from orbitmq.wire.bodies import LockBatchRequest, LockBatchResponse
 
@@ -49,7 +50,7 @@ def test_two_clients_share_the_queues(asker: Asker) -> None:
     ],
 )
 @pytest.mark.parametrize("code", [RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ])
-def test_what_is_missing_is_named(asker: Asker, code: RequestCode, body: object, named: str) -> None:
+def test_what_is_missing_is_named(asker: Asker, code: Request, body: object, named: str) -> None:
     answer = asker.ask(code, body=json.dumps(body).encode())
     assert answer.code == 1
     assert named in (answer.remark or "")

@@ -11,8 +11,9 @@ from tests.unit.broker.kit import Asker
 
 from orbitmq.broker.handlers.maintenance import MaintenanceHandlers
 from orbitmq.broker.live_config import LiveConfig
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
 from orbitmq.model.data_version import DataVersion
+from orbitmq.requests import Request, RequestCode
 from orbitmq.runtime.options import parse_properties
 from orbitmq.transport.router import Route
 from orbitmq.wire import javajson
@@ -38,7 +39,7 @@ class Kept(World):
         answer = ask_slowly(self.routes(), RequestCode.UPDATE_BROKER_CONFIG, None, body)
         return answer.code, answer.remark or ""
 
-    def do(self, code: RequestCode) -> None:
+    def do(self, code: Request) -> None:
         assert self.asker.ask(code).code == ResponseCode.SUCCESS
 
     def clone(self, topic: str | None = None, *, offline: bool | None = None) -> None:

@@ -13,8 +13,9 @@ from orbitmq.broker.handlers.offsets import OffsetHandlers
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.codes import RequestCode, SerializeType
+from orbitmq.codes import SerializeType
 from orbitmq.model.topic import TopicConfig
+from orbitmq.requests import Request, RequestCode
 from orbitmq.testing.manual_clock import ManualClock
 from orbitmq.wire.frame import Frame
 from orbitmq.wire.headers import (
@@ -167,7 +168,7 @@ def test_search_by_time(world: World) -> None:
         (RequestCode.GET_MAX_OFFSET, "queueId"),
     ],
 )
-def test_missing_and_malformed_fields_are_named(world: World, code: RequestCode, field: str) -> None:
+def test_missing_and_malformed_fields_are_named(world: World, code: Request, field: str) -> None:
     whole = {"consumerGroup": "g", "topic": "T", "queueId": "0", "commitOffset": "1", "timestamp": "1"}
     for fields in ({k: v for k, v in whole.items() if k != field}, {**whole, "queueId": "many"}):
         answer = world.asker.ask_raw(code, fields)

@@ -325,3 +325,24 @@ async def test_short_polling_waits_its_own_time(tmp_path: Path) -> None:
     puller.world.clock.advance(1000)
     puller.handlers.waiters.tick()
     assert len(puller.answers()) == 1
+
+
+@pytest.mark.parametrize(
+    ("slave_reads", "lags", "suggested"),
+    [(True, True, "2"), (True, False, "0"), (False, True, "0"), (False, False, "0")],
+)
+def test_readers_that_lag_are_sent_to_the_slave_of_their_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slave_reads: bool, lags: bool, suggested: str
+) -> None:
+    """Row H06."""
+    puller = Puller(tmp_path, slave_read_enabled=slave_reads)
+    puller.world.groups.update(SubscriptionGroupConfig(group_name="g", which_broker_when_consume_slowly=2))
+    puller.world.put("T")
+    puller.world.put("T")
+    # No memory means that everything stored has to come from the disk.
+    monkeypatch.setattr(puller.world.store._reader, "_machine_bytes", 0 if lags else 1 << 30)
+    reply = puller.pull()
+    assert found(reply) == [b"x", b"x"]
+    assert reply is not None
+    assert reply.ext_fields["suggestWhichBrokerId"] == suggested
+    puller.world.store.close()

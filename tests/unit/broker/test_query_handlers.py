@@ -11,8 +11,9 @@ from tests.unit.broker.kit import Asker
 
 from orbitmq.broker.handlers import query
 from orbitmq.broker.handlers.query import QueryHandlers
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
 from orbitmq.record.codec import decode_records
+from orbitmq.requests import RequestCode
 from orbitmq.wire.bodies import QueryConsumeQueueResponse
 from orbitmq.wire.frame import Frame
 from orbitmq.wire.headers import QueryConsumeQueueRequest, QueryMessageRequest, ViewMessageByIdRequest

@@ -10,9 +10,10 @@ from tests.unit.broker.test_send_handlers import Sender
 
 from orbitmq.broker.quotas import LimitsConfig, Quota, Quotas, parse_overrides
 from orbitmq.broker.tables.clients import PeerInfo
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
 from orbitmq.errors import ConfigError
 from orbitmq.record.batch import encode_batch
+from orbitmq.requests import RequestCode
 from orbitmq.testing.manual_clock import ManualClock
 from orbitmq.wire.frame import Frame, encode_request
 

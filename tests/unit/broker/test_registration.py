@@ -19,10 +19,11 @@ from orbitmq.broker import registration
 from orbitmq.broker.config import BrokerConfig, BrokerRole, change_option
 from orbitmq.broker.registration import Registration
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
 from orbitmq.model.topic import TopicConfig
 from orbitmq.namesrv.config import NameServerConfig
 from orbitmq.namesrv.server import NameServer
+from orbitmq.requests import RequestCode
 from orbitmq.testing.manual_clock import ManualClock
 from orbitmq.transport.client import RpcClient
 from orbitmq.transport.router import PARKED, Answer, Call, Reply, Route, Router

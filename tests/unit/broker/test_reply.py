@@ -15,10 +15,11 @@ from orbitmq.broker.handlers.reply import ReplyHandlers
 from orbitmq.broker.handlers.send_checks import SendChecks
 from orbitmq.broker.tables.clients import ProducerTable
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
 from orbitmq.errors import ConnectionLostError, RequestTimeoutError
 from orbitmq.record.codec import decode_record
 from orbitmq.record.properties import decode_properties, encode_properties
+from orbitmq.requests import RequestCode
 from orbitmq.testing.manual_clock import ManualClock
 from orbitmq.transport.router import Call, Reply
 from orbitmq.wire.frame import Frame

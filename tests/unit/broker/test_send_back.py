@@ -15,11 +15,12 @@ from orbitmq.broker.figures.stats import BrokerStats
 from orbitmq.broker.handlers.send_back import SendBackHandlers
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
 from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.names import HALF_TOPIC, SCHEDULE_TOPIC
 from orbitmq.record.codec import Record, decode_record
 from orbitmq.record.properties import decode_properties, encode_properties
+from orbitmq.requests import RequestCode
 from orbitmq.store.types import Appended, NewMessage
 from orbitmq.testing.manual_clock import ManualClock
 from orbitmq.wire.headers import ConsumerSendMsgBackRequest

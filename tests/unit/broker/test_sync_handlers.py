@@ -16,8 +16,8 @@ from orbitmq.broker.handlers.sync import SyncHandlers, SyncSources
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.codes import RequestCode
 from orbitmq.model.data_version import DataVersion
+from orbitmq.requests import Request, RequestCode
 from orbitmq.testing.manual_clock import ManualClock
 from orbitmq.transport.router import PARKED, Answer, Call, Reply
 from orbitmq.wire import bodies
@@ -175,7 +175,7 @@ def test_cursors_are_given_when_what_moved_them_is_safe(tmp_path: Path, code: in
 
 
 def test_absent_parts_answer_with_empty_tables(world: World) -> None:
-    def ask(code: RequestCode) -> Frame:
+    def ask(code: Request) -> Frame:
         return world.asker.ask(code)
 
     assert bodies.DelayOffsets.decode(ask(RequestCode.GET_ALL_DELAY_OFFSET).body).offset_table == {}

@@ -16,8 +16,9 @@ from orbitmq.broker.config import BrokerConfig, change_option
 from orbitmq.broker.handlers.topics import TopicHandlers
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.codes import RequestCode, SerializeType
+from orbitmq.codes import SerializeType
 from orbitmq.model.topic import TopicConfig
+from orbitmq.requests import RequestCode
 from orbitmq.testing.manual_clock import ManualClock
 from orbitmq.wire.frame import Frame
 from orbitmq.wire.headers import (

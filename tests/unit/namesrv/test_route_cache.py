@@ -7,11 +7,12 @@ import json
 import pytest
 from tests.unit.namesrv.brokers import registration
 
-from orbitmq.codes import RequestCode, SerializeType
+from orbitmq.codes import SerializeType
 from orbitmq.errors import HeaderFieldError
 from orbitmq.model.route import TopicRoute
 from orbitmq.namesrv.route_cache import QueryCache, RouteCache, RouteQuery
 from orbitmq.namesrv.route_table import RouteTable
+from orbitmq.requests import RequestCode
 from orbitmq.testing.manual_clock import ManualClock
 from orbitmq.wire.frame import Frame, FrameDecoder, encode_request
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.unit.transport.certificates import make_certificates
 
-from orbitmq.codes import RequestCode
 from orbitmq.namesrv.config import NameServerConfig
 from orbitmq.namesrv.server import NameServer
+from orbitmq.requests import RequestCode
 from orbitmq.transport.client import RpcClient
 from orbitmq.transport.tls import TlsMode
 

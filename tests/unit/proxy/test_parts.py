@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from orbitmq.codes import RequestCode
 from orbitmq.errors import ConfigError
 from orbitmq.model.names import HALF_TOPIC
 from orbitmq.proxy.checks import RESERVED_PROPERTIES, check_group, check_message, check_topic
@@ -25,6 +24,7 @@ from orbitmq.proxy.sending import jump_hash
 from orbitmq.proxy.statuses import Refused, common_status, status
 from orbitmq.proxy.transactions import Transactions
 from orbitmq.record.codec import encode_record
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.store.types import NewMessage
 from orbitmq.testing.manual_clock import ManualClock

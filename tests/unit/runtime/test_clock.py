@@ -65,3 +65,11 @@ def test_times_stored_before_a_step_are_moved_and_later_ones_are_not() -> None:
     machine.jump(machine.now_ms() + 100)
     steps.look()
     assert steps.shift_ms(150) == -HOUR_MS, "a clock that is slewed is no step"
+
+
+def test_a_forward_clock_is_not_ahead_of_the_wall_clock_within_a_millisecond() -> None:
+    machine = ManualClock(START_MS)
+    machine.advance(0.9)  # the wall clock, in whole milliseconds, still says START_MS
+    clock = ForwardClock(machine)
+    machine.advance(0.2)
+    assert clock.now_ms() == START_MS

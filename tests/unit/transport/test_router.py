@@ -7,10 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from orbitmq.codes import RequestCode, ResponseCode, SerializeType
+from orbitmq.codes import ResponseCode, SerializeType
 from orbitmq.errors import BrokerError, TopicNotFound
+from orbitmq.requests import RequestCode, code_name
 from orbitmq.transport.connection import Connection
-from orbitmq.transport.router import PARKED, Call, RawRoute, Reply, Route, Router, code_name, encode_reply
+from orbitmq.transport.router import PARKED, Call, RawRoute, Reply, Route, Router, encode_reply
 from orbitmq.wire.frame import Frame, FrameDecoder, encode_oneway, encode_request
 from orbitmq.wire.header import Header, Int32
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from tests.golden import data
 
-from orbitmq.codes import RequestCode
+from orbitmq.requests import BY_CODE, Request
 from orbitmq.wire.frame import Frame, FrameDecoder
 
 
@@ -17,7 +17,7 @@ class RecordedFrame(msgspec.Struct, frozen=True):
 
     name: str
     """Unique, for the id of a test."""
-    code: RequestCode
+    code: Request
     is_response: bool
     raw: bytes
     frame: Frame
@@ -43,7 +43,7 @@ def recorded_frames() -> list[RecordedFrame]:
             found.append(
                 RecordedFrame(
                     f"{number}-{exchange['name']}-{side}",
-                    RequestCode(exchange["code"]),
+                    BY_CODE[exchange["code"]],
                     side == "response",
                     raw,
                     frames[0],

@@ -12,12 +12,13 @@ from tests.golden import data
 from tests.unit.wire.recorded import RecordedFrame, recorded_frames
 
 import orbitmq.wire.bodies as bodies
-from orbitmq.codes import RequestCode, Version
+from orbitmq.codes import Version
 from orbitmq.errors import BodyError
 from orbitmq.model.data_version import DataVersion
 from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.route import BrokerData, QueueData, TopicRoute
 from orbitmq.model.topic import TopicConfig
+from orbitmq.requests import Request, RequestCode
 from orbitmq.wire import javajson
 from orbitmq.wire.bodies import (
     BatchAck,
@@ -32,7 +33,7 @@ from orbitmq.wire.bodies import (
 )
 
 # Which type reads the JSON body of which request, and of its answer.
-REQUEST_BODIES: dict[RequestCode, type[msgspec.Struct]] = {
+REQUEST_BODIES: dict[Request, type[msgspec.Struct]] = {
     RequestCode.REGISTER_BROKER: RegisterBrokerBody,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: SubscriptionGroupConfig,
     RequestCode.HEART_BEAT: bodies.HeartbeatData,
@@ -41,7 +42,7 @@ REQUEST_BODIES: dict[RequestCode, type[msgspec.Struct]] = {
     RequestCode.SET_MESSAGE_REQUEST_MODE: bodies.MessageRequestMode,
     RequestCode.QUERY_ASSIGNMENT: bodies.QueryAssignmentRequest,
 }
-RESPONSE_BODIES: dict[RequestCode, type[msgspec.Struct]] = {
+RESPONSE_BODIES: dict[Request, type[msgspec.Struct]] = {
     RequestCode.GET_BROKER_CLUSTER_INFO: bodies.ClusterInfo,
     RequestCode.GET_ROUTEINFO_BY_TOPIC: TopicRoute,
     RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: bodies.TopicList,

@@ -6,14 +6,16 @@ import re
 
 import msgspec
 import pytest
+from tests.unit.wire.declared import REQUEST_HEADERS, RESPONSE_HEADERS
 from tests.unit.wire.recorded import RecordedFrame, recorded_frames
 
 import orbitmq.wire.headers as headers
-from orbitmq.codes import RequestCode, ResponseCode, SerializeType
+from orbitmq.codes import ResponseCode, SerializeType
 from orbitmq.errors import HeaderFieldError
+from orbitmq.requests import Request, RequestCode
 from orbitmq.wire.frame import Frame, FrameDecoder, encode_request
 from orbitmq.wire.header import Header, decode_header, encode_ext
-from orbitmq.wire.headers import REQUEST_HEADERS, RESPONSE_HEADERS, Empty
+from orbitmq.wire.headers import Empty
 
 ALL_HEADERS = sorted({*REQUEST_HEADERS.values(), *RESPONSE_HEADERS.values()}, key=lambda cls: cls.__name__)
 
@@ -83,7 +85,7 @@ def test_absent_fields_are_refused_by_name_or_read_as_none(
 
 
 def test_header_names_follow_the_request_codes() -> None:
-    by_type: dict[type[Header], list[RequestCode]] = {}
+    by_type: dict[type[Header], list[Request]] = {}
     for code, cls in REQUEST_HEADERS.items():
         by_type.setdefault(cls, []).append(code)
     for cls, codes in by_type.items():

@@ -23,7 +23,7 @@ from typing import Final
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.codes import TRANSACTION_MASK, Property, SysFlag
 from orbitmq.errors import MessageIllegal, NoPermission, RecordError, ServerError
-from orbitmq.model.delay_levels import DelayLevels
+from orbitmq.model.delay_levels import DelayLevels, parse_delay_level
 from orbitmq.model.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from orbitmq.record.codec import Record
 from orbitmq.record.properties import find_property, remove_property, set_properties, set_property
@@ -140,7 +140,7 @@ def delay_level(properties: bytes) -> int:
     if text is None:
         return 0
     try:
-        return max(0, int(text))
+        return max(0, parse_delay_level(text))
     except ValueError:
         raise MessageIllegal(f"property DELAY={text[:32]!r} is not a number") from None
 

@@ -43,7 +43,7 @@ from orbitmq.broker.figures.stats import BrokerStats
 from orbitmq.broker.tables.clients import ProducerTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.codes import Property, RequestCode
+from orbitmq.codes import Property
 from orbitmq.errors import RecordError, SystemBusy
 from orbitmq.model.names import (
     HALF_OP_TOPIC,
@@ -54,6 +54,7 @@ from orbitmq.model.names import (
 from orbitmq.model.topic import PERM_READ_WRITE
 from orbitmq.record.codec import Record, decode_record
 from orbitmq.record.ids import offset_message_id
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.store.errors import StoreError

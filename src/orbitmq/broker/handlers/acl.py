@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from orbitmq.auth.acl_files import AclFiles
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.codes import RequestCode
 from orbitmq.errors import ConfigError
+from orbitmq.requests import RequestCode
 from orbitmq.transport.router import Call, Reply, Route
 from orbitmq.wire import javajson
 from orbitmq.wire.headers import (

@@ -15,7 +15,7 @@ from orbitmq.broker.tables.clients import ConsumerTable
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.request_modes import POP_MODE, PULL_MODE, RequestModes
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
 from orbitmq.errors import (
     BodyError,
     BrokerError,
@@ -28,6 +28,7 @@ from orbitmq.errors import (
 from orbitmq.model.names import RETRY_PREFIX
 from orbitmq.model.rebalance import STRATEGIES, Strategy, sorted_clients
 from orbitmq.model.route import MessageQueue, utf16_key
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
 from orbitmq.store.errors import StoreError
 from orbitmq.transport.client import RpcClient

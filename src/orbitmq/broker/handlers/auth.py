@@ -21,8 +21,8 @@ from orbitmq.auth.model import (
 )
 from orbitmq.auth.signature import ACCESS_KEY
 from orbitmq.auth.table import AuthTable
-from orbitmq.codes import RequestCode
 from orbitmq.errors import InvalidParameter, NoPermission, ServerError
+from orbitmq.requests import RequestCode
 from orbitmq.transport.router import Call, Reply, Route
 from orbitmq.wire import javajson
 from orbitmq.wire.bodies.auth import AclInfo, UserInfo

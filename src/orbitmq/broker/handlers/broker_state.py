@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.figures.stats import BrokerStats, StatsWindow
-from orbitmq.codes import RequestCode
 from orbitmq.errors import ServerError
+from orbitmq.requests import RequestCode
 from orbitmq.transport.router import Call, Reply, Route
 from orbitmq.wire import bodies
 from orbitmq.wire.headers import (

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from orbitmq.broker.tables.clients import ClientChannel, ConsumerTable, ProducerTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.codes import RequestCode
 from orbitmq.errors import ConsumerNotOnline, ServerError
+from orbitmq.requests import RequestCode
 from orbitmq.transport.router import Call, Reply, Route
 from orbitmq.wire import bodies
 from orbitmq.wire.headers import (

@@ -12,10 +12,11 @@ from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.tables.clients import ClientChannel, ConsumerTable, PeerInfo, ProducerTable
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.codes import RequestCode, TopicSysFlag
+from orbitmq.codes import TopicSysFlag
 from orbitmq.errors import ServerError
 from orbitmq.model.names import retry_topic
 from orbitmq.model.topic import PERM_READ_WRITE
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
 from orbitmq.transport.router import Call, Reply, Route
 from orbitmq.wire.bodies import (

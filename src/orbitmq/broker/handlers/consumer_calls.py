@@ -16,7 +16,7 @@ from orbitmq.broker.tables.clients import ClientChannel, ConsumerGroup, Consumer
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.codes import LanguageCode, RequestCode, ResponseCode, Version, version_name
+from orbitmq.codes import LanguageCode, ResponseCode, Version, version_name
 from orbitmq.errors import (
     BodyError,
     ConnectionLostError,
@@ -31,6 +31,7 @@ from orbitmq.errors import (
 from orbitmq.model.route import MessageQueue
 from orbitmq.model.topic import TopicConfig
 from orbitmq.record.ids import parse_offset_message_id
+from orbitmq.requests import Request, RequestCode
 from orbitmq.store.message_store import MessageStore
 from orbitmq.transport.router import Call, Reply, Route
 from orbitmq.wire import bodies
@@ -255,7 +256,7 @@ class ConsumerCallHandlers:
         )
 
     async def _ask(
-        self, code: RequestCode, client: tuple[str, str | None], fields: dict[str, str], body: bytes
+        self, code: Request, client: tuple[str, str | None], fields: dict[str, str], body: bytes
     ) -> Reply:
         """What the client answers is the answer."""
         group, client_id = client

@@ -11,9 +11,9 @@ from orbitmq.broker.tables.clients import ConsumerTable
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.codes import RequestCode
 from orbitmq.errors import ServerError
 from orbitmq.model.route import MessageQueue
+from orbitmq.requests import RequestCode
 from orbitmq.store.message_store import MessageStore
 from orbitmq.transport.router import Call, Reply, Route
 from orbitmq.wire import bodies, javajson

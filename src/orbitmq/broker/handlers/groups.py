@@ -13,10 +13,10 @@ import msgspec
 
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
-from orbitmq.codes import RequestCode
 from orbitmq.errors import InvalidParameter, ServerError, SubscriptionGroupNotExist
 from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.names import check_group
+from orbitmq.requests import RequestCode
 from orbitmq.transport.router import Call, Reply, Route
 from orbitmq.wire.bodies import GroupForbidden, SubscriptionGroupList, decode_body, encode_body
 from orbitmq.wire.headers import (

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from orbitmq.broker.tables.queue_locks import QueueLocks
-from orbitmq.codes import RequestCode
 from orbitmq.errors import ServerError
+from orbitmq.requests import RequestCode
 from orbitmq.transport.router import Call, Reply, Route
 from orbitmq.wire.bodies import LockBatchRequest, LockBatchResponse
 from orbitmq.wire.headers import LockBatchMqRequest, UnlockBatchMqRequest

@@ -11,8 +11,8 @@ from orbitmq.broker.live_config import LiveConfig
 from orbitmq.broker.tables.clients import ConsumerTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.codes import RequestCode
 from orbitmq.errors import ServerError
+from orbitmq.requests import RequestCode
 from orbitmq.store.message_store import MessageStore
 from orbitmq.transport.router import Call, Reply, Route
 from orbitmq.wire import javajson

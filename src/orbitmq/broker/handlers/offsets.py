@@ -9,8 +9,8 @@ from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.codes import RequestCode
 from orbitmq.errors import InvalidParameter, QueryNotFound, SubscriptionGroupNotExist, TopicNotFound
+from orbitmq.requests import RequestCode
 from orbitmq.store.message_store import MessageStore
 from orbitmq.store.types import ReadStatus
 from orbitmq.transport.router import Call, Reply, Route

@@ -24,7 +24,7 @@ from orbitmq.broker.pop.receipts import (
 from orbitmq.broker.pop.service import Handout, PopQuestion, PopService
 from orbitmq.broker.pop.waiters import ANY_QUEUE, PopWaiters, Waiting
 from orbitmq.broker.tables.clients import ConsumerTable
-from orbitmq.codes import Perm, RequestCode, ResponseCode, Version
+from orbitmq.codes import Perm, ResponseCode, Version
 from orbitmq.errors import (
     BodyError,
     BrokerError,
@@ -42,6 +42,7 @@ from orbitmq.kernel import Filter
 from orbitmq.model.names import pop_retry_topic, retry_topic
 from orbitmq.model.subscription import ALL_TAGS, SubscriptionData, parse_subscription
 from orbitmq.model.topic import MESSAGE_TYPE_ATTRIBUTE, TopicConfig
+from orbitmq.requests import RequestCode
 from orbitmq.transport.connection import Connection
 from orbitmq.transport.router import Call, RawRoute, Reply, Route
 from orbitmq.wire import javajson

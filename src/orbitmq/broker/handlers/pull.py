@@ -17,7 +17,7 @@ from orbitmq.broker.tables.clients import ConsumerTable
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.codes import Perm, PullFlag, RequestCode, ResponseCode, SerializeType
+from orbitmq.codes import Perm, PullFlag, ResponseCode, SerializeType
 from orbitmq.errors import (
     InvalidParameter,
     NoPermission,
@@ -32,6 +32,7 @@ from orbitmq.kernel import Filter, pull_answer
 from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.subscription import ALL_TAGS, SubscriptionData, parse_subscription
 from orbitmq.model.topic import TopicConfig
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.store.message_store import MessageStore
 from orbitmq.store.types import ReadResult, ReadStatus

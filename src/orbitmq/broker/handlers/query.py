@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import Final
 
 from orbitmq.broker.tables.clients import ConsumerTable
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
 from orbitmq.errors import ServerError
+from orbitmq.requests import RequestCode
 from orbitmq.store.config import StoreConfig
 from orbitmq.store.message_store import MessageStore
 from orbitmq.transport.router import Call, Reply, Route

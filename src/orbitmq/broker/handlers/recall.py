@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.delivery.put import PutDoor, Stored
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.codes import Property, RequestCode
+from orbitmq.codes import Property
 from orbitmq.errors import (
     BrokerError,
     IllegalOperation,
@@ -26,6 +26,7 @@ from orbitmq.errors import (
 from orbitmq.model.names import RETRY_PREFIX
 from orbitmq.record.hosts import encode_host
 from orbitmq.record.properties import encode_properties, find_property
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
 from orbitmq.store.errors import StoreError
 from orbitmq.store.types import NewMessage

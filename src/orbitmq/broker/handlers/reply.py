@@ -14,7 +14,7 @@ from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.delivery.put import PutDoor
 from orbitmq.broker.handlers.send_checks import SendChecks
 from orbitmq.broker.tables.clients import ProducerTable
-from orbitmq.codes import TRANSACTION_MASK, Property, RequestCode, ResponseCode
+from orbitmq.codes import TRANSACTION_MASK, Property, ResponseCode
 from orbitmq.errors import (
     BrokerError,
     ConnectionLostError,
@@ -23,6 +23,7 @@ from orbitmq.errors import (
 from orbitmq.record.hosts import encode_host, host_text
 from orbitmq.record.ids import offset_message_id
 from orbitmq.record.properties import find_property, set_property
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
 from orbitmq.store.errors import StoreError
 from orbitmq.store.types import NewMessage

@@ -26,7 +26,7 @@ from orbitmq.broker.handlers.send_checks import SendChecks
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.queue_locks import QueueLocks
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.codes import Property, RequestCode, ResponseCode, SysFlag, Version
+from orbitmq.codes import Property, ResponseCode, SysFlag, Version
 from orbitmq.errors import (
     BrokerError,
     MessageIllegal,
@@ -41,6 +41,7 @@ from orbitmq.record.batch import split_batch
 from orbitmq.record.hosts import encode_host
 from orbitmq.record.ids import UniqueKeys
 from orbitmq.record.properties import encode_properties, find_property, remove_property, terminated
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
 from orbitmq.store.errors import StoreError
 from orbitmq.store.message_store import MessageStore

@@ -15,7 +15,7 @@ from orbitmq.broker.figures.stats import BrokerStats
 from orbitmq.broker.handlers.send_checks import FAQ
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.codes import Perm, Property, RequestCode, TopicSysFlag, Version
+from orbitmq.codes import Perm, Property, TopicSysFlag, Version
 from orbitmq.errors import (
     BrokerError,
     NoPermission,
@@ -29,6 +29,7 @@ from orbitmq.model.names import dlq_topic, retry_topic
 from orbitmq.model.topic import PERM_READ_WRITE, TopicConfig
 from orbitmq.record.codec import Record, decode_record
 from orbitmq.record.properties import set_properties
+from orbitmq.requests import RequestCode
 from orbitmq.store.errors import StoreError
 from orbitmq.store.message_store import MessageStore
 from orbitmq.store.types import NewMessage

@@ -18,9 +18,9 @@ from orbitmq.broker.registration import SECOND_MASTER
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.codes import RequestCode
 from orbitmq.errors import BodyError, ServerError
 from orbitmq.model.data_version import DataVersion
+from orbitmq.requests import RequestCode
 from orbitmq.transport.router import Answer, Call, Reply, Route
 from orbitmq.wire import bodies, javajson
 from orbitmq.wire.headers import (

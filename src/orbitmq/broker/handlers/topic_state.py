@@ -7,10 +7,10 @@ from typing import Final
 from orbitmq.broker.figures.stats import BrokerStats
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.codes import RequestCode
 from orbitmq.errors import TopicNotFound
 from orbitmq.model.route import MessageQueue
 from orbitmq.model.topic import TopicConfig
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
 from orbitmq.store.message_store import MessageStore
 from orbitmq.transport.router import Call, Reply, Route

@@ -11,7 +11,6 @@ import msgspec
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.codes import RequestCode
 from orbitmq.errors import InvalidParameter, ServerError, TopicNotFound
 from orbitmq.model.names import check_topic, pop_retry_topic
 from orbitmq.model.topic import (
@@ -21,6 +20,7 @@ from orbitmq.model.topic import (
     is_perm_valid,
     parse_attribute_changes,
 )
+from orbitmq.requests import RequestCode
 from orbitmq.store.message_store import MessageStore
 from orbitmq.transport.router import Call, Reply, Route
 from orbitmq.wire.bodies import TopicConfigList, encode_body

@@ -9,11 +9,12 @@ from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.delivery.half_messages import number
 from orbitmq.broker.delivery.put import PutDoor
 from orbitmq.broker.delivery.transactions import Transactions
-from orbitmq.codes import Property, RequestCode, SysFlag
+from orbitmq.codes import Property, SysFlag
 from orbitmq.errors import BrokerError, IllegalOperation, RecordError, ServerError, SlaveNotAvailable
 from orbitmq.model.names import HALF_TOPIC
 from orbitmq.record.codec import Record, decode_record
 from orbitmq.record.ids import parse_offset_message_id
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
 from orbitmq.store.errors import StoreError
 from orbitmq.store.message_store import MessageStore

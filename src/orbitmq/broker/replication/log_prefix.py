@@ -17,8 +17,9 @@ import logging
 from typing import Final
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
 from orbitmq.errors import OrbitError
+from orbitmq.requests import RequestCode
 from orbitmq.store.message_store import MessageStore
 from orbitmq.transport.client import RpcClient
 from orbitmq.wire.headers import ViewMessageByIdRequest

@@ -32,11 +32,12 @@ from orbitmq.broker.delivery.timers import Timers
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
 from orbitmq.errors import OrbitError, RequestCodeNotSupported, error_for_code
 from orbitmq.model.data_version import DataVersion
 from orbitmq.model.names import DLQ_PREFIX, RETRY_PREFIX
 from orbitmq.model.topic import TopicConfig
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.safe_file import SafeFile
 from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.store.message_store import MessageStore

@@ -18,9 +18,9 @@ from typing import Final
 import msgspec
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.codes import RequestCode
 from orbitmq.model.subscription import SubscriptionData
 from orbitmq.record.hosts import encode_host
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
 from orbitmq.transport.connection import Connection
 from orbitmq.wire.bodies import MessageModel

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Final
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.codes import RequestCode
 from orbitmq.errors import ConnectionLostError, InvalidParameter, NoPermission
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
 from orbitmq.transport.client import split_address
 from orbitmq.transport.connection import Connection

@@ -94,7 +94,6 @@ _USERS: Final = (
         call=lambda admin, a: _store_user(admin, a, create=True),
         view=changed,
         results=(Changed,),
-        apache_only=True,
     ),
     Command(
         name="updateUser",
@@ -110,7 +109,6 @@ _USERS: Final = (
         call=lambda admin, a: _store_user(admin, a, create=False),
         view=changed,
         results=(Changed,),
-        apache_only=True,
     ),
     Command(
         name="deleteUser",
@@ -122,7 +120,6 @@ _USERS: Final = (
         ),
         view=changed,
         results=(Changed,),
-        apache_only=True,
     ),
     Command(
         name="getUser",
@@ -134,7 +131,6 @@ _USERS: Final = (
         ),
         view=_users_view,
         results=(auth.Users,),
-        apache_only=True,
     ),
     Command(
         name="listUser",
@@ -146,7 +142,6 @@ _USERS: Final = (
         ),
         view=_users_view,
         results=(auth.Users,),
-        apache_only=True,
     ),
     Command(
         name="copyUser",
@@ -155,7 +150,6 @@ _USERS: Final = (
         call=lambda admin, a: auth.copy_users(admin, a["fromBroker"], a["toBroker"], _split(a["usernames"])),
         view=changed,
         results=(Changed,),
-        apache_only=True,
     ),
 )
 
@@ -168,7 +162,6 @@ _ACLS: Final = (
         call=lambda admin, a: _store_acl(admin, a, create=True),
         view=changed,
         results=(Changed,),
-        apache_only=True,
     ),
     Command(
         name="updateAcl",
@@ -178,7 +171,6 @@ _ACLS: Final = (
         call=lambda admin, a: _store_acl(admin, a, create=False),
         view=changed,
         results=(Changed,),
-        apache_only=True,
     ),
     Command(
         name="deleteAcl",
@@ -194,7 +186,6 @@ _ACLS: Final = (
         ),
         view=changed,
         results=(Changed,),
-        apache_only=True,
     ),
     Command(
         name="getAcl",
@@ -206,7 +197,6 @@ _ACLS: Final = (
         ),
         view=_acls_view,
         results=(auth.Acls,),
-        apache_only=True,
     ),
     Command(
         name="listAcl",
@@ -226,7 +216,6 @@ _ACLS: Final = (
         ),
         view=_acls_view,
         results=(auth.Acls,),
-        apache_only=True,
     ),
     Command(
         name="copyAcl",
@@ -235,7 +224,6 @@ _ACLS: Final = (
         call=lambda admin, a: auth.copy_acls(admin, a["fromBroker"], a["toBroker"], _split(a["subjects"])),
         view=changed,
         results=(Changed,),
-        apache_only=True,
     ),
 )
 

@@ -199,7 +199,6 @@ _CHANGE: Final = (
         call=lambda admin, a: brokers.reset_master_flush_offset(admin, a["brokerAddr"], a["offset"]),
         view=changed,
         results=(Changed,),
-        apache_only=True,
     ),
 )
 
@@ -212,7 +211,6 @@ _APACHE: Final = (
         call=lambda admin, a: brokers.cold_data_flow(admin, broker=a["brokerAddr"], cluster=a["clusterName"]),
         view=_cold_view,
         results=(brokers.ColdDataFlows,),
-        apache_only=True,
     ),
     Command(
         name="updateColdDataFlowCtrGroupConfig",
@@ -228,7 +226,6 @@ _APACHE: Final = (
         ),
         view=changed,
         results=(Changed,),
-        apache_only=True,
     ),
     Command(
         name="removeColdDataFlowCtrGroupConfig",
@@ -240,7 +237,6 @@ _APACHE: Final = (
         ),
         view=changed,
         results=(Changed,),
-        apache_only=True,
     ),
     Command(
         name="setCommitLogReadAheadMode",
@@ -260,7 +256,6 @@ _APACHE: Final = (
         ),
         view=changed,
         results=(Changed,),
-        apache_only=True,
     ),
     Command(
         name="switchTimerEngine",
@@ -280,7 +275,6 @@ _APACHE: Final = (
         ),
         view=changed,
         results=(Changed,),
-        apache_only=True,
     ),
     Command(
         name="addBroker",
@@ -292,7 +286,6 @@ _APACHE: Final = (
         call=lambda admin, a: brokers.add_broker(admin, a["brokerContainerAddr"], a["brokerConfigPath"]),
         view=changed,
         results=(Changed,),
-        apache_only=True,
     ),
     Command(
         name="removeBroker",
@@ -304,7 +297,6 @@ _APACHE: Final = (
         call=_remove_broker,
         view=changed,
         results=(Changed,),
-        apache_only=True,
     ),
 )
 

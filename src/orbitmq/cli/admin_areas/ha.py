@@ -140,7 +140,6 @@ COMMANDS: Final = (
         ),
         view=_sync_view,
         results=(ha.SyncStates,),
-        apache_only=True,
     ),
     Command(
         name="getBrokerEpoch",
@@ -150,7 +149,6 @@ COMMANDS: Final = (
         call=lambda admin, a: ha.broker_epochs(admin, broker_name=a["brokerName"], cluster=a["clusterName"]),
         view=_epoch_view,
         results=(ha.Epochs,),
-        apache_only=True,
     ),
     Command(
         name="getControllerMetaData",
@@ -159,7 +157,6 @@ COMMANDS: Final = (
         call=lambda admin, a: ha.controller_meta_data(admin, a["controllerAddress"]),
         view=_meta_view,
         results=(ha.ControllerMetaData,),
-        apache_only=True,
     ),
     Command(
         name="getControllerConfig",
@@ -168,7 +165,6 @@ COMMANDS: Final = (
         call=lambda admin, a: ha.controller_configs(admin, _split(a["controllerAddress"])),
         view=configs_view,
         results=(ServerConfigs,),
-        apache_only=True,
     ),
     Command(
         name="updateControllerConfig",
@@ -183,7 +179,6 @@ COMMANDS: Final = (
         ),
         view=changed,
         results=(Changed,),
-        apache_only=True,
     ),
     Command(
         name="electMaster",
@@ -199,7 +194,6 @@ COMMANDS: Final = (
         ),
         view=_elected_view,
         results=(ha.ElectedMaster,),
-        apache_only=True,
     ),
     Command(
         name="cleanBrokerMetadata",
@@ -221,6 +215,5 @@ COMMANDS: Final = (
         ),
         view=changed,
         results=(Changed,),
-        apache_only=True,
     ),
 )

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from orbitmq.admin import Admin, Result
 from orbitmq.cli.admin_kit.output import Part
+from orbitmq.requests import BY_CODE
 
 __all__ = [
     "BROKER",
@@ -68,8 +69,12 @@ class Command:
     """Keys of flags of which one must be given."""
     streams: bool = False
     """Yields many results, each printed when it comes: as JSON one a line."""
-    apache_only: bool = False
-    """Asks for something this project's servers refuse."""
+
+    @property
+    def apache_only(self) -> bool:
+        """Whether this project's servers refuse every request of the command."""
+        sent = [request for request in BY_CODE.values() if self.name in request.admin]
+        return bool(sent) and not any(request.served_by for request in sent)
 
 
 def topic_flag(text: str = "Topic.", *, required: bool = True, name: str = "--topic") -> Flag:

@@ -12,8 +12,8 @@ import zlib
 from dataclasses import dataclass
 
 from orbitmq.client.net.instance import ClientInstance
-from orbitmq.codes import RequestCode
 from orbitmq.errors import ConnectionLostError, OrbitError
+from orbitmq.requests import RequestCode
 from orbitmq.wire.headers.filtersrv import RegisterMessageFilterClassRequest
 
 __all__ = ["ClassFilter", "ClassUploads", "filter_server"]

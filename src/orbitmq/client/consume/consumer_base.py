@@ -23,7 +23,6 @@ from orbitmq.client.consume.puller import Puller
 from orbitmq.client.errors import ClientStateError
 from orbitmq.client.net.instance import ClientInstance
 from orbitmq.client.options import ConsumerOptions, QueuesCallback
-from orbitmq.codes import RequestCode
 from orbitmq.errors import (
     BrokerError,
     OrbitError,
@@ -42,6 +41,7 @@ from orbitmq.model.names import (
 from orbitmq.model.rebalance import sorted_clients
 from orbitmq.model.route import MessageQueue
 from orbitmq.model.subscription import SQL92, TAG, SubscriptionData, parse_subscription
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock, ForwardClock, SteadyClock
 from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM
 from orbitmq.runtime.machine import home_directory

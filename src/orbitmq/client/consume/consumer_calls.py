@@ -11,11 +11,12 @@ import traceback
 from typing import TYPE_CHECKING
 
 from orbitmq.client.message import ReceivedMessage
-from orbitmq.codes import LanguageCode, RequestCode, ResponseCode, Version, version_name
+from orbitmq.codes import LanguageCode, ResponseCode, Version, version_name
 from orbitmq.errors import BodyError, RecordError
 from orbitmq.model.names import unwrap_namespace
 from orbitmq.model.route import MessageQueue
 from orbitmq.record.codec import decode_record
+from orbitmq.requests import RequestCode
 from orbitmq.transport.router import PARKED, Answer, Call, RawRoute, Reply, Route
 from orbitmq.wire.bodies import (
     ConsumeMessageDirectlyResult,

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from orbitmq.client.net.instance import ClientInstance
-from orbitmq.codes import RequestCode
 from orbitmq.errors import BodyError, CorruptionError, OrbitError, QueryNotFound
 from orbitmq.model.route import MessageQueue
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.filesystem import FileSystem
 from orbitmq.runtime.safe_file import SafeFile
 from orbitmq.wire import javajson

@@ -19,11 +19,11 @@ from orbitmq.client.consume.process_queue import ProcessQueue
 from orbitmq.client.message import ReceivedMessage
 from orbitmq.client.net.instance import ClientInstance
 from orbitmq.client.options import PushOptions
-from orbitmq.codes import RequestCode
 from orbitmq.errors import BrokerError, OrbitError, RequestCodeNotSupported
 from orbitmq.model.rebalance import STRATEGIES
 from orbitmq.model.route import MessageQueue
 from orbitmq.model.subscription import SubscriptionData
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
 from orbitmq.wire.bodies.queues import QueryAssignmentRequest, QueryAssignmentResponse
 

@@ -15,12 +15,13 @@ from orbitmq.client.errors import add_hint
 from orbitmq.client.message import ReceivedMessage
 from orbitmq.client.net.instance import ClientInstance
 from orbitmq.client.options import ConsumerOptions
-from orbitmq.codes import Property, RequestCode, ResponseCode
+from orbitmq.codes import Property, ResponseCode
 from orbitmq.errors import OrbitError, RemoteProtocolError, error_for_code
 from orbitmq.model.names import RETRY_PREFIX, pop_retry_topic, unwrap_namespace
 from orbitmq.model.route import MessageQueue
 from orbitmq.model.subscription import SubscriptionData
 from orbitmq.record.codec import Record
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
 from orbitmq.wire.bodies import ConsumeFromWhere
 from orbitmq.wire.frame import Frame

@@ -13,13 +13,14 @@ from orbitmq.client.errors import add_hint
 from orbitmq.client.message import ReceivedMessage
 from orbitmq.client.net.instance import ClientInstance
 from orbitmq.client.options import ConsumerOptions
-from orbitmq.codes import PullFlag, RequestCode, ResponseCode
+from orbitmq.codes import PullFlag, ResponseCode
 from orbitmq.errors import ConnectFailedError, RecordError, error_for_code
 from orbitmq.model.names import unwrap_namespace
 from orbitmq.model.route import MASTER_ID, MessageQueue
 from orbitmq.model.subscription import SubscriptionData
 from orbitmq.record.batch import is_inner_batch, unwrap
 from orbitmq.record.codec import Record
+from orbitmq.requests import RequestCode
 from orbitmq.wire.frame import Frame
 from orbitmq.wire.headers import PullMessageRequest
 from orbitmq.wire.pulls import AnswerFields, read_pull_answer

@@ -11,10 +11,11 @@ from orbitmq.client.message import Message, ReceivedMessage
 from orbitmq.client.net.instance import ClientInstance
 from orbitmq.client.options import ConsumerOptions, ProducerOptions
 from orbitmq.client.produce.sender import Outgoing, Sender
-from orbitmq.codes import COMPRESSION_MASK, Property, RequestCode, SysFlag
+from orbitmq.codes import COMPRESSION_MASK, Property, SysFlag
 from orbitmq.errors import OrbitError, RecordError
 from orbitmq.model.names import CLIENT_INNER_PRODUCER_GROUP, retry_topic
 from orbitmq.record.properties import encode_properties
+from orbitmq.requests import RequestCode
 from orbitmq.wire.headers import ConsumerSendMsgBackRequest
 
 __all__ = ["SendBack"]

@@ -21,11 +21,12 @@ from orbitmq.client.net.name_server_lookup import is_page, look_up
 from orbitmq.client.net.routes import RouteBook, split_name_servers
 from orbitmq.client.net.signing import sign
 from orbitmq.client.options import ClientOptions
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
 from orbitmq.errors import ConnectFailedError, OrbitError, RequestTimeoutError, TopicNotFound, error_for_code
 from orbitmq.model.names import AUTO_CREATE_TOPIC
 from orbitmq.model.route import MASTER_ID
 from orbitmq.record.ids import UniqueKeys
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock, month_of
 from orbitmq.runtime.machine import environment, process_id
 from orbitmq.runtime.network import own_address

@@ -10,10 +10,11 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from orbitmq.client.errors import ClientClosedError, ClientStateError, NameServerError, NoRouteError
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
 from orbitmq.errors import BrokerError, OrbitError, TopicNotFound, error_for_code
 from orbitmq.model.names import AUTO_CREATE_TOPIC
 from orbitmq.model.route import MASTER_ID, BrokerData, MessageQueue, TopicRoute
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.wire.bodies import decode_route
 from orbitmq.wire.frame import Frame

@@ -30,11 +30,12 @@ from orbitmq.client.produce.transactions import (
     Transactions,
 )
 from orbitmq.client.settings import ProducerSettings
-from orbitmq.codes import ClientErrorCode, RequestCode
+from orbitmq.codes import ClientErrorCode
 from orbitmq.errors import MessageIllegal
 from orbitmq.model.names import PRODUCER_GROUP_RESERVED, check_group, is_retry_topic, wrap_namespace
 from orbitmq.model.route import MessageQueue
 from orbitmq.record.batch import encode_batch
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.transport.router import RawRoute, Route
 from orbitmq.wire.bodies import ConsumerData, ProducerData

@@ -26,7 +26,7 @@ from orbitmq.client.net.signing import sign
 from orbitmq.client.options import ProducerOptions
 from orbitmq.client.produce.flow import InFlight
 from orbitmq.client.produce.queue_picker import QueuePicker, select_by_hash
-from orbitmq.codes import ClientErrorCode, Property, RequestCode, ResponseCode, SerializeType, SysFlag
+from orbitmq.codes import ClientErrorCode, Property, ResponseCode, SerializeType, SysFlag
 from orbitmq.errors import (
     BrokerError,
     ConnectionLostError,
@@ -41,6 +41,7 @@ from orbitmq.model.names import check_send_topic, unwrap_namespace, wrap_namespa
 from orbitmq.model.route import MessageQueue
 from orbitmq.record.compression import compress_body
 from orbitmq.record.properties import encode_properties
+from orbitmq.requests import RequestCode
 from orbitmq.wire.frame import Frame
 from orbitmq.wire.headers.send import send_ext
 

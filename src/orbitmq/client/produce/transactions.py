@@ -14,12 +14,13 @@ from orbitmq.client.errors import ClientStateError, SendFailed
 from orbitmq.client.message import Message, ReceivedMessage, SendResult, SendStatus, TransactionState
 from orbitmq.client.net.instance import ClientInstance
 from orbitmq.client.produce.sender import SendContext, Sender
-from orbitmq.codes import Property, RequestCode
+from orbitmq.codes import Property
 from orbitmq.errors import MessageIllegal, OrbitError, RecordError
 from orbitmq.model.names import unwrap_namespace
 from orbitmq.model.route import MessageQueue
 from orbitmq.record.codec import decode_record
 from orbitmq.record.ids import parse_offset_message_id
+from orbitmq.requests import RequestCode
 from orbitmq.transport.connection import Connection
 from orbitmq.transport.router import PARKED, Answer, Call
 from orbitmq.wire.headers import CheckTransactionStateRequest, EndTransactionRequest

@@ -21,7 +21,7 @@ from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
-from orbitmq.codes import FrameFlag, LanguageCode, Property, RequestCode, SerializeType, Version
+from orbitmq.codes import FrameFlag, KernelRequest, LanguageCode, Property, SerializeType, Version
 from orbitmq.errors import FrameError, HeaderFieldError, RecordError
 from orbitmq.kernel.plain.layout import (
     BINARY_FIXED,
@@ -62,9 +62,9 @@ _VERSION: Final = Version.OURS
 _LANGUAGE_NAMES: Final = {code.value: code.name for code in LanguageCode}
 _LANGUAGE_CODES: Final = {code.name: code.value for code in LanguageCode}
 _OTHER: Final = int(LanguageCode.OTHER)
-_SEND: Final = int(RequestCode.SEND_MESSAGE)
-_SENDS: Final = (_SEND, int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_BATCH_MESSAGE))
-_PULLS: Final = (int(RequestCode.PULL_MESSAGE), int(RequestCode.LITE_PULL_MESSAGE))
+_SEND: Final = int(KernelRequest.SEND_MESSAGE)
+_SENDS: Final = (_SEND, int(KernelRequest.SEND_MESSAGE_V2), int(KernelRequest.SEND_BATCH_MESSAGE))
+_PULLS: Final = (int(KernelRequest.PULL_MESSAGE), int(KernelRequest.LITE_PULL_MESSAGE))
 _INT32: Final = range(-(2**31), 2**31)
 _INT64: Final = range(-(2**63), 2**63)
 _NUMBER: Final = re.compile("[+-]?[0-9]{1,40}").fullmatch

@@ -433,7 +433,7 @@ def dispatch_records(
     record by record can tell what happened.
     """
     if count_max < 0:
-        raise OverflowError("a count is not negative")
+        raise OverflowError("count must not be negative")
     walked, position = _walk(data, start, end, check_crc, log_base, count_max)
     queues: dict[tuple[bytes, int], tuple[int, list[bytes]]] = {}
     keys: list[bytes] = []

@@ -77,10 +77,15 @@ class Call:
         "done",
         "drained",
         "fields",
+        "header_bytes",
+        "heard",
         "inbox",
         "inbox_waiter",
+        "is_dated",
+        "kept_bytes",
         "method",
         "on_end",
+        "opened",
         "pending",
         "pending_bytes",
         "received",
@@ -90,22 +95,26 @@ class Call:
         "trailers",
         "unacknowledged_bytes",
         "window",
+        "work",
     )
 
     def __init__(
-        self,
-        connection: Http2Connection,
-        stream_id: int,
-        method: Method | None,
-        fields: dict[str, Field],
-        window: int,
+        self, connection: Http2Connection, stream_id: int, method: Method | None, fields: dict[str, Field]
     ) -> None:
         self.connection = connection
         self.stream_id = stream_id
         self.method = method
         self.fields = fields
-        self.window = window
-        """How many bytes the client takes."""
+        self.window = 0
+        """How many bytes the client takes, more or less than its initial window."""
+        self.opened = 0.0
+        self.header_bytes = 0
+        self.kept_bytes = 0
+        """Counted by the connection for headers and messages."""
+        self.is_dated = False
+        """The date it is signed with was checked."""
+        self.heard = False
+        """A message of the client's stream came."""
         self.received = bytearray()
         self.unacknowledged_bytes = 0
         self.remote_done = False
@@ -118,6 +127,8 @@ class Call:
         self.trailers: bytes | None = None
         """The end, once everything else is sent."""
         self.task: asyncio.Task[Any] | None = None
+        self.work: Coroutine[Any, Any, None] | None = None
+        """What the task runs, until it begins."""
         self.inbox: deque[bytes] | None = None
         self.inbox_waiter: asyncio.Future[None] | None = None
         self.drained: asyncio.Future[None] | None = None
@@ -186,7 +197,10 @@ class Call:
                 return None
             self.inbox_waiter = asyncio.get_running_loop().create_future()
             await self.inbox_waiter
-        return self.inbox.popleft()
+        message = self.inbox.popleft()
+        if not self.done:
+            self.connection.release(self, len(message))
+        return message
 
     def wake(self) -> None:
         """Something arrived, or the call ended."""

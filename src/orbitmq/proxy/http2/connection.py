@@ -1,37 +1,45 @@
 """One HTTP/2 connection of a gRPC client, the server's end of it.
 
 Invariants
-1. Everything one socket read asks for is started before the first byte of an answer leaves; what was answered by then
-   leaves in one write.
-2. Memory is bounded: request bytes by ``message_bytes`` per call and by ``Buffered`` over all connections,
-   unsent answers by ``unsent_bytes`` per connection, calls by ``calls``, headers by ``header_bytes``. A peer that
-   does not read is not read from.
+1. What a socket read asks for is started before the first byte of an answer leaves, and what was answered by then
+   leaves in one write, as far as the turn's time goes (``Turns``). The rest waits for a later turn, and the peer is
+   not read from meanwhile.
+2. Memory is bounded: ``held_bytes`` counts everything a peer makes us keep, that is headers and messages of open
+   calls until they end, messages that wait for a handler, unread answers and unserved bytes. ``HeldMemory`` adds it
+   up over all connections and closes those that hold most. One call holds ``message_bytes`` and ``header_bytes`` at
+   most, one connection ``calls``, ``open_header_bytes`` and ``unsent_bytes``. A peer that does not read is not read
+   from.
 3. A peer that breaks the protocol gets GOAWAY with the code, and one log line.
 4. Each call ends once: by its handler, by the client (its task is cancelled), or with the connection.
-
-TLS, plain text and the PROXY protocol of load balancers share the port: the first bytes tell.
+5. A peer that is gone is noticed: a silent one is sent a PING and must answer (``sweep``). A request that does not
+   become complete is ended.
+6. A SETTINGS frame costs the same however many calls are open: ``Call.window`` is relative to the initial window.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-import ssl
-import zlib
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from orbitmq.proxy.http2 import frames
 from orbitmq.proxy.http2.call import Call, GrpcError, GrpcStatus, Kind, Method
 from orbitmq.proxy.http2.frames import H2Error, frame
 from orbitmq.proxy.http2.hpack import HeaderDecoder, HpackError, text
-from orbitmq.proxy.http2.proxy_protocol import ProxyHeader, read_proxy_header
+from orbitmq.proxy.http2.inflate import INFLATE_BYTES, inflate, inflate_slowly
+from orbitmq.proxy.http2.limits import CALL_BYTES, Http2Limits, Turns
+from orbitmq.proxy.http2.opening import Opening
+from orbitmq.proxy.http2.proxy_protocol import Balancers
+from orbitmq.proxy.http2.writer import Writer
 from orbitmq.runtime.tasks import TaskOwner
-from orbitmq.transport.tls import TLS_RECORD_START, ServerTls, TlsFilter, TlsMode
+from orbitmq.transport.held_memory import HeldMemory
+from orbitmq.transport.tls import ServerTls
 
-__all__ = ["Buffered", "Http2Connection", "Http2Limits"]
+__all__ = ["Http2Connection", "Port"]
 
 logger = logging.getLogger(__name__)
 
@@ -40,90 +48,68 @@ _CONNECTION_WINDOW: Final = 16 * 1024 * 1024
 _FRAME_BYTES: Final = 256 * 1024
 """Largest frame we take: a body of a megabyte comes in four."""
 _INBOX_MESSAGES: Final = 256
-_RESETS_MAX: Final = 20_000
-"""Calls a client may cancel between two idle sweeps."""
+_CONTINUATIONS_MAX: Final = 64
+_ENDED_AT_ONCE: Final = 256
+"""Calls of a lost connection that are ended in one turn of the loop."""
+_PATH_BYTES_MAX: Final = 256
+"""Longer ones name no method."""
+_PING_PAYLOAD: Final = b"orbitmq?"
 
 _SETTING_FRAME_BYTES: Final = 5
 _SETTING_WINDOW: Final = 4
-_GREETING: Final = frames.settings_frame(
-    {3: 4096, _SETTING_WINDOW: _STREAM_WINDOW, _SETTING_FRAME_BYTES: _FRAME_BYTES, 6: 65_536}
-) + frames.window_update(0, _CONNECTION_WINDOW - frames.WINDOW_DEFAULT)
-_ANSWER_FLAGS: Final = frames.END_HEADERS
-_END_FLAGS: Final = frames.END_HEADERS | frames.END_STREAM
-_pack_header: Final = frames.HEADER.pack
-_pack_prefix: Final = frames.MESSAGE_PREFIX.pack
+_SETTING_CALLS: Final = 3
+_SETTING_HEADER_BYTES: Final = 6
 
 
-@dataclass(frozen=True, slots=True)
-class Http2Limits:
-    """Bounds of one connection."""
+@dataclass(slots=True)
+class Port:
+    """What all connections of a server share."""
 
-    calls: int = 4096
-    message_bytes: int = 136_314_880
-    header_bytes: int = 65_536
-    unsent_bytes: int = 64 * 1024 * 1024
-    write_pause_bytes: int = 1024 * 1024
-
-
-class Buffered:
-    """Request bytes all connections of a server hold together."""
-
-    __slots__ = ("count", "limit")
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.count = 0
+    methods: Mapping[str, Method]
+    tasks: TaskOwner
+    tls: ServerTls
+    """May be replaced while the server runs: new connections use the new certificate."""
+    limits: Http2Limits
+    balancers: Balancers
+    held: HeldMemory
+    turns: Turns
+    on_open: Callable[[Http2Connection], None]
+    on_close: Callable[[Http2Connection], None]
 
 
-class Http2Connection(asyncio.Protocol):
+class Http2Connection(Writer):
     """See the module. Made by ``GrpcServer``."""
 
-    def __init__(
-        self,
-        methods: Mapping[str, Method],
-        *,
-        tasks: TaskOwner,
-        tls: ServerTls,
-        limits: Http2Limits,
-        buffered: Buffered,
-        on_open: Callable[[Http2Connection], None],
-        on_close: Callable[[Http2Connection], None],
-    ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.now = self._loop.time
-        self._methods = methods
-        self._tasks = tasks
-        self._server_tls = tls
-        self._limits = limits
-        self._buffered = buffered
-        self._on_open = on_open
-        self._on_close = on_close
-        self._transport: asyncio.Transport | None = None
-        self._tls: TlsFilter | None = None
+    def __init__(self, port: Port) -> None:
+        super().__init__(port.limits, port.held)
+        self._port = port
+        self._methods = port.methods
+        self._tasks = port.tasks
+        self._turns = port.turns
         self._rest = b""
-        self._opening = True
-        """The preface is not complete yet."""
-        self._proxy_read = False
+        self._decrypter = Opening(port.tls, port.balancers, self._write_raw)
+        self._opening: Opening | None = self._decrypter
+        """Until the preface is complete."""
         self._decoder = HeaderDecoder()
         self._block: tuple[int, int, bytearray] | None = None
         """Stream, flags and bytes of a header block that CONTINUATION frames go on with."""
+        self._continuations = 0
         self.calls: dict[int, Call] = {}
         self._last_stream = 0
-        self._window = frames.WINDOW_DEFAULT
-        """How many bytes the client takes over all streams."""
-        self._peer_stream_window = frames.WINDOW_DEFAULT
-        self._peer_frame_bytes = frames.FRAME_BYTES_DEFAULT
         self._unacknowledged_bytes = 0
-        self._blocked: dict[int, Call] = {}
-        self._pending_bytes = 0
-        self._out: list[bytes] = []
-        self._in_read = False
-        self._flush_planned = False
+        self._kept_bytes = 0
+        """Headers, messages and the rest of all open calls."""
+        self._header_bytes = 0
+        self._waits = False
+        """What was read is served in a later turn."""
+        self._queued = False
+        """``Turns`` will call ``serve``."""
+        self._write_paused = False
         self._resets = 0
         self._going_away = False
-        self.closed = False
-        self.remote_text = ""
-        self.last_active = self.now()
+        self.remote = ("", 0)
+        self._last_heard = self.now()
+        self._pinged: float | None = None
 
     # -- asyncio.Protocol ------------------------------------------------------------------------------
 
@@ -131,101 +117,186 @@ class Http2Connection(asyncio.Protocol):
         self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple) and len(peer) >= 2:
-            self.remote_text = f"{peer[0]}:{peer[1]}"
+            self._set_remote(f"{peer[0]}:{peer[1]}")
         transport.set_write_buffer_limits(high=self._limits.write_pause_bytes)
-        self._on_open(self)
+        self._port.on_open(self)
+
+    def _set_remote(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self.remote_text = address
+        self.remote = (host, int(port))
 
     def data_received(self, data: bytes) -> None:
-        self.last_active = self.now()
+        if self.closed:
+            return
+        self.last_active = self._last_heard = self.now()
+        self._held.moved(len(data))
+        if self._tls is not None:
+            try:
+                data = self._decrypter.decrypt(data)
+            except H2Error as error:
+                self._tls = None
+                self._break(error.code, str(error))
+                return
+        self._rest = self._rest + data if self._rest else data
+        if not self._waits and self.serve(self._turns.until()):
+            self._wait()
+
+    def _wait(self) -> None:
+        assert self._transport is not None
+        self._waits = True
+        self._transport.pause_reading()
+        if not self._write_paused:
+            self._queue()
+
+    def _queue(self) -> None:
+        if not self._queued:
+            self._queued = True
+            self._turns.wait(self)
+
+    def serve(self, until: float) -> bool:
+        """Serve what was read, up to that time. Whether something is left that can be served then."""
+        if self.closed or self._write_paused:
+            self._queued = False
+            return False  # ``resume_writing`` goes on
+        left = self._serve(until)
+        goes_on = self._goes_on(left)
+        self._queued = self._queued and goes_on
+        return goes_on
+
+    def _serve(self, until: float) -> bool:
         self._in_read = True
+        data, self._rest = self._rest, b""
+        left = False
         try:
-            if self._tls is not None:
-                data = self._decrypt(data)
-            if self._rest:
-                data = self._rest + data
-                self._rest = b""
-            if self._opening:
-                data = self._open(data)
-            if not self._opening and data:
-                self._rest = self._read_frames(data)
+            if self._opening is not None:
+                data = self._open(self._opening, data)
+            if self._opening is None and data:
+                position, left = self._read_frames(data, until)
+                self._rest = data[position:] if position else data
         except H2Error as error:
             self._break(error.code, str(error))
         except HpackError as error:
             self._break(H2Error.COMPRESSION, str(error))
         finally:
             self._in_read = False
+            if self._unblock:
+                self._send_blocked()
             self._flush()
+        return left
+
+    def _goes_on(self, left: bool) -> bool:
+        if self.closed or self._transport is None:
+            return False
+        if self._waits and not left:
+            self._waits = False
+            if not self._write_paused and not self._transport.is_closing():
+                self._transport.resume_reading()
+        if left and self._write_paused:
+            self._waits = True
+            return False
+        return left
 
     def pause_writing(self) -> None:
+        self._write_paused = True
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
+        self._write_paused = False
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._waits:
+            self._queue()
+        else:
             self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
-        for call in list(self.calls.values()):
-            self._end_early(call)
+        self._rest = b""
         self._out.clear()
-        self._on_close(self)
+        self._end_calls()
+        self._port.on_close(self)
+
+    def _end_calls(self) -> None:
+        """End the calls of a lost connection, some in each turn of the loop."""
+        for call in list(itertools.islice(self.calls.values(), _ENDED_AT_ONCE)):
+            self._end_early(call)
+        if self.calls:
+            self._loop.call_soon(self._end_calls)
+
+    # -- what is held for the peer, see HeldMemory -----------------------------------------------------
+
+    @property
+    def held_bytes(self) -> int:
+        """Everything the peer makes us keep."""
+        if self.closed:
+            return 0
+        unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return self._kept_bytes + self._pending_bytes + len(self._rest) + unsent
+
+    def press(self, unsent_bytes: int) -> None:
+        """Stop reading from a peer that leaves more than this unread; 0 for the usual limit."""
+        if self._transport is not None and not self.closed:
+            self._transport.set_write_buffer_limits(high=unsent_bytes or self._limits.write_pause_bytes)
+
+    def drop(self, reason: str) -> None:
+        """Close at once."""
+        logger.warning("closing connection peer=%s reason=%s", self.remote_text, reason)
+        if self._opening is None:
+            self._out.append(self._goaway(H2Error.ENHANCE_YOUR_CALM, reason))
+            self._flush()
+        self.abort()
+
+    def keep(self, call: Call, count: int) -> None:
+        """Count bytes a call holds, until they are released or the call ends."""
+        call.kept_bytes += count
+        self._kept_bytes += count
+
+    def release(self, call: Call, count: int) -> None:
+        call.kept_bytes -= count
+        self._kept_bytes -= count
 
     # -- the beginning of a connection -----------------------------------------------------------------
 
-    def _open(self, data: bytes) -> bytes:
-        """Find out what the peer speaks; returns the bytes after the preface, or keeps what is too short."""
-        if not self._proxy_read and self._tls is None:
-            found = read_proxy_header(data)
-            if found is ProxyHeader.INCOMPLETE:
-                self._rest = data
-                return b""
-            self._proxy_read = True
-            if isinstance(found, tuple):
-                used, address = found
-                self.remote_text = address or self.remote_text
-                data = data[used:]
-                if not data:
-                    return b""
-        if self._tls is None and data[0] == TLS_RECORD_START:
-            if self._server_tls.context is None or self._server_tls.mode is TlsMode.DISABLED:
-                raise H2Error(H2Error.PROTOCOL, "TLS is not enabled on this port")
-            self._tls = TlsFilter(self._server_tls.context, server_side=True)
-            data = self._decrypt(data)
-        elif self._tls is None and self._server_tls.mode is TlsMode.ENFORCING:
-            raise H2Error(H2Error.PROTOCOL, "only TLS is accepted on this port")
-        preface = frames.PREFACE
-        if len(data) < len(preface):
-            if not preface.startswith(data):
-                raise H2Error(H2Error.PROTOCOL, "not HTTP/2")
-            self._rest = data
-            return b""
-        if not data.startswith(preface):
-            raise H2Error(H2Error.PROTOCOL, "not HTTP/2")
-        self._opening = False
-        self._out.append(_GREETING)
-        return data[len(preface) :]
-
-    def _decrypt(self, data: bytes) -> bytes:
-        assert self._tls is not None
-        assert self._transport is not None
+    def _open(self, opening: Opening, data: bytes) -> bytes:
+        """The bytes after the preface, empty while that is not complete."""
         try:
-            plain, answer = self._tls.receive(data)
-        except ssl.SSLError as error:
-            self._transport.write(self._tls.pending())
-            self._tls = None
-            raise H2Error(H2Error.PROTOCOL, f"TLS failed: {error.reason}") from None
-        if answer:
-            self._transport.write(answer)
-        return plain
+            found = opening.read(data, self.remote[0])
+        finally:
+            self._tls = opening.tls
+        if opening.address:
+            self._set_remote(opening.address)
+            opening.address = ""
+        if found is None:
+            return b""
+        self._opening = None
+        limits = self._limits
+        self._out.append(
+            frames.settings_frame(
+                {
+                    _SETTING_CALLS: limits.calls,
+                    _SETTING_WINDOW: _STREAM_WINDOW,
+                    _SETTING_FRAME_BYTES: _FRAME_BYTES,
+                    _SETTING_HEADER_BYTES: limits.header_bytes,
+                }
+            )
+            + frames.window_update(0, _CONNECTION_WINDOW - frames.WINDOW_DEFAULT)
+        )
+        return found
+
+    def _write_raw(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
 
     # -- frames ----------------------------------------------------------------------------------------
 
-    def _read_frames(self, data: bytes) -> bytes:
-        """Serve the whole frames; returns what is left."""
+    def _read_frames(self, data: bytes, until: float) -> tuple[int, bool]:
+        """Serve whole frames up to that time. Returns where it stopped, and whether whole frames are left."""
         position = 0
         end = len(data)
         unpack = frames.HEADER.unpack_from
+        now = self.now
         while end - position >= 9:
             high, low, kind, flags, stream_id = unpack(data, position)
             size = high << 8 | low
@@ -234,6 +305,8 @@ class Http2Connection(asyncio.Protocol):
             start = position + 9
             if start + size > end:
                 break
+            if position and now() >= until:
+                return position, True
             position = start + size
             stream_id &= 0x7FFFFFFF
             if self._block is not None and kind != frames.CONTINUATION:
@@ -247,8 +320,8 @@ class Http2Connection(asyncio.Protocol):
             else:
                 self._other_frame(kind, flags, stream_id, data[start:position])
             if self.closed:
-                return b""
-        return data[position:]
+                break
+        return position, False
 
     def _other_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         if kind == frames.PING:
@@ -261,9 +334,7 @@ class Http2Connection(asyncio.Protocol):
         elif kind == frames.RST_STREAM:
             if len(payload) != 4 or not stream_id:
                 raise H2Error(H2Error.FRAME_SIZE, "a RST_STREAM that is none")
-            self._resets += 1
-            if self._resets > _RESETS_MAX:
-                raise H2Error(H2Error.ENHANCE_YOUR_CALM, "too many cancelled calls")
+            self._count_reset()
             call = self.calls.get(stream_id)
             if call is not None:
                 self._end_early(call)
@@ -275,27 +346,29 @@ class Http2Connection(asyncio.Protocol):
             raise H2Error(H2Error.PROTOCOL, "clients do not push")
         # PRIORITY, GOAWAY and unknown kinds are ignored.
 
+    def _count_reset(self) -> None:
+        self._resets += 1
+        if self._resets > self._limits.resets:
+            raise H2Error(H2Error.ENHANCE_YOUR_CALM, "too many cancelled calls")
+
     def _settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id or len(payload) % 6 or (flags & frames.ACK and payload):
             raise H2Error(H2Error.FRAME_SIZE, "SETTINGS that are none")
         if flags & frames.ACK:
             return
-        for at in range(0, len(payload), 6):
-            name = int.from_bytes(payload[at : at + 2], "big")
-            value = int.from_bytes(payload[at + 2 : at + 6], "big")
+        if len(payload) > 6 * self._limits.settings:
+            raise H2Error(H2Error.ENHANCE_YOUR_CALM, "too many settings")
+        for name, value in frames.SETTING.iter_unpack(payload):
             if name == _SETTING_WINDOW:
                 if value > frames.WINDOW_MAX:
                     raise H2Error(H2Error.FLOW_CONTROL, "an initial window over the limit")
-                change = value - self._peer_stream_window
+                self._unblock |= value > self._peer_stream_window
                 self._peer_stream_window = value
-                for call in self.calls.values():
-                    call.window += change
             elif name == _SETTING_FRAME_BYTES:
                 if not frames.FRAME_BYTES_DEFAULT <= value < 2**24:
                     raise H2Error(H2Error.PROTOCOL, "a maximum frame size out of range")
                 self._peer_frame_bytes = value
         self._out.append(frame(frames.SETTINGS, frames.ACK, 0))
-        self._send_blocked()
 
     def _window_update(self, stream_id: int, payload: bytes) -> None:
         if len(payload) != 4:
@@ -305,13 +378,13 @@ class Http2Connection(asyncio.Protocol):
             self._window += count
             if not count or self._window > frames.WINDOW_MAX:
                 raise H2Error(H2Error.FLOW_CONTROL, "a window out of range")
-            if self._blocked:
-                self._send_blocked()
+            self._unblock = True
             return
         call = self.calls.get(stream_id)
         if call is not None:
             call.window += count
-            if not count or call.window > frames.WINDOW_MAX:
+            if not count or call.window + self._peer_stream_window > frames.WINDOW_MAX:
+                self._count_reset()
                 self._reset(call, H2Error.FLOW_CONTROL)
             elif stream_id in self._blocked:
                 self._send_pending(call)
@@ -330,20 +403,25 @@ class Http2Connection(asyncio.Protocol):
             self._open_stream(stream_id, flags, payload)
         else:
             self._block = stream_id, flags, bytearray()
+            self._continuations = 0
             self._add_to_block(0, payload)
 
     def _add_to_block(self, flags: int, payload: bytes) -> None:
         assert self._block is not None
         stream_id, first_flags, block = self._block
         block += payload
-        if len(block) > self._limits.header_bytes:
+        self._continuations += 1
+        if len(block) > self._limits.header_bytes or self._continuations > _CONTINUATIONS_MAX:
             raise H2Error(H2Error.ENHANCE_YOUR_CALM, "a header block over the limit")
         if flags & frames.END_HEADERS:
             self._block = None
             self._open_stream(stream_id, first_flags, bytes(block))
 
     def _open_stream(self, stream_id: int, flags: int, block: bytes) -> None:
-        fields = self._decoder.decode(block)
+        if len(block) > self._limits.header_bytes:
+            raise H2Error(H2Error.ENHANCE_YOUR_CALM, "a header block over the limit")
+        decoder = self._decoder
+        fields = decoder.decode(block)
         known = self.calls.get(stream_id)
         if known is not None:  # trailers of the client; gRPC clients send none
             self._remote_done(known)
@@ -351,21 +429,32 @@ class Http2Connection(asyncio.Protocol):
         if stream_id <= self._last_stream:
             return  # of a call that ended already
         self._last_stream = stream_id
-        if len(self.calls) >= self._limits.calls or self._going_away:
+        size = decoder.kept_bytes
+        if (
+            len(self.calls) >= self._limits.calls
+            or self._header_bytes + size > self._limits.open_header_bytes
+            or self._going_away
+        ):
             self._out.append(
                 frame(frames.RST_STREAM, 0, stream_id, H2Error.REFUSED_STREAM.to_bytes(4, "big"))
             )
             return
         path = fields.get(":path")
-        method = None
-        if path is not None:
-            method = self._methods.get(text(path))
-        call = Call(self, stream_id, method, fields, self._peer_stream_window)
+        method = None if path is None or len(path[1]) > _PATH_BYTES_MAX else self._methods.get(text(path))
+        call = Call(self, stream_id, method, fields)
+        call.opened = self.last_active
+        call.header_bytes = size
+        call.kept_bytes = size + CALL_BYTES
+        self._header_bytes += size
+        self._kept_bytes += size + CALL_BYTES
+        self._held.moved(size + CALL_BYTES)
         self.calls[stream_id] = call
         if "grpc-timeout" in fields and method is not None and method.kind is Kind.SERVER_STREAM:
             call.time_left_s()  # starts the clock
         if method is None:
-            name = call.header(":path").removeprefix("/")
+            name = "of that name"
+            if path is not None and len(path[1]) <= _PATH_BYTES_MAX:
+                name = text(path).removeprefix("/")
             call.remote_done = bool(flags & frames.END_STREAM)
             self.finish(call, GrpcStatus.UNIMPLEMENTED, f"Method {name} is unimplemented")
         elif method.kind is Kind.BOTH_STREAM:
@@ -399,17 +488,15 @@ class Http2Connection(asyncio.Protocol):
             # Fast path: the whole request in one frame.
             call.remote_done = True
             if len(payload) < 5 or payload[0] or int.from_bytes(payload[1:5], "big") != len(payload) - 5:
-                self._buffered.count += len(payload)
+                self.keep(call, len(payload))
                 received += payload
                 self._take_messages(call)
             else:
+                self.keep(call, len(payload))
                 self._start(call, payload[5:])
             return
-        self._buffered.count += len(payload)
+        self.keep(call, len(payload))
         received += payload
-        if self._buffered.count > self._buffered.limit:
-            self.finish(call, GrpcStatus.RESOURCE_EXHAUSTED, "the server holds too many request bytes")
-            return
         if not ended:
             call.unacknowledged_bytes += size
             if call.unacknowledged_bytes >= _STREAM_WINDOW // 4:
@@ -441,21 +528,25 @@ class Http2Connection(asyncio.Protocol):
                 break
             message = bytes(received[5 : 5 + size])
             compressed = received[0]
-            self._release(call, 5 + size)
-            if compressed:
-                try:
-                    message = self._inflate(call, message)
-                except GrpcError as error:
-                    self.finish(call, error.status, error.message)
-                    return
+            del received[: 5 + size]
             if call.inbox is None:
                 if received:
                     break
-                self._start(call, message)
+                start = self._start_inflated if compressed else self._start
+                start(call, message)
                 return
             if len(call.inbox) >= _INBOX_MESSAGES:
                 self.finish(call, GrpcStatus.RESOURCE_EXHAUSTED, "too many messages wait")
                 return
+            if compressed:
+                try:
+                    message = inflate(call, message, min(INFLATE_BYTES, self._limits.message_bytes))
+                except GrpcError as error:
+                    self.finish(call, error.status, error.message)
+                    return
+            self.keep(call, len(message))
+            self.release(call, 5 + size)
+            call.heard = True
             call.inbox.append(message)
             call.wake()
         if call.remote_done and (call.inbox is None or received):
@@ -465,21 +556,17 @@ class Http2Connection(asyncio.Protocol):
         limit = self._limits.message_bytes
         self.finish(call, GrpcStatus.RESOURCE_EXHAUSTED, f"gRPC message exceeds maximum size {limit}")
 
-    def _inflate(self, call: Call, message: bytes) -> bytes:
-        if call.header("grpc-encoding") != "gzip":
-            raise GrpcError(GrpcStatus.UNIMPLEMENTED, "compression other than gzip is not supported")
-        inflater = zlib.decompressobj(wbits=31)
-        try:
-            plain = inflater.decompress(message, self._limits.message_bytes)
-        except zlib.error as error:
-            raise GrpcError(GrpcStatus.INTERNAL, f"the message cannot be decompressed: {error}") from None
-        if inflater.unconsumed_tail or not inflater.eof:
-            raise GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, "the decompressed message is too large or cut")
-        return plain
+    def _start_inflated(self, call: Call, message: bytes) -> None:
+        """A large message is inflated piece by piece, beside other calls."""
 
-    def _release(self, call: Call, count: int) -> None:
-        self._buffered.count -= count
-        del call.received[:count]
+        async def run() -> None:
+            plain = await inflate_slowly(call, message, self._limits.message_bytes)
+            if not call.done:
+                self._start(call, plain)
+
+        assert call.method is not None
+        call.work = work = run()
+        call.task = self._tasks.start(self._run(call, work, finishes=False), call.method.path)
 
     # -- running calls ---------------------------------------------------------------------------------
 
@@ -495,13 +582,16 @@ class Http2Connection(asyncio.Protocol):
             self.finish(call, GrpcStatus.INTERNAL, "internal error")
             return
         if work is not None:
+            call.work = work
             call.task = self._tasks.start(self._run(call, work), call.method.path)
 
-    async def _run(self, call: Call, work: object) -> None:
+    async def _run(self, call: Call, work: Coroutine[Any, Any, None], *, finishes: bool = True) -> None:
         assert call.method is not None
+        call.work = None
         try:
-            await work  # type: ignore[misc]  # any coroutine
-            self.finish(call, 0, "")
+            await work
+            if finishes:
+                self.finish(call, 0, "")
         except GrpcError as error:
             self.finish(call, error.status, error.message)
         except asyncio.CancelledError:
@@ -520,6 +610,10 @@ class Http2Connection(asyncio.Protocol):
             call.on_end()
         if call.task is not None:
             call.task.cancel()
+            call.task = None
+        if call.work is not None:
+            call.work.close()
+            call.work = None
         call.wake()
 
     def _forget(self, call: Call) -> None:
@@ -529,8 +623,10 @@ class Http2Connection(asyncio.Protocol):
         self._pending_bytes -= call.pending_bytes
         call.pending.clear()
         call.pending_bytes = 0
-        if call.received:
-            self._release(call, len(call.received))
+        call.received = bytearray()
+        self._header_bytes -= call.header_bytes
+        self._kept_bytes -= call.kept_bytes
+        call.header_bytes = call.kept_bytes = 0
         if self._going_away and not self.calls:
             self._close_soon()
 
@@ -538,162 +634,44 @@ class Http2Connection(asyncio.Protocol):
         self._out.append(frame(frames.RST_STREAM, 0, call.stream_id, code.to_bytes(4, "big")))
         self._end_early(call)
 
-    # -- writing ---------------------------------------------------------------------------------------
-
-    def answer(self, call: Call, message: bytes) -> None:
-        """A unary answer: headers, message, trailers."""
-        if call.done:
-            return
-        size = 5 + len(message)
-        stream_id = call.stream_id
-        if (
-            call.pending
-            or size > self._window
-            or size > call.window
-            or size > self._peer_frame_bytes
-            or not call.headers_due()
-        ):
-            self.write_message(call, message)
-            self.finish(call, 0, "")
-            return
-        self._window -= size
-        self._out.append(
-            b"".join(
-                (
-                    _pack_header(0, len(frames.ANSWER_HEADERS), 1, _ANSWER_FLAGS, stream_id),
-                    frames.ANSWER_HEADERS,
-                    _pack_header(size >> 8, size & 0xFF, 0, 0, stream_id),
-                    _pack_prefix(0, size - 5),
-                    message,
-                    _pack_header(0, len(frames.OK_TRAILERS), 1, _END_FLAGS, stream_id),
-                    frames.OK_TRAILERS,
-                )
-            )
-        )
-        self._forget(call)
-        if not self._in_read:
-            self._flush_soon()
-
-    def write_message(self, call: Call, message: bytes) -> None:
-        """One message of an answer, as far as the client's windows allow; the rest later."""
-        if call.done:
-            return
-        stream_id = call.stream_id
-        if call.headers_due():
-            self._out.append(frame(frames.HEADERS, _ANSWER_FLAGS, stream_id, frames.ANSWER_HEADERS))
-        data = _pack_prefix(0, len(message)) + message
-        size = len(data)
-        if (
-            not call.pending
-            and size <= self._window
-            and size <= call.window
-            and size <= self._peer_frame_bytes
-        ):
-            self._window -= size
-            call.window -= size
-            self._out.append(_pack_header(size >> 8, size & 0xFF, 0, 0, stream_id) + data)
-        else:
-            call.pending.append(data)
-            call.pending_bytes += size
-            self._pending_bytes += size
-            self._send_pending(call)
-            if self._pending_bytes > self._limits.unsent_bytes:
-                logger.warning("client does not read, closing peer=%s", self.remote_text)
-                self.abort()
-                return
-        if not self._in_read:
-            self._flush_soon()
-
-    def finish(self, call: Call, status: int, message: str) -> None:
-        """Trailers, after what is still pending."""
-        if call.done or call.trailers is not None:
-            return
-        block = frames.trailers(status, message)
-        if call.headers_due():
-            block = frames.ANSWER_HEADERS + block
-        call.trailers = block
-        if not call.pending:
-            self._send_trailers(call)
-        if not self._in_read:
-            self._flush_soon()
-
-    def _send_trailers(self, call: Call) -> None:
-        assert call.trailers is not None
-        self._out.append(frame(frames.HEADERS, _END_FLAGS, call.stream_id, call.trailers))
-        if not call.remote_done:
-            self._out.append(frame(frames.RST_STREAM, 0, call.stream_id, H2Error.NO_ERROR.to_bytes(4, "big")))
-        self._forget(call)
-        call.wake()
-
-    def _send_blocked(self) -> None:
-        for call in list(self._blocked.values()):
-            if self._window <= 0:
-                return
-            self._send_pending(call)
-
-    def _send_pending(self, call: Call) -> None:
-        pending = call.pending
-        while pending:
-            data = pending[0]
-            room = min(self._window, call.window, self._peer_frame_bytes)
-            if room <= 0:
-                self._blocked[call.stream_id] = call
-                return
-            part = data if len(data) <= room else data[:room]
-            if len(part) == len(data):
-                pending.popleft()
-            else:
-                pending[0] = data[room:]
-            size = len(part)
-            self._window -= size
-            call.window -= size
-            call.pending_bytes -= size
-            self._pending_bytes -= size
-            self._out.append(_pack_header(size >> 8, size & 0xFF, 0, 0, call.stream_id) + part)
-        self._blocked.pop(call.stream_id, None)
-        if call.trailers is not None:
-            self._send_trailers(call)
-        elif call.drained is not None and not call.drained.done():
-            call.drained.set_result(None)
-
-    def _flush_soon(self) -> None:
-        if not self._flush_planned:
-            self._flush_planned = True
-            self._loop.call_soon(self._flush_planned_now)
-
-    def _flush_planned_now(self) -> None:
-        self._flush_planned = False
-        self._flush()
-
-    def _flush(self) -> None:
-        out = self._out
-        if not out:
-            return
-        data = out[0] if len(out) == 1 else b"".join(out)
-        out.clear()
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return
-        self.last_active = self.now()
-        transport.write(data if self._tls is None else self._tls.encrypt(data))
-        if transport.get_write_buffer_size() > self._limits.unsent_bytes:
-            logger.warning("client does not read, closing peer=%s", self.remote_text)
-            self.abort()
-
     # -- the end ---------------------------------------------------------------------------------------
 
-    def sweep(self, idle_before: float) -> None:
-        """Called now and then: closes a connection without calls that was silent since."""
+    def sweep(self, idle_before: float) -> int:
+        """Called now and then. Closes a connection without calls that was silent since, pings a silent one with
+        calls, ends requests that do not become complete. Returns how many calls were looked at."""
         self._resets = 0
-        if not self.calls and self.last_active < idle_before:
-            self.go_away()
+        if self.closed:
+            return 0
+        if not self.calls:
+            if self.last_active < idle_before:
+                self.go_away()
+            return 0
+        now, limits = self.now(), self._limits
+        if self._pinged is not None and self._pinged < self._last_heard:
+            self._pinged = None
+        if self._pinged is not None:
+            if now - self._pinged > limits.ping_s:
+                logger.info("client does not answer a ping, closing peer=%s", self.remote_text)
+                self.abort()
+                return 0
+        elif now - self._last_heard > limits.silent_s:
+            self._pinged = now
+            self._out.append(frame(frames.PING, 0, 0, _PING_PAYLOAD))
+        seen = len(self.calls)
+        for call in list(self.calls.values()):
+            if not call.remote_done and not call.heard and not call.done:
+                allowed_s = limits.request_s + len(call.received) / limits.request_bytes_s
+                if now - call.opened > allowed_s:
+                    self.finish(call, GrpcStatus.DEADLINE_EXCEEDED, "the request did not become complete")
+        self._flush()
+        return seen
 
     def go_away(self) -> None:
         """Take no new calls, let the running ones end, then close."""
         if self._going_away or self.closed:
             return
         self._going_away = True
-        if not self._opening:
+        if self._opening is None:
             self._out.append(self._goaway(H2Error.NO_ERROR, ""))
         self._flush()
         if not self.calls:
@@ -716,16 +694,9 @@ class Http2Connection(asyncio.Protocol):
         if self.closed:
             return
         logger.info("closing connection peer=%s reason=%s", self.remote_text, reason)
-        if not self._opening:
+        if self._opening is None:
             self._out.append(self._goaway(code, reason))
         self._flush()
         self.closed = True
         if self._transport is not None:
             self._transport.close()
-
-    def abort(self) -> None:
-        """Close at once."""
-        self.closed = True
-        self._out.clear()
-        if self._transport is not None:
-            self._transport.abort()

@@ -25,6 +25,7 @@ __all__ = [
     "PREFACE",
     "PRIORITY_FLAG",
     "RST_STREAM",
+    "SETTING",
     "SETTINGS",
     "WINDOW_DEFAULT",
     "WINDOW_MAX",
@@ -42,7 +43,7 @@ HEADER: Final = Struct(">HBBBI")
 assert HEADER.size == 9
 MESSAGE_PREFIX: Final = Struct(">BI")
 """Before each gRPC message: whether it is compressed, and its size."""
-_PAIR: Final = Struct(">HI")
+SETTING: Final = Struct(">HI")
 _NUMBER: Final = Struct(">I")
 
 DATA: Final = 0
@@ -65,6 +66,8 @@ PRIORITY_FLAG: Final = 0x20
 FRAME_BYTES_DEFAULT: Final = 16_384
 WINDOW_DEFAULT: Final = 65_535
 WINDOW_MAX: Final = 2**31 - 1
+_MESSAGE_MAX: Final = 1024
+"""Characters of a status message."""
 
 
 class H2Error(Exception):
@@ -92,7 +95,7 @@ def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
 
 
 def settings_frame(values: dict[int, int]) -> bytes:
-    return frame(SETTINGS, 0, 0, b"".join(_PAIR.pack(name, value) for name, value in values.items()))
+    return frame(SETTINGS, 0, 0, b"".join(SETTING.pack(name, value) for name, value in values.items()))
 
 
 def window_update(stream_id: int, count: int) -> bytes:
@@ -109,6 +112,7 @@ def trailers(status: int, message: str) -> bytes:
     if not status and not message:
         return OK_TRAILERS
     safe = "".join(
-        chr(byte) if 0x20 <= byte < 0x7F and byte != 0x25 else f"%{byte:02X}" for byte in message.encode()
+        chr(byte) if 0x20 <= byte < 0x7F and byte != 0x25 else f"%{byte:02X}"
+        for byte in message[:_MESSAGE_MAX].encode("utf-8", "replace")
     )
     return literal("grpc-status", str(status)) + (literal("grpc-message", safe) if safe else b"")

@@ -7,6 +7,7 @@ decoded. Answers are written without the table; their blocks are constants.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 __all__ = ["Field", "HeaderDecoder", "HpackError", "literal", "text"]
@@ -147,16 +148,23 @@ def _unpack(data: bytes) -> bytes:
     return b"".join(parts)
 
 
+_unpack_again: Final = lru_cache(maxsize=1024)(_unpack)
+"""What stands in a table is asked for by every call of its connection, and is decoded once."""
+
+
 def text(field: Field) -> str:
     """The value of a field. Raises ``HpackError``."""
-    value = _unpack(field[1]) if field[2] else field[1]
+    raw = field[1]
+    if not field[2]:
+        return raw.decode("utf-8", "replace")
+    value = _unpack_again(raw) if len(raw) <= TABLE_BYTES_MAX else _unpack(raw)
     return value.decode("utf-8", "replace")
 
 
 class HeaderDecoder:
     """Reads the header blocks of one connection, in order. Every error is an end of that connection."""
 
-    __slots__ = ("_bytes", "_limit", "_sizes", "_table")
+    __slots__ = ("_bytes", "_limit", "_sizes", "_table", "kept_bytes")
 
     def __init__(self) -> None:
         self._table: list[Field] = []
@@ -164,12 +172,15 @@ class HeaderDecoder:
         self._sizes: list[int] = []
         self._bytes = 0
         self._limit = TABLE_BYTES_MAX
+        self.kept_bytes = 0
+        """What the fields of the last block hold, those in the table included: they outlive its entries."""
 
     def decode(self, block: bytes) -> dict[str, Field]:
         """The fields by name; of a name that comes twice the last counts. Raises ``HpackError``."""
         fields: dict[str, Field] = {}
         position = 0
         end = len(block)
+        self.kept_bytes = end
         table = self._table
         try:
             while position < end:
@@ -201,7 +212,7 @@ class HeaderDecoder:
                 fields[name] = field
                 if keep:
                     # What counts against the table is the size of the decoded value.
-                    size = len(name) + (len(_unpack(raw)) if coded else len(raw)) + _ENTRY_OVERHEAD
+                    size = len(name) + (len(_unpack_again(raw)) if coded else len(raw)) + _ENTRY_OVERHEAD
                     self._bytes += size
                     self._sizes.append(size)
                     table.append(field)
@@ -214,6 +225,7 @@ class HeaderDecoder:
     def _entry(self, index: int) -> Field:
         if not 62 <= index < 62 + len(self._table):
             raise HpackError(f"header index {index} is not in the table")
+        self.kept_bytes += self._sizes[61 - index]
         return self._table[61 - index]
 
     def _resize(self, block: bytes, position: int, late: bool) -> int:

@@ -2,18 +2,44 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from enum import Enum
 from typing import Final
 
+from orbitmq.errors import ConfigError
 from orbitmq.proxy.http2.frames import H2Error
 
-__all__ = ["ProxyHeader", "read_proxy_header"]
+__all__ = ["Balancers", "ProxyHeader", "read_proxy_header"]
 
 _LINE_START: Final = b"PROXY "
 _LINE_BYTES_MAX: Final = 107
 _SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"
 _FIXED_BYTES: Final = 16
+
+
+class Balancers:
+    """The load balancers whose word counts about who a client is."""
+
+    def __init__(self, text: str = "") -> None:
+        """Addresses and networks, separated by commas. Raises ``ConfigError``."""
+        try:
+            self._networks = [
+                ipaddress.ip_network(part.strip(), strict=False) for part in text.split(",") if part.strip()
+            ]
+        except ValueError as error:
+            raise ConfigError(f"proxyProtocolFrom={text} cannot be read: {error}") from None
+
+    def trusts(self, host: str) -> bool:
+        if not self._networks:
+            return False
+        try:
+            address = ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        return any(address in network for network in self._networks)
 
 
 class ProxyHeader(Enum):
@@ -41,8 +67,11 @@ def _line(data: bytes) -> tuple[int, str] | ProxyHeader:
             raise H2Error(H2Error.PROTOCOL, "a PROXY line without an end")
         return ProxyHeader.INCOMPLETE
     words = data[:end].decode("latin-1").split(" ")
-    if len(words) == 6 and words[1] in ("TCP4", "TCP6") and words[4].isdigit():
-        return end + 2, f"{words[2]}:{words[4]}"
+    if len(words) == 6 and words[1] in ("TCP4", "TCP6") and words[4].isascii() and words[4].isdigit():
+        try:
+            return end + 2, f"{ipaddress.ip_address(words[2])}:{int(words[4])}"
+        except ValueError:
+            raise H2Error(H2Error.PROTOCOL, "a PROXY line without an address") from None
     if words[1:2] == ["UNKNOWN"]:
         return end + 2, ""
     raise H2Error(H2Error.PROTOCOL, "a PROXY line that cannot be read")

@@ -9,8 +9,12 @@ from collections.abc import Iterable
 from typing import Final
 
 from orbitmq.proxy.http2.call import Method
-from orbitmq.proxy.http2.connection import Buffered, Http2Connection, Http2Limits
+from orbitmq.proxy.http2.connection import Http2Connection, Port
+from orbitmq.proxy.http2.limits import Http2Limits, Turns
+from orbitmq.proxy.http2.proxy_protocol import Balancers
+from orbitmq.runtime.stalls import monotonic
 from orbitmq.runtime.tasks import TaskOwner, every
+from orbitmq.transport.held_memory import HeldMemory
 from orbitmq.transport.ports import bind_port
 from orbitmq.transport.tls import ServerTls
 
@@ -19,7 +23,8 @@ __all__ = ["GrpcServer"]
 logger = logging.getLogger(__name__)
 
 _BACKLOG: Final = 1024
-_BUFFERED_BYTES_MAX: Final = 512 * 1024 * 1024
+_SWEPT_AT_ONCE: Final = 2000
+"""Calls looked at before other work has its turn."""
 
 
 class GrpcServer:
@@ -33,8 +38,8 @@ class GrpcServer:
         port: int,
         tls: ServerTls,
         limits: Http2Limits,
+        balancers: Balancers | None = None,
         idle_s: float = 120.0,
-        connections_max: int = 16_384,
     ) -> None:
         self._methods = {method.path: method for method in methods}
         self._host = host
@@ -43,17 +48,19 @@ class GrpcServer:
         """May be replaced while the server runs: new connections use the new certificate."""
         self._limits = limits
         self._idle_s = idle_s
-        self._connections_max = connections_max
-        self._buffered = Buffered(_BUFFERED_BYTES_MAX)
+        self._balancers = balancers or Balancers()
         self._tasks = TaskOwner("grpc")
         self._server: asyncio.Server | None = None
         self.connections: set[Http2Connection] = set()
+        self.held = HeldMemory(self.connections, limits.held_bytes)
+        self._turns: Turns | None = None
         self._all_closed: asyncio.Event | None = None
         self.port = 0
 
     async def start(self, bound: socket.socket | None = None) -> None:
         """Listen. Raises ``OSError``."""
         loop = asyncio.get_running_loop()
+        self._turns = Turns()
         bound = bound or bind_port(self._host, self._port)
         try:
             self._server = await loop.create_server(self._connection, sock=bound, backlog=_BACKLOG)
@@ -65,21 +72,26 @@ class GrpcServer:
 
     @property
     def buffered_bytes(self) -> int:
-        """Request bytes all connections hold."""
-        return self._buffered.count
+        """What all connections hold: requests, headers, unread answers."""
+        return self.held.held_bytes
 
     def _connection(self) -> Http2Connection:
+        assert self._turns is not None
         connection = Http2Connection(
-            self._methods,
-            tasks=self._tasks,
-            tls=self.tls,
-            limits=self._limits,
-            buffered=self._buffered,
-            on_open=self.connections.add,
-            on_close=self._closed,
+            Port(
+                methods=self._methods,
+                tasks=self._tasks,
+                tls=self.tls,
+                limits=self._limits,
+                balancers=self._balancers,
+                held=self.held,
+                turns=self._turns,
+                on_open=self.connections.add,
+                on_close=self._closed,
+            )
         )
-        if len(self.connections) >= self._connections_max:
-            logger.warning("connection refused reason=limit of %d reached", self._connections_max)
+        if len(self.connections) >= self._limits.connections:
+            logger.warning("connection refused reason=limit of %d reached", self._limits.connections)
             asyncio.get_running_loop().call_soon(connection.abort)
         return connection
 
@@ -88,10 +100,14 @@ class GrpcServer:
         if self._all_closed is not None and not self.connections:
             self._all_closed.set()
 
-    def _sweep(self) -> None:
-        idle_before = asyncio.get_running_loop().time() - self._idle_s
+    async def _sweep(self) -> None:
+        idle_before = monotonic() - self._idle_s
+        seen = 0
         for connection in list(self.connections):
-            connection.sweep(idle_before)
+            seen += 1 + connection.sweep(idle_before)
+            if seen >= _SWEPT_AT_ONCE:
+                seen = 0
+                await asyncio.sleep(0)
 
     async def stop(self, wait_s: float = 3.0) -> None:
         """Refuse new calls, let the running ones end for ``wait_s`` at most, close."""
@@ -108,5 +124,6 @@ class GrpcServer:
                 logger.info("calls cut at the end connections=%d", len(self.connections))
         for connection in list(self.connections):
             connection.abort()
+        self.held.close()
         await self._tasks.close()
         await asyncio.sleep(0)

@@ -7,11 +7,12 @@ one place, ``Dispatcher.settle``.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import Final
 
 from orbitmq.codes import TRANSACTION_MASK, Property, SysFlag
-from orbitmq.model.delay_levels import DelayLevels
+from orbitmq.model.delay_levels import DelayLevels, parse_delay_level
 from orbitmq.record.hashing import tags_code
 from orbitmq.record.properties import find_property
 from orbitmq.record.scan import ScannedRecord
@@ -43,8 +44,10 @@ FIRST_NUMBER_MAX: Final = 1 << 48
 def due_or_tag_code(properties: bytes, store_ms: int, levels: DelayLevels) -> int:
     """The third field of a unit of the schedule topic: when the message is due, else its tag code."""
     text = find_property(properties, _DELAY)
-    if text is not None and text.isdigit() and (level := int(text)) > 0:
-        return levels.due_ms(level, store_ms)
+    if text is not None:
+        with contextlib.suppress(ValueError):
+            if (level := parse_delay_level(text)) > 0:
+                return levels.due_ms(level, store_ms)
     return tags_code(find_property(properties, _TAGS))
 
 

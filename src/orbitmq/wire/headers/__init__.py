@@ -65,6 +65,7 @@ from orbitmq.wire.headers.consume import (
     UpdateConsumerOffsetRequest,
     ViewMessageByIdRequest,
 )
+from orbitmq.wire.headers.filtersrv import RegisterFilterServerRequest, RegisterMessageFilterClassRequest
 from orbitmq.wire.headers.namesrv import (
     AddWritePermOfBrokerRequest,
     AddWritePermOfBrokerResponse,
@@ -119,14 +120,8 @@ from orbitmq.wire.headers.send import (
     SendMessageRequestV2,
     SendMessageResponse,
 )
-from orbitmq.wire.headers.tables import (
-    REQUEST_HEADERS,
-    RESPONSE_HEADERS,
-)
 
 __all__ = [
-    "REQUEST_HEADERS",
-    "RESPONSE_HEADERS",
     "AckMessageRequest",
     "AddWritePermOfBrokerRequest",
     "AddWritePermOfBrokerResponse",
@@ -204,6 +199,8 @@ __all__ = [
     "RecallMessageResponse",
     "RegisterBrokerRequest",
     "RegisterBrokerResponse",
+    "RegisterFilterServerRequest",
+    "RegisterMessageFilterClassRequest",
     "RegisterTopicInNamesrvRequest",
     "ResetOffsetRequest",
     "ResumeCheckHalfMessageRequest",

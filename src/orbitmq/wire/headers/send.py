@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import field
 
-from orbitmq.codes import RequestCode
+from orbitmq.codes import KernelRequest
 from orbitmq.kernel import Frame, SendFields, SendOrigin, SendTarget
 from orbitmq.wire.header import Header, Int32, Int64, decode_header
 from orbitmq.wire.headers.base import RpcRequest, TopicRpcRequest
@@ -70,7 +70,7 @@ class SendMessageRequestV2(SendMessageRequest, kw_only=True):
 
 def send_fields(frame: Frame) -> SendFields:
     """The fields of a send that the kernel did not read. Raises ``HeaderFieldError`` naming what is wrong."""
-    long_names = frame.code == RequestCode.SEND_MESSAGE
+    long_names = frame.code == KernelRequest.SEND_MESSAGE
     header = decode_header(SendMessageRequest if long_names else SendMessageRequestV2, frame)
     return SendFields(
         header.producer_group,

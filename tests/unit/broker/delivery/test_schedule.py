@@ -95,9 +95,18 @@ def test_no_level_means_no_delay(bench: Bench, level: int) -> None:
     assert bench.send(level).topic == "T"
 
 
-def test_a_level_that_is_no_number_is_refused(bench: Bench) -> None:
+def test_a_signed_level_waits_as_long_as_the_plain_one(bench: Bench) -> None:
+    assert bench.send("+3").queue_id == 2
+    [(_, _, due_ms)] = bench.store.units(SCHEDULE_TOPIC, 2, 0, 1)
+    assert due_ms == START_MS + bench.levels.delay_ms(3)
+    bench.deliver()
+    assert bench.bodies() == []
+
+
+@pytest.mark.parametrize("level", ["soon", " 3", "1_0", "+", "2147483648"])
+def test_a_level_that_java_cannot_parse_is_refused(bench: Bench, level: str) -> None:
     with pytest.raises(MessageIllegal, match="DELAY"):
-        bench.send("soon")
+        bench.send(level)
 
 
 def test_a_message_is_delivered_when_due_and_not_before(bench: Bench) -> None:

@@ -21,7 +21,7 @@ from orbitmq.broker.handlers.transactions import TransactionHandlers
 from orbitmq.broker.tables.clients import ProducerTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
 from orbitmq.errors import NoPermission
 from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.model.names import (
@@ -34,6 +34,7 @@ from orbitmq.model.names import (
 from orbitmq.record.codec import Record, decode_record
 from orbitmq.record.ids import offset_message_id
 from orbitmq.record.properties import decode_properties, encode_properties
+from orbitmq.requests import RequestCode
 from orbitmq.store.errors import StoreUnavailable
 from orbitmq.store.types import Appended, NewMessage
 from orbitmq.testing.manual_clock import ManualClock

@@ -11,8 +11,9 @@ from tests.unit.broker.kit import message, open_store
 
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.replication.log_prefix import LogPrefixCheck, LogsDiffer
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
 from orbitmq.errors import ConnectionLostError
+from orbitmq.requests import RequestCode
 from orbitmq.store.message_store import MessageStore
 from orbitmq.testing.manual_clock import ManualClock
 from orbitmq.transport.client import RpcClient

@@ -18,10 +18,10 @@ from orbitmq.broker.replication.metadata_sync import Delays, KeptTable, Metadata
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.codes import RequestCode
 from orbitmq.model.data_version import DataVersion
 from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.topic import TopicConfig
+from orbitmq.requests import RequestCode
 from orbitmq.store.message_store import MessageStore
 from orbitmq.testing.manual_clock import ManualClock
 from orbitmq.transport.client import RpcClient

@@ -6,7 +6,8 @@ from tests.unit.broker.kit import Asker, peer
 
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.tables.filter_servers import SILENCE_MS_MAX, FilterServers
-from orbitmq.codes import RequestCode, ResponseCode
+from orbitmq.codes import ResponseCode
+from orbitmq.requests import RequestCode
 from orbitmq.testing.manual_clock import ManualClock
 from orbitmq.transport.connection import Connection
 

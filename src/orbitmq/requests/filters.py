@@ -1,0 +1,17 @@
+"""Filter servers and the classes they run."""
+
+from __future__ import annotations
+
+from orbitmq.requests.declare import Request, Server
+from orbitmq.wire.headers import filtersrv
+
+__all__ = ["Filters"]
+
+
+class Filters:
+    """Filter servers and the classes they run."""
+
+    REGISTER_FILTER_SERVER = Request(301, filtersrv.RegisterFilterServerRequest)
+    REGISTER_MESSAGE_FILTER_CLASS = Request(
+        302, filtersrv.RegisterMessageFilterClassRequest, served_by=(Server.FILTER_SERVER,)
+    )
