@@ -13,8 +13,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.apache.process import free_ports
 from tests.apache.servers import ApacheServer
+from tests.support.ports import free_ports
 
 __all__ = ["Etcd", "EtcdTls", "etcd", "etcd_cluster", "memory_path", "require_etcd"]
 

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tests.apache.process import free_ports
 from tests.apache.servers import ApacheServer, cluster_info, write_properties
+from tests.support.ports import free_ports
 
 __all__ = ["OurNamesrv"]
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.apache.process import free_ports
 from tests.apache.servers import (
     Addressed,
     ApacheServer,
@@ -27,6 +26,7 @@ from tests.apache.servers import (
     create_topic,
     write_properties,
 )
+from tests.support.ports import free_ports
 
 __all__ = ["OrbitBroker", "OrbitCluster", "OrbitNamesrv", "orbit_cluster"]
 

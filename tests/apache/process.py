@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.apache.artifacts import classpath
+from tests.support.ports import free_ports
 
 __all__ = ["ChildProcess", "HarnessTimeout", "StartFailed", "free_ports", "java_command", "wait_until"]
 
@@ -20,8 +19,6 @@ POLL_S: Final = 0.02
 STOP_TIMEOUT_S: Final = 45.0  # an idle 5.5.0 broker takes about 18 s to end cleanly
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
-# Below Linux's range of ephemeral ports, so that no outgoing connection takes a port between choice and bind.
-PORT_RANGE: Final = (20_000, 32_000)
 
 # Apache reaches into these packages to unmap files; without them a broker on Java 17 fails on its first clean-up.
 OPENED_PACKAGES: Final = (
@@ -71,26 +68,6 @@ def wait_until(condition: Callable[[], bool], *, timeout_s: float, what: str) ->
         if time.monotonic() > deadline:
             raise HarnessTimeout(f"waited {timeout_s} s for {what}")
         time.sleep(POLL_S)
-
-
-def free_ports(*steps: int) -> list[int]:
-    """A random port p with p and every p + step free, in that order: `free_ports(-2, 1)` suits a broker."""
-    for _ in range(200):
-        base = random.randint(*PORT_RANGE)
-        ports = [base, *(base + step for step in steps)]
-        if all(_is_free(port) for port in ports):
-            return ports
-    raise RuntimeError("no free ports found")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("0.0.0.0", port))
-        except OSError:
-            return False
-    return True
 
 
 def java_command(

@@ -12,8 +12,8 @@ from typing import Final
 import httpx
 import pytest
 from tests.apache.artifacts import HERE, ApacheUnavailable, build_product, run_tool, unavailable
-from tests.apache.process import free_ports
 from tests.apache.servers import ApacheServer
+from tests.support.ports import free_ports
 
 __all__ = ["S3", "s3", "s3a_jars"]
 

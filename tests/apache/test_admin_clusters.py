@@ -19,7 +19,6 @@ from tests.apache.harness import (
     wait_until,
 )
 from tests.apache.ours import OrbitBroker, OrbitNamesrv
-from tests.apache.process import free_ports
 from tests.apache.test_admin import (
     LOOKS,
     Look,
@@ -31,6 +30,7 @@ from tests.apache.test_admin import (
     settings,
 )
 from tests.apache.test_mqadmin_broker import Side, fill
+from tests.support.ports import free_ports
 
 WAIT_S: Final = 20.0
 

@@ -11,8 +11,8 @@ import pytest
 from tests.apache.clients import ClassFilter
 from tests.apache.harness import LATEST, AdminShell, JavaClients, Message, wait_until
 from tests.apache.ours import COMMAND, OrbitCluster, OrbitServer, orbit_cluster
-from tests.apache.process import free_ports
 from tests.apache.servers import accepts, remoting_call
+from tests.support.ports import free_ports
 
 Unique = Callable[[str], str]
 

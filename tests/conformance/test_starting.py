@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from tests.apache.servers import create_topic
 from tests.conformance.conftest import Target
 from tests.conformance.test_consuming import fill
-from tests.conformance.waiting import Collector
+from tests.conformance.waiting import Collector, until
 
 from orbitmq.client import Message, MessageQueue, Producer, PushConsumer
 from orbitmq.client.options import Start
@@ -62,3 +62,29 @@ async def test_start_at_the_end_misses_nothing_of_new_topics_and_new_queues(targ
         async with again:
             await got.wait(2)
     assert got.bodies == ["the first ever", "new queue"]
+
+
+class SendsBetween(PushConsumer):
+    """The first message of a queue arrives after the broker was asked for the group's offset, before its end is."""
+
+    producer: Producer
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        if await super().max_offset(queue) == 0:
+            await self.producer.send(Message(queue.topic, "in between"), queue=queue)
+        return await super().max_offset(queue)
+
+
+async def test_first_message_that_arrives_during_the_start_at_the_end_is_not_missed(target: Target) -> None:
+    topic, got = f"unborn-{target.group()}", Collector()
+    consumer = SendsBetween(target.group(), target.address, start="last")
+    got.on(consumer, topic)
+    async with Producer("pg-between", target.address) as producer:
+        consumer.producer = producer
+        async with consumer:
+            create_topic(target.namesrv, target.broker, topic, queue_count=1)
+            await until(lambda: any(queue.topic == topic for queue in consumer.queues), "the queue")
+            if not got.messages:
+                await producer.send(Message(topic, "after"))
+            await got.wait(1)
+    assert got.bodies[0] != "after"

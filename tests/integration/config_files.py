@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.apache.process import free_ports
+from tests.support.ports import free_ports
 
 from orbitmq.admin import Admin
 from orbitmq.model.route import MASTER_ID

@@ -11,8 +11,8 @@ from typing import Any
 
 import uvloop
 from tests.apache.etcd import Etcd
-from tests.apache.process import free_ports
 from tests.integration.ha_kit import HOST, caught_up, gate_code, make_broker, put, until
+from tests.support.ports import free_ports
 
 from orbitmq.broker.broker import Broker
 from orbitmq.broker.config import BrokerRole

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from tests.apache.harness import remoting_call
-from tests.apache.process import free_ports
+from tests.support.ports import free_ports
 
 from orbitmq.broker.broker import Broker
 from orbitmq.cli.servers import read_broker_settings

@@ -15,6 +15,7 @@ from typing import Final
 
 import pytest
 from tests.integration.bad_requests import PULL, SEND_V2
+from tests.support.ports import free_ports
 
 from orbitmq.codes import ResponseCode
 from orbitmq.requests import RequestCode
@@ -103,8 +104,8 @@ def test_signal_answers_waiting_pulls_and_ends_with_0(tmp_path: Path, number: si
 
 
 def test_killed_broker_starts_again_with_what_it_had(tmp_path: Path) -> None:
-    with broker(tmp_path) as (process, address):
-        port = address.rpartition(":")[2]
+    port = str(free_ports(-2, 1)[0])
+    with broker(tmp_path, listenPort=port) as (process, address):
         assert [send(address).code for _ in range(5)] == [0] * 5
         process.kill()
         process.wait(DEADLINE_S)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.apache.process import free_ports
+from tests.support.ports import free_ports
 
 from orbitmq.testing import run_broker
 

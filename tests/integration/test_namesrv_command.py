@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.ports import free_ports
 
 from orbitmq import __version__
 from orbitmq.kernel import NAME as KERNEL
@@ -76,11 +77,12 @@ def test_signal_ends_the_server_with_0(tmp_path: Path, number: signal.Signals) -
 
 @pytest.mark.slow
 def test_killed_server_starts_again_on_its_port_with_its_kv_config(tmp_path: Path) -> None:
-    with name_server(tmp_path, "--port", "0") as (process, address):
+    port = str(free_ports()[0])
+    with name_server(tmp_path, "--port", port) as (process, address):
         assert ask(address, RequestCode.PUT_KV_CONFIG, namespace="n", key="k", value="v").code == 0
         process.kill()
         process.wait(DEADLINE_S)
-    with name_server(tmp_path, "--port", address.rpartition(":")[2]) as (_, again):
+    with name_server(tmp_path, "--port", port) as (_, again):
         assert again == address
         assert ask(address, RequestCode.GET_KV_CONFIG, namespace="n", key="k").ext_fields == {"value": "v"}
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.apache.ours import OrbitBroker, OrbitNamesrv
-from tests.apache.process import free_ports
 from tests.apache.servers import create_topic
+from tests.support.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 MEMORY_GROWTH_MAX = 48 * 1024 * 1024

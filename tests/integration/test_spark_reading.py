@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
 import pytest
 from tests.apache.harness import remoting_call
-from tests.apache.process import free_ports
+from tests.support.ports import free_ports
 
 from orbitmq.client import Message
 from orbitmq.client.sync import Producer

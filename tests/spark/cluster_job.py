@@ -81,15 +81,13 @@ def run(spark: SparkSession, arguments: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     arguments = json.loads(Path(sys.argv[1]).read_text())
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    small = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
     builder = SparkSession.builder.master(arguments["master"]).appName("orbitmq cluster test")
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": small,
-        "spark.executor.extraJavaOptions": small,
+        "spark.executor.extraJavaOptions": arguments["java_options"],
         "spark.executor.cores": "1",
         "spark.executor.memory": "512m",
         "spark.cores.max": "2",

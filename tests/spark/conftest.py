@@ -1,4 +1,5 @@
-"""One Spark session for all tests of this folder: starting a JVM takes seconds, a query far less."""
+"""One Spark session for all tests of this folder: starting a JVM takes seconds, a query far less. Tests that need a
+driver of their own start it with the options of ``tests/spark/jvm.py``."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from tests.apache.fixtures import (
     shared_java,
     unique,
 )
+from tests.spark.jvm import fast_start_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,9 +26,17 @@ __all__ = ["apache_tools", "java_latest", "shared_java", "unique"]
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Spark with two local cores. Without Java the test is skipped, or fails where it must not be."""
+def fast_jvm() -> Iterator[None]:
+    """Drivers, also those of child processes, start with the shared archive of Spark's classes."""
     require()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_SUBMIT_OPTS", fast_start_options())
+        yield
+
+
+@pytest.fixture(scope="session")
+def spark(fast_jvm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Spark with two local cores. Without Java the test is skipped, or fails where it must not be."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -42,6 +52,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.default.parallelism", "2")
+            # Compiling a query that reads a hundred rows takes longer than interpreting it.
+            .config("spark.sql.codegen.wholeStage", "false")
+            .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+            .config("spark.sql.streaming.noDataMicroBatches.enabled", "false")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.memory", "1g")

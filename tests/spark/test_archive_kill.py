@@ -22,7 +22,7 @@ from orbitmq.client import Message
 from orbitmq.client.sync import Producer
 from orbitmq.testing import run_broker
 
-pytestmark = [pytest.mark.slow, pytest.mark.apache, pytest.mark.soak]
+pytestmark = [pytest.mark.slow, pytest.mark.apache, pytest.mark.soak, pytest.mark.usefixtures("fast_jvm")]
 
 KILLS = 4
 COUNT = 20_000

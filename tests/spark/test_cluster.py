@@ -16,6 +16,7 @@ import pytest
 from tests.apache.artifacts import require
 from tests.apache.process import ChildProcess, free_ports
 from tests.apache.servers import remoting_call
+from tests.spark.jvm import fast_start_options
 from tests.spark.table_kit import read_table
 
 from orbitmq.client import Message
@@ -23,7 +24,7 @@ from orbitmq.client.sync import Producer
 from orbitmq.requests import RequestCode
 from orbitmq.testing import run_broker
 
-pytestmark = [pytest.mark.slow, pytest.mark.apache]
+pytestmark = [pytest.mark.slow, pytest.mark.apache, pytest.mark.usefixtures("fast_jvm")]
 
 WORKERS = 2
 COUNT = 3_000
@@ -40,7 +41,7 @@ def spark_class(name: str, workdir: Path, *arguments: str, **more: str) -> Child
         "SPARK_HOME": home,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "SPARK_DAEMON_JAVA_OPTS": fast_start_options(),
         "SPARK_LOCAL_DIRS": workdir / "local",
         **more,
     }
@@ -106,6 +107,7 @@ def test_cluster_runs_topics_parquet_raw_stores_and_a_sink_whose_task_fails(
             "parquet": str(tmp_path / "parquet"),
             "report": str(tmp_path / "report.json"),
             "result": str(tmp_path / "result.json"),
+            "java_options": fast_start_options(),
         }
         result = run_job(arguments, tmp_path)
         report = json.loads((tmp_path / "report.json").read_text())
@@ -158,8 +160,7 @@ def test_cluster_runs_a_pipeline_file_from_topic_to_parquet_and_dead_letters(
                     ]
                 )
         arguments = ["run", str(file), "--once", "--master", master, "--set", f"address={broker.name_server}"]
-        for setting in ("spark.executor.memory=512m", "spark.executor.cores=1", "spark.cores.max=2"):
-            arguments += ["--conf", setting]
+        arguments += settings()
         program = [sys.executable, "-m", "orbitmq.cli.main", "pipeline", *arguments]
         driver = ChildProcess("pipeline", program, tmp_path / "driver")
         driver.start()
@@ -184,11 +185,13 @@ SMALL = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.executorEnv.PYSPARK_PYTHON": sys.executable,
+    "spark.sql.shuffle.partitions": "2",
 }
 
 
 def settings(**more: str) -> list[str]:
-    return [part for name, value in {**SMALL, **more}.items() for part in ("--conf", f"{name}={value}")]
+    chosen = {**SMALL, "spark.executor.extraJavaOptions": fast_start_options(), **more}
+    return [part for name, value in chosen.items() for part in ("--conf", f"{name}={value}")]
 
 
 def send_rows(name_server: str, topic: str, numbers: range) -> None:

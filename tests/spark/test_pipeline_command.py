@@ -76,6 +76,7 @@ def test_dry_run_prints_the_plan_without_java_or_servers(pipeline: Path) -> None
     assert "not checked: JAVA_HOME is /nowhere" in done.stderr
 
 
+@pytest.mark.usefixtures("fast_jvm")
 def test_dry_run_refuses_what_could_not_run(pipeline: Path) -> None:
     require()
     with run_broker(autoCreateTopicEnable=False) as broker:
@@ -97,6 +98,7 @@ def test_dry_run_refuses_what_could_not_run(pipeline: Path) -> None:
     assert "keys" in query, "the name that was probably meant"
 
 
+@pytest.mark.usefixtures("fast_jvm")
 def test_mistakes_of_a_newcomer_are_one_line_and_exit_2(pipeline: Path, tmp_path: Path) -> None:
     require()
     run = ("run", str(pipeline), "--set", "address=127.0.0.1:1")
@@ -124,6 +126,7 @@ def test_mistakes_of_a_newcomer_are_one_line_and_exit_2(pipeline: Path, tmp_path
     assert (code, text.startswith("orbitmq: --since: 'yesterday' is no time")) == (2, True), text
 
 
+@pytest.mark.usefixtures("fast_jvm")
 def test_stream_ends_with_0_on_sigterm_and_bad_sql_with_2(pipeline: Path, tmp_path: Path) -> None:
     require()
     with run_broker() as broker:

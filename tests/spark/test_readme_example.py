@@ -10,6 +10,7 @@ from tests.integration.test_readme import README_NAME_SERVER, examples, output_o
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("fast_jvm")
 def test_spark_example_of_the_readme_counts_what_the_producer_sent(tmp_path: Path) -> None:
     require()
     found = examples()

@@ -19,7 +19,7 @@ from orbitmq.testing import RunningBroker, run_broker
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.slow, pytest.mark.apache]
+pytestmark = [pytest.mark.slow, pytest.mark.apache, pytest.mark.usefixtures("fast_jvm")]
 
 ROWS = 150
 FILES = 3

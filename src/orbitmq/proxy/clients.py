@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.model.group import (
@@ -31,6 +33,13 @@ __all__ = ["Client", "ClientKey", "Clients", "attempts_of", "client_type_name", 
 logger = logging.getLogger(__name__)
 
 CLIENTS_MAX: Final = 100_000
+SETTINGS_BYTES_MAX: Final = 512 * 1024 * 1024
+"""What all clients may make the proxy keep."""
+_CLIENT_BYTES: Final = 2048
+"""Rough cost of a client beside its settings."""
+_ADOPTED_S: Final = 30.0
+"""An adopted client that sends no heartbeat for so long is gone: they come every ten seconds."""
+_ADOPTED_PER_CONNECTION: Final = 256
 SETTINGS_WAIT_S: Final = 1.0
 _AWAITED_MAX: Final = 10_000
 _CONSUMERS: Final = frozenset(
@@ -54,11 +63,13 @@ class Client:
         "client_id",
         "group",
         "held",
+        "is_adopted",
         "key",
         "language",
         "remote",
         "seen",
         "settings",
+        "size_bytes",
         "stream",
         "topics",
         "version",
@@ -75,6 +86,9 @@ class Client:
         self.stream: Call | None = None
         """Its telemetry stream, the way to send it commands."""
         self.seen = now
+        self.is_adopted = False
+        """It made a call without having sent settings."""
+        self.size_bytes = 0
         self.remote = ""
         self.language = ""
         self.version = ""
@@ -112,6 +126,10 @@ class Clients:
         self._clients: dict[ClientKey, Client] = {}
         self._producers: dict[str, dict[ClientKey, Client]] = {}
         self._awaited: dict[ClientKey, asyncio.Event] = {}
+        self._size_bytes = 0
+        self._limit_bytes = SETTINGS_BYTES_MAX
+        self._adopted: WeakKeyDictionary[object, int] = WeakKeyDictionary()
+        """How many clients a connection brought without settings."""
         self.on_gone: Callable[[Client], None] | None = None
         """Called with a client that was unregistered or expired."""
 
@@ -148,12 +166,19 @@ class Clients:
         """Keep a client's settings; its stream is where they came from. Raises ``Refused``."""
         client = self._keep(key, settings, stream)
         client.stream = stream
+        client.is_adopted = False
         return client
 
     def adopt(self, key: ClientKey, settings: pb.Settings, call: Call) -> Client:
         """Keep a consumer that makes a call without having sent settings: it came from another proxy. There is no way
         to send it commands until it does. Raises ``Refused``."""
-        return self._keep(key, settings, call)
+        count = self._adopted.get(call.connection, 0)
+        if count >= _ADOPTED_PER_CONNECTION:
+            raise Refused(pb.TOO_MANY_REQUESTS, "too many clients without settings on one connection")
+        client = self._keep(key, settings, call)
+        client.is_adopted = True
+        self._adopted[call.connection] = count + 1
+        return client
 
     def _keep(self, key: ClientKey, settings: pb.Settings, call: Call) -> Client:
         client = self._clients.get(key)
@@ -170,6 +195,9 @@ class Clients:
         client.settings = settings
         client.group = settings.subscription.group.name
         client.remote = call.remote
+        size = _CLIENT_BYTES + 2 * settings.ByteSize()
+        self._size_bytes += size - client.size_bytes
+        client.size_bytes = size
         client.language = call.header("x-mq-language")
         client.version = call.header("x-mq-client-version")
         client.seen = self._now()
@@ -182,7 +210,31 @@ class Clients:
             client.topics = topics
             for topic in topics:
                 self._producers.setdefault(topic, {})[key] = client
+        if self._size_bytes > self._limit_bytes:
+            self._make_room()
+            if key not in self._clients:
+                raise Refused(
+                    pb.TOO_MANY_REQUESTS, "the settings of this host's clients take too much memory"
+                )
         return client
+
+    def _make_room(self) -> None:
+        """Forget the largest clients of the host whose clients take most, until a quarter is free."""
+        by_host: defaultdict[str, list[Client]] = defaultdict(list)
+        sums: defaultdict[str, int] = defaultdict(int)
+        for client in self:
+            host = client.remote.rpartition(":")[0]
+            by_host[host].append(client)
+            sums[host] += client.size_bytes
+        for clients in by_host.values():
+            clients.sort(key=lambda client: client.size_bytes)
+        before = len(self._clients)
+        while self._size_bytes > self._limit_bytes * 3 // 4:
+            host = max(sums, key=sums.__getitem__)
+            client = by_host[host].pop()
+            sums[host] -= client.size_bytes
+            self._remove(client)
+        logger.error("clients forgotten, their settings took too much count=%d", before - len(self._clients))
 
     def heard(self, client: Client) -> None:
         client.seen = self._now()
@@ -200,14 +252,16 @@ class Clients:
 
     def expire(self) -> None:
         """Forget who was silent for too long."""
-        horizon = self._now() - self._expiry_s
+        now = self._now()
         for client in self:
-            if client.seen < horizon:
+            allowed_s = min(_ADOPTED_S, self._expiry_s) if client.is_adopted else self._expiry_s
+            if client.seen < now - allowed_s:
                 logger.info("client expired id=%s", client.client_id)
                 self._remove(client)
 
     def _remove(self, client: Client) -> None:
-        self._clients.pop(client.key, None)
+        if self._clients.pop(client.key, None) is not None:
+            self._size_bytes -= client.size_bytes
         self._drop_producer(client)
         if self.on_gone is not None:
             self.on_gone(client)

@@ -16,6 +16,8 @@ from orbitmq.proxy.statuses import OK, Refused
 __all__ = ["RouteAnswers"]
 
 _ANY_QUEUE: Final = -1
+_ADDRESSES_MAX: Final = 64
+_ECHOED_BYTES_MAX: Final = 4096
 _KINDS: Final[dict[str, pb.MessageType]] = {
     "NORMAL": pb.NORMAL,
     "FIFO": pb.FIFO,
@@ -36,6 +38,7 @@ class RouteAnswers:
         """The port we listen on; known once the server runs."""
 
     def route(self, facts: TopicFacts, request: pb.QueryRouteRequest) -> pb.QueryRouteResponse:
+        _check_echoed(request)
         kinds = _accepted(facts.kind)
         queues: list[pb.MessageQueue] = []
         for data in facts.route.queue_datas:
@@ -64,6 +67,7 @@ class RouteAnswers:
         self, facts: TopicFacts, request: pb.QueryAssignmentRequest, *, fifo: bool
     ) -> pb.QueryAssignmentResponse:
         """Everything that can be read, the same for each member of a group: the brokers share the messages out."""
+        _check_echoed(request)
         assignments: list[pb.Assignment] = []
         for data in facts.route.queue_datas:
             broker = facts.route.broker(data.broker_name)
@@ -98,6 +102,14 @@ class RouteAnswers:
                 for address in asked.addresses
             ],
         )
+
+
+def _check_echoed(request: pb.QueryRouteRequest | pb.QueryAssignmentRequest) -> None:
+    """The answer repeats both for each queue, so long ones would cost many times their size. Raises ``Refused``."""
+    if len(request.endpoints.addresses) > _ADDRESSES_MAX:
+        raise Refused(pb.ILLEGAL_ACCESS_POINT, f"more than {_ADDRESSES_MAX} addresses in endpoints")
+    if request.endpoints.ByteSize() > _ECHOED_BYTES_MAX or request.topic.ByteSize() > _ECHOED_BYTES_MAX:
+        raise Refused(pb.ILLEGAL_ACCESS_POINT, "endpoints or namespace are too long")
 
 
 def _any_address(broker: BrokerData) -> str:

@@ -558,14 +558,18 @@ class ConsumerBase:
         stored = -1
         if self._options.start is not None and not retry:
             stored = await self._offsets.stored(queue, or_zero=False)
-        if stored < 0 and not await self._is_new_to(queue):
+        is_new_to = await self._is_new_to(queue) if stored < 0 else False
+        if stored < 0 and not is_new_to:
             stored = await self._offsets.stored(queue)
         if stored >= 0:
             return stored
         if where is ConsumeFromWhere.FIRST_OFFSET or (where is ConsumeFromWhere.LAST_OFFSET and retry):
             return 0
         if where is ConsumeFromWhere.LAST_OFFSET or retry:
-            return await self.max_offset(queue)
+            end = await self.max_offset(queue)
+            # Asked again: the first message may have arrived after the broker said that it has no offset.
+            stored = await self._offsets.stored(queue) if end > 0 and not is_new_to else -1
+            return stored if stored >= 0 else end
         timestamp_ms = self._options.from_timestamp_ms or self._started_ms - _HALF_AN_HOUR_MS
         return await self.offset_at(queue, timestamp_ms)
 
