@@ -55,7 +55,7 @@ class StubCluster:
     replicas: dict[str, dict[int, str]] = field(default_factory=dict)
     """Addresses by broker id of each broker name in routes, instead of one master each."""
     on_pull: Callable[[str, Call[Header]], Answer] | None = None
-    """Answers pulls, which otherwise wait for good."""
+    """Answers pulls and pops, which otherwise wait for good."""
     refuses_members: bool = False
 
     def count(self, code: int) -> int:
@@ -99,7 +99,7 @@ class StubCluster:
             return Reply(body=LockBatchResponse(lock_ok_mq_set=request.mq_set if free else []).encode())
         if code in (RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.GET_MAX_OFFSET):
             return Reply(ext={"offset": "0"})
-        if code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
+        if code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.POP_MESSAGE):
             return PARKED if self.on_pull is None else self.on_pull(broker, call)
         return Reply()
 
@@ -112,6 +112,8 @@ _NOTED = (
     RequestCode.UPDATE_CONSUMER_OFFSET,
     RequestCode.GET_MAX_OFFSET,
     RequestCode.PULL_MESSAGE,
+    RequestCode.POP_MESSAGE,
+    RequestCode.ACK_MESSAGE,
     RequestCode.LOCK_BATCH_MQ,
     RequestCode.UNLOCK_BATCH_MQ,
     RequestCode.CONSUMER_SEND_MSG_BACK,

@@ -175,9 +175,12 @@ async def test_attempts_are_counted_as_they_were_made(retries: int) -> None:
         error = caught.value
         assert error.attempts == len(stub.sends) == 1 + retries
         assert set(error.brokers) == {broker for broker, _ in stub.sends}
-        assert f"{1 + retries} attempts" in str(error)
+        assert f"{1 + retries} {'attempts' if retries else 'attempt'} at broker-" in str(error)
         assert "topic T" in str(error)
         assert " ms" in str(error)
+        assert str(error).endswith(
+            "busy (code 2). The broker is overloaded: send slower, or spread over more brokers"
+        )
 
 
 async def test_time_used_up_is_a_timeout_error_and_lost_connections_are_connection_errors() -> None:

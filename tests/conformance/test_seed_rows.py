@@ -1,9 +1,10 @@
-"""Rows of what clients do that no other module has: D09, D12, H06, L02, L11, M07, M09, M12, M18 to M20."""
+"""Rows of what clients do that no other module has: D09, D12, D15, H06, L06, L02, L11, M07, M09, M12, M18 to M20."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -13,7 +14,17 @@ import pytest
 from tests.conformance.stub import sent, stub_cluster
 from tests.conformance.waiting import until
 
-from orbitmq.client import Message, MessageQueue, Producer, PullConsumer, PushConsumer, ReceivedMessage, sync
+from orbitmq.client import (
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    SendConnectionError,
+    SendTimeoutError,
+    sync,
+)
 from orbitmq.codes import ResponseCode
 from orbitmq.testing import RunningBroker, run_broker
 from orbitmq.transport.router import PARKED, Answer, Call, Reply
@@ -245,6 +256,58 @@ async def test_slow_and_failing_brokers_are_avoided(fault: str, plain: bool) -> 
         assert sorted(asked.values()) == [1, 1, 11], asked
     else:
         assert asked["broker-b"] == 1, "asked once, then left alone"
+
+
+@pytest.mark.parametrize("plain", [False, True])
+async def test_failed_send_reports_its_attempts_time_and_code(plain: bool) -> None:
+    """Row D15: 10002 after a time-out, 10003 when no master of the broker is known."""
+    async with (
+        stub_cluster(lambda broker, number: PARKED if number else sent()) as stub,
+        AsyncExitStack() as stack,
+    ):
+        producer = Producer("d15", stub.name_server, send_timeout_s=0.3)
+        blocking = sync.Producer("d15", stub.name_server, send_timeout_s=0.3)
+        await stack.enter_async_context(producer)
+        await asyncio.to_thread(blocking.start)
+        stack.push_async_callback(asyncio.to_thread, blocking.stop)
+
+        async def send(queue: MessageQueue | None = None) -> None:
+            if plain:
+                await asyncio.to_thread(blocking.send, Message("T", "x"), queue=queue)
+            else:
+                await producer.send(Message("T", "x"), queue=queue)
+
+        await send()
+        with pytest.raises(SendTimeoutError) as caught:
+            await send()
+        found = re.search(r": 1 attempt at broker-a in (\d+) ms, ", str(caught.value))
+        assert found is not None, caught.value
+        assert 290 <= int(found[1]) < 10_000, "the time since the send was called"
+        assert (caught.value.code, caught.value.attempts) == (10002, 1)
+        assert "The message may be stored" in str(caught.value)
+        with pytest.raises(SendConnectionError, match="no master of broker nobody is known") as unknown:
+            await send(MessageQueue(topic="T", broker_name="nobody", queue_id=0))
+        assert unknown.value.code == 10003
+        assert "Check the broker name" in str(unknown.value)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+async def test_unknown_members_are_a_warning_and_not_one_per_rebalance(
+    caplog: pytest.LogCaptureFixture, refused: bool
+) -> None:
+    """Row L06."""
+    async with stub_cluster() as stub:
+        stub.refuses_members = refused
+        consumer = PushConsumer("l06", stub.name_server)
+        consumer.subscribe("T", handler=lambda message: None)
+        async with consumer:
+            for _ in range(3):
+                assert not await consumer._rebalance_once()
+            assert not consumer.queues
+    [line] = [record for record in caplog.records if "members unknown" in record.getMessage()]
+    assert line.levelno == logging.WARNING
+    assert "group=l06" in line.getMessage()
+    assert ("no consumer of this group" if refused else "empty list") in line.getMessage()
 
 
 async def test_full_cache_pauses_pulling_and_says_so_rarely(

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import timedelta
-from typing import ClassVar, Final
+from typing import Final
 
 from orbitmq.client.delays import delay_level_for
 from orbitmq.codes import ClientErrorCode, ResponseCode
-from orbitmq.errors import BrokerError, OrbitError
+from orbitmq.errors import BrokerError, ConnectFailedError, OrbitError
 
 __all__ = [
     "BodyMismatch",
@@ -20,6 +20,7 @@ __all__ = [
     "ClientStateError",
     "ForkedError",
     "NameServerError",
+    "NoMasterError",
     "NoRouteError",
     "OffsetOutOfRangeError",
     "ReplyTimeoutError",
@@ -38,7 +39,8 @@ class ClientError(OrbitError):
     """A failure on the client's side of the wire."""
 
     code: int = ClientErrorCode.BROKER_NOT_EXIST_EXCEPTION
-    hint: ClassVar[str] = ""
+    hint: str = ""
+    """What to do about it: the last sentence of the text."""
 
     def __str__(self) -> str:
         text = super().__str__()
@@ -75,13 +77,24 @@ class NoRouteError(ClientError):
     hint = "Create the topic, or set autoCreateTopicEnable=true on a broker registered with this name server"
 
 
+class NoMasterError(ConnectFailedError):
+    """No route names a master of the broker."""
+
+    code: int = ClientErrorCode.BROKER_NOT_EXIST_EXCEPTION
+    hint: str = "Check the broker name, and that its master is registered with this name server"
+
+
 class SendFailed(ClientError):
     """All attempts of a send failed; the last failure is the cause of this one, ``brokers`` are those tried."""
 
     retriable = True
 
-    def __init__(self, text: str, *, code: int, attempts: int, brokers: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, text: str, *, code: int, attempts: int, brokers: tuple[str, ...] = (), hint: str = ""
+    ) -> None:
         super().__init__(text)
+        if hint:
+            self.hint = hint
         self.code = code
         self.attempts = attempts
         self.brokers = brokers
@@ -90,9 +103,13 @@ class SendFailed(ClientError):
 class SendTimeoutError(SendFailed, TimeoutError):
     """The time of a send is used up; the message may be stored nevertheless."""
 
+    hint = "The message may be stored: make its handler idempotent before sending it again, or raise send_timeout_s"
+
 
 class SendConnectionError(SendFailed, ConnectionError):
     """No broker could be reached, or the connection was lost before the answer."""
+
+    hint = "Check that the broker runs and that the address it registered can be reached from here"
 
 
 class TooManyInFlightError(ClientError, TimeoutError):

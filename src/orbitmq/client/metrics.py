@@ -49,6 +49,11 @@ HELD: Final[Figure] = (
     "Sends without an answer; received messages that are not finished",
     ("group", "kind"),
 )
+DAMAGED: Final[Figure] = (
+    "orbitmq_client_damaged_messages",
+    "Messages skipped because their bytes were damaged",
+    ("group",),
+)
 _BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 
 
@@ -87,6 +92,14 @@ class _Metrics(ABC):
             for kind, count in client.held_messages.items():
                 key = (client.group, kind)
                 totals[key] = totals.get(key, 0) + count
+        yield from totals.items()
+
+    def _damaged(self) -> Iterator[tuple[tuple[str], int]]:
+        totals: dict[tuple[str], int] = {}
+        for client in list(self._clients):
+            count = getattr(client, "damaged_messages", None)  # producers have none
+            if count is not None:
+                totals[client.group,] = totals.get((client.group,), 0) + count
         yield from totals.items()
 
     # -- hooks -----------------------------------------------------------------------------------------
@@ -145,12 +158,15 @@ class PrometheusMetrics(_Metrics):
 
     def collect(self) -> Iterable[Metric]:
         """What ``prometheus_client`` asks at each scrape."""
-        from prometheus_client.core import GaugeMetricFamily
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         family = GaugeMetricFamily(HELD[0], HELD[1], labels=HELD[2])
         for labels, count in self._held():
             family.add_metric(labels, count)
-        return [family]
+        damaged = CounterMetricFamily(DAMAGED[0], DAMAGED[1], labels=DAMAGED[2])
+        for group, count in self._damaged():
+            damaged.add_metric(group, count)
+        return [family, damaged]
 
 
 class OpenTelemetryMetrics(_Metrics):
@@ -171,6 +187,7 @@ class OpenTelemetryMetrics(_Metrics):
             for figure in (SEND_SECONDS, HANDLER_SECONDS)
         }
         meter.create_observable_gauge(HELD[0], [self._observations], "{message}", HELD[1])
+        meter.create_observable_counter(DAMAGED[0], [self._damage_observations], "{message}", DAMAGED[1])
 
     def _count(self, figure: Figure, labels: tuple[str, ...], amount: int) -> None:
         self._counters[figure].add(amount, dict(zip(figure[2], labels, strict=True)))
@@ -182,3 +199,8 @@ class OpenTelemetryMetrics(_Metrics):
         from opentelemetry.metrics import Observation
 
         return [Observation(count, dict(zip(HELD[2], labels, strict=True))) for labels, count in self._held()]
+
+    def _damage_observations(self, _options: CallbackOptions) -> Iterable[Observation]:
+        from opentelemetry.metrics import Observation
+
+        return [Observation(count, {"group": group}) for (group,), count in self._damaged()]

@@ -227,6 +227,11 @@ class _Facade:
         held: dict[str, int] = self._client.held_messages
         return held
 
+    @property
+    def damaged_messages(self) -> int:
+        damaged: int = getattr(self._client, "damaged_messages", 0)
+        return damaged
+
     def start(self) -> None:
         """See the asyncio client."""
         self._loop.run(self._client.start())

@@ -75,6 +75,7 @@ def test_prometheus_counts_sends_and_handlers(broker: RunningBroker) -> None:
     assert value("orbitmq_client_handler_seconds_count", **reader) >= 5
     text = generate_latest(registry).decode()
     assert 'orbitmq_client_held_messages{group="metrics-writers-prom",kind="in flight"} 0.0' in text
+    assert 'orbitmq_client_damaged_messages_total{group="metrics-readers-prom"} 0.0' in text
     del clients
 
 
@@ -98,6 +99,7 @@ def test_opentelemetry_has_the_same_figures(broker: RunningBroker) -> None:
         "orbitmq_client_handled_messages",
         "orbitmq_client_handler_seconds",
         "orbitmq_client_held_messages",
+        "orbitmq_client_damaged_messages",
     }
     provider.shutdown()
     del clients

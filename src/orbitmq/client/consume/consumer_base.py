@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from orbitmq.client.checks import check_type
+from orbitmq.client.consume.answers import AnswerReader
 from orbitmq.client.consume.offset_store import LocalOffsets, OffsetStore, RemoteOffsets
 from orbitmq.client.consume.process_queue import PULL_EXPIRY_MS, ProcessQueue
 from orbitmq.client.consume.puller import Puller
@@ -112,7 +113,8 @@ class ConsumerBase:
             self._offsets = LocalOffsets(LOCAL_FILE_SYSTEM, directory, self._instance.client_id, self.group)
         else:
             self._offsets = RemoteOffsets(self._instance, self.group)
-        self._puller = Puller(self._instance, self.group, options)
+        self._reader = AnswerReader(self.group)
+        self._puller = Puller(self._instance, self.group, options, self._reader)
         self._rebalance_wanted = asyncio.Event()
         self._rebalancing = asyncio.Lock()
         self._balanced = asyncio.Event()
@@ -210,6 +212,11 @@ class ConsumerBase:
     def held_messages(self) -> dict[str, int]:
         """For ``metrics.py``: messages that were received and are not finished."""
         return {"received": sum(held.count for held in list(self._held.values()))}
+
+    @property
+    def damaged_messages(self) -> int:
+        """How many messages were skipped because their bytes were damaged."""
+        return self._reader.skipped
 
     async def lag(self) -> dict[MessageQueue, int]:
         """How many messages of each queue held here are stored and not consumed yet."""
@@ -413,18 +420,14 @@ class ConsumerBase:
         header = GetConsumerListByGroupRequest(consumer_group=self.group)
         try:
             answer = await self._instance.ask(address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
+            members = ConsumerIdList.decode(answer.body).consumer_id_list
+            reason = "the broker returned an empty list"
         except BrokerError as error:
-            self._instance.log_limits.log(
-                logger,
-                logging.INFO,
-                ("members", address),
-                "members unknown group=%s broker=%s error=%s",
-                self.group,
-                address,
-                error,
-            )
-            return []
-        return ConsumerIdList.decode(answer.body).consumer_id_list
+            members, reason = [], str(error)
+        if not members:
+            text = "members unknown, assignment unchanged group=%s broker=%s reason=%s"
+            self._instance.log_limits.warning(logger, ("members", address), text, self.group, address, reason)
+        return members
 
     async def _apply(self, topic: str, queues: list[MessageQueue], mine: list[MessageQueue]) -> bool:
         if self._instance.leaving:

@@ -7,8 +7,10 @@ or hidden for another time. A message that was not acknowledged is redelivered.
 from __future__ import annotations
 
 import logging
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
+from orbitmq.client.consume.answers import AnswerReader
 from orbitmq.client.errors import add_hint
 from orbitmq.client.message import ReceivedMessage
 from orbitmq.client.net.instance import ClientInstance
@@ -18,7 +20,7 @@ from orbitmq.errors import OrbitError, RemoteProtocolError, error_for_code
 from orbitmq.model.names import RETRY_PREFIX, pop_retry_topic, unwrap_namespace
 from orbitmq.model.route import MessageQueue
 from orbitmq.model.subscription import SubscriptionData
-from orbitmq.record.codec import Record, decode_records
+from orbitmq.record.codec import Record
 from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
 from orbitmq.wire.bodies import ConsumeFromWhere
@@ -81,11 +83,19 @@ class PopResult:
 class Popper:
     """Pops and acknowledges for one consumer."""
 
-    def __init__(self, instance: ClientInstance, group: str, options: ConsumerOptions, clock: Clock) -> None:
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        options: ConsumerOptions,
+        clock: Clock,
+        reader: AnswerReader,
+    ) -> None:
         self._instance = instance
         self._group = group
         self._options = options
         self._clock = clock
+        self._reader = reader
 
     async def pop(
         self,
@@ -118,7 +128,10 @@ class Popper:
             return PopResult([], full=answer.code == ResponseCode.POLLING_FULL)
         if answer.code != ResponseCode.SUCCESS:
             raise add_hint(error_for_code(answer.code, answer.remark))
-        messages = self._messages(queue, answer)
+        messages, damaged = self._messages(queue, answer)
+        for receipt in damaged:
+            # Unacknowledged it would be copied to the retry topic, with a CRC that fits its wrong body.
+            await self._pass_over(queue, receipt)
         if subscription.tags_set:
             messages = await self._matching(messages, subscription)
         return PopResult(messages)
@@ -134,14 +147,15 @@ class Popper:
             if message.real_topic != message.queue.topic or message.record.find(b"TAGS") in tags:
                 kept.append(message)
                 continue
-            try:
-                await self.ack(message)
-            except OrbitError as error:
-                # It comes again when its time is over.
-                logger.debug(
-                    "message of another tag not acknowledged topic=%s error=%s", message.queue.topic, error
-                )
+            await self._pass_over(message.queue, message.receipt)
         return kept
+
+    async def _pass_over(self, queue: MessageQueue, receipt: str) -> None:
+        """Acknowledge a message that is not delivered. If that fails, it is redelivered when its time is over."""
+        try:
+            await self._acknowledge(queue, receipt)
+        except OrbitError as error:
+            logger.debug("skipped message not acknowledged topic=%s error=%s", queue.topic, error)
 
     async def has_messages(
         self, queue: MessageQueue, subscription: SubscriptionData, *, wait_s: float
@@ -172,15 +186,26 @@ class Popper:
     async def ack(self, message: PoppedMessage) -> None:
         """The message is done with. Raises the ``BrokerError`` of a refusal, and connection errors. One whose time
         was over is accepted, and comes again all the same."""
+        await self._acknowledge(message.queue, message.receipt)
+
+    async def _acknowledge(self, queue: MessageQueue, receipt: str) -> None:
+        fields = receipt.split(" ")
         header = AckMessageRequest(
             consumer_group=self._group,
-            topic=message.real_topic,
-            queue_id=message.record.queue_id,
-            extra_info=message.receipt,
-            offset=message.record.queue_offset,
-            broker_name=message.queue.broker_name,
+            topic=self._real_topic(queue, fields[4]),
+            queue_id=int(fields[6]),
+            extra_info=receipt,
+            offset=int(fields[7]),
+            broker_name=queue.broker_name,
         )
-        await self._instance.ask(await self._address(message), RequestCode.ACK_MESSAGE, header)
+        address = await self._instance.address_for(queue.broker_name, queue.topic)
+        await self._instance.ask(address, RequestCode.ACK_MESSAGE, header)
+
+    def _real_topic(self, queue: MessageQueue, kind: str) -> str:
+        """The topic in which messages of this kind lie at the broker."""
+        if kind == "0":
+            return queue.topic
+        return pop_retry_topic(queue.topic, self._group, version_2=kind == "2")
 
     async def change_invisible(
         self, message: PoppedMessage, invisible_s: float, *, counted: bool = True
@@ -214,19 +239,54 @@ class Popper:
     async def _address(self, message: PoppedMessage) -> str:
         return await self._instance.address_for(message.queue.broker_name, message.queue.topic)
 
-    def _messages(self, queue: MessageQueue, answer: Frame) -> list[PoppedMessage]:
+    def _messages(self, queue: MessageQueue, answer: Frame) -> tuple[list[PoppedMessage], list[str]]:
+        """The messages to deliver, and the receipts of damaged ones."""
         header = decode_header(PopMessageResponse, answer)
         starts = _starts(header.start_offset_info or "")
+        records, damaged, fault = self._reader.read(queue, answer.body)
         messages = []
-        for record in decode_records(answer.body, check_crc=False, decompress=True):
+        for record in records:
             kind, receipt = _receipt(record, queue, header, starts)
-            real_topic = queue.topic
-            if kind != "0":
-                real_topic = pop_retry_topic(queue.topic, self._group, version_2=kind == "2")
-            message = PoppedMessage(record, queue, receipt, real_topic)
+            message = PoppedMessage(record, queue, receipt, self._real_topic(queue, kind))
             message.rename(unwrap_namespace(queue.topic, self._options.namespace))
             messages.append(message)
-        return messages
+        receipts = [_receipt(record, queue, header, starts)[1] for record in damaged]
+        if fault is not None:
+            # Everything behind it in the answer is redelivered by the broker when its time is over.
+            found = {_place(receipt) for receipt in (*(message.receipt for message in messages), *receipts)}
+            lost = next(
+                (place for place in _places(header.msg_offset_info or "") if place not in found), None
+            )
+            if lost is None:
+                self._reader.skip(queue, queue.queue_id, -1, fault)
+            else:
+                self._reader.skip(queue, lost.queue_id, lost.offset, fault)
+                receipts.append(_built_receipt(lost, queue, header, starts))
+        return messages, receipts
+
+
+class _Place(NamedTuple):
+    """Where a popped message is stored."""
+
+    kind: str
+    queue_id: int
+    offset: int
+
+
+def _place(receipt: str) -> _Place:
+    fields = receipt.split(" ")
+    return _Place(fields[4], int(fields[6]), int(fields[7]))
+
+
+def _places(text: str) -> Iterator[_Place]:
+    """The messages of an answer, in its order."""
+    for entry in filter(None, text.split(";")):
+        try:
+            kind, queue_id, offsets = entry.split(" ")
+            for offset in offsets.split(","):
+                yield _Place(kind, int(queue_id), int(offset))
+        except ValueError:
+            raise RemoteProtocolError(f"msgOffsetInfo {text[:200]!r} cannot be read") from None
 
 
 def _starts(text: str) -> dict[tuple[str, int], str]:
@@ -254,7 +314,14 @@ def _receipt(
     kind = "0"
     if record.topic != queue.topic and record.topic.startswith(RETRY_PREFIX):
         kind = "2" if "+" in record.topic else "1"
+    return kind, _built_receipt(_Place(kind, record.queue_id, record.queue_offset), queue, header, starts)
+
+
+def _built_receipt(
+    place: _Place, queue: MessageQueue, header: PopMessageResponse, starts: dict[tuple[str, int], str]
+) -> str:
+    kind, queue_id, offset = place
     # A broker of old that gives no start counts by the message's own offset.
-    start = starts.get((kind, record.queue_id), str(record.queue_offset))
+    start = starts.get((kind, queue_id), str(offset))
     times = f"{header.pop_time} {header.invisible_time} {header.revive_qid}"
-    return kind, f"{start} {times} {kind} {queue.broker_name} {record.queue_id} {record.queue_offset}"
+    return f"{start} {times} {kind} {queue.broker_name} {queue_id} {offset}"

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
+from orbitmq.client.consume.answers import AnswerReader
 from orbitmq.client.consume.class_filter import filter_server
 from orbitmq.client.errors import add_hint
 from orbitmq.client.message import ReceivedMessage
 from orbitmq.client.net.instance import ClientInstance
 from orbitmq.client.options import ConsumerOptions
 from orbitmq.codes import PullFlag, ResponseCode
-from orbitmq.errors import ConnectFailedError, error_for_code
+from orbitmq.errors import ConnectFailedError, RecordError, error_for_code
 from orbitmq.model.names import unwrap_namespace
 from orbitmq.model.route import MASTER_ID, MessageQueue
 from orbitmq.model.subscription import SubscriptionData
 from orbitmq.record.batch import is_inner_batch, unwrap
-from orbitmq.record.codec import Record, decode_records
+from orbitmq.record.codec import Record
 from orbitmq.requests import RequestCode
 from orbitmq.wire.frame import Frame
 from orbitmq.wire.headers import PullMessageRequest
@@ -53,13 +54,24 @@ class PullResult(msgspec.Struct):
     messages: list[ReceivedMessage]
 
 
+class _Fault(NamedTuple):
+    """An answer that could be read in part."""
+
+    error: RecordError
+    answer_end: int
+    """The offset after everything in the answer, by the broker's count."""
+
+
 class Puller:
     """Pulls for one consumer."""
 
-    def __init__(self, instance: ClientInstance, group: str, options: ConsumerOptions) -> None:
+    def __init__(
+        self, instance: ClientInstance, group: str, options: ConsumerOptions, reader: AnswerReader
+    ) -> None:
         self._instance = instance
         self._group = group
         self._options = options
+        self._reader = reader
         self._suggested: dict[MessageQueue, int] = {}
         self._asked: dict[MessageQueue, int] = {}
         self._avoided: dict[MessageQueue, int] = {}
@@ -76,7 +88,44 @@ class Puller:
         max_count: int | None = None,
         suspend_s: float | None = None,
     ) -> PullResult:
-        """Ask once. Raises the ``BrokerError`` of a refusal, and connection errors."""
+        """Pull once. Raises the ``BrokerError`` of a refusal, and connection errors.
+
+        Damaged messages are left out. One that hides what follows it in the answer is pulled alone: then the broker
+        tells where the next one begins.
+        """
+        result, fault = await self._ask(
+            queue,
+            offset,
+            subscription,
+            flags=flags,
+            commit_offset=commit_offset,
+            max_count=max_count,
+            suspend_s=suspend_s,
+        )
+        if fault is None or result.next_offset > offset:
+            return result
+        if max_count != 1:
+            flags &= ~PullFlag.SUSPEND
+            result, fault = await self._ask(
+                queue, offset, subscription, flags=flags, commit_offset=commit_offset, max_count=1
+            )
+        if fault is not None and result.next_offset <= offset:
+            result.next_offset = max(fault.answer_end, offset + 1)
+            # Messages that the subscription filters out may lie before it.
+            self._reader.skip(queue, queue.queue_id, result.next_offset - 1, fault.error)
+        return result
+
+    async def _ask(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        subscription: SubscriptionData,
+        *,
+        flags: PullFlag,
+        commit_offset: int = 0,
+        max_count: int | None = None,
+        suspend_s: float | None = None,
+    ) -> tuple[PullResult, _Fault | None]:
         options = self._options
         broker_id, address = await self._address(queue)
         if broker_id != MASTER_ID:
@@ -117,7 +166,7 @@ class Puller:
             frame = await connection.call(int(code), None, timeout_s=timeout_s, ext=fields)
         else:
             frame = await rpc.call(address, int(code), None, timeout_s=timeout_s, ext=fields)
-        return self._result(queue, subscription, frame)
+        return self._result(queue, offset, subscription, frame)
 
     async def _address(self, queue: MessageQueue) -> tuple[int, str]:
         book = self._instance.book
@@ -142,7 +191,9 @@ class Puller:
         if queue in self._asked:
             self._avoided[queue] = self._asked[queue]
 
-    def _result(self, queue: MessageQueue, subscription: SubscriptionData, frame: Frame) -> PullResult:
+    def _result(
+        self, queue: MessageQueue, offset: int, subscription: SubscriptionData, frame: Frame
+    ) -> tuple[PullResult, _Fault | None]:
         status = _STATUSES.get(frame.code)
         if status is None:
             raise add_hint(error_for_code(frame.code, frame.remark))
@@ -150,9 +201,34 @@ class Puller:
         self._suggested[queue] = header.suggest_which_broker_id
         messages: list[ReceivedMessage] = []
         if status is PullStatus.FOUND and frame.body:
-            records = decode_records(frame.body, check_crc=False, decompress=True)
+            records, damaged, error = self._reader.read(queue, frame.body)
+            records = self._unwrapped(queue, records, header)
             messages = self._messages(queue, subscription, records, header)
-        return PullResult(status, header.next_begin_offset, header.min_offset, header.max_offset, messages)
+            if error is not None:
+                delta = header.offset_delta or 0
+                ends = [record.queue_offset + 1 for record in records]
+                ends += [record.queue_offset + delta + 1 for record in damaged]
+                # A queue unit that points elsewhere may bring a record with the offset of another queue.
+                end = min(max(ends, default=offset), header.next_begin_offset)
+                result = PullResult(status, end, header.min_offset, header.max_offset, messages)
+                return result, _Fault(error, header.next_begin_offset)
+        result = PullResult(status, header.next_begin_offset, header.min_offset, header.max_offset, messages)
+        return result, None
+
+    def _unwrapped(self, queue: MessageQueue, records: list[Record], header: AnswerFields) -> list[Record]:
+        """The messages of records that hold several, with the offsets of the logical queue."""
+        if any(record.sys_flag & _INNER for record in records):
+            wrapped, records = records, []
+            for record in wrapped:
+                try:
+                    records += unwrap(record) if is_inner_batch(record.sys_flag) else [record]
+                except RecordError as error:
+                    offset = record.queue_offset + (header.offset_delta or 0)
+                    self._reader.skip(queue, queue.queue_id, offset, error)
+        if header.offset_delta:
+            for record in records:
+                record.queue_offset += header.offset_delta
+        return records
 
     def _messages(
         self,
@@ -161,15 +237,6 @@ class Puller:
         records: list[Record],
         header: AnswerFields,
     ) -> list[ReceivedMessage]:
-        if any(record.sys_flag & _INNER for record in records):
-            records = [
-                inner
-                for record in records
-                for inner in (unwrap(record) if is_inner_batch(record.sys_flag) else [record])
-            ]
-        if header.offset_delta:
-            for record in records:
-                record.queue_offset += header.offset_delta
         tags = {tag.encode() for tag in subscription.tags_set}
         if tags and not subscription.class_filter_mode:
             # The broker compares hashes only: another tag with the same hash gets through to here.

@@ -104,7 +104,7 @@ class PushConsumer(ConsumerBase):
             group=self.group,
             options=self.options,
             clock=clock,
-            popper=Popper(self._instance, self.group, self.options, clock),
+            popper=Popper(self._instance, self.group, self.options, clock, self._reader),
             subscription_of=self._subscriptions.get,
             consume=self._consume_popped,
             is_paused=lambda: self._suspended,

@@ -69,7 +69,7 @@ class SimpleConsumer(ConsumerBase):
         if self.options.model is MessageModel.BROADCASTING:
             raise ClientStateError("a simple consumer cannot broadcast: its group shares the messages")
         super().__init__(group, name_servers, self.options, clock)
-        self._popper = Popper(self._instance, self.group, self.options, clock)
+        self._popper = Popper(self._instance, self.group, self.options, clock, self._reader)
         self._turn = 0
         self._delivery = _Received(self)
 

@@ -15,7 +15,7 @@ from ipaddress import ip_address
 from typing import Final, Protocol
 
 from orbitmq.client.checks import check_type
-from orbitmq.client.errors import ClientClosedError, ClientStateError, ForkedError, add_hint
+from orbitmq.client.errors import ClientClosedError, ClientStateError, ForkedError, NoMasterError, add_hint
 from orbitmq.client.net.log_limits import LogLimits
 from orbitmq.client.net.name_server_lookup import is_page, look_up
 from orbitmq.client.net.routes import RouteBook, split_name_servers
@@ -249,10 +249,10 @@ class ClientInstance:
             self.name_servers[:] = found
 
     def master(self, broker_name: str) -> str:
-        """The address of a master. Raises ``ConnectFailedError`` when no route names one."""
+        """The address of a master. Raises ``NoMasterError`` when no route names one."""
         address = self.book.master_address(broker_name)
         if address is None:
-            raise ConnectFailedError(f"no master of broker {broker_name} is known")
+            raise NoMasterError(f"no master of broker {broker_name} is known")
         return address
 
     async def address_for(self, broker_name: str, topic: str) -> str:

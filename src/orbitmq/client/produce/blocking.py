@@ -295,7 +295,8 @@ class BlockingSends:
                 frame = shared.call(outgoing.code, raw, outgoing.body, timeout_s, started)
             result = self._sender.result(outgoing, queue, frame)
         except (BrokerError, ConnectionLostError, RequestTimeoutError) as error:
-            return Attempted(queue, error, timeout_s - (instance.clock.monotonic() - started))
+            spent_s = instance.clock.monotonic() - started
+            return Attempted(queue, error, timeout_s - spent_s, spent_s)
         if self._avoids_slow:
             self._sender.picker.report(queue.broker_name, (instance.clock.monotonic() - started) * 1000)
         return result

@@ -11,11 +11,13 @@ import msgspec
 
 from orbitmq.client.errors import (
     ClientClosedError,
+    NoMasterError,
     SendConnectionError,
     SendFailed,
     SendTimeoutError,
     TooManyInFlightError,
     add_hint,
+    hint_for,
     is_retriable,
 )
 from orbitmq.client.message import Message, SendResult, SendStatus
@@ -27,7 +29,6 @@ from orbitmq.client.produce.queue_picker import QueuePicker, select_by_hash
 from orbitmq.codes import ClientErrorCode, Property, ResponseCode, SerializeType, SysFlag
 from orbitmq.errors import (
     BrokerError,
-    ConnectFailedError,
     ConnectionLostError,
     InvalidParameter,
     MessageIllegal,
@@ -83,6 +84,8 @@ class Attempted(msgspec.Struct):
     error: OrbitError | None = None
     left_s: float = 0.0
     """Time the send still has, of an attempt made elsewhere (``blocking.py``)."""
+    spent_s: float = 0.0
+    """Time such an attempt took."""
     result: SendResult | None = None
     """Stored, but not flushed or copied in time."""
 
@@ -317,7 +320,7 @@ class Sender:
                     self.picker.report(target.broker_name, (now() - started) * 1000)
                     if result.status is SendStatus.OK or not self._options.retry_when_not_safe or fixed:
                         return result
-            trial = _Trial(self._options, deadline, now, fixed, started)
+            trial = _Trial(self._options, deadline, now, fixed, started - after.spent_s)
             trial.message_id = outgoing.unique_key
             return await self._try_again(outgoing, trial, after, context)
         finally:
@@ -415,20 +418,23 @@ class Sender:
     def _give_up(self, topic: str, trial: _Trial) -> OrbitError:
         failure = trial.failure
         kind: type[SendFailed] = SendTimeoutError
-        code = int(ClientErrorCode.ACCESS_BROKER_TIMEOUT)
+        code, hint = int(ClientErrorCode.ACCESS_BROKER_TIMEOUT), ""
         if isinstance(failure, BrokerError):
             kind, code = SendFailed, failure.response_code
-            add_hint(failure)
+            hint = hint_for(code)
         elif isinstance(failure, ConnectionLostError):
             kind, code = SendConnectionError, int(ClientErrorCode.CONNECT_BROKER_EXCEPTION)
+            if isinstance(failure, NoMasterError):
+                code, hint = int(failure.code), failure.hint
         brokers = tuple(dict.fromkeys(trial.brokers))
         attempts = len(trial.brokers)
         error = kind(
-            f"cannot send to topic {topic}: {attempts} attempts at {', '.join(brokers) or 'no broker'} in "
-            f"{trial.spent_ms} ms, {failure or 'out of time'}",
+            f"cannot send to topic {topic}: {attempts} {'attempt' if attempts == 1 else 'attempts'} at "
+            f"{', '.join(brokers) or 'no broker'} in {trial.spent_ms} ms, {failure or 'out of time'}",
             code=code,
             attempts=attempts,
             brokers=brokers,
+            hint=hint,
         )
         error.__cause__ = failure
         return error
@@ -440,7 +446,7 @@ class Sender:
         instance = self._instance
         address = instance.book.master_address(queue.broker_name)
         if address is None:
-            raise ConnectFailedError(f"no master of broker {queue.broker_name} is known")
+            raise NoMasterError(f"no master of broker {queue.broker_name} is known")
         if context is not None:
             context.queue, context.broker_address = queue, address
         rpc = instance.rpc
