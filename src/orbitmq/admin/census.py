@@ -65,9 +65,16 @@ class Lag(Result, kw_only=True):
     consumer_offset: int
     last_timestamp: int
     """When the last consumed message was stored, in milliseconds; 0: unknown."""
+    unfinished: int | None = None
+    """Stored messages that the group has not finished; None from a broker that cannot tell."""
+    oldest_unfinished: int | None = None
+    """When the oldest of them was stored, in milliseconds; 0: there is none. None from a broker that cannot tell."""
 
     @property
     def diff(self) -> int:
+        """The unfinished messages; the difference of the offsets if the broker cannot tell."""
+        if self.unfinished is not None:
+            return self.unfinished
         return max(0, self.broker_offset - self.consumer_offset)
 
 
@@ -120,11 +127,11 @@ async def all_groups(admin: Admin, address: str) -> dict[str, SubscriptionGroupC
 
 
 async def all_lags(admin: Admin, address: str) -> list[Lag]:
-    """The progress of every group in every queue it has an offset for."""
+    """The progress of every group in every queue it has an offset for or, from our brokers, is subscribed to."""
     answer = await admin.ask(
         address,
         RequestCode.GET_BROKER_CONSUME_STATS,
-        GetBrokerConsumeStatsRequest(is_order=False),
+        GetBrokerConsumeStatsRequest(is_order=False, unfinished=True),
         timeout_s=max(_LAG_TIMEOUT_S, admin.slow_s),
     )
     body = ConsumeStatsList.decode(answer.body)
@@ -146,4 +153,6 @@ def _lag(group: str, queue: MessageQueue, offset: OffsetWrapper) -> Lag:
         broker_offset=offset.broker_offset,
         consumer_offset=offset.consumer_offset,
         last_timestamp=offset.last_timestamp,
+        unfinished=offset.unfinished,
+        oldest_unfinished=offset.oldest_unfinished,
     )

@@ -14,14 +14,16 @@ from typing import Final
 from orbitmq.admin.base import Result
 from orbitmq.admin.brokers import config_of, runtime_info
 from orbitmq.admin.census import BrokerPlace, all_groups, all_lags, all_topics, gather_bounded
+from orbitmq.admin.deadletters import dead_groups
 from orbitmq.admin.errors import UnreachableError
-from orbitmq.admin.groups import GroupConnection, consumer_connection
+from orbitmq.admin.groups import GroupConnection, consumer_connection, group_members
 from orbitmq.admin.ha import ha_status
 from orbitmq.admin.session import Admin
 from orbitmq.errors import OrbitError, TopicNotFound
 from orbitmq.model.names import AUTO_CREATE_TOPIC, is_system_group
 from orbitmq.model.route import MASTER_ID
 from orbitmq.requests import RequestCode
+from orbitmq.runtime.words import counted
 from orbitmq.wire.bodies import ClusterInfo
 
 __all__ = ["Checkup", "Finding", "Level", "checkup"]
@@ -37,6 +39,7 @@ REPLICATION_LAG_WARN_BYTES: Final = 256 << 20
 """What a SYNC_MASTER allows a slave to be behind before it no longer counts (haSlaveFallbehindMax)."""
 BACKLOG_WARN: Final = 100_000
 PERM_WRITE: Final = 2
+_GROUPS_NAMED: Final = 5
 
 
 class Level(StrEnum):
@@ -89,6 +92,7 @@ async def checkup(admin: Admin, topic: str | None = None) -> Checkup:
         answering = await _brokers(admin, places, notes)
         await _replication(admin, answering, notes)
         await _groups(admin, answering, notes)
+        await _dead_letters(admin, notes)
         if topic is not None:
             await _route(admin, topic, answering, notes)
     return Checkup(findings=notes.findings)
@@ -261,6 +265,7 @@ async def _replication(admin: Admin, places: list[BrokerPlace], notes: _Notes) -
 async def _groups(admin: Admin, places: list[BrokerPlace], notes: _Notes) -> None:
     masters = [place for place in places if place.broker_id == MASTER_ID]
     backlog: Counter[str] = Counter()
+    behind: list[str] = []
     names: set[str] = set()
     for place in masters:
         try:
@@ -278,17 +283,52 @@ async def _groups(admin: Admin, places: list[BrokerPlace], notes: _Notes) -> Non
         if isinstance(found, OrbitError):
             if waiting:
                 notes.warn(
-                    f"group {group}: no member is connected and {waiting:,} messages wait",
+                    f"group {group}: no member is connected, {counted(waiting, 'message')} not consumed",
                     "Start its consumers, or delete the group if it is not needed: `orbitmq admin deleteSubGroup`.",
                 )
             continue
         _members(group, found, notes)
+        if waiting:
+            behind.append(group)
         if waiting >= BACKLOG_WARN:
             notes.warn(
-                f"group {group}: {waiting:,} messages wait for {len(found.connections)} members",
+                f"group {group}: {counted(waiting, 'message')} not consumed by "
+                f"{counted(len(found.connections), 'member')}",
                 f"See which queues: `orbitmq admin consumerProgress -g {group}`; add members, up to the number "
                 "of queues.",
             )
+
+    await _hung_members(admin, behind, notes)
+
+
+async def _hung_members(admin: Admin, groups: list[str], notes: _Notes) -> None:
+    """Members that hold messages and finish none. Only groups with a lag are asked: each member is a request."""
+    for group, found in zip(
+        groups, await gather_bounded(lambda name: group_members(admin, name), groups), strict=True
+    ):
+        if isinstance(found, OrbitError):
+            continue  # no member is left, or the broker cannot ask it
+        for text in found.findings:
+            notes.warn(
+                f"group {group}: {text}",
+                f"Its handler may hang: `orbitmq admin consumerStatus -g {group} -i CLIENT_ID -s` shows its stacks.",
+            )
+
+
+async def _dead_letters(admin: Admin, notes: _Notes) -> None:
+    """One finding for all groups: dead letters may be normal, and there may be many of them."""
+    try:
+        groups = [one for one in (await dead_groups(admin)).groups if one.count]
+    except OrbitError:
+        return  # reported above: no name server or broker answers
+    if groups:
+        total = sum(one.count for one in groups)
+        named = ", ".join(f"{one.group} ({one.count:,})" for one in groups[:_GROUPS_NAMED])
+        more = f" and {len(groups) - _GROUPS_NAMED} more" if len(groups) > _GROUPS_NAMED else ""
+        notes.warn(
+            f"{counted(total, 'dead letter')} stored: {named}{more}",
+            f"See why: `orbitmq dlq list {groups[0].group}`; then `orbitmq dlq resend` or `drop`.",
+        )
 
 
 def _members(group: str, connection: GroupConnection, notes: _Notes) -> None:

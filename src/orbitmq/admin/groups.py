@@ -23,12 +23,14 @@ from orbitmq.model.names import (
 )
 from orbitmq.model.route import MessageQueue
 from orbitmq.requests import RequestCode
+from orbitmq.runtime.words import counted, duration_text
 from orbitmq.wire.bodies import (
     ConsumerConnection,
     ConsumerRunningInfo,
     ConsumeStats,
     ConsumeType,
     MessageRequestMode,
+    OffsetWrapper,
     ProducerConnection,
     ProducerTable,
     SubscriptionGroupList,
@@ -133,6 +135,8 @@ class GroupRow(Result, kw_only=True):
     model: str
     tps: int
     diff_total: int
+    lag_total: int = 0
+    """Stored messages that the group has not finished, also before its first commit; ``diff_total`` if unknown."""
 
 
 class ConsumerGroups(Result, kw_only=True):
@@ -151,6 +155,8 @@ class QueueProgress(Result, kw_only=True):
     inflight: int
     last_timestamp: int
     """When the last consumed message was stored, in milliseconds; 0: unknown."""
+    lag: int = 0
+    """Stored messages that the group has not finished, also before its first commit; ``diff`` if unknown."""
 
 
 class GroupProgress(Result, kw_only=True):
@@ -158,6 +164,7 @@ class GroupProgress(Result, kw_only=True):
     consume_tps: float
     diff_total: int
     inflight_total: int
+    lag_total: int = 0
 
 
 class GroupConfig(Result, kw_only=True):
@@ -298,9 +305,18 @@ async def producers(admin: Admin, broker: str) -> Producers:
 
 
 async def consume_stats(
-    admin: Admin, group: str, topic: str | None = None, *, route_topic: str | None = None
+    admin: Admin,
+    group: str,
+    topic: str | None = None,
+    *,
+    route_topic: str | None = None,
+    unfinished: bool = False,
 ) -> ConsumeStats:
-    """How far a group is on every broker that has it. Raises ``UnknownNameError`` for an unknown group."""
+    """How far a group is on every broker that has it. Raises ``UnknownNameError`` for an unknown group.
+
+    ``unfinished`` asks for subscribed topics without an offset and for unfinished messages; Apache's brokers ignore
+    it.
+    """
     candidates = [retry_topic(group)]
     if topic is not None:
         candidates += [topic, pop_retry_topic(topic, group)]
@@ -316,7 +332,7 @@ async def consume_stats(
     if addresses is None:
         raise UnknownNameError("consumer group", group)
     tps, table = 0.0, ConsumeStats().offset_table
-    header = GetConsumeStatsRequest(consumer_group=group, topic=topic)
+    header = GetConsumeStatsRequest(consumer_group=group, topic=topic, unfinished=unfinished or None)
     for _, address in addresses:
         answer = await admin.ask(address, RequestCode.GET_CONSUME_STATS, header, timeout_s=admin.slow_s)
         stats = ConsumeStats.decode(answer.body)
@@ -334,7 +350,7 @@ async def group_progress(
     route_topic: str | None = None,
 ) -> GroupProgress:
     """Offsets of every queue a group consumes. Raises ``ConsumerNotOnline`` when it has none and no member."""
-    stats = await consume_stats(admin, group, topic, route_topic=route_topic)
+    stats = await consume_stats(admin, group, topic, route_topic=route_topic, unfinished=True)
     if not stats.offset_table:
         await _connection(admin, group, None)
     holders = await _holders(admin, group) if with_clients else {}
@@ -350,6 +366,7 @@ async def group_progress(
             # A broker of 4.x does not tell what was pulled.
             inflight=0 if offset.pull_offset is None else offset.pull_offset - offset.consumer_offset,
             last_timestamp=offset.last_timestamp,
+            lag=_lag(offset),
         )
         for queue, offset in sorted(stats.offset_table.items(), key=lambda item: item[0].sort_key)
     ]
@@ -358,7 +375,14 @@ async def group_progress(
         consume_tps=stats.consume_tps,
         diff_total=sum(row.diff for row in rows),
         inflight_total=sum(row.inflight for row in rows),
+        lag_total=sum(row.lag for row in rows),
     )
+
+
+def _lag(offset: OffsetWrapper) -> int:
+    if offset.unfinished is not None:
+        return offset.unfinished
+    return max(0, offset.broker_offset - offset.consumer_offset)
 
 
 async def _holders(admin: Admin, group: str) -> dict[MessageQueue, str]:
@@ -382,17 +406,27 @@ async def consumer_groups(admin: Admin) -> ConsumerGroups:
 
 
 async def _group_row(admin: Admin, group: str) -> GroupRow:
-    tps, diff = 0, 0
+    tps, diff, lag = 0, 0, 0
     try:
-        stats = await consume_stats(admin, group)
+        stats = await consume_stats(admin, group, unfinished=True)
         tps = int(stats.consume_tps)
         diff = sum(o.broker_offset - o.consumer_offset for o in stats.offset_table.values())
+        lag = sum(map(_lag, stats.offset_table.values()))
     except OrbitError:
         pass
     try:
         connection = await _connection(admin, group, None)
     except OrbitError:
-        return GroupRow(group=group, count=0, version="OFFLINE", type="", model="", tps=tps, diff_total=diff)
+        return GroupRow(
+            group=group,
+            count=0,
+            version="OFFLINE",
+            type="",
+            model="",
+            tps=tps,
+            diff_total=diff,
+            lag_total=lag,
+        )
     pushed = connection.consume_type == ConsumeType.PASSIVELY
     return GroupRow(
         group=group,
@@ -402,6 +436,7 @@ async def _group_row(admin: Admin, group: str) -> GroupRow:
         model=(connection.message_model or "") if pushed else "",
         tps=tps,
         diff_total=diff,
+        lag_total=lag,
     )
 
 
@@ -483,7 +518,7 @@ async def group_members(
         try:
             infos[client_id] = await running_info(admin, group, client_id, stacks=stacks)
         except OrbitError as error:
-            findings.append(f"{client_id} does not tell what it does: {error}")
+            findings.append(f"{client_id} does not report its state: {error}")
     now_ms = admin.clock.now_ms()
     for client_id, info in infos.items():
         findings += _standing_still(client_id, info, now_ms)
@@ -510,17 +545,21 @@ def _standing_still(client_id: str, info: ConsumerRunningInfo, now_ms: int) -> l
     if info.properties.get("PROP_CONSUME_TYPE") != ConsumeType.PASSIVELY:
         return []
     orderly = str(info.properties.get("PROP_CONSUMEORDERLY")).lower() == "true"
+    started_ms = int(info.properties.get("PROP_CONSUMER_START_TIMESTAMP") or now_ms)
     found = []
     for queue, held in info.mq_table.items():
         where = f"{client_id} {queue.topic}/{queue.broker_name}/{queue.queue_id}"
         if orderly and not held.locked:
-            found.append(f"{where} is not locked since {now_ms - held.last_lock_timestamp} ms")
+            found.append(
+                f"{where} has not been locked for {duration_text(now_ms - held.last_lock_timestamp)}"
+            )
         elif orderly and held.dropped and held.try_unlock_times > 0:
             found.append(f"{where} was dropped, and {held.try_unlock_times} tries to unlock it failed")
         elif not orderly and held.cached_msg_count > 0:
-            idle_ms = now_ms - held.last_consume_timestamp
+            idle_ms = now_ms - (held.last_consume_timestamp or started_ms)
             if idle_ms > _BLOCKED_MS:
-                found.append(f"{where} holds {held.cached_msg_count} messages and took none for {idle_ms} ms")
+                count = counted(held.cached_msg_count, "message")
+                found.append(f"{where} holds {count} and finished none for {duration_text(idle_ms)}")
     return found
 
 

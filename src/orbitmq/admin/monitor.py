@@ -41,7 +41,7 @@ async def monitor_round(admin: Admin) -> MonitorRound:
     for group in admin.each("groups", sorted(groups)):
         try:
             members = await group_members(admin, group)
-            stats = await consume_stats(admin, group)
+            stats = await consume_stats(admin, group, unfinished=True)
         except OrbitError:
             continue  # no member is online
         findings += members.findings

@@ -555,9 +555,12 @@ class Broker:
         """What operators ask: queries, inspection, upkeep."""
         config = self.config
         lags = Lags(
-            broker_name=config.broker_name, offsets=self.offsets, consumers=self.consumers, store=self.store
+            broker_name=config.broker_name,
+            offsets=self.offsets,
+            consumers=self.consumers,
+            store=self.store,
+            popped=self.pop.log.table.in_flight,
         )
-        lags.popped = self.pop.log.table.in_flight
         runtime_info = RuntimeInfo(
             config=config,
             store=self.store,

@@ -269,13 +269,37 @@ def test_lag_of_a_group_in_all_its_topics(world: Inspected) -> None:
     world.fill(count=4)
     world.offsets.commit("", "g", "T", 0, 1)
     world.offsets.commit("", "g", "U", 0, 0)
-    world.offsets.note_pull("g", "T", 0, 2)
+    world.offsets.note_pull("g", "T", 0, 0, 2)
     table = lags(world, "g").offset_table
     assert set(table) == {queue(0), queue(1), queue(0, "U")}
     behind = table[queue(0)]
     assert (behind.broker_offset, behind.consumer_offset, behind.pull_offset) == (2, 1, 2)
     assert behind.last_timestamp == START_MS
     assert table[queue(1)] == bodies.OffsetWrapper(broker_offset=2, pull_offset=0)
+
+
+def test_group_without_offsets_has_a_lag_when_it_is_asked_for_and_none_in_apaches_answer(
+    world: Inspected,
+) -> None:
+    world.fill(count=4)
+    world.consumer("g", "T")
+    assert lags(world, "g").offset_table == {}
+    header = GetConsumeStatsRequest(consumer_group="g", unfinished=True)
+    answer = world.answer(RequestCode.GET_CONSUME_STATS, header)
+    table = bodies.ConsumeStats.decode(answer).offset_table
+    assert {key: row.unfinished for key, row in table.items()} == {queue(0): 2, queue(1): 2}
+    assert table[queue(1)].oldest_unfinished == START_MS + 1000
+    whole = GetBrokerConsumeStatsRequest(is_order=False, unfinished=True)
+    found = ask_slowly(world.routes, RequestCode.GET_BROKER_CONSUME_STATS, whole)
+    groups = bodies.ConsumeStatsList.decode(found.body).consume_stats_list
+    (stats,) = next(entry["g"] for entry in groups if "g" in entry)
+    assert stats.offset_table == table
+
+
+def test_answers_without_our_field_have_apaches_members_only(world: Inspected) -> None:
+    world.offsets.commit("", "g", "T", 0, 0)
+    header = GetConsumeStatsRequest(consumer_group="g")
+    assert b"nfinished" not in world.answer(RequestCode.GET_CONSUME_STATS, header)
 
 
 def test_lag_by_topic_and_by_list(world: Inspected) -> None:

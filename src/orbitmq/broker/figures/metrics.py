@@ -24,6 +24,7 @@ from orbitmq.broker.delivery.schedule import Schedule
 from orbitmq.broker.delivery.timers import Timers
 from orbitmq.broker.delivery.transactions import Transactions
 from orbitmq.broker.figures.stats import FINISH_BOUNDS_S, BrokerStats, Traffic
+from orbitmq.broker.figures.unfinished import UnfinishedCounter
 from orbitmq.broker.pop.service import PopService
 from orbitmq.broker.roles import RoleSwitch
 from orbitmq.broker.tables.clients import ClientChannel, ConsumerTable, ProducerTable
@@ -104,9 +105,18 @@ MESSAGE_SIZE: Final = Declared(
     _IN,
     (1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20),
 )
+UNFINISHED: Final = _gauge(
+    "orbitmq_consumer_lag_messages",
+    "Stored messages a group has not finished, also before it commits its first offset; with retry topics.",
+    *_LAG,
+)
+UNFINISHED_AGE: Final = _gauge(
+    "orbitmq_consumer_lag_latency_milliseconds", "Age of the oldest message a group has not finished.", *_LAG
+)
 LAG_MESSAGES: Final = _gauge(
     "rocketmq_consumer_lag_messages",
-    "Messages a group has not consumed yet. Groups without a member are included, by their offsets.",
+    "Messages a group has not consumed since its last committed offset: 0 for a queue without one, as Apache counts. "
+    "Groups without a member are included, by their offsets.",
     *_LAG,
 )
 LAG_LATENCY: Final = _gauge(
@@ -201,6 +211,8 @@ BROKER_FAMILIES: Final = (
     INFLIGHT,
     QUEUEING,
     READY,
+    UNFINISHED,
+    UNFINISHED_AGE,
     TO_DLQ,
     COMMITS,
     ROLLBACKS,
@@ -335,6 +347,7 @@ class BrokerMetrics:
         self._sizes(families)
         await asyncio.sleep(0)
         await self._lags(families)
+        await self._unfinished(families)
         self._dead_letters(families)
         self._transactions(families)
         await asyncio.sleep(0)
@@ -452,6 +465,34 @@ class BrokerMetrics:
         )
         for family, value in zip(families, values, strict=True):
             family.add(value, *labels)
+
+    async def _unfinished(self, families: Families) -> None:
+        messages, age = families.start(UNFINISHED), families.start(UNFINISHED_AGE)
+        counter = UnfinishedCounter(
+            offsets=self.offsets,
+            consumers=self.consumers,
+            store=self.store,
+            popped=self.pop.log.table.in_flight,
+        )
+        looked = pairs = 0
+        for group, topic in counter.pairs():
+            config = self.topics.configs.get(topic)
+            if config is None or is_system_group(group):
+                continue
+            pairs += 1
+            if pairs > self.config.metrics_series_max:
+                messages.left_out += 1
+                age.left_out += 1
+                continue
+            lags = [counter.of(group, topic, queue_id) for queue_id in range(config.write_queue_nums)]
+            labels = (group, _flag(is_retry_topic(topic)), self._system(topic, group), topic)
+            oldest = min((lag.oldest_ms for lag in lags if lag.oldest_ms), default=0)
+            messages.add(sum(lag.count for lag in lags), *labels)
+            age.add(max(0, self.clock.now_ms() - oldest) if oldest else 0, *labels)
+            looked += config.write_queue_nums
+            if looked >= _QUEUES_AT_ONCE:
+                looked = 0
+                await asyncio.sleep(0)
 
     def _dead_letters(self, families: Families) -> None:
         family = families.start(TO_DLQ)

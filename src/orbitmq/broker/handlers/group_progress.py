@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from orbitmq.broker.figures.stats import BrokerStats
+from orbitmq.broker.figures.unfinished import UnfinishedCounter
 from orbitmq.broker.tables.clients import ConsumerTable
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
@@ -35,14 +36,21 @@ class Lags:
     """How far a group is behind in a topic."""
 
     def __init__(
-        self, *, broker_name: str, offsets: ConsumerOffsets, consumers: ConsumerTable, store: MessageStore
+        self,
+        *,
+        broker_name: str,
+        offsets: ConsumerOffsets,
+        consumers: ConsumerTable,
+        store: MessageStore,
+        popped: Callable[[str, str, int], int] = lambda _topic, _group, _queue_id: 0,
     ) -> None:
+        """``popped`` returns the messages of a topic's queue that a group popped and did not acknowledge."""
         self._broker_name = broker_name
         self._offsets = offsets
         self._consumers = consumers
         self._store = store
-        self.popped: Callable[[str, str, int], int] = lambda _topic, _group, _queue_id: 0
-        """Messages of a topic's queue that a group popped and did not acknowledge."""
+        self._popped = popped
+        self.unfinished = UnfinishedCounter(offsets=offsets, consumers=consumers, store=store, popped=popped)
 
     def wanted(self, group: str, topic: str) -> bool:
         """Whether the group still reads the topic, as far as can be told: an offline group may come back."""
@@ -51,20 +59,29 @@ class Lags:
         online = self._consumers.group(group)
         return online is None or not online.subscriptions
 
-    def of(self, group: str, topic: str, queue_count: int) -> ObjectMap[MessageQueue, bodies.OffsetWrapper]:
+    def of(
+        self, group: str, topic: str, queue_count: int, *, unfinished: bool = False
+    ) -> ObjectMap[MessageQueue, bodies.OffsetWrapper]:
+        """The offsets of every queue; ``unfinished`` adds our members, and a start where nothing is committed."""
         store, offsets = self._store, self._offsets
         table: ObjectMap[MessageQueue, bodies.OffsetWrapper] = ObjectMap()
         for queue_id in range(queue_count):
-            consumed = max(0, offsets.query(group, topic, queue_id))
+            committed = offsets.query(group, topic, queue_id)
+            consumed = max(0, committed)
+            lag = self.unfinished.of(group, topic, queue_id) if unfinished else None
+            if lag is not None and committed < 0:
+                consumed = lag.start
             last_ms = store.store_time_at(topic, queue_id, consumed - 1) if consumed > 0 else 0
             queue = MessageQueue(broker_name=self._broker_name, queue_id=queue_id, topic=topic)
             # What was popped is behind the committed offset already. Tools show what lies between the two offsets.
-            in_hand = consumed + self.popped(topic, group, queue_id)
+            in_hand = consumed + self._popped(topic, group, queue_id)
             table[queue] = bodies.OffsetWrapper(
                 broker_offset=store.max_offset(topic, queue_id),
                 consumer_offset=consumed,
                 pull_offset=max(in_hand, offsets.pull_offset(group, topic, queue_id)),
                 last_timestamp=max(0, last_ms),
+                unfinished=lag.count if lag is not None else None,
+                oldest_unfinished=lag.oldest_ms if lag is not None else None,
             )
         return table
 
@@ -105,13 +122,18 @@ class GroupInspection:
         if not topics:
             named = header.topic if header.topic and header.topic.strip() else None
             candidates = self._offsets.topics_of(group) if named is None else [named]
+            if header.unfinished and named is None:
+                subscribed = (topic for name, topic in self._lags.unfinished.pairs() if name == group)
+                candidates = sorted({*candidates, *subscribed})
             topics = [topic for topic in candidates if self._lags.wanted(group, topic)]
         table: ObjectMap[MessageQueue, bodies.OffsetWrapper] = ObjectMap()
         tps = 0.0
         for topic in topics:
             config = self._topics.find(topic)
             if config is not None:
-                table.update(self._lags.of(group, topic, config.read_queue_nums))
+                table.update(
+                    self._lags.of(group, topic, config.read_queue_nums, unfinished=bool(header.unfinished))
+                )
                 tps += self._stats.group_get_tps(group, topic)
         return Reply(body=bodies.ConsumeStats(consume_tps=tps, offset_table=table).encode())
 
@@ -123,7 +145,8 @@ class GroupInspection:
         """
         pieces: list[bytes] = []
         behind = inflight = size = queues = 0
-        topics_of = self._topics_by_group()
+        unfinished = bool(call.header.unfinished)
+        topics_of = self._topics_by_group(subscribed=unfinished)
         for group in list(self._groups.configs):
             texts: list[bytes] = []
             for topic in topics_of.get(group, ()):
@@ -132,7 +155,7 @@ class GroupInspection:
                     continue
                 if not self._lags.wanted(group, topic):
                     continue
-                lags = self._lags.of(group, topic, config.write_queue_nums)
+                lags = self._lags.of(group, topic, config.write_queue_nums, unfinished=unfinished)
                 tps = self._stats.group_get_tps(group, topic)
                 texts.append(bodies.ConsumeStats(consume_tps=tps, offset_table=lags).encode())
                 behind += sum(lag.broker_offset - lag.consumer_offset for lag in lags.values())
@@ -151,10 +174,14 @@ class GroupInspection:
         ).encode()
         return Reply(body=whole.replace(b"[]", b"[%b]" % b",".join(pieces), 1))
 
-    def _topics_by_group(self) -> Mapping[str, list[str]]:
+    def _topics_by_group(self, *, subscribed: bool) -> Mapping[str, list[str]]:
         # One walk over all offsets instead of one for every group: there may be tens of thousands of both.
         table: dict[str, list[str]] = {}
         for key in sorted(self._offsets.committed):
             topic, _, group = key.partition("@")
             table.setdefault(group, []).append(topic)
+        if subscribed:
+            for group, topic in self._lags.unfinished.pairs():
+                if topic not in (topics := table.setdefault(group, [])):
+                    topics.append(topic)
         return table

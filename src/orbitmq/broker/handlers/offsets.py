@@ -6,13 +6,13 @@ Answers to Apache's ConsumerManageProcessor and the offset part of AdminBrokerPr
 from __future__ import annotations
 
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.figures.unfinished import starts_in_memory
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.errors import InvalidParameter, QueryNotFound, SubscriptionGroupNotExist, TopicNotFound
 from orbitmq.requests import RequestCode
 from orbitmq.store.message_store import MessageStore
-from orbitmq.store.types import ReadStatus
 from orbitmq.transport.router import Call, Reply, Route
 from orbitmq.wire.header import Int32, Int64
 from orbitmq.wire.headers import (
@@ -73,19 +73,13 @@ class OffsetHandlers:
         offset = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
         if offset >= 0:
             return Reply(header=OffsetResponse(offset=offset))
-        if header.set_zero_if_not_found is not False and self._starts_in_memory(
-            header.topic, header.queue_id
+        if header.set_zero_if_not_found is not False and starts_in_memory(
+            self._store, header.topic, header.queue_id
         ):
             return Reply(header=OffsetResponse(offset=0))
         raise QueryNotFound(
             f"group {header.consumer_group} has no offset for queue {header.queue_id} of topic {header.topic}"
         )
-
-    def _starts_in_memory(self, topic: str, queue_id: int) -> bool:
-        if self._store.min_offset(topic, queue_id) > 0:
-            return False
-        first = self._store.read(topic, queue_id, 0, 1)
-        return first.status is ReadStatus.FOUND and not first.from_disk
 
     def update(self, call: Call[_UpdateRequest]) -> Reply:
         header = call.header

@@ -322,7 +322,9 @@ class PullHandlers:
             self.stats.get(
                 request.consumer_group, request.topic, request.queue_id, result.count, result.size_bytes
             )
-        self.offsets.note_pull(request.consumer_group, request.topic, request.queue_id, result.next_offset)
+        self.offsets.note_pull(
+            request.consumer_group, request.topic, request.queue_id, request.queue_offset, result.next_offset
+        )
         return self._encode(frame, code, _REMARK_OF[result.status], result, topic, group, suggested)
 
     @staticmethod

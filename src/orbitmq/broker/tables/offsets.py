@@ -48,6 +48,8 @@ class ConsumerOffsets:
         """``topic@group`` -> queue id -> next offset to consume."""
         self.pulled: OffsetTable = {}
         """``topic@group`` -> queue id -> next offset to pull, as the last pull said."""
+        self._first_pulls: OffsetTable = {}
+        """``topic@group`` -> queue id -> where the first pull of a queue without a committed offset started."""
         self.data_version = DataVersion(timestamp_ms=clock.now_ms())
         self.before_save: Callable[[], Awaitable[bool]] | None = None
         """Waits for what offsets stand on; False: do not save them now."""
@@ -87,14 +89,15 @@ class ConsumerOffsets:
                 return reset
         return self.committed.get(key, _NOTHING).get(queue_id, -1)
 
-    def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Remember where a pull will go on."""
+    def note_pull(self, group: str, topic: str, queue_id: int, start: int, end: int) -> None:
+        """Remember what a pull has covered: ``start`` to ``end``, where the next one continues."""
         key = f"{topic}@{group}"
         queues = self.pulled.get(key)
         if queues is None:
-            self.pulled[key] = {queue_id: offset}
-        else:
-            queues[queue_id] = offset
+            queues = self.pulled[key] = {}
+        if queue_id not in queues and self.query(group, topic, queue_id) < 0:
+            self._first_pulls.setdefault(key, {})[queue_id] = start
+        queues[queue_id] = end
 
     # -- resets ----------------------------------------------------------------------------------------
 
@@ -134,6 +137,10 @@ class ConsumerOffsets:
         """Where the last pull will go on; the committed offset when there was none; else -1."""
         offset = self.pulled.get(f"{topic}@{group}", _NOTHING).get(queue_id)
         return self.query(group, topic, queue_id) if offset is None else offset
+
+    def first_pull(self, group: str, topic: str, queue_id: int) -> int:
+        """Where the first pull of a queue without a committed offset started, since the broker's start; else -1."""
+        return self._first_pulls.get(f"{topic}@{group}", _NOTHING).get(queue_id, -1)
 
     def topics_of(self, group: str) -> list[str]:
         """Topics the group has committed offsets for, sorted."""
@@ -182,7 +189,7 @@ class ConsumerOffsets:
 
     def _remove(self, matches: Callable[[str], bool]) -> int:
         removed = 0
-        for table in (self.committed, self._resets, self.pulled):
+        for table in (self.committed, self._resets, self.pulled, self._first_pulls):
             keys = [key for key in table if matches(key)]
             for key in keys:
                 del table[key]

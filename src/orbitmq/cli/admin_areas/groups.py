@@ -52,6 +52,7 @@ def _progress_view(result: groups.ConsumerGroups | groups.GroupProgress, args: A
             "Model": "model",
             "TPS": "tps",
             "Diff Total": "diff_total",
+            "Lag": "lag_total",
         }
         return [table(result.groups, overview)]
     columns: dict[str, Any] = {
@@ -64,6 +65,7 @@ def _progress_view(result: groups.ConsumerGroups | groups.GroupProgress, args: A
         "Diff": "diff",
         "Inflight": "inflight",
         "LastTime": lambda r: second(r.last_timestamp),
+        "Lag": "lag",
     }
     if not args["showClientIP"]:
         del columns["Client IP"]
@@ -72,6 +74,7 @@ def _progress_view(result: groups.ConsumerGroups | groups.GroupProgress, args: A
         f"Consume TPS: {result.consume_tps:.2f}",
         f"Consume Diff Total: {result.diff_total}",
         f"Consume Inflight Total: {result.inflight_total}",
+        f"Lag Total: {result.lag_total}",
     ]
     return [table(result.queues, columns), Lines(sums)]
 

@@ -104,7 +104,7 @@ class ConsumerCalls:
             properties={
                 "PROP_NAMESERVER_ADDR": ";".join(consumer._instance.name_servers),
                 "PROP_CONSUME_TYPE": consumer.consume_type.value,
-                "PROP_CONSUME_ORDERLY": str(consumer.orderly).lower(),
+                "PROP_CONSUMEORDERLY": str(consumer.orderly).lower(),
                 "PROP_THREADPOOL_CORE_SIZE": str(consumer.options.workers),
                 "PROP_CONSUMER_START_TIMESTAMP": str(consumer._started_ms),
                 "PROP_CLIENT_VERSION": version_name(Version.OURS),

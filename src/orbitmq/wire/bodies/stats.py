@@ -48,6 +48,10 @@ class OffsetWrapper(Body, frozen=True, kw_only=True):
     last_timestamp: Int64 = always(int)
     pull_offset: Int64 | None = None
     """Since 5.0."""
+    unfinished: Int64 | None = None
+    """Ours, on request: stored messages that the group has not finished."""
+    oldest_unfinished: Int64 | None = None
+    """Ours, on request: when the oldest of them was stored, in milliseconds; 0: none or unknown."""
 
 
 class ConsumeStats(Body, frozen=True, kw_only=True):

@@ -128,12 +128,16 @@ class GetConsumeStatsRequest(TopicRpcRequest, kw_only=True):
     topic: str | None = None
     topic_list: str | None = None
     """5.4: topics joined by ``;``."""
+    unfinished: bool | None = None
+    """Ours: with subscribed topics that have no offset, and with the unfinished messages of every queue."""
 
 
 class GetBrokerConsumeStatsRequest(Header, kw_only=True):
     """GET_BROKER_CONSUME_STATS (317)."""
 
     is_order: bool
+    unfinished: bool | None = None
+    """Ours: as in ``GetConsumeStatsRequest``."""
 
 
 class GetConsumerConnectionListRequest(RpcRequest, kw_only=True):

@@ -21,9 +21,9 @@ class Guarded(World):
             self.group(group)
         for _ in range(30):
             self.put("T", body=bytes(100))
-        self.offsets.note_pull("far", "T", 0, 1)
-        self.offsets.note_pull("near", "T", 0, 29)
-        self.offsets.note_pull("done", "T", 0, 30)
+        self.offsets.note_pull("far", "T", 0, 0, 1)
+        self.offsets.note_pull("near", "T", 0, 0, 29)
+        self.offsets.note_pull("done", "T", 0, 0, 30)
 
     def stopped(self) -> list[str]:
         return [name for name, config in self.groups.configs.items() if not config.consume_enable]
@@ -50,8 +50,8 @@ def test_group_at_the_end_of_a_quiet_queue_is_not_behind(world: Guarded) -> None
 
 
 def test_pulls_of_deleted_topics_and_groups_are_passed_over(world: Guarded) -> None:
-    world.offsets.note_pull("unknown", "T", 0, 0)
-    world.offsets.note_pull("near", "gone", 0, 5)
+    world.offsets.note_pull("unknown", "T", 0, 0, 0)
+    world.offsets.note_pull("near", "gone", 0, 0, 5)
     world.guard.check()
     assert world.stopped() == ["far"]
 

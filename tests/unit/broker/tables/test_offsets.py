@@ -100,8 +100,8 @@ def test_views_by_group_and_topic(offsets: ConsumerOffsets) -> None:
 def test_pull_positions_fall_back_to_committed_offsets(offsets: ConsumerOffsets) -> None:
     offsets.commit("host", "g", "T", 0, 3)
     assert offsets.pull_offset("g", "T", 0) == 3
-    offsets.note_pull("g", "T", 0, 9)
-    offsets.note_pull("g", "T", 1, 4)
+    offsets.note_pull("g", "T", 0, 0, 9)
+    offsets.note_pull("g", "T", 1, 0, 4)
     assert offsets.pull_offset("g", "T", 0) == 9
     offsets.clear_pulled("g", "T")
     assert offsets.pull_offset("g", "T", 0) == 3
@@ -124,7 +124,7 @@ def test_clone_and_remove(offsets: ConsumerOffsets) -> None:
     assert not offsets.clone("g", "copy", "U")
     offsets.commit("host", "g", "T", 0, 8)
     assert offsets.query("copy", "T", 0) == 7
-    offsets.note_pull("g", "T", 0, 9)
+    offsets.note_pull("g", "T", 0, 0, 9)
     offsets.assign_reset("g", "T", 0, 1)
     assert offsets.remove_group("g") == 1
     assert offsets.query("g", "T", 0) == offsets.pull_offset("g", "T", 0) == -1
@@ -178,7 +178,7 @@ def test_offsets_go_back_to_those_saved_last(tmp_path: Path, offsets: ConsumerOf
 def test_what_was_saved_is_loaded(tmp_path: Path, offsets: ConsumerOffsets) -> None:
     offsets.commit("host", "g", "T", 10, 1 << 40)
     offsets.commit("host", "g", "T", 2, 0)
-    offsets.note_pull("g", "T", 2, 5)
+    offsets.note_pull("g", "T", 2, 0, 5)
     offsets.persist()
     again = ConsumerOffsets(CONFIG, ManualClock(), safe_file(tmp_path, "consumerOffset.json"))
     again.load()
