@@ -8,6 +8,7 @@ address, access and process (a forked worker must not use the sockets of its par
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import logging
 import socket
@@ -33,7 +34,7 @@ from orbitmq.transport.client import split_address
 from orbitmq.wire.frame import encode_binary_fields, encode_binary_request
 from orbitmq.wire.header import Header, encode_ext
 
-__all__ = ["Link", "borrow", "give_back", "is_passing", "patiently"]
+__all__ = ["Link", "borrow", "close_idle", "give_back", "is_passing", "patiently"]
 
 logger = logging.getLogger(__name__)
 
@@ -132,6 +133,14 @@ def give_back(link: Link, access: Access, *, clock: Clock = SYSTEM_CLOCK) -> Non
         kept.append((clock.monotonic(), link))
     else:
         link.close()
+
+
+@atexit.register
+def close_idle() -> None:
+    """Close every connection that is kept. Runs when the process ends."""
+    while _idle:
+        for _, link in _idle.popitem()[1]:
+            link.close()
 
 
 def _drop_old(now: float) -> None:
