@@ -1,0 +1,68 @@
+"""The order in which workers of pytest-xdist run the files."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from tests.support.schedule import next_file
+
+ROOT = Path(__file__).parents[2]
+FILES = [
+    "tests/unit/store/test_a.py",
+    "tests/integration/test_b.py",
+    "tests/apache/test_c.py",
+    "tests/spark/test_d.py",
+    "tests/conformance/test_e.py",
+]
+
+
+@pytest.mark.parametrize(
+    ("worker", "order"),
+    [(0, "dbcea"), (1, "cebda"), (2, "dbcea")],
+)
+def test_workers_begin_with_other_folders_and_end_with_short_files(worker: int, order: str) -> None:
+    left = list(FILES)
+    taken = ""
+    while left:
+        taken += (chosen := next_file(left, worker))[-4]
+        left.remove(chosen)
+    assert taken == order
+
+
+@pytest.mark.slow
+def test_run_with_two_workers_gives_each_its_own_folder_first(tmp_path: Path) -> None:
+    for file in FILES:
+        path = tmp_path / file
+        path.parent.mkdir(parents=True)
+        body = "    with open('ran', 'a') as ran:\n        print(worker_id, __name__, file=ran)\n"
+        path.write_text("".join(f"def test_{number}(worker_id):\n{body}" for number in range(4)))
+    options = ["-n", "2", "--dist", "loadfile", "-p", "tests.support.schedule", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "--import-mode=importlib",
+            *options,
+            "--rootdir",
+            str(tmp_path),
+        ],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    ran = defaultdict(list)
+    for line in (tmp_path / "ran").read_text().splitlines():
+        worker, name = line.split()
+        ran[worker].append(name[-1])
+    assert (ran["gw0"][0], ran["gw1"][0]) == ("d", "c")
+    assert sorted(ran["gw0"] + ran["gw1"]) == sorted("abcde" * 4)
