@@ -65,7 +65,7 @@ class Servers:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._stack = ExitStack()
-        self._port = free_ports(10)[0]
+        self._port = free_ports()[0]
         self.names = self._name_server()
 
     def __enter__(self) -> Self:

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
 import pytest
 from tests.apache.harness import remoting_call
-from tests.support.ports import free_ports
+from tests.support.ports import broker_ports, free_ports
 
 from orbitmq.client import Message
 from orbitmq.client.sync import Producer
@@ -95,9 +95,8 @@ def test_a_filter_gives_its_rows_and_still_ends_where_nothing_matches() -> None:
 
 
 def test_a_broker_that_restarts_in_the_middle_of_a_range_is_waited_for(tmp_path: Path) -> None:
-    ports = free_ports(10)
     # Small answers, so that the reader has most of the range before it when the broker goes.
-    conf = {"port": ports[0], "name_server_port": ports[1], "maxTransferCountOnMessageInMemory": 2}
+    conf = {**broker_ports(), "maxTransferCountOnMessageInMemory": 2}
     with run_broker(data=tmp_path, **conf) as broker:
         fill(broker, 60_000, size=200)
         address = broker.address

@@ -10,6 +10,7 @@ import struct
 from typing import Any
 
 import pytest
+from tests.support.ports import free_ports
 from tests.unit.transport.certificates import Certificates, make_certificates
 from tests.unit.transport.loops import on_both_loops
 from tests.unit.transport.peers import HOST, RawPeer, address_of, closing, serving
@@ -306,9 +307,7 @@ async def test_a_loss_is_told_under_the_address_the_connection_was_opened_by() -
 async def test_nobody_at_the_address_is_a_lost_connection_without_noise(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    free = bind_port(HOST, 0)
-    port = free.getsockname()[1]
-    free.close()
+    port = free_ports()[0]
     async with closing(RpcClient()) as client:
         for address in (
             f"{HOST}:{port}",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.apache.harness import remoting_call
-from tests.apache.process import free_ports
+from tests.support.ports import broker_ports
 
 from orbitmq.client import Message
 from orbitmq.client.sync import Producer
@@ -192,8 +192,7 @@ def test_messages_that_expire_while_a_query_runs_are_named_one_way_or_the_other(
 
 
 def test_a_running_stream_outlives_a_restart_of_its_servers(spark: SparkSession, tmp_path: Path) -> None:
-    ports = free_ports(10)
-    conf = {"port": ports[0], "name_server_port": ports[1]}
+    conf = broker_ports()
     query: StreamingQuery | None = None
     try:
         with run_broker(data=tmp_path / "data", **conf) as broker:

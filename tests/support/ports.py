@@ -1,73 +1,111 @@
 """Hands out TCP ports for servers that tests start.
 
 A port that the kernel chooses (port 0) is safe only while it is bound: after a restart, and for neighbours such as a
-broker's port + 1, any outgoing connection may have taken it. These ports are below the range the kernel chooses from,
-each process of pytest-xdist has its own part of them, and a process hands out each port once.
+broker's port + 1, any outgoing connection may have taken it. These ports are below the range the kernel chooses from.
+Each process locks the blocks it takes them from, so that neither another worker of pytest-xdist nor another test run
+on the machine gets the same ones, and it hands out each port once until every block is used up.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import socket
-from collections.abc import Mapping
+import tempfile
 from pathlib import Path
 from typing import Final
 
-__all__ = ["PortRange", "free_ports", "range_of_worker"]
+__all__ = ["PortBlocks", "broker_ports", "free_ports"]
 
 FIRST: Final = 20_000
 END: Final = 32_000
+BLOCK: Final = 200
 _EPHEMERAL: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-class PortRange:
-    """The ports from ``first`` to ``end``, in order from a random one on."""
+class PortBlocks:
+    """The ports from ``first`` to ``end`` in blocks, beginning with a random one. ``folder`` holds the lock files."""
 
-    def __init__(self, first: int, end: int) -> None:
-        self._first, self._end = first, end
-        self._next = random.randrange(first, end)
+    def __init__(self, first: int, end: int, size: int, folder: Path) -> None:
+        starts = list(range(first, end - size + 1, size))
+        turn = random.randrange(len(starts))
+        self._untried = starts[turn:] + starts[:turn]
+        self._mine: list[int] = []
+        self._locks: list[int] = []
+        self._count, self._size, self._folder = len(starts), size, folder
+        self._next = self._end = 0
 
     def take(self, *steps: int) -> list[int]:
         """Returns a port p and every p + step, all of them free."""
         low, high = min(0, *steps, 0), max(0, *steps, 0)
-        left = self._end - self._first
-        while left > 0:
-            if self._next + high - low >= self._end:
-                left -= self._end - self._next
-                self._next = self._first
-            base = self._next - low
-            ports = [base, *(base + step for step in steps)]
-            taken = [port for port in ports if not _is_free(port)]
-            behind = (max(taken) if taken else base + high) + 1
-            left -= behind - self._next
-            self._next = behind
-            if not taken:
-                return ports
-        raise RuntimeError(f"no free ports from {self._first} to {self._end}")
+        for _ in range(self._count + 2):
+            while self._next + high - low < self._end:
+                base = self._next - low
+                ports = [base, *(base + step for step in steps)]
+                taken = [port for port in ports if not _is_free(port)]
+                self._next = (max(taken) if taken else base + high) + 1
+                if not taken:
+                    return ports
+            self._open_block()
+        raise RuntimeError(
+            f"no free ports with the steps {steps} in {len(self._mine)} blocks of {self._size}"
+        )
+
+    def close(self) -> None:
+        """Releases the blocks; the end of the process does the same."""
+        for lock in self._locks:
+            os.close(lock)
+
+    def _open_block(self) -> None:
+        start = self._lock_another()
+        if start is None:
+            if not self._mine:
+                raise RuntimeError("other test runs have locked every block of ports")
+            start = self._mine.pop(0)
+        self._mine.append(start)
+        self._next, self._end = start, start + self._size
+
+    def _lock_another(self) -> int | None:
+        while self._untried:
+            start = self._untried.pop(0)
+            try:
+                lock = os.open(self._folder / f"orbitmq-test-ports-{start}", os.O_CREAT | os.O_WRONLY, 0o600)
+            except PermissionError:  # another user's
+                continue
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(lock)
+                continue
+            self._locks.append(lock)
+            return start
+        return None
 
 
-def range_of_worker(environment: Mapping[str, str]) -> tuple[int, int]:
-    """Returns the first port and the end of the range for a process of pytest-xdist, or of all without it."""
-    try:
-        end = min(END, int(_EPHEMERAL.read_text().split()[0]))
-    except OSError:
-        end = END
-    count = int(environment.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    number = int(environment.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % count
-    width = (end - FIRST) // count
-    return FIRST + number * width, FIRST + (number + 1) * width
-
-
-_ports: PortRange | None = None
+_blocks: PortBlocks | None = None
 
 
 def free_ports(*steps: int) -> list[int]:
     """Returns a port p and every p + step, all of them free: ``free_ports(-2, 1)`` suits a broker."""
-    global _ports
-    if _ports is None:
-        _ports = PortRange(*range_of_worker(os.environ))
-    return _ports.take(*steps)
+    global _blocks
+    if _blocks is None:
+        _blocks = PortBlocks(FIRST, _end(), BLOCK, Path(tempfile.gettempdir()))
+    return _blocks.take(*steps)
+
+
+def broker_ports() -> dict[str, int]:
+    """Returns ``port`` and ``name_server_port`` for a ``run_broker`` that is to start again on the same ports. The
+    broker also takes its port - 2 and + 1."""
+    broker, _, _, name_server = free_ports(-2, 1, 2)
+    return {"port": broker, "name_server_port": name_server}
+
+
+def _end() -> int:
+    try:
+        return min(END, int(_EPHEMERAL.read_text().split()[0]))
+    except OSError:
+        return END
 
 
 def _is_free(port: int) -> bool:
