@@ -48,7 +48,7 @@ def next_file(files: Iterable[str], worker: int) -> str:
 
 
 class FileScheduling(LoadFileScheduling):  # type: ignore[misc]  # without types
-    """Gives each worker the file whose turn it is."""
+    """Assigns each worker the file whose turn it is."""
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         worker = int(node.gateway.id.removeprefix("gw"))
