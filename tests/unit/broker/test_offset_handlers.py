@@ -116,6 +116,34 @@ def test_commits_for_what_does_not_exist_are_refused(world: World) -> None:
     assert world.offsets.committed == {}
 
 
+def test_a_queue_beyond_the_read_queues_is_refused(world: World) -> None:
+    world.groups.find("g")
+    world.topics.update(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=8))
+    assert world.commit(5, queue_id=3).code == 0
+    for queue_id in (4, 7, 2**31 - 1):
+        answer = world.commit(5, queue_id=queue_id)
+        assert answer.code == 29
+        assert f"queueId {queue_id} is not one of the 4 read queues of topic T" in (answer.remark or "")
+    assert world.offsets.committed == {"T@g": {3: 5}}
+
+
+def test_a_topic_that_shrank_keeps_the_offsets_of_its_old_queues(world: World) -> None:
+    world.groups.find("g")
+    world.topics.update(TopicConfig(topic_name="T", read_queue_nums=8))
+    world.commit(5, queue_id=7)
+    world.topics.update(TopicConfig(topic_name="T", read_queue_nums=4))
+    assert world.commit(6, queue_id=7).code == 0, "a member that has not noticed yet"
+    assert world.commit(6, queue_id=6).code == 29
+    assert world.offsets.committed == {"T@g": {7: 6}}
+
+
+def test_the_one_queue_of_a_retry_topic_is_committed(world: World) -> None:
+    world.groups.find("g")
+    world.topics.create_in_send_back("%RETRY%g", 1, 6)
+    assert world.commit(1, topic="%RETRY%g").code == 0
+    assert world.commit(1, topic="%RETRY%g", queue_id=1).code == 29
+
+
 def test_commits_are_ignored_while_a_reset_is_pending(world: World) -> None:
     world.groups.find("g")
     world.topics.update(TopicConfig(topic_name="T"))

@@ -86,10 +86,17 @@ class OffsetHandlers:
         group = header.consumer_group
         if group not in self._groups.configs:
             raise SubscriptionGroupNotExist(f"group {group} does not exist on this broker")
-        if header.topic not in self._topics.configs:
+        topic = self._topics.configs.get(header.topic)
+        if topic is None:
             raise TopicNotFound(f"topic {header.topic} does not exist on this broker")
         queue_id = _not_negative("queueId", header.queue_id)
         offset = _not_negative("commitOffset", header.commit_offset)
+        # Apache takes any number. A queue beyond the topic's cannot be pulled (29 as well); a member that has not
+        # noticed yet that the topic shrank may still move the offset it has.
+        if queue_id >= topic.read_queue_nums and queue_id not in self._offsets.queues_of(group, header.topic):
+            raise InvalidParameter(
+                f"queueId {queue_id} is not one of the {topic.read_queue_nums} read queues of topic {header.topic}"
+            )
         if self._config.server_side_reset and self._offsets.reset_pending(group, header.topic, queue_id):
             return Reply(remark="ignored: the offset was reset and the consumer has not seen it yet")
         self._offsets.commit(call.peer.remote_text, group, header.topic, queue_id, offset)
