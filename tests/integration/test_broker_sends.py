@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -180,7 +181,9 @@ def test_batch_wakes_a_waiting_pull_and_oneway_batches_arrive(tmp_path: Path) ->
     run("uvloop", everything)
 
 
-def test_answer_to_the_first_send_of_a_topic_means_that_it_is_routed(tmp_path: Path) -> None:
+@asynccontextmanager
+async def slowly_registered(directory: Path) -> AsyncIterator[tuple[str, RpcClient, set[str]]]:
+    """A broker's address, a client, and the topics its slow name server knows."""
     known: set[str] = set()
 
     async def register(call: Call[RegisterBrokerRequest]) -> Reply:
@@ -191,28 +194,47 @@ def test_answer_to_the_first_send_of_a_topic_means_that_it_is_routed(tmp_path: P
         known.update(body.topic_config_serialize_wrapper.topic_config_table)
         return Reply(header=RegisterBrokerResponse())
 
+    route = Route(RequestCode.REGISTER_BROKER, register, RegisterBrokerRequest)
+    async with serving([route]) as name_server:
+        config = BrokerConfig(
+            listen_port=0,
+            bind_host=HOST,
+            public_host=HOST,
+            fast_port_enabled=False,
+            name_servers=address_of(name_server),
+        )
+        client = RpcClient()
+        async with Broker(config, StoreConfig(root=str(directory))) as broker:
+            yield broker.address, client, known
+            await client.close()
+
+
+def test_answer_to_the_first_send_of_a_topic_means_that_it_is_routed(tmp_path: Path) -> None:
     async def everything() -> None:
-        route = Route(RequestCode.REGISTER_BROKER, register, RegisterBrokerRequest)
-        async with serving([route]) as name_server:
-            config = BrokerConfig(
-                listen_port=0,
-                bind_host=HOST,
-                public_host=HOST,
-                fast_port_enabled=False,
-                name_servers=address_of(name_server),
-            )
-            client = RpcClient()
-            async with Broker(config, StoreConfig(root=str(tmp_path))) as broker:
-                for number in range(6):
-                    topic = f"fresh-{number}"
-                    fields = {**SEND_V2, "b": topic, "m": str(number % 2 == 1).lower()}
-                    body = encode_batch([(0, b"x", b"")]) if number % 2 else b"x"
-                    answer = await client.call(
-                        broker.address, RequestCode.SEND_MESSAGE_V2, None, body, ext=fields
-                    )
-                    assert answer.code == 0, answer.remark
-                    assert topic in known
-                await client.close()
+        async with slowly_registered(tmp_path) as (address, client, known):
+            for number in range(6):
+                topic = f"fresh-{number}"
+                fields = {**SEND_V2, "b": topic, "m": str(number % 2 == 1).lower()}
+                body = encode_batch([(0, b"x", b"")]) if number % 2 else b"x"
+                answer = await client.call(address, RequestCode.SEND_MESSAGE_V2, None, body, ext=fields)
+                assert answer.code == 0, answer.remark
+                assert topic in known
+
+    run("uvloop", everything)
+
+
+def test_answer_to_the_first_heartbeat_of_a_group_means_that_its_retry_topic_is_routed(
+    tmp_path: Path,
+) -> None:
+    async def everything() -> None:
+        async with slowly_registered(tmp_path) as (address, client, known):
+            for number in range(3):
+                consumer = {"groupName": f"group-{number}", "subscriptionDataSet": []}
+                body = json.dumps({"clientID": "c", "consumerDataSet": [consumer]}).encode()
+                answer = await client.call(address, RequestCode.HEART_BEAT, None, body)
+                assert answer.code == 0, answer.remark
+                assert answer.ext_fields["IS_SUPPORT_HEART_BEAT_V2"] == "true"
+                assert f"%RETRY%group-{number}" in known
 
     run("uvloop", everything)
 

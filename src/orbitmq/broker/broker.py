@@ -102,7 +102,8 @@ __all__ = ["Broker"]
 logger = logging.getLogger(__name__)
 
 _ROUTED_S: Final = 1.0
-"""How long the first send to a new topic waits for name servers: less than a client waits for its answer."""
+"""How long the first send to a new topic, or the first heartbeat of a group, waits for name servers: less than a
+client waits for its answer."""
 _ACL_RELOAD_S: Final = 2.0
 """Access lists of 4.x are looked at this often; Apache does every 5 s."""
 
@@ -461,6 +462,7 @@ class Broker:
                 consumers=self.consumers,
                 producers=self.producers,
                 compile_filter=compile_subscription,
+                registered=lambda: self.registration.settled(wait_s=_ROUTED_S),
             ),
             OffsetHandlers(
                 config=config,

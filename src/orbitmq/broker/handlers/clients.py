@@ -5,7 +5,7 @@ Answers to Apache's ClientManageProcessor and the member part of ConsumerManageP
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from orbitmq.broker.config import BrokerConfig
@@ -54,8 +54,10 @@ class ClientHandlers:
         consumers: ConsumerTable,
         producers: ProducerTable,
         compile_filter: Callable[[str, str], object] | None = None,
+        registered: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """``compile_filter(expression_type, expression)`` raises ``SubscriptionParseFailed``."""
+        """``compile_filter(expression_type, expression)`` raises ``SubscriptionParseFailed``; ``registered`` waits,
+        within a bound, until the name servers know the last change of the topics."""
         self._config = config
         self._clock = clock
         self._topics = topics
@@ -63,6 +65,7 @@ class ClientHandlers:
         self._consumers = consumers
         self._producers = producers
         self._compile_filter = compile_filter
+        self._registered = registered
 
     def routes(self) -> list[Route]:
         return [
@@ -72,8 +75,11 @@ class ClientHandlers:
             Route(RequestCode.CHECK_CLIENT_CONFIG, self.check_client_config, Empty),
         ]
 
-    def heart_beat(self, call: Call[HeartBeatRequest]) -> Reply:
+    def heart_beat(self, call: Call[HeartBeatRequest]) -> Reply | Awaitable[Reply]:
         """Register every group the client takes part in.
+
+        A heartbeat that creates a retry topic is answered when the name servers know the topic, as in Apache: tools
+        look a group up by the route of its retry topic.
 
         Second kind of heartbeat: it has a fingerprint of its subscriptions, and may leave them out once the broker
         has said that they did not change. IS_SUB_CHANGE = true makes the client send them again.
@@ -86,6 +92,7 @@ class ClientHandlers:
         fingerprint = data.heartbeat_fingerprint or 0
         without_sub = fingerprint != 0 and data.without_sub is True
         changed = fingerprint == 0
+        topics_before = len(self._topics.configs)
         for consumer in data.consumer_data_set:
             changed |= self._register_consumer(consumer, channel, fingerprint, without_sub=without_sub)
         for producer in data.producer_data_set:
@@ -94,7 +101,10 @@ class ClientHandlers:
         peer = call.peer.attachment
         if isinstance(peer, PeerInfo) and len(peer.client_ids) < _CLIENT_IDS_MAX:
             peer.client_ids.add(data.client_id)
-        return Reply(header=HeartBeatResponse(supports_heart_beat_v2=True, subscription_changed=changed))
+        reply = Reply(header=HeartBeatResponse(supports_heart_beat_v2=True, subscription_changed=changed))
+        if len(self._topics.configs) == topics_before or self._registered is None:
+            return reply
+        return _after(self._registered(), reply)
 
     def _register_consumer(
         self, consumer: ConsumerData, channel: ClientChannel, fingerprint: int, *, without_sub: bool
@@ -161,6 +171,11 @@ class ClientHandlers:
             )
         self._compile_filter(subscription.expression_type, subscription.sub_string)
         return Reply()
+
+
+async def _after(registered: Awaitable[None], reply: Reply) -> Reply:
+    await registered
+    return reply
 
 
 def _copy(channel: ClientChannel) -> ClientChannel:
