@@ -30,16 +30,20 @@ from orbitmq.auth.config import AuthConfig
 from orbitmq.broker.broker import Broker
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.figures.metrics import BROKER_FAMILIES
+from orbitmq.broker.quotas import LimitsConfig
+from orbitmq.broker.tables.groups import GROUP_ATTRIBUTES
 from orbitmq.cli.main import main as orbitmq_command
 from orbitmq.client import options as client_options
 from orbitmq.filtersrv.config import FilterServerConfig
 from orbitmq.metrics.families import LEFT_OUT, Declared
 from orbitmq.metrics.process import ProcessMetrics
+from orbitmq.model.topic import TOPIC_ATTRIBUTES, Attribute
 from orbitmq.namesrv.config import NameServerConfig
 from orbitmq.namesrv.metrics import NAME_SERVER_FAMILIES
 from orbitmq.namesrv.server import NameServer
 from orbitmq.proxy.figures import PROXY_FAMILIES
 from orbitmq.requests import BY_CODE, Server
+from orbitmq.runtime.apache_options import BROKER_KEYS, REFUSED
 from orbitmq.runtime.options import Option, options_of, render_value
 from orbitmq.store.config import StoreConfig
 from orbitmq.transport.tls import TlsConfig
@@ -189,6 +193,82 @@ def _accepted(option: Option) -> str:
     return name
 
 
+def _meaning(option: Option) -> str:
+    refused = "".join(f" {value} is refused: {reason}." for value, reason in option.refused.items())
+    idle = f" No effect: {option.without_effect}." if option.without_effect else ""
+    return option.doc + refused + idle
+
+
+def compatibility_page() -> str:
+    """Which options and attributes of Apache's have an effect here, which are refused, which change nothing."""
+    configs = (BrokerConfig, StoreConfig, AuthConfig, TlsConfig, LimitsConfig)
+    declared = {option.key: option for config in configs for option in options_of(config)}
+    acted_on = {key for key, option in declared.items() if not option.without_effect}
+    idle = {key: option.without_effect for key, option in declared.items() if option.without_effect}
+    kept = BROKER_KEYS - declared.keys() - REFUSED.keys()
+    lines = [
+        "# Compatibility: options and attributes",
+        "",
+        f"Of the {len(BROKER_KEYS)} keys of Apache's `broker.conf`, {len(BROKER_KEYS & acted_on)} have their effect "
+        "([options](options.md)). The others are refused, or accepted with a warning at start, in `orbitmq doctor` "
+        "and below a comment in the answer of `getBrokerConfig`. A key that is not Apache's or ours is refused.",
+        "",
+        "## Refused values",
+        "",
+        "A broker does not start with them, and `updateBrokerConfig` answers with code 1 and the reason.",
+        "",
+    ]
+    lines += table(
+        ("key", "accepted", "reason"),
+        [
+            *(
+                (
+                    f"`{key}`",
+                    ", ".join(sorted(value or "empty" for value in refusal.accepted)),
+                    refusal.reason,
+                )
+                for key, refusal in sorted(REFUSED.items())
+            ),
+            *(
+                (f"`{key}={value}`", ", ".join(option.choices), reason)
+                for key, option in sorted(declared.items())
+                for value, reason in option.refused.items()
+            ),
+        ],
+    )
+    lines += ["## Options without effect", ""]
+    lines += table(("key", "reason"), ((f"`{key}`", reason) for key, reason in sorted(idle.items())))
+    lines += ["Kept for tools that read them, and not acted on:", ""]
+    lines += [", ".join(f"`{key}`" for key in sorted(kept)), ""]
+    for title, attributes in (
+        ("Attributes of topics", TOPIC_ATTRIBUTES),
+        ("Attributes of groups", GROUP_ATTRIBUTES),
+    ):
+        lines += [
+            f"## {title}",
+            "",
+            "A refused value is answered with code 1 and the reason. A file of Apache's may hold it; the broker then "
+            "logs a warning when it starts.",
+            "",
+        ]
+        lines += table(
+            ("attribute", "served", "refused"),
+            (
+                (f"`{name}`", _attribute_values(attribute), attribute.refused)
+                for name, attribute in attributes.items()
+            ),
+        )
+    return "\n".join(lines)
+
+
+def _attribute_values(attribute: Attribute) -> str:
+    if attribute.served or attribute.refused:
+        return ", ".join(sorted(attribute.served)) or "none"
+    if attribute.values:
+        return ", ".join(sorted(attribute.values))
+    return "any" if attribute.low is None else f"{attribute.low} to {attribute.high}"
+
+
 def options_page() -> str:
     lines = [
         "# Options",
@@ -201,6 +281,7 @@ def options_page() -> str:
         ("Broker", BrokerConfig),
         ("Access control of a broker", AuthConfig),
         ("TLS of a broker", TlsConfig),
+        ("Limits of a broker", LimitsConfig),
         ("Store (in the broker's file)", StoreConfig),
         ("Name server", NameServerConfig),
         ("Filter server", FilterServerConfig),
@@ -214,7 +295,7 @@ def options_page() -> str:
                     f"`{text}`" if (text := render_value(option.default)) else "",
                     _accepted(option),
                     "yes" if option.reload else "",
-                    option.doc,
+                    _meaning(option),
                 )
                 for option in sorted(options_of(config), key=lambda option: option.key.lower())
             ),
@@ -454,6 +535,7 @@ def write_pages(target: Path = PAGES) -> None:
     reference.mkdir(exist_ok=True)
     generated: dict[str, Callable[[], str]] = {
         "options": options_page,
+        "compatibility": compatibility_page,
         "commands": commands_page,
         "metrics": metrics_page,
         "requests": requests_page,

@@ -39,6 +39,7 @@ class Outcome(NamedTuple):
 
 ON_PURPOSE = {
     "topic with -1 queues": "Apache stores it; every send to it then fails inside the broker",
+    "topic with a reserve time": "Apache stores it and keeps the messages no longer",
     "topic with permission 9": "Apache stores it; its own tools refuse it",
     "commit of a negative offset": "Apache stores it and then treats it as not committed",
     "commit for a negative queue": "Apache stores it; no such queue can exist",
@@ -133,7 +134,7 @@ def topic_cases(own: Callable[[str], str]) -> Iterable[Case]:
     for text in ("+message.type=NO", "+foo=1", "message.type", "message.type=FIFO", "-message.type"):
         yield create(f"attributes {text}", attributes=text)
     yield create("attribute given twice", attributes="+message.type=FIFO,+message.type=FIFO")
-    yield create("attribute that cannot change", attributes="+queue.type=BatchCQ")
+    yield create("attribute that cannot change", attributes="+queue.type=SimpleCQ")
     yield create("type mixed", attributes="+message.type=MIXED")
     yield create("attribute dropped at creation", "Drop", attributes="-message.type")
     for bad in (" ", "a b", "x" * 128, "TBW102", "DefaultCluster", "broker-a", "rmq_sys_q"):

@@ -185,11 +185,19 @@ def test_configuration_written_for_apache_starts_unchanged(tmp_path: Path, name:
         assert process.wait(STOP_S) == 0
 
 
-@pytest.mark.parametrize("key", ["useTLS"])
-def test_promise_of_protection_that_is_not_kept_stops_the_start(tmp_path: Path, key: str) -> None:
-    ended = orbitmq("broker", *settings(tmp_path, **{key: "true"}))
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("useTLS", "true", "set tls.enable=true"),
+        ("storeType", "defaultRocksDB", "turn the store back to plain files"),
+        ("metricsExporterType", "OTLP_GRPC", "metrics are only served over HTTP"),
+    ],
+)
+def test_promise_that_is_not_kept_stops_the_start(tmp_path: Path, key: str, value: str, reason: str) -> None:
+    ended = orbitmq("broker", *settings(tmp_path, **{key: value}))
     assert ended.returncode == 1
-    assert f"{key}=true promises protection" in ended.stderr
+    assert f"{key}={value} is refused" in ended.stderr
+    assert reason in ended.stderr
 
 
 def test_option_nobody_knows_stops_the_start_with_a_suggestion(tmp_path: Path) -> None:

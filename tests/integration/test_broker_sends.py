@@ -183,7 +183,7 @@ def test_batch_wakes_a_waiting_pull_and_oneway_batches_arrive(tmp_path: Path) ->
 
 @asynccontextmanager
 async def slowly_registered(directory: Path) -> AsyncIterator[tuple[str, RpcClient, set[str]]]:
-    """A broker's address, a client, and the topics its slow name server knows."""
+    """A broker's address, a client, and the topics registered with its slow name server."""
     known: set[str] = set()
 
     async def register(call: Call[RegisterBrokerRequest]) -> Reply:

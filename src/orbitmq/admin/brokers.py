@@ -14,6 +14,7 @@ from orbitmq.admin.session import Admin
 from orbitmq.errors import BrokerError
 from orbitmq.model.route import MASTER_ID
 from orbitmq.requests import RequestCode
+from orbitmq.runtime.apache_options import WITHOUT_EFFECT_HEADING
 from orbitmq.wire import javajson
 from orbitmq.wire.bodies import ConsumeStatsList, KvTable
 from orbitmq.wire.headers import GetBrokerConsumeStatsRequest
@@ -263,6 +264,13 @@ async def config_of(admin: Admin, address: str) -> dict[str, str]:
     """The settings of one broker."""
     answer = await admin.ask(address, RequestCode.GET_BROKER_CONFIG)
     return read_properties(answer.body, address)
+
+
+async def options_without_effect(admin: Admin, address: str) -> list[str]:
+    """Keys of the options a broker of this project was given and does not act on; none for an Apache broker."""
+    answer = await admin.ask(address, RequestCode.GET_BROKER_CONFIG)
+    _, _, idle = answer.body.partition(f"{WITHOUT_EFFECT_HEADING}\n".encode())
+    return sorted(read_properties(idle, address))
 
 
 async def broker_configs(admin: Admin, *, broker: str | None, cluster: str | None) -> ServerConfigs:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from orbitmq.admin.base import Result
-from orbitmq.admin.brokers import config_of, runtime_info
+from orbitmq.admin.brokers import config_of, options_without_effect, runtime_info
 from orbitmq.admin.census import BrokerPlace, all_groups, all_lags, all_topics, gather_bounded
 from orbitmq.admin.deadletters import dead_groups
 from orbitmq.admin.errors import UnreachableError
@@ -174,6 +174,7 @@ async def _brokers(admin: Admin, places: list[BrokerPlace], notes: _Notes) -> li
         notes.ok(f"{who} answers in {admin.clock.now_ms() - began_ms} ms, {version or 'version unknown'}")
         _disk(who, table, notes)
         _clock(who, table, admin.clock.now_ms(), notes)
+        await _options(admin, place, who, notes)
     if len(versions) > 1:
         listed = ", ".join(f"{count} x {version}" for version, count in versions.items())
         notes.warn(
@@ -187,6 +188,18 @@ async def _brokers(admin: Admin, places: list[BrokerPlace], notes: _Notes) -> li
                 "Start its master again, or make a slave the master: `orbitmq admin changeRole`.",
             )
     return answering
+
+
+async def _options(admin: Admin, place: BrokerPlace, who: str, notes: _Notes) -> None:
+    try:
+        idle = await options_without_effect(admin, place.address)
+    except OrbitError:
+        return  # an access control without the right to read options
+    if idle:
+        notes.warn(
+            f"{who}: options without effect: {', '.join(idle)}",
+            "Delete them from its file; the reference of options says why they have no effect.",
+        )
 
 
 def _disk(who: str, table: dict[str, str], notes: _Notes) -> None:

@@ -11,9 +11,8 @@ from orbitmq.runtime.options import option
 
 __all__ = ["AuthConfig", "Credentials", "read_credentials"]
 
-_CACHE_DOC: Final = (
-    "Taken for old files; users and policies are in memory here, and a change is in force at once."
-)
+_CACHE_DOC: Final = "Size or age of a cache of users and policies."
+_NO_CACHE: Final = "users and policies are in memory, and a change takes effect immediately"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,23 +106,65 @@ class AuthConfig:
         apache="rocketmqHome",
         doc="Where conf/plain_acl.yml is looked for; empty means the variable ROCKETMQ_HOME, else storePathRootDir.",
     )
-    user_cache_max: int = option(1000, apache="userCacheMaxNum", doc=_CACHE_DOC)
-    user_cache_expired_s: int = option(600, apache="userCacheExpiredSecond", doc=_CACHE_DOC)
-    user_cache_refresh_s: int = option(60, apache="userCacheRefreshSecond", doc=_CACHE_DOC)
-    acl_cache_max: int = option(1000, apache="aclCacheMaxNum", doc=_CACHE_DOC)
-    acl_cache_expired_s: int = option(600, apache="aclCacheExpiredSecond", doc=_CACHE_DOC)
-    acl_cache_refresh_s: int = option(60, apache="aclCacheRefreshSecond", doc=_CACHE_DOC)
+    user_cache_max: int = option(
+        1000,
+        apache="userCacheMaxNum",
+        doc=_CACHE_DOC,
+        without_effect=_NO_CACHE,
+    )
+    user_cache_expired_s: int = option(
+        600,
+        apache="userCacheExpiredSecond",
+        doc=_CACHE_DOC,
+        without_effect=_NO_CACHE,
+    )
+    user_cache_refresh_s: int = option(
+        60,
+        apache="userCacheRefreshSecond",
+        doc=_CACHE_DOC,
+        without_effect=_NO_CACHE,
+    )
+    acl_cache_max: int = option(
+        1000,
+        apache="aclCacheMaxNum",
+        doc=_CACHE_DOC,
+        without_effect=_NO_CACHE,
+    )
+    acl_cache_expired_s: int = option(
+        600,
+        apache="aclCacheExpiredSecond",
+        doc=_CACHE_DOC,
+        without_effect=_NO_CACHE,
+    )
+    acl_cache_refresh_s: int = option(
+        60,
+        apache="aclCacheRefreshSecond",
+        doc=_CACHE_DOC,
+        without_effect=_NO_CACHE,
+    )
     stateful_authentication_max: int = option(
-        10_000, apache="statefulAuthenticationCacheMaxNum", doc=_CACHE_DOC
+        10_000,
+        apache="statefulAuthenticationCacheMaxNum",
+        doc=_CACHE_DOC,
+        without_effect=_NO_CACHE,
     )
     stateful_authentication_s: int = option(
-        60, apache="statefulAuthenticationCacheExpiredSecond", doc=_CACHE_DOC
+        60,
+        apache="statefulAuthenticationCacheExpiredSecond",
+        doc=_CACHE_DOC,
+        without_effect=_NO_CACHE,
     )
     stateful_authorization_max: int = option(
-        10_000, apache="statefulAuthorizationCacheMaxNum", doc=_CACHE_DOC
+        10_000,
+        apache="statefulAuthorizationCacheMaxNum",
+        doc=_CACHE_DOC,
+        without_effect=_NO_CACHE,
     )
     stateful_authorization_s: int = option(
-        60, apache="statefulAuthorizationCacheExpiredSecond", doc=_CACHE_DOC
+        60,
+        apache="statefulAuthorizationCacheExpiredSecond",
+        doc=_CACHE_DOC,
+        without_effect=_NO_CACHE,
     )
 
     def __post_init__(self) -> None:

@@ -382,6 +382,7 @@ class Broker:
             self._clock,
             file("topics.json"),
             on_change=lambda topic: self.registration.topic_changed(topic),
+            registered=lambda: self.registration.settled(wait_s=_ROUTED_S),
         )
         self.groups = GroupTable(config, self._clock, file("subscriptionGroup.json"))
         self.offsets = ConsumerOffsets(config, self._clock, file("consumerOffset.json"))
@@ -462,7 +463,6 @@ class Broker:
                 consumers=self.consumers,
                 producers=self.producers,
                 compile_filter=compile_subscription,
-                registered=lambda: self.registration.settled(wait_s=_ROUTED_S),
             ),
             OffsetHandlers(
                 config=config,

@@ -12,7 +12,7 @@ import enum
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from orbitmq.broker.pop.config import PopOptions
+from orbitmq.broker.idle_options import IdleOptions
 from orbitmq.codes import Perm
 from orbitmq.errors import ConfigError
 from orbitmq.runtime.options import option, options_of, parse_value
@@ -33,6 +33,7 @@ FAILOVER_ID_MAX: Final = 2**15 - 1
 _SECOND: Final = 1_000
 _MINUTE: Final = 60_000
 _PORT_MAX: Final = 65_535
+_NO_EXPORTER: Final = "metrics are only served over HTTP; set PROM and scrape /metrics, or DISABLE"
 # Plain numbers: these are looked at for every pull, and an operation of an IntFlag costs two microseconds.
 _READ: Final = int(Perm.READ)
 _WRITE: Final = int(Perm.WRITE)
@@ -50,7 +51,7 @@ _SLAVE: Final = BrokerRole.SLAVE  # looked at for every request: a member of an 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(PopOptions):
+class BrokerConfig(IdleOptions):
     """Everything the broker may be told."""
 
     # Identity.
@@ -266,74 +267,14 @@ class BrokerConfig(PopOptions):
     store_replies: bool = option(
         True, apache="storeReplyMessageEnable", reload=True, doc="Also store the replies of request-reply."
     )
-    async_send_enabled: bool = option(
-        True, apache="asyncSendEnable", doc="Accepted for old files; sends never block here."
-    )
     fast_failure_enabled: bool = option(
         True, apache="brokerFastFailureEnable", reload=True, doc="Refuse requests that waited too long."
     )
     send_wait_max_ms: int = option(
         200, apache="waitTimeMillsInSendQueue", low=1, reload=True, doc="Longest a send may wait."
     )
-    pull_wait_max_ms: int = option(
-        5 * _SECOND,
-        apache="waitTimeMillsInPullQueue",
-        low=1,
-        reload=True,
-        doc="Accepted for old files; only sends queue here.",
-    )
-    lite_pull_wait_max_ms: int = option(
-        5 * _SECOND,
-        apache="waitTimeMillsInLitePullQueue",
-        low=1,
-        reload=True,
-        doc="Accepted for old files; only sends queue here.",
-    )
-    heartbeat_wait_max_ms: int = option(
-        31 * _SECOND,
-        apache="waitTimeMillsInHeartbeatQueue",
-        low=1,
-        reload=True,
-        doc="Accepted for old files; only sends queue here.",
-    )
-    transaction_wait_max_ms: int = option(
-        3 * _SECOND,
-        apache="waitTimeMillsInTransactionQueue",
-        low=1,
-        reload=True,
-        doc="Accepted for old files; only sends queue here.",
-    )
-    ack_wait_max_ms: int = option(
-        3 * _SECOND,
-        apache="waitTimeMillsInAckQueue",
-        low=1,
-        reload=True,
-        doc="Accepted for old files; only sends queue here.",
-    )
-    admin_wait_max_ms: int = option(
-        5 * _SECOND,
-        apache="waitTimeMillsInAdminBrokerQueue",
-        low=1,
-        reload=True,
-        doc="Accepted for old files; only sends queue here.",
-    )
-    send_queue_capacity: int = option(
-        10_000, apache="sendThreadPoolQueueCapacity", low=1, doc="Sends that may wait; more are refused."
-    )
     pull_queue_capacity: int = option(
         100_000, apache="pullThreadPoolQueueCapacity", low=1, doc="Pulls that may wait; more are refused."
-    )
-    lite_pull_queue_capacity: int = option(
-        100_000, apache="litePullThreadPoolQueueCapacity", low=1, doc="The same for lite pulls."
-    )
-    query_queue_capacity: int = option(
-        20_000, apache="queryThreadPoolQueueCapacity", low=1, doc="The same for queries."
-    )
-    ack_queue_capacity: int = option(
-        100_000, apache="ackThreadPoolQueueCapacity", low=1, doc="The same for acknowledgements."
-    )
-    transaction_queue_capacity: int = option(
-        100_000, apache="endTransactionPoolQueueCapacity", low=1, doc="The same for transactions."
     )
 
     # Pulling.
@@ -367,11 +308,6 @@ class BrokerConfig(PopOptions):
         low=1,
         reload=True,
         doc="How far behind (bytes of log) is too far.",
-    )
-    broadcast_offsets_stored: bool = option(
-        True,
-        apache="enableBroadcastOffsetStore",
-        doc="Keep offsets of broadcasting clients that come through a proxy.",
     )
 
     # Replication.
@@ -586,12 +522,6 @@ class BrokerConfig(PopOptions):
     transaction_op_interval_ms: int = option(
         3 * _SECOND, apache="transactionOpBatchInterval", low=1, reload=True, doc="Longest an end mark waits."
     )
-    transaction_metrics_interval_ms: int = option(
-        10 * _SECOND,
-        apache="transactionMetricFlushInterval",
-        low=1,
-        doc="Half message counts are saved this often.",
-    )
     timer_wheel_enabled: bool = option(
         True,
         apache="timerWheelEnable",
@@ -649,9 +579,9 @@ class BrokerConfig(PopOptions):
     metrics_exporter: str = option(
         "DISABLE",
         apache="metricsExporterType",
-        choices=("DISABLE", "PROM", "OTLP_GRPC", "LOG"),
-        doc="PROM: serve /metrics, /healthz and /readyz over HTTP. Apache's OTLP_GRPC and LOG are taken and export "
-        "nothing.",
+        choices=("DISABLE", "PROM"),
+        refused={"OTLP_GRPC": _NO_EXPORTER, "LOG": _NO_EXPORTER},
+        doc="PROM: serve /metrics, /healthz and /readyz over HTTP.",
     )
     metrics_port: int = option(
         5557,

@@ -18,13 +18,14 @@ from typing import Any, Final
 from orbitmq.broker.config import MASTER_ID, BrokerConfig, BrokerRole, change_option
 from orbitmq.errors import ConfigError, NoPermission, ServerError
 from orbitmq.model.data_version import DataVersion
-from orbitmq.runtime.apache_options import BROKER_KEYS
+from orbitmq.runtime.apache_options import BROKER_KEYS, WITHOUT_EFFECT_HEADING, refusal_of
 from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.options import (
     Option,
     decode_properties,
     edit_properties,
     escape_property,
+    given_without_effect,
     has_control,
     options_of,
     parse_properties,
@@ -82,11 +83,12 @@ class LiveConfig:
             for declared in options_of(type(config))
         }
         values.update((key, value) for key, value in self._effective.items() if not values.get(key))
-        text = _lines(values)
-        if self.kept:
-            text += "# Options of Apache's that are kept and have no effect in this broker:\n" + _lines(
-                self.kept
-            )
+        idle = dict(self.kept)
+        for config in self._objects:
+            idle |= given_without_effect(config)
+        text = _lines({key: value for key, value in values.items() if key not in idle})
+        if idle:
+            text += f"{WITHOUT_EFFECT_HEADING}\n" + _lines(idle)
         return text
 
     async def update(self, text: str) -> frozenset[str]:
@@ -163,6 +165,8 @@ class LiveConfig:
             if key not in declared_by_key:
                 if key not in BROKER_KEYS:
                     raise ServerError(unknown_option(key, {*declared_by_key, *BROKER_KEYS}))
+                if reason := refusal_of(key, text):
+                    raise ServerError(reason)
                 if self.kept.get(key) != text:
                     kept[key] = text
                 continue

@@ -83,7 +83,7 @@ def broker_command(
             for declared in options_of(type(part)):
                 click.echo(f"{declared.key}={shown(declared, getattr(part, declared.name))}")
         return
-    warn_without_effect(settings.more.kept, config_file or "command line")
+    warn_without_effect(settings.without_effect, config_file or "command line")
     if not settings.config.name_servers:
         logger.warning(
             "no name server is configured, so clients cannot find this broker: use -n, namesrvAddr or NAMESRV_ADDR"

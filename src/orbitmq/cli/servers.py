@@ -25,7 +25,7 @@ from orbitmq.kernel import NAME as KERNEL
 from orbitmq.runtime.logs import LOG_LEVELS, configure_logging
 from orbitmq.runtime.loops import new_event_loop
 from orbitmq.runtime.machine import environment, open_all_files_allowed
-from orbitmq.runtime.options import kept_without_effect, options_of
+from orbitmq.runtime.options import given_without_effect, kept_without_effect, options_of
 from orbitmq.runtime.tasks import TaskOwner
 
 if TYPE_CHECKING:
@@ -202,6 +202,7 @@ def namesrv_command(
         config, properties, unknown = read_config(NameServerConfig, config_file, overrides)
         declared = [option.key for option in options_of(NameServerConfig)]
         kept = kept_without_effect(properties, unknown, declared, NAME_SERVER_KEYS)
+        kept |= given_without_effect(config)
     except (ConfigError, OSError) as error:
         fail(str(error))
     if print_config:

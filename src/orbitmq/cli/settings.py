@@ -12,6 +12,7 @@ from orbitmq.runtime.options import (
     Properties,
     config_from_properties,
     decode_properties,
+    given_without_effect,
     kept_without_effect,
     options_of,
     parse_properties,
@@ -66,6 +67,14 @@ class BrokerSettings:
     store_config: StoreConfig
     more: MoreOptions
 
+    @property
+    def without_effect(self) -> dict[str, str]:
+        """The options that were given and change nothing here."""
+        found = dict(self.more.kept)
+        for part in (self.config, self.store_config, self.more.auth, self.more.tls, self.more.limits):
+            found |= given_without_effect(part)
+        return found
+
 
 def read_broker_settings(config_file: str | None, overrides: Sequence[str]) -> BrokerSettings:
     """Options of a broker and its store from one file. Raises ``ConfigError``, also for an unknown key."""
@@ -86,7 +95,5 @@ def read_broker_settings(config_file: str | None, overrides: Sequence[str]) -> B
         unknown = [key for key in unknown_here if unknown is None or key in unknown]
     declared = [option.key for kind in kinds for option in options_of(kind)]
     kept = kept_without_effect(properties, unknown or [], declared, BROKER_KEYS)
-    if kept.get("useTLS", "").strip().lower() == "true":
-        raise ConfigError("useTLS=true promises protection; what this broker reads is tls.enable=true")
     config, store_config, auth, tls, limits = parts
     return BrokerSettings(config, store_config, MoreOptions(auth, tls, limits, kept))

@@ -13,6 +13,7 @@ from orbitmq.errors import InvalidParameter
 
 __all__ = [
     "MESSAGE_TYPE_ATTRIBUTE",
+    "NO_LITE_TOPICS",
     "PERM_READ_WRITE",
     "QUEUE_NUMS_DEFAULT",
     "TOPIC_ATTRIBUTES",
@@ -20,6 +21,7 @@ __all__ = [
     "TopicConfig",
     "TopicFilterType",
     "alter_attributes",
+    "attributes_without_effect",
     "is_inherited",
     "is_perm_valid",
     "is_readable",
@@ -126,18 +128,44 @@ class Attribute(msgspec.Struct, frozen=True):
     low: int | None = None
     """With ``high``: the bounds of a whole number."""
     high: int = 2**63 - 1
+    refused: str = ""
+    """Why only ``served`` may be set here, though Apache allows more; empty: every allowed value is acted on."""
+    served: frozenset[str] = frozenset()
+
+    def refusal(self, value: str) -> str:
+        """Why an allowed value would have no effect; empty for one that is acted on."""
+        return "" if value in self.served else self.refused
 
 
 MESSAGE_TYPE_ATTRIBUTE: Final = "message.type"
+_TOPIC_TYPES: Final = frozenset(
+    {"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED"}
+)
+NO_LITE_TOPICS: Final = "lite topics are not served"
 TOPIC_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
-    "queue.type": Attribute(False, frozenset({"BatchCQ", "SimpleCQ"})),
-    "cleanup.policy": Attribute(False, frozenset({"DELETE", "COMPACTION"})),
-    MESSAGE_TYPE_ATTRIBUTE: Attribute(
-        True,
-        frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE", "MIXED"}),
+    "queue.type": Attribute(
+        False,
+        frozenset({"BatchCQ", "SimpleCQ"}),
+        served=frozenset({"SimpleCQ"}),
+        refused="there are no batch consume queues",
     ),
-    "reserve.time": Attribute(low=-1),
-    "lite.topic.expiration": Attribute(low=-1, high=30 * 24 * 60),
+    "cleanup.policy": Attribute(
+        False,
+        frozenset({"DELETE", "COMPACTION"}),
+        served=frozenset({"DELETE"}),
+        refused="topics are not compacted",
+    ),
+    MESSAGE_TYPE_ATTRIBUTE: Attribute(
+        True, _TOPIC_TYPES | {"LITE"}, served=_TOPIC_TYPES, refused=NO_LITE_TOPICS
+    ),
+    "reserve.time": Attribute(
+        low=-1,
+        served=frozenset({"-1"}),
+        refused="messages of all topics are kept for fileReservedTime hours",
+    ),
+    "lite.topic.expiration": Attribute(
+        low=-1, high=30 * 24 * 60, served=frozenset({"-1"}), refused=NO_LITE_TOPICS
+    ),
 }
 """Those of 5.5.0."""
 
@@ -179,12 +207,25 @@ def alter_attributes(
             raise InvalidParameter(f"attribute {name!r} cannot be changed after creation")
         if sign == "+":
             _check_value(name, attribute, value)
+            if reason := attribute.refusal(value):
+                raise InvalidParameter(f"attribute {name}={value} is refused: {reason}")
             result[name] = value
         elif sign == "-" and not create and name in current:
             del result[name]
         else:
             raise InvalidParameter(f"attribute change {signed_name!r} is not possible here")
     return result
+
+
+def attributes_without_effect(
+    attributes: Mapping[str, str], known: Mapping[str, Attribute] = TOPIC_ATTRIBUTES
+) -> dict[str, str]:
+    """Attributes that a file of Apache's may hold and that are not acted on, each with the reason."""
+    return {
+        f"{name}={value}": reason
+        for name, value in attributes.items()
+        if (attribute := known.get(name)) is not None and (reason := attribute.refusal(value))
+    }
 
 
 def _check_value(name: str, attribute: Attribute, value: str) -> None:

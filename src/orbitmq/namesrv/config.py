@@ -28,7 +28,8 @@ class NameServerConfig(TlsConfig):
     rocketmq_home: str = option(
         "",
         apache="rocketmqHome",
-        doc="Where an Apache installation lies. Nothing is read from it; shown to tools that ask.",
+        doc="Where an Apache installation is; shown to tools that ask.",
+        without_effect="nothing is read from it",
     )
     kv_config_path: str = option(
         "~/namesrv/kvConfig.json",
@@ -67,8 +68,8 @@ class NameServerConfig(TlsConfig):
     product_env_name: str = option(
         "center",
         apache="productEnvName",
-        doc="Name of the production environment; shown only. Apache looks its name servers up by this name, "
-        "we ask productNamesrvAddr.",
+        doc="Name of the production environment, shown to tools that ask.",
+        without_effect="the name servers of that environment are those of productNamesrvAddr",
     )
     product_namesrv_addr: str = option(
         "",
@@ -91,7 +92,8 @@ class NameServerConfig(TlsConfig):
         3_000,
         apache="unRegisterBrokerQueueCapacity",
         low=1,
-        doc="Shown only: a broker is taken out while its request is handled, there is no queue.",
+        doc="Unregistrations that may wait.",
+        without_effect="a broker is removed while its request is handled; there is no queue",
     )
     support_acting_master: bool = option(
         False,

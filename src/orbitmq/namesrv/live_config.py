@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 from orbitmq.errors import ConfigError, NoPermission, ServerError
 from orbitmq.namesrv.config import NameServerConfig
-from orbitmq.runtime.apache_options import NAME_SERVER_KEYS
+from orbitmq.runtime.apache_options import NAME_SERVER_KEYS, refusal_of
 from orbitmq.runtime.options import (
     Properties,
     escape_property,
@@ -98,6 +98,8 @@ def _updated(
         if declared is None:
             if key not in NAME_SERVER_KEYS:
                 raise ServerError(unknown_option(key, {*by_key, *NAME_SERVER_KEYS}))
+            if reason := refusal_of(key, text):
+                raise ServerError(reason)
             unknown.append(key)
             continue
         try:

@@ -32,7 +32,10 @@ class ProxyConfig(OutgoingTls):
         "DefaultCluster", apache="proxyClusterName", doc="Name of the group of proxies."
     )
     proxy_name: str = option(
-        "", apache="proxyName", doc="Name of this proxy; empty for the name of the machine."
+        "",
+        apache="proxyName",
+        doc="Name of this proxy; empty for the name of the machine.",
+        without_effect="the name is not shown anywhere",
     )
     name_servers: str = option("", apache="namesrvAddr", doc="Name servers, host:port separated by ';'.")
     bind_address: str = option(
@@ -221,7 +224,10 @@ class ProxyConfig(OutgoingTls):
     user_expiry_s: int = option(300, apache="userCacheExpiredSeconds", low=1, doc="Unused ones are dropped.")
     user_entries: int = option(20_000, apache="userCacheMaxNum", low=1, doc="Users kept.")
     sign_for_brokers: bool = option(
-        False, apache="enableAclRpcHookForClusterMode", doc="Sign calls to brokers."
+        False,
+        apache="enableAclRpcHookForClusterMode",
+        doc="Sign calls to brokers.",
+        without_effect="calls to brokers are signed whenever the proxy has inner credentials",
     )
 
 

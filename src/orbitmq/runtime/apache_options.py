@@ -1,15 +1,19 @@
 """Names of Apache's options: what an Apache configuration file may say, whether we act on it or not.
 
 Read off GET_BROKER_CONFIG and GET_NAMESRV_CONFIG of real 5.5.0 and 4.9.7 servers, and keys of older releases that are
-still copied from file to file. A key in here that no config declares is accepted and kept without effect; a key that
-stands nowhere is a mistake and refused.
+still copied from file to file. A key in here that no config declares is accepted and kept without effect, unless the
+value asks for something that would be missed (``REFUSED``); a key that stands nowhere is a mistake and refused.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
-__all__ = ["BROKER_KEYS", "NAME_SERVER_KEYS"]
+__all__ = ["BROKER_KEYS", "NAME_SERVER_KEYS", "REFUSED", "WITHOUT_EFFECT_HEADING", "Refusal", "refusal_of"]
+
+WITHOUT_EFFECT_HEADING: Final = "# Options that are accepted and have no effect in this broker:"
+"""The comment in the text of a broker's options that such options follow."""
 
 
 def _names(text: str) -> frozenset[str]:
@@ -160,3 +164,49 @@ unRegisterBrokerQueueCapacity useEpollNativeSelector waitSecondsForService write
 writeBufferLowWaterMark
 """
 )
+
+
+class Refusal(NamedTuple):
+    """Which values of a key without effect are accepted, and why the others are not."""
+
+    accepted: frozenset[str]
+    """In lower case."""
+    reason: str
+
+
+_OFF: Final = frozenset({"", "false"})
+
+
+def _off(reason: str) -> Refusal:
+    return Refusal(_OFF, reason)
+
+
+_ROCKS: Final = "RocksDB files are not read; turn the store back to plain files with Apache's broker first"
+REFUSED: Final[Mapping[str, Refusal]] = {
+    "enableControllerInNamesrv": _off("there is no controller; see enableFailover of the broker"),
+    "enableControllerMode": _off(
+        "there is no controller; set enableFailover=true for elections through etcd"
+    ),
+    "enableDLegerCommitLog": _off("there is no DLedger; set enableFailover=true for elections through etcd"),
+    "enableLmq": _off("there are no light message queues"),
+    "enableMultiDispatch": _off("a message goes to the queue of its own topic only"),
+    "indexRocksDBEnable": _off(_ROCKS),
+    "isBrokerContainer": _off("each broker is a process of its own"),
+    "isInBrokerContainer": _off("each broker is a process of its own"),
+    "messageStorePlugIn": Refusal(frozenset({""}), "there are no store plug-ins and no tiered storage"),
+    "popConsumerKVServiceEnable": _off(_ROCKS),
+    "storeType": Refusal(frozenset({"", "default"}), _ROCKS),
+    "timerRocksDBEnable": _off(_ROCKS),
+    "transRocksDBEnable": _off(_ROCKS),
+    "useTLS": _off("useTLS is not supported; set tls.enable=true"),
+}
+"""Keys without effect whose value may promise something that a user would miss: data, protection or a whole mode."""
+
+
+def refusal_of(key: str, value: str) -> str:
+    """Why a value of a key without effect is refused; empty when it is accepted."""
+    refusal = REFUSED.get(key)
+    text = value.strip()
+    if refusal is None or text.lower() in refusal.accepted:
+        return ""
+    return f"{key}={text} is refused: {refusal.reason}"

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from orbitmq.errors import ConfigError
+from orbitmq.runtime.apache_options import refusal_of
 
 __all__ = [
     "Option",
@@ -34,6 +35,7 @@ __all__ = [
     "decode_properties",
     "edit_properties",
     "escape_property",
+    "given_without_effect",
     "has_control",
     "kept_without_effect",
     "option",
@@ -68,6 +70,10 @@ class Option:
     """A number out of bounds is moved to the nearest bound with a warning, as Apache does, instead of refused."""
     secret: bool
     """Never printed, logged or answered."""
+    without_effect: str
+    """Why the value changes nothing here, for a key that is accepted because Apache's files have it; else empty."""
+    refused: Mapping[str, str]
+    """Values that Apache accepts, each with the reason it is refused here."""
     doc: str
 
 
@@ -98,6 +104,8 @@ def option(
     reload: bool = False,
     clamp: bool = False,
     secret: bool = False,
+    without_effect: str = "",
+    refused: Mapping[str, str] | None = None,
 ) -> Any:
     """A dataclass field that is also a documented, bounded configuration key."""
     metadata = {
@@ -110,6 +118,8 @@ def option(
             "reload": reload,
             "clamp": clamp,
             "secret": secret,
+            "without_effect": without_effect,
+            "refused": refused or {},
         }
     }
     return dataclasses.field(default=default, metadata=metadata, kw_only=True)
@@ -277,6 +287,9 @@ def _unescape(text: str) -> str:
 
 def parse_value(declared: Option, text: str, where: str) -> Any:
     """The typed value of ``text``, or a ``ConfigError`` that says what is accepted."""
+    reason = declared.refused.get(text.strip())
+    if reason is not None:
+        raise ConfigError(f"{where}: {declared.key}={text.strip()} is refused: {reason}")
     kind = declared.type
     if isinstance(kind, types.UnionType):
         kind = next(member for member in kind.__args__ if member is not type(None))
@@ -354,11 +367,22 @@ def kept_without_effect(
     properties: Properties, unknown: Collection[str], declared: Collection[str], of_apache: Collection[str]
 ) -> dict[str, str]:
     """The keys of ``unknown`` that Apache has: kept, shown, and without effect. Raises ``ConfigError`` for an
-    unknown key: a misspelt option that promises something must not be passed over in silence."""
+    unknown key and for a value whose promise would be broken: neither must be passed over in silence."""
     for key in unknown:
         if key not in of_apache:
             raise ConfigError(f"{properties.where(key)}: {unknown_option(key, {*declared, *of_apache})}")
+        if reason := refusal_of(key, properties.values[key]):
+            raise ConfigError(f"{properties.where(key)}: {reason}")
     return {key: properties.values[key] for key in unknown}
+
+
+def given_without_effect(config: Any) -> dict[str, str]:
+    """Declared options that were set to something else than the default and change nothing here: key -> value."""
+    return {
+        declared.key: render_value(getattr(config, declared.name))
+        for declared in options_of(type(config))
+        if declared.without_effect and getattr(config, declared.name) != declared.default
+    }
 
 
 def unknown_option(key: str, known: Collection[str]) -> str:

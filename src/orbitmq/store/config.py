@@ -55,7 +55,11 @@ class StoreConfig:
         48 * _MIB, apache="mappedFileSizeConsumeQueueExt", low=4096, doc="Bytes of a filter extension file."
     )
     queue_ext_bitmap_bits: int = option(
-        64, apache="bitMapLengthConsumeQueueExt", low=8, doc="Bits of a filter bitmap when not computed."
+        64,
+        apache="bitMapLengthConsumeQueueExt",
+        low=8,
+        doc="Bits of a filter bitmap.",
+        without_effect="expectConsumerNumUseFilter and maxErrorRateOfBloomFilter give the bitmap its size",
     )
     index_slots: int = option(5_000_000, apache="maxHashSlotNum", low=1, doc="Hash slots of an index file.")
     index_entries: int = option(

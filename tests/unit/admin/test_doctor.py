@@ -5,10 +5,16 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.unit.transport.peers import address_of, serving
 
 from orbitmq.admin import Admin, doctor
+from orbitmq.admin.census import BrokerPlace
 from orbitmq.admin.doctor import Level, checkup
 from orbitmq.admin.groups import Client, GroupConnection
+from orbitmq.requests import RequestCode
+from orbitmq.runtime.apache_options import WITHOUT_EFFECT_HEADING
+from orbitmq.transport.router import Reply, Route
+from orbitmq.wire.headers import Empty
 
 NOW_MS = 1_800_000_000_000
 
@@ -82,3 +88,26 @@ def test_name_server_that_does_not_answer_is_a_finding() -> None:
     found = asyncio.run(run())
     assert found.failed
     assert "orbitmq up" in found.findings[0].remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("brokerName=a\n", []),
+        (
+            f"brokerName=a\n{WITHOUT_EFFECT_HEADING}\nenableLmqStats=true\nasyncSendEnable=false\n",
+            ["asyncSendEnable, enableLmqStats"],
+        ),
+    ],
+)
+def test_options_without_effect_are_a_warning(text: str, said: list[str]) -> None:
+    async def read() -> list[str]:
+        notes = doctor._Notes()
+        route = Route(RequestCode.GET_BROKER_CONFIG, lambda _call: Reply(body=text.encode()), Empty)
+        async with serving([route]) as server, Admin("127.0.0.1:1") as admin:
+            place = BrokerPlace(cluster="c", broker_name="a", broker_id=0, address=address_of(server))
+            await doctor._options(admin, place, "broker a", notes)
+        assert all(one.level is Level.WARN for one in notes.findings)
+        return [one.what.removeprefix("broker a: options without effect: ") for one in notes.findings]
+
+    assert asyncio.run(read()) == said

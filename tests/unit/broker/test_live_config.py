@@ -12,6 +12,7 @@ from tests.unit.broker.kit import safe_file
 from orbitmq.broker.config import BrokerConfig, BrokerRole, change_role
 from orbitmq.broker.live_config import LiveConfig
 from orbitmq.errors import NoPermission, ServerError
+from orbitmq.runtime.apache_options import WITHOUT_EFFECT_HEADING
 from orbitmq.runtime.options import edit_properties, parse_properties
 from orbitmq.runtime.safe_file import SafeFile
 from orbitmq.store.config import StoreConfig
@@ -54,6 +55,21 @@ def test_text_has_every_option_of_broker_and_store_sorted() -> None:
     assert values["brokerIP1"] == "10.0.0.9", "what an empty option came out as"
     assert values["useTLS"] == "false", "what tools look for"
     assert values["flushDiskType"] == "ASYNC_FLUSH"
+
+
+def test_options_without_effect_follow_a_heading() -> None:
+    live = Live(async_send_enabled=False)
+    live.live.kept["enableLmqStats"] = "true"
+    ordinary, _, idle = live.live.text().partition(f"{WITHOUT_EFFECT_HEADING}\n")
+    assert idle == "asyncSendEnable=false\nenableLmqStats=true\n"
+    assert "asyncSendEnable" not in ordinary
+
+
+def test_promise_that_would_be_broken_is_refused() -> None:
+    live = Live()
+    with pytest.raises(ServerError, match="storeType=defaultRocksDB is refused"):
+        live.update("brokerPermission=4\nstoreType=defaultRocksDB")
+    assert live.config.permission == 6
 
 
 def test_change_reaches_both_configs_and_is_told_once() -> None:

@@ -16,6 +16,7 @@ from orbitmq.broker.tables.queue_locks import QueueLocks
 from orbitmq.codes import ResponseCode, SerializeType
 from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.route import MessageQueue
+from orbitmq.model.topic import TopicConfig
 from orbitmq.record.batch import encode_batch
 from orbitmq.record.codec import Record, decode_record
 from orbitmq.record.ids import UniqueKeys
@@ -317,6 +318,14 @@ def test_a_message_of_an_orderly_group_goes_to_its_dead_letters_at_once(sender: 
     again, dead = sender.records()
     assert (again.topic, dead.topic, dead.queue_id) == ("SCHEDULE_TOPIC_XXXX", "%DLQ%G", 0)
     assert "DELAY" not in dead.property_map()
+
+
+def test_a_lite_topic_of_an_apache_store_takes_no_messages(sender: Sender) -> None:
+    sender.world.topics.update(TopicConfig(topic_name="Lite", attributes={"message.type": "LITE"}))
+    (answer,) = sender.feed(send(topic="Lite"))
+    assert answer.code == 13
+    assert answer.remark == "topic Lite has the type LITE, and lite topics are not served by this broker"
+    assert sender.records() == []
 
 
 def test_a_queue_id_below_zero_is_spread_over_the_queues(sender: Sender) -> None:

@@ -126,6 +126,10 @@ def test_attributes_are_kept_unless_changed(world: World) -> None:
         ({"attributes": "message.type=FIFO"}, 1),
         ({"attributes": "+message.type=NO"}, 1),
         ({"attributes": "+no.such=1"}, 1),
+        ({"attributes": "+cleanup.policy=COMPACTION"}, 1),
+        ({"attributes": "+queue.type=BatchCQ"}, 1),
+        ({"attributes": "+message.type=LITE"}, 1),
+        ({"attributes": "+reserve.time=100"}, 1),
         ({"attributes": "-message.type"}, 1),
         ({"topic_filter_type": "ODD"}, 1),
         ({"topic_filter_type": None}, 1),
@@ -142,7 +146,7 @@ def test_what_apache_refuses_is_refused(world: World, changes: dict[str, Any], c
 
 def test_what_cannot_change_after_creation_is_refused(world: World) -> None:
     world.update()
-    answer = world.update(attributes="+queue.type=BatchCQ")
+    answer = world.update(attributes="+queue.type=SimpleCQ")
     assert answer.code == 1
     assert "queue.type" in (answer.remark or "")
 

@@ -22,6 +22,7 @@ from orbitmq.model.topic import (
     TopicConfig,
     TopicFilterType,
     alter_attributes,
+    attributes_without_effect,
     is_inherited,
     is_perm_valid,
     is_readable,
@@ -146,14 +147,36 @@ def test_attribute_changes_of_another_form_are_refused(text: str) -> None:
 
 
 def test_attributes_change() -> None:
-    created = alter_attributes({}, {"+queue.type": "BatchCQ", "+message.type": "FIFO"}, create=True)
-    assert created == {"queue.type": "BatchCQ", "message.type": "FIFO"}
+    created = alter_attributes({}, {"+queue.type": "SimpleCQ", "+message.type": "FIFO"}, create=True)
+    assert created == {"queue.type": "SimpleCQ", "message.type": "FIFO"}
     changed = alter_attributes(created, {"+message.type": "DELAY", "+reserve.time": "-1"}, create=False)
-    assert changed == {"queue.type": "BatchCQ", "message.type": "DELAY", "reserve.time": "-1"}
+    assert changed == {"queue.type": "SimpleCQ", "message.type": "DELAY", "reserve.time": "-1"}
     assert alter_attributes(changed, {"-message.type": ""}, create=False).keys() == {
         "queue.type",
         "reserve.time",
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("cleanup.policy", "COMPACTION", "topics are not compacted"),
+        ("queue.type", "BatchCQ", "there are no batch consume queues"),
+        ("message.type", "LITE", "lite topics are not served"),
+        ("reserve.time", "100", "messages of all topics are kept for fileReservedTime hours"),
+        ("lite.topic.expiration", "60", "lite topics are not served"),
+    ],
+)
+def test_attributes_that_would_have_no_effect_are_refused(name: str, value: str, reason: str) -> None:
+    with pytest.raises(InvalidParameter) as refused:
+        alter_attributes({}, {f"+{name}": value}, create=True)
+    assert refused.value.remark == f"attribute {name}={value} is refused: {reason}"
+    assert attributes_without_effect({name: value, "message.type" * 2: "x"}) == {f"{name}={value}": reason}
+
+
+def test_attributes_without_effect_can_be_removed() -> None:
+    assert alter_attributes({"reserve.time": "100"}, {"-reserve.time": ""}, create=False) == {}
+    assert attributes_without_effect({"message.type": "FIFO", "cleanup.policy": "DELETE"}) == {}
 
 
 @pytest.mark.parametrize(

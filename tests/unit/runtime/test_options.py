@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -9,17 +10,30 @@ from typing import Any
 
 import pytest
 
+import orbitmq
+from orbitmq.auth.config import AuthConfig
+from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.quotas import LimitsConfig
 from orbitmq.errors import ConfigError
+from orbitmq.filtersrv.config import FilterServerConfig
+from orbitmq.namesrv.config import NameServerConfig
+from orbitmq.proxy.config import ProxyConfig
+from orbitmq.runtime.apache_options import BROKER_KEYS, NAME_SERVER_KEYS, REFUSED, refusal_of
 from orbitmq.runtime.options import (
     config_from_properties,
     decode_properties,
     escape_property,
+    given_without_effect,
     kept_without_effect,
     option,
     options_of,
     parse_properties,
     render_value,
 )
+from orbitmq.store.config import StoreConfig
+from orbitmq.transport.tls import TlsConfig
+
+ROOT = Path(orbitmq.__file__).parent
 
 
 class Flush(StrEnum):
@@ -167,9 +181,51 @@ def test_key_nobody_knows_is_refused_with_the_one_that_was_meant() -> None:
         ConfigError, match=r"^broker.conf:2: there is no option listenPrt; did you mean listenPort\?$"
     ):
         kept_without_effect(properties, ["listenPrt"], ["listenPort"], ["useTLS"])
-    assert kept_without_effect(parse_properties("useTLS=1", "f"), ["useTLS"], [], ["useTLS"]) == {
-        "useTLS": "1"
+    assert kept_without_effect(parse_properties("useTLS=false", "f"), ["useTLS"], [], ["useTLS"]) == {
+        "useTLS": "false"
     }
+
+
+@pytest.mark.parametrize("key", REFUSED)
+def test_option_whose_promise_would_be_broken_is_refused(key: str) -> None:
+    assert key in BROKER_KEYS | NAME_SERVER_KEYS
+    with pytest.raises(ConfigError, match=f"^f:1: {key}=TRUE is refused: "):
+        kept_without_effect(parse_properties(f"{key}=TRUE", "f"), [key], [], [key])
+    assert refusal_of(key, "") == ""
+
+
+def test_value_that_apache_accepts_is_refused_with_its_reason() -> None:
+    with pytest.raises(
+        ConfigError, match=r"metricsExporterType=LOG is refused: metrics are only served over HTTP"
+    ):
+        config_from_properties(BrokerConfig, parse_properties("metricsExporterType=LOG", "broker.conf"))
+
+
+CONFIGS: tuple[type[Any], ...] = (
+    BrokerConfig,
+    StoreConfig,
+    AuthConfig,
+    TlsConfig,
+    LimitsConfig,
+    NameServerConfig,
+    FilterServerConfig,
+    ProxyConfig,
+)
+
+
+def test_every_option_is_read_or_says_why_it_has_no_effect() -> None:
+    """Anything else would be accepted in silence."""
+    shown = "runtime_info.py"  # prints the sizes of queues that do not exist here
+    texts = [path.read_text() for path in ROOT.rglob("*.py") if path.name != shown]
+    read = {name for text in texts for name in re.findall(r"\.([a-z_0-9]+)\b", text)}
+    for kind in CONFIGS:
+        for declared in options_of(kind):
+            assert (declared.name in read) != bool(declared.without_effect), declared.key
+
+
+def test_options_given_without_effect_are_found() -> None:
+    config = BrokerConfig(async_send_enabled=False, ack_wait_max_ms=7)
+    assert given_without_effect(config) == {"asyncSendEnable": "false", "waitTimeMillsInAckQueue": "7"}
 
 
 @pytest.mark.parametrize(

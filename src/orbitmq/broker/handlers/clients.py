@@ -54,10 +54,8 @@ class ClientHandlers:
         consumers: ConsumerTable,
         producers: ProducerTable,
         compile_filter: Callable[[str, str], object] | None = None,
-        registered: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """``compile_filter(expression_type, expression)`` raises ``SubscriptionParseFailed``; ``registered`` waits,
-        within a bound, until the name servers know the last change of the topics."""
+        """``compile_filter(expression_type, expression)`` raises ``SubscriptionParseFailed``."""
         self._config = config
         self._clock = clock
         self._topics = topics
@@ -65,7 +63,6 @@ class ClientHandlers:
         self._consumers = consumers
         self._producers = producers
         self._compile_filter = compile_filter
-        self._registered = registered
 
     def routes(self) -> list[Route]:
         return [
@@ -102,9 +99,9 @@ class ClientHandlers:
         if isinstance(peer, PeerInfo) and len(peer.client_ids) < _CLIENT_IDS_MAX:
             peer.client_ids.add(data.client_id)
         reply = Reply(header=HeartBeatResponse(supports_heart_beat_v2=True, subscription_changed=changed))
-        if len(self._topics.configs) == topics_before or self._registered is None:
+        if len(self._topics.configs) == topics_before or self._topics.registered is None:
             return reply
-        return _after(self._registered(), reply)
+        return _after(self._topics.registered(), reply)
 
     def _register_consumer(
         self, consumer: ConsumerData, channel: ClientChannel, fingerprint: int, *, without_sub: bool

@@ -13,9 +13,22 @@ from orbitmq.broker.delivery.durability import AckGate
 from orbitmq.broker.delivery.put import PENDING_ACKS_MAX
 from orbitmq.broker.quotas import Quotas
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.errors import InvalidParameter, NoPermission, ServerError, SystemBusy, TopicNotFound
+from orbitmq.errors import (
+    InvalidParameter,
+    MessageIllegal,
+    NoPermission,
+    ServerError,
+    SystemBusy,
+    TopicNotFound,
+)
 from orbitmq.model.names import RETRY_PREFIX, check_send_topic
-from orbitmq.model.topic import PERM_READ_WRITE, TopicConfig, perm_text
+from orbitmq.model.topic import (
+    MESSAGE_TYPE_ATTRIBUTE,
+    NO_LITE_TOPICS,
+    PERM_READ_WRITE,
+    TopicConfig,
+    perm_text,
+)
 from orbitmq.runtime.clock import Clock
 
 __all__ = ["FAQ", "SendChecks"]
@@ -111,6 +124,9 @@ class SendChecks:
             config = self._topics.create_in_send_back(name, 1, PERM_READ_WRITE)
         if config is None:
             raise TopicNotFound(f"topic[{name}] not exist, apply first please!\n{FAQ}")
+        if config.attributes and config.attributes.get(MESSAGE_TYPE_ATTRIBUTE) == "LITE":
+            # From a file of Apache's. Stored in the parent topic alone, the message would reach no lite consumer.
+            raise MessageIllegal(f"topic {name} has the type LITE, and {NO_LITE_TOPICS} by this broker")
         if send.queue_id >= max(config.read_queue_nums, config.write_queue_nums):
             raise InvalidParameter(
                 f"request queueId[{send.queue_id}] is illegal, {_described(config)} Producer: {peer}"

@@ -17,7 +17,12 @@ from orbitmq.errors import InvalidParameter
 from orbitmq.model import names
 from orbitmq.model.data_version import DataVersion
 from orbitmq.model.group import SubscriptionGroupConfig
-from orbitmq.model.topic import Attribute, alter_attributes
+from orbitmq.model.topic import (
+    NO_LITE_TOPICS,
+    Attribute,
+    alter_attributes,
+    attributes_without_effect,
+)
 from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.safe_file import SafeFile
 
@@ -38,15 +43,15 @@ BUILT_IN_GROUPS: Final = (
 )
 GROUP_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
     "priority.factor": Attribute(low=0, high=100),
-    "lite.bind.topic": Attribute(),
-    "lite.sub.model": Attribute(values=frozenset({"Shared", "Exclusive"})),
-    "lite.sub.reset.offset.exclusive": Attribute(values=_BOOLEANS),
-    "lite.sub.reset.offset.unsubscribe": Attribute(values=_BOOLEANS),
-    "lite.sub.client.quota": Attribute(low=-1),
-    "lite.sub.client.max.event.cnt": Attribute(low=10),
-    "lite.sub.wildcard": Attribute(),
+    "lite.bind.topic": Attribute(refused=NO_LITE_TOPICS),
+    "lite.sub.model": Attribute(values=frozenset({"Shared", "Exclusive"}), refused=NO_LITE_TOPICS),
+    "lite.sub.reset.offset.exclusive": Attribute(values=_BOOLEANS, refused=NO_LITE_TOPICS),
+    "lite.sub.reset.offset.unsubscribe": Attribute(values=_BOOLEANS, refused=NO_LITE_TOPICS),
+    "lite.sub.client.quota": Attribute(low=-1, refused=NO_LITE_TOPICS),
+    "lite.sub.client.max.event.cnt": Attribute(low=10, refused=NO_LITE_TOPICS),
+    "lite.sub.wildcard": Attribute(refused=NO_LITE_TOPICS),
 }
-"""Those of 5.5.0. Pops of PRIORITY topics act on the first; the others are only kept for the tools that set them."""
+"""Those of 5.5.0. Pops of PRIORITY topics act on the first."""
 _READ_BIT: Final = 1 << 2
 _FORBIDDEN_MEMBER: Final = "forbiddenTable"
 
@@ -182,6 +187,11 @@ class GroupTable:
         self.forbidden_table = _forbidden(loaded.others.pop(_FORBIDDEN_MEMBER, None))
         self._others = loaded.others
         self.data_version = loaded.data_version
+        for group, config in self.configs.items():
+            for attribute, reason in attributes_without_effect(config.attributes, GROUP_ATTRIBUTES).items():
+                logger.warning(
+                    "attribute has no effect group=%s attribute=%s reason=%s", group, attribute, reason
+                )
 
     def persist(self) -> None:
         """Save if the last attempt failed. Raises ``OSError``."""

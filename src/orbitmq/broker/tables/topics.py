@@ -11,7 +11,7 @@ Invariants
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -26,6 +26,7 @@ from orbitmq.model.topic import (
     QUEUE_NUMS_DEFAULT,
     TopicConfig,
     alter_attributes,
+    attributes_without_effect,
     is_inherited,
 )
 from orbitmq.runtime.clock import Clock
@@ -50,12 +51,14 @@ class TopicTable:
         file: SafeFile,
         *,
         on_change: Callable[[TopicConfig], None] | None = None,
+        registered: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """``on_change`` is called for every topic created or changed; a deleted one leaves with the next
-        registration."""
+        registration. ``registered`` waits, within a bound, until the name servers have what was reported."""
         self._config = config
         self._clock = clock
         self._on_change = on_change
+        self.registered = registered
         self._file = TableFile(file, "topicConfigTable", TopicConfig)
         self.saves = TableSaves(
             "topics", lambda: self._file.content(self.data_version, self.configs), self._file.write
@@ -224,6 +227,11 @@ class TopicTable:
         for topic, config in built_in.items():
             self.configs.setdefault(topic, config)
         self.data_version = loaded.data_version
+        for topic, config in self.configs.items():
+            for attribute, reason in attributes_without_effect(config.attributes).items():
+                logger.warning(
+                    "attribute has no effect topic=%s attribute=%s reason=%s", topic, attribute, reason
+                )
 
     def persist(self) -> None:
         """Save if the last attempt failed. Raises ``OSError``."""

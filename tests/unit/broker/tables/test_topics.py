@@ -161,13 +161,24 @@ def test_retry_topics_are_created_once_and_their_order_corrected(tmp_path: Path)
 
 def test_attributes_are_altered_by_signed_changes(tmp_path: Path) -> None:
     topics = table(tmp_path)
-    topics.apply([(TopicConfig(topic_name="T"), {"+message.type": "FIFO", "+cleanup.policy": "COMPACTION"})])
-    assert topics.configs["T"].attributes == {"message.type": "FIFO", "cleanup.policy": "COMPACTION"}
+    topics.apply([(TopicConfig(topic_name="T"), {"+message.type": "FIFO", "+cleanup.policy": "DELETE"})])
+    assert topics.configs["T"].attributes == {"message.type": "FIFO", "cleanup.policy": "DELETE"}
     topics.apply([(TopicConfig(topic_name="T", perm=4), {})])
     assert topics.configs["T"].perm == 4
     assert topics.configs["T"].attributes["message.type"] == "FIFO", "kept without being named"
     topics.apply([(TopicConfig(topic_name="T"), {"-message.type": ""})])
-    assert topics.configs["T"].attributes == {"cleanup.policy": "COMPACTION"}
+    assert topics.configs["T"].attributes == {"cleanup.policy": "DELETE"}
+
+
+def test_attributes_without_effect_in_a_file_are_kept_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    topics = table(tmp_path)
+    topics.update(TopicConfig(topic_name="T", attributes={"cleanup.policy": "COMPACTION"}))
+    again = table(tmp_path)
+    again.load()
+    assert again.configs["T"].attributes == {"cleanup.policy": "COMPACTION"}
+    assert "topic=T attribute=cleanup.policy=COMPACTION reason=topics are not compacted" in caplog.text
 
 
 @pytest.mark.parametrize(
