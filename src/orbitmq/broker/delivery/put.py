@@ -77,21 +77,27 @@ class PutDoor:
         self, messages: Sequence[NewMessage], kind: str = "", *, counted: bool = True
     ) -> list[Appended]:
         """Store messages where they say, all or none. Raises ``StoreError``."""
-        closed = self.gate.closed
-        if closed:
-            raise StoreUnavailable(closed)
-        appended = self._store.append_batch(messages)
+        appended = self.append(messages)
         if counted:
             self.count(messages, appended, kind)
         return appended
 
     def append(self, messages: Sequence[NewMessage]) -> list[Appended]:
         """Store sends that were checked and parked already, all or none, uncounted. Raises ``StoreError``."""
+        self._refuse_when_closed()
         return self._store.append_batch(messages)
 
     def append_entries(self, template: NewMessage) -> AppendedBatch:
         """Store a batch as it came; see ``MessageStore.append_entries``."""
+        self._refuse_when_closed()
         return self._store.append_entries(template)
+
+    def _refuse_when_closed(self) -> None:
+        """Sends are checked when they are read and appended at the end of the read: a process that slept in between
+        may have lost its lease, and what it appends then is cut off again."""
+        closed = self.gate.closed
+        if closed:
+            raise StoreUnavailable(closed)
 
     def count(self, messages: Sequence[NewMessage], appended: Sequence[Appended], kind: str = "") -> None:
         """Note what was stored."""

@@ -17,6 +17,7 @@ from orbitmq.codes import ResponseCode
 from orbitmq.errors import SystemBusy
 from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.model.names import SCHEDULE_TOPIC
+from orbitmq.record.batch import encode_batch
 from orbitmq.record.properties import encode_properties
 from orbitmq.store.errors import StoreUnavailable
 from orbitmq.store.types import FlushMode
@@ -249,4 +250,22 @@ def test_a_master_that_loses_its_office_goes_back_to_the_saved_cursors_of_delay_
     asyncio.run(run())
     assert DelayOffsets.decode(schedule.encode()).offset_table == ({1: 1} if saved_before else {})
     assert (tmp_path / "delayOffset.json").exists() is saved_before
+    store.close()
+
+
+def test_a_send_is_refused_at_the_append_when_the_lease_ended_since_it_was_checked(tmp_path: Path) -> None:
+    """A process may sleep between the check of a send and the end of the read, where it is appended."""
+    clock = ManualClock()
+    store = open_store(tmp_path, clock)
+    puts = door(store, clock)
+    is_master = True
+    puts.gate.is_master = lambda: is_master
+    puts.append([message("T")])
+    end = store.max_log_offset
+    is_master = False
+    with pytest.raises(StoreUnavailable, match="not the master any more"):
+        puts.append([message("T")])
+    with pytest.raises(StoreUnavailable, match="not the master any more"):
+        puts.append_entries(message("T", body=encode_batch([(0, b"one", b"")])))
+    assert store.max_log_offset == end
     store.close()
