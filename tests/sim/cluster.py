@@ -89,6 +89,8 @@ class Machine:
         self.server: Any = None
         """The broker or name server that runs now."""
         self.incarnation = 0
+        self.boot = 1
+        """Counts how often the machine was switched on."""
 
     @property
     def running(self) -> bool:
@@ -124,17 +126,20 @@ class Machine:
         self._end(silent=False)
         self.fs = self.fs.kill()
 
-    def power_cut(self) -> None:
-        """What was not synced is lost, page by page; of some pages the first sectors are on the disk."""
+    def power_cut(self, share: float | None = None) -> None:
+        """What was not synced is lost, page by page; of some pages the first sectors are on the disk. ``share`` of
+        the unsynced pages survives, by chance if it is not given."""
         chance = self.world.loop.chance
-        share = chance.choice([0.0, 0.5, 0.9])
+        share = chance.choice([0.0, 0.5, 0.9]) if share is None else share
 
         def survives(path: str, page: int) -> bool | int:
             if chance.random() >= share:
                 return False
             return chance.randrange(SECTOR, PAGE, SECTOR) if page >= 0 and chance.random() < 0.2 else True
 
-        self._end(silent=True)
+        self.boot += 1
+        if self.running:
+            self._end(silent=True)
         self.fs = self.fs.power_cut(survives)
 
     def _end(self, *, silent: bool) -> None:
@@ -161,6 +166,11 @@ class World:
         self.machines[name] = machine
         return machine
 
+    def _boot_id(self) -> str:
+        """Of the machine whose process asks."""
+        host = current().host
+        return next(str(machine.boot) for machine in self.machines.values() if machine.host == host)
+
     @contextmanager
     def patched(self) -> Iterator[None]:
         """The few places that would touch the real machine."""
@@ -172,6 +182,7 @@ class World:
             ):
                 stack.enter_context(mock.patch(place, self.network.bind))
             stack.enter_context(mock.patch("orbitmq.store.upkeep.flush.SyncWorker", SimSyncWorker))
+            stack.enter_context(mock.patch("orbitmq.broker.failover.own_state.boot_id", self._boot_id))
             stack.enter_context(
                 mock.patch(
                     "orbitmq.broker.failover.coordinator.EtcdClient",

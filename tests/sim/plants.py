@@ -9,6 +9,7 @@ from unittest import mock
 
 from orbitmq.broker.delivery.durability import AckGate
 from orbitmq.broker.failover.coordinator import Failover
+from orbitmq.broker.replication.slave import MasterLink
 from orbitmq.broker.tables.queue_locks import QueueLocks
 from orbitmq.client.consume.process_queue import ProcessQueue
 from orbitmq.codes import ResponseCode
@@ -56,6 +57,17 @@ def _double_master(stack: ExitStack) -> None:
     stack.enter_context(mock.patch.object(Failover, "_watch_lease", return_value=None))
 
 
+def _report_before_flush(stack: ExitStack) -> None:
+    """A member of a group under SYNC_FLUSH reports what it has written."""
+    written = property(lambda self: self._store.max_log_offset)
+    stack.enter_context(mock.patch.object(MasterLink, "_reportable_end", written))
+
+
+def _no_doubt(stack: ExitStack) -> None:
+    """A member that lost its power under ASYNC_FLUSH is elected as if it had everything."""
+    stack.enter_context(mock.patch.object(Failover, "_doubt", return_value=""))
+
+
 def _early_delivery(stack: ExitStack) -> None:
     """Delayed messages come half a second before their time."""
     stack.enter_context(mock.patch.object(ClockSteps, "shift_ms", return_value=-500))
@@ -67,6 +79,8 @@ PLANTS: Final[dict[str, Callable[[ExitStack], None]]] = {
     "offset-ahead": _offset_ahead,
     "double-master": _double_master,
     "early-delivery": _early_delivery,
+    "report-before-flush": _report_before_flush,
+    "no-doubt": _no_doubt,
 }
 
 

@@ -43,6 +43,9 @@ class Simulation:
         self.chance = random.Random(seed * 7919 + 1)
         self.history = History()
         self.failover = seed % 3 == 2
+        self.flushes = not self.failover or seed % 9 != 8
+        """Whether brokers flush before they acknowledge."""
+        self._lost_power: set[str] = set()
         self.log: list[str] = []
         self.sending = True
         self._numbers: dict[str, int] = {}
@@ -104,7 +107,7 @@ class Simulation:
                     etcdEndpoints="10.0.0.9:2379",
                     brokerId=number,
                     brokerRole="SYNC_MASTER",
-                    flushDiskType="SYNC_FLUSH",
+                    flushDiskType="SYNC_FLUSH" if self.flushes else "ASYNC_FLUSH",
                 )
                 world.machine(name, f"10.0.0.{number + 1}", program)
         else:
@@ -297,6 +300,7 @@ class Simulation:
         faults: list[tuple[int, Callable[[], None]]] = [
             (6, self._kill_broker),
             (4, self._cut_power),
+            (3, self._cut_power_of_several),
             (2, self._kill_name_server),
             (5, self._partition),
             (3, self._reset_connections),
@@ -310,9 +314,6 @@ class Simulation:
         self.chance.choices([fault for _, fault in faults], [weight for weight, _ in faults])[0]()
 
     def _healthy_broker(self) -> Machine | None:
-        """With failover one broker at a time is at fault: two of three hold what is acknowledged."""
-        if self.failover and self._faulty:
-            return None
         choices = [
             machine for machine in self.brokers if machine.running and machine.name not in self._faulty
         ]
@@ -330,20 +331,64 @@ class Simulation:
     def _kill_broker(self) -> None:
         machine = self._healthy_broker()
         if machine is not None:
-            self.note(f"kill {machine.name}")
-            self._faulty.add(machine.name)
-            machine.kill()
-            self._later(self.chance.uniform(0.2, 12.0), lambda: self._again(machine))
+            self._kill(machine)
+
+    def _kill(self, machine: Machine) -> None:
+        self.note(f"kill {machine.name}")
+        self._faulty.add(machine.name)
+        machine.kill()
+        self._later(self.chance.uniform(0.2, 12.0), lambda: self._again(machine))
 
     def _cut_power(self) -> None:
         machine = self._healthy_broker()
-        if machine is not None:
-            self.note(f"power cut {machine.name}")
-            # A slave shows what its master has not flushed yet, as Apache's does; with failover none does.
-            self.history.phantoms_allowed = not self.failover
-            self._faulty.add(machine.name)
-            machine.power_cut()
-            self._later(self.chance.uniform(1.0, 12.0), lambda: self._again(machine))
+        if machine is not None and self._may_lose_power(machine):
+            self._lose_power(machine)
+
+    def _cut_power_of_several(self) -> None:
+        """Any of them at the same moment, all included. A group that does not flush keeps the memory of the others:
+        they are killed."""
+        machines = [machine for machine in self.brokers if machine.running]
+        if not self.failover or not machines:
+            return
+        if self.flushes:
+            for machine in self.chance.sample(machines, self.chance.randint(1, len(machines))):
+                self._lose_power(machine)
+            return
+        loser = self.chance.choice(machines)
+        if self._may_lose_power(loser):
+            self._lose_power(loser)
+            for machine in machines:
+                if machine is not loser and machine.name not in self._faulty:
+                    self._kill(machine)
+
+    def _lose_power(self, machine: Machine) -> None:
+        self.note(f"power cut {machine.name}")
+        # A slave shows what its master has not flushed yet, as Apache's does; with failover none does.
+        self.history.phantoms_allowed = not self.failover
+        self._faulty.add(machine.name)
+        self._lost_power.add(machine.name)
+        machine.power_cut()
+        self._later(self.chance.uniform(1.0, 12.0), lambda: self._again(machine))
+
+    def _may_lose_power(self, machine: Machine) -> bool:
+        """Under ASYNC_FLUSH a group keeps what it acknowledged while one member of the in-sync set keeps its power:
+        one that lost it counts again when it is back in the set and its log is whole."""
+        if not self.failover or self.flushes:
+            return True
+        master = self.master()
+        if master is None or master.server is None:
+            return False
+        in_sync = master.server.failover.in_sync
+        if in_sync.changing:
+            return False
+        whole = set()
+        for other in self.brokers:
+            failover = other.server.failover if other.running and other.server is not None else None
+            if failover is not None and failover.number in in_sync.members and not failover.in_doubt:
+                self._lost_power.discard(other.name)
+            if other.name not in self._lost_power and self.brokers.index(other) + 1 in in_sync.members:
+                whole.add(other.name)
+        return len(whole - {machine.name}) > 0
 
     def _kill_name_server(self) -> None:
         machine = self.world.machines[self.chance.choice(["ns1", "ns2"])]

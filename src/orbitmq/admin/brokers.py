@@ -11,7 +11,7 @@ from orbitmq.admin.base import Change, Changed, Result, properties_text, read_pr
 from orbitmq.admin.errors import UnreachableError
 from orbitmq.admin.namesrv import ServerConfig, ServerConfigs
 from orbitmq.admin.session import Admin
-from orbitmq.errors import BrokerError
+from orbitmq.errors import BrokerError, ServerError
 from orbitmq.model.route import MASTER_ID
 from orbitmq.requests import RequestCode
 from orbitmq.runtime.apache_options import WITHOUT_EFFECT_HEADING
@@ -336,11 +336,28 @@ async def update_broker_config(
     return await admin.change_each(targets, "config stored", code, None, body, detail=detail)
 
 
-async def change_role(admin: Admin, broker: str, role: str, broker_id: int | None = None) -> Changed:
-    """Make a running broker of this project a master or a slave. Apache's takes the setting and stays what it is."""
+async def change_role(
+    admin: Admin, broker: str, role: str, broker_id: int | None = None, *, accept_loss: bool = False
+) -> Changed:
+    """Make a running broker of this project a master or a slave. Apache's takes the setting and stays what it is.
+
+    ``accept_loss``: with failover, have this broker elected although its log may lack acknowledged messages. It is
+    asked without that first; the detail of the change is then its refusal, which says what is lost.
+    """
     settings = {"brokerRole": role}
     if broker_id is not None:
         settings["brokerId"] = str(broker_id)
+    if not accept_loss:
+        return await _change_role(admin, broker, settings)
+    try:
+        return await _change_role(admin, broker, settings)
+    except ServerError as refusal:
+        done = await _change_role(admin, broker, {**settings, "acceptLoss": "true"})
+        detail = f"{role} despite: {refusal.remark}"
+        return Changed(changes=[msgspec.structs.replace(change, detail=detail) for change in done.changes])
+
+
+async def _change_role(admin: Admin, broker: str, settings: dict[str, str]) -> Changed:
     detail = " ".join(f"{key}={value}" for key, value in settings.items())
     # With failover the broker answers when the change has gone through etcd, which takes seconds.
     wait_s = max(ROLE_CHANGE_S, admin.slow_s)

@@ -362,9 +362,11 @@ class Broker:
         self.topics.state_version = epoch
         self.topics.touch()
 
-    async def _change_role(self, role: BrokerRole, broker_id: int) -> None:
-        change = self.roles.change if self.failover is None else self.failover.change_role
-        await change(role, broker_id)
+    async def _change_role(self, role: BrokerRole, broker_id: int, accept_loss: bool) -> None:
+        if self.failover is None:
+            await self.roles.change(role, broker_id)
+        else:
+            await self.failover.change_role(role, broker_id, accept_loss=accept_loss)
 
     def role_changed(self) -> None:
         """The role has changed: register, forget what was derived from it."""

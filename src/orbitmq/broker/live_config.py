@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 
 _ROLE: Final = "brokerRole"
 _ID: Final = "brokerId"
+_ACCEPT_LOSS: Final = "acceptLoss"
+"""Comes with a role, and is no option: with failover, elect this broker despite what its log may lack."""
 HIDDEN: Final = "******"
 """Shown in place of a secret."""
 _ALWAYS_BLACK_LISTED: Final = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
@@ -58,11 +60,12 @@ class LiveConfig:
         file: SafeFile | None = None,
         effective: Mapping[str, str] | None = None,
         on_change: Callable[[frozenset[str]], None] | None = None,
-        on_role: Callable[[BrokerRole, int], Awaitable[None]] | None = None,
+        on_role: Callable[[BrokerRole, int, bool], Awaitable[None]] | None = None,
     ) -> None:
         """``others`` are further config objects, such as the store's. ``effective`` returns what an option that was
         left to the broker came out as. ``on_change`` is called with the keys that changed. ``on_role`` makes the
-        broker another one of its group; without it the role cannot change."""
+        broker another one of its group (role, number, whether loss is accepted); without it the role cannot
+        change."""
         self._config = config
         self._objects: tuple[Any, ...] = (config, *others)
         self._clock = clock
@@ -107,7 +110,9 @@ class LiveConfig:
             raise NoPermission(f"cannot be changed by request: {', '.join(forbidden)}")
         async with self._changing:
             role = self._role(wanted)
-            taken, kept = self._changes({key: value for key, value in wanted.items() if key not in role})
+            accept_loss = bool(role) and wanted.get(_ACCEPT_LOSS) == "true"
+            skipped = {*role, _ACCEPT_LOSS} if role else set()
+            taken, kept = self._changes({key: value for key, value in wanted.items() if key not in skipped})
             if not taken and not role and not kept:
                 return frozenset()
             # With failover a role is held, not configured: the file does not learn of it.
@@ -117,7 +122,7 @@ class LiveConfig:
             for key, value, config in taken:
                 change_option(config, key, value)
             if role and self._on_role is not None:
-                await self._on_role(BrokerRole(role[_ROLE]), int(role[_ID]))
+                await self._on_role(BrokerRole(role[_ROLE]), int(role[_ID]), accept_loss)
             self.version = self.version.next(self._clock.now_ms())
         changed = role | {key: value for key, value, _ in taken}
         keys = frozenset(changed)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from orbitmq.broker.config import MASTER_ID, BrokerConfig, BrokerRole, change_role
@@ -78,7 +78,7 @@ class RoleSwitch:
         """Whether this broker does what a master does; differs from the config's role while that changes."""
         self.before_following: Callable[[], None] | None = None
         """With failover: cut off what is known not to be the master's. Raises ``OrbitError``."""
-        self.when_agreed: Callable[[], None] | None = None
+        self.when_agreed: Callable[[], Awaitable[None]] | None = None
         """With failover: told when our log is a part of the master's, before it is followed."""
 
     async def start(self, bound: socket.socket, address: str, ha_address: str) -> None:
@@ -144,7 +144,7 @@ class RoleSwitch:
             self.before_following()
         await self.log_prefix_check.check(master_address)
         if self.when_agreed is not None:
-            self.when_agreed()
+            await self.when_agreed()
 
     # -- change ----------------------------------------------------------------------------------------
 

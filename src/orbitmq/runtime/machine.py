@@ -5,12 +5,31 @@ from __future__ import annotations
 import os
 import resource
 
-__all__ = ["environment", "home_directory", "open_all_files_allowed", "physical_memory_bytes", "process_id"]
+__all__ = [
+    "boot_id",
+    "environment",
+    "home_directory",
+    "open_all_files_allowed",
+    "physical_memory_bytes",
+    "process_id",
+]
+
+_BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 
 
 def process_id() -> int:
     """The id of this process."""
     return os.getpid()
+
+
+def boot_id() -> str:
+    """Returns what identifies this run of the machine: it changes when the page cache is lost. Where the system does
+    not say, empty."""
+    try:
+        with open(_BOOT_ID_PATH, encoding="ascii") as file:
+            return file.read(64).strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def physical_memory_bytes() -> int:

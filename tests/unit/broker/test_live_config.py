@@ -36,8 +36,10 @@ class Live:
             on_role=self._became,
         )
         self.roles: list[tuple[str, int]] = []
+        self.accepted_losses: list[bool] = []
 
-    async def _became(self, role: BrokerRole, broker_id: int) -> None:
+    async def _became(self, role: BrokerRole, broker_id: int, accept_loss: bool) -> None:
+        self.accepted_losses.append(accept_loss)
         change_role(self.config, role, broker_id)
         self.roles.append((role.value, broker_id))
 
@@ -265,3 +267,13 @@ def test_elected_master_takes_changes_although_no_file_could_make_it_master() ->
     live = Live(failover_enabled=True, broker_id=1)
     change_role(live.config, BrokerRole.SYNC_MASTER, 0)
     assert live.update("brokerPermission=4\nmaxMessageSize=1000\n") == {"brokerPermission", "maxMessageSize"}
+
+
+def test_loss_is_accepted_with_a_role_only() -> None:
+    live = Live()
+    live.update("brokerRole=SLAVE\nbrokerId=2\n")
+    live.update("brokerRole=SYNC_MASTER\nacceptLoss=true\n")
+    live.update("brokerRole=SLAVE\nbrokerId=2\nacceptLoss=no\n")
+    assert live.accepted_losses == [False, True, False]
+    with pytest.raises(ServerError, match="acceptLoss"):
+        live.update("acceptLoss=true\n")

@@ -12,7 +12,8 @@ Theory of operation
 4. When there is no master, a member of the in-sync set stops to follow, cuts what the history says is not the
    group's, and tells how long its log is. When all members of the set that are alive have told, or did not in time,
    it writes itself, in the order of ``rank``, into the key and the next epoch into the state, with one transaction
-   that fails if anything changed since it looked.
+   that fails if anything changed since it looked. A member whose log may lack acknowledged bytes waits until all
+   members of the set have told (``_doubt``), or until an operator accepts the loss.
 5. A slave whose connection to the master ends asks the master's machine. Where both of its ports refuse connections
    the process is gone, and the slave ends its lease instead of waiting for that. Only a member of the in-sync set
    does so, and only where nothing depends on the clock of the master (SYNC_MASTER that waits for the whole set): if
@@ -33,15 +34,29 @@ import msgspec
 
 from orbitmq.broker.config import MASTER_ID, BrokerConfig, BrokerRole, split_addresses
 from orbitmq.broker.delivery.durability import AckGate
-from orbitmq.broker.failover.etcd import Compare, EtcdClient, EtcdError, KeyValue, Put
+from orbitmq.broker.failover.etcd import Compare, EtcdClient, EtcdError, Put
+from orbitmq.broker.failover.group_view import Seen, read_group
 from orbitmq.broker.failover.in_sync import InSyncSet
-from orbitmq.broker.failover.state import GroupState, Master, Member, StateError, cut_point, decode, rank
+from orbitmq.broker.failover.own_state import OwnState
+from orbitmq.broker.failover.state import (
+    Acknowledged,
+    GroupState,
+    Master,
+    Member,
+    StateError,
+    acknowledged_loss,
+    cut_point,
+    rank,
+)
+from orbitmq.broker.replication.slave import Membership
 from orbitmq.broker.replication.stream import encode_greeting
 from orbitmq.broker.roles import RoleSwitch
 from orbitmq.errors import OrbitError, ServerError
 from orbitmq.runtime.safe_file import SafeFile
 from orbitmq.runtime.tasks import TaskOwner, every
+from orbitmq.store.errors import StoreUnavailable
 from orbitmq.store.message_store import MessageStore
+from orbitmq.store.types import FlushMode
 from orbitmq.transport.client import split_address
 
 __all__ = ["Failover"]
@@ -58,18 +73,17 @@ _RANK_S: Final = 1.0
 _EAGER_S: Final = 0.1
 _HAND_OVER_S: Final = 10.0
 _REVOKE_S: Final = 1.0
-_UNKNOWN: Final = -1
 _PROBE_S: Final = 0.5
 
 
-class _Seen(msgspec.Struct, frozen=True):
-    """The group's keys at one moment."""
+class _Aligned(msgspec.Struct, frozen=True):
+    """The master whose log ours was made a part of."""
 
-    master: Master | None
-    master_key: KeyValue | None
-    state: GroupState | None
-    state_revision: int
-    members: dict[int, Member]
+    epoch: int
+    begun_at: int
+    """Where in the log its epoch began: everything acknowledged before is below."""
+    flushes: bool
+    """Whether it acknowledges only what is flushed."""
 
 
 class Failover:
@@ -117,13 +131,22 @@ class Failover:
         """When a rival had not told how long its log is; from then on they have their turns."""
         self._abstain_until = 0.0
         self._proposed_revision = -1
-        self._aligning = 0
-        self._seen: _Seen | None = None
+        self._noted_end = 0
+        """What the group has acknowledged as last written to etcd."""
+        self._note_at = 0.0
+        self._accepts_loss = False
+        """An operator wants us elected whatever our log lacks."""
+        self._aligning = _Aligned(0, 0, False)
+        self._told_end = -1
+        """What the master we follow told as safe last; -1 before that."""
+        self._seen: Seen | None = None
         self._wake = asyncio.Event()
         """Look at once."""
         self._complaint = ""
-        self.epoch = self._load_epoch()
-        """The newest epoch our log has a part of."""
+        recovery = store.recovery
+        self._own_state = OwnState(
+            file, is_empty=store.max_log_offset == 0, was_clean=recovery is None or recovery.clean
+        )
         self.in_sync = in_sync
         self.acting = False
         """Whether this broker is the master."""
@@ -133,8 +156,22 @@ class Failover:
         roles.before_following = self._align
         roles.when_agreed = self._aligned
         roles.follower.on_lost = self._wake.set
-        roles.follower.on_safe = in_sync.told_safe
         gate.is_master = self.holds
+
+    @property
+    def number(self) -> int:
+        """Our number in the group."""
+        return self._own
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch our log has a part of."""
+        return self._own_state.epoch
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether our log may lack bytes that the group has acknowledged."""
+        return self._own_state.in_doubt
 
     # -- life ------------------------------------------------------------------------------------------
 
@@ -202,9 +239,10 @@ class Failover:
             if await self._end_lease_of_dead(seen):
                 self._pause_s = 0.0
             elif seen.master is not None and seen.master.member != self._own:
+                self._note_whole()
                 self._roles.follow(seen.master.address, seen.master.ha_address)
 
-    async def _end_lease_of_dead(self, seen: _Seen) -> bool:
+    async def _end_lease_of_dead(self, seen: Seen) -> bool:
         """Whether the master's process is known to be gone, and its lease was ended for that."""
         master, key, state = seen.master, seen.master_key, seen.state
         if master is None or key is None or not key.lease or self._roles.follower.link is not None:
@@ -232,24 +270,10 @@ class Failover:
                 raise
         return True
 
-    async def _read(self) -> _Seen:
-        master_key: KeyValue | None = None
-        state: GroupState | None = None
-        state_revision = 0
-        members: dict[int, Member] = {}
-        for found in await self._etcd.under(self._prefix):
-            name = found.key.removeprefix(self._prefix)
-            if name == "master":
-                master_key = found
-            elif name == "state":
-                state, state_revision = decode(found.value, GroupState), found.mod_revision
-            elif name.startswith("members/"):
-                member = decode(found.value, Member)
-                members[member.member] = member
-        master = None if master_key is None else decode(master_key.value, Master)
-        return _Seen(master, master_key, state, state_revision, members)
+    async def _read(self) -> Seen:
+        return await read_group(self._etcd, self._prefix)
 
-    def _is_ours(self, seen: _Seen) -> bool:
+    def _is_ours(self, seen: Seen) -> bool:
         """Whether we hold the key. One of an earlier life of ours ends with its lease."""
         key = seen.master_key
         return key is not None and key.lease == self._lease != 0
@@ -312,7 +336,7 @@ class Failover:
 
     # -- master ----------------------------------------------------------------------------------------
 
-    async def _take_office(self, seen: _Seen) -> None:
+    async def _take_office(self, seen: Seen) -> None:
         state, master = seen.state, seen.master
         if state is None or master is None or state.master != self._own or state.epoch != master.epoch:
             raise StateError(f"we hold the key of epoch {master and master.epoch}, but the state is {state}")
@@ -330,7 +354,12 @@ class Failover:
             self._pause_s = 0.0
             return
         await self._roles.freeze()
-        self._save_epoch(state.epoch)
+        flushes = self._store.flush_mode is FlushMode.SYNC
+        if flushes:
+            await self._flush_log()
+        self._own_state.enter(state.epoch, exposed=not flushes)
+        self._own_state.made_whole()
+        self._noted_end = seen.acknowledged_end
         self._vacant_since = None
         self._roles.replicas.epoch = state.epoch
         self.in_sync.begin(state.in_sync, begun_at, loop.time())
@@ -350,7 +379,7 @@ class Failover:
         if not self.acting:
             await self._demote()
 
-    async def _lead(self, seen: _Seen) -> None:
+    async def _lead(self, seen: Seen) -> None:
         state = seen.state
         if not self._is_ours(seen) or state is None or state.epoch != self.epoch:
             logger.warning("this broker is no longer the master epoch=%d", self.epoch)
@@ -368,6 +397,7 @@ class Failover:
                 return
             await self._write_state(seen, msgspec.structs.replace(state, preferred=0))
             return
+        await self._note_acknowledged(seen, now)
         wanted = self.in_sync.proposal(now)
         if wanted is None and self._proposed_revision == seen.state_revision:
             wanted = self.in_sync.members  # a write of unknown outcome must be overtaken
@@ -381,7 +411,7 @@ class Failover:
             self.in_sync.settle(sorted(wanted), now)
             self._roles.replicas.acks.reported()
 
-    async def _write_state(self, seen: _Seen, state: GroupState) -> bool:
+    async def _write_state(self, seen: Seen, state: GroupState) -> bool:
         """Replace the state as it was seen, as its master."""
         assert seen.master_key is not None
         return await self._etcd.transact(
@@ -391,6 +421,20 @@ class Failover:
             ),
             (Put(f"{self._prefix}state", msgspec.json.encode(state)),),
         )
+
+    async def _note_acknowledged(self, seen: Seen, now: float) -> None:
+        """Keep in etcd up to where the whole set has the log, so that no member with less is elected unnoticed."""
+        end = self._store.confirm_offset
+        if now < self._note_at or end <= self._noted_end or not self._config.all_in_sync_acknowledge:
+            return
+        assert seen.master_key is not None
+        self._note_at = now + self._ttl_s / 3
+        value = msgspec.json.encode(Acknowledged(self.epoch, end))
+        if await self._etcd.transact(
+            (Compare(f"{self._prefix}master", seen.master_key.create_revision, created=True),),
+            (Put(f"{self._prefix}acknowledged", value),),
+        ):
+            self._noted_end = end
 
     def _check_minimum(self) -> None:
         """Refuse sends while too few members are in sync (``minInSyncReplicas``)."""
@@ -417,7 +461,7 @@ class Failover:
         self._fence()
         await self._roles.change(BrokerRole.SLAVE, self._own)
 
-    async def _resign(self, seen: _Seen) -> None:
+    async def _resign(self, seen: Seen) -> None:
         """Leave the office to somebody else of the in-sync set."""
         await self._demote()
         self._abstain_until = asyncio.get_running_loop().time() + self._ttl_s
@@ -434,18 +478,19 @@ class Failover:
 
     # -- candidate -------------------------------------------------------------------------------------
 
-    async def _stand(self, seen: _Seen) -> None:
+    async def _stand(self, seen: Seen) -> None:
         """Nobody is master: try to be it, if we may."""
         now = asyncio.get_running_loop().time()
         state = seen.state
-        if state is not None and self._own not in state.in_sync:
+        forced = self._accepts_loss
+        if state is not None and self._own not in state.in_sync and not forced:
             self._bar(f"it is not in sync, as {state.in_sync} are")
             return
         await self._roles.freeze()
         # A store that was emptied, or is too old, has no part in what the set has.
         has_part = state is None or (self.epoch >= 1 and self._cut(state))
         if state is not None and has_part:
-            self._save_epoch(state.epoch)
+            self._own_state.cut_to(state.epoch)
         told = seen.members.get(self._own)
         end = self._store.max_log_offset
         is_told = told is not None and (told.log_end, told.vacancy) == (end, seen.state_revision)
@@ -459,7 +504,14 @@ class Failover:
             self._vacant_since = now
         if not is_told:
             return
+        if forced:
+            await self._elect(seen, end, forced=True)
+            return
         if now < self._abstain_until and len(seen.members) > 1:
+            return
+        doubt = self._doubt(seen, end)
+        if doubt:
+            self._bar(doubt)
             return
         rivals = [one for one in seen.members.values() if state is None or one.member in state.in_sync]
         own = Member(self._own, "", "", self.epoch, end)
@@ -471,20 +523,65 @@ class Failover:
             return
         if now - max(self._untold_at, self._vacant_since) < place * _RANK_S:
             return
+        await self._elect(seen, end)
+
+    async def _elect(self, seen: Seen, end: int, *, forced: bool = False) -> None:
+        """Write ourselves into etcd as the master of the next epoch, if nothing changed since it was read."""
+        state, acknowledged = seen.state, seen.acknowledged_end
         if state is None:
-            after = GroupState.first(self._own, end, max(0, self.epoch) + 1)
+            after = GroupState.first(self._own, end, max(0, self.epoch) + 1, acknowledged=acknowledged)
         else:
-            after = state.elected(self._own, end)
-        master = Master(self._own, self._roles.address, self._roles.ha_address, after.epoch)
+            after = state.elected(self._own, end, acknowledged=acknowledged, alone=forced)
+        master = Master(
+            self._own,
+            self._roles.address,
+            self._roles.ha_address,
+            after.epoch,
+            self._store.flush_mode.value,
+        )
+        puts = [
+            Put(f"{self._prefix}master", msgspec.json.encode(master), self._lease),
+            Put(f"{self._prefix}state", msgspec.json.encode(after)),
+        ]
+        if acknowledged > end:
+            value = msgspec.json.encode(Acknowledged(after.epoch, end))
+            puts.append(Put(f"{self._prefix}acknowledged", value))
         won = await self._etcd.transact(
-            (Compare(f"{self._prefix}master", 0), Compare(f"{self._prefix}state", seen.state_revision)),
-            (
-                Put(f"{self._prefix}master", msgspec.json.encode(master), self._lease),
-                Put(f"{self._prefix}state", msgspec.json.encode(after)),
-            ),
+            (Compare(f"{self._prefix}master", 0), Compare(f"{self._prefix}state", seen.state_revision)), puts
         )
         if won:
             self._pause_s = 0.0
+            self._accepts_loss = False
+            if forced or self.in_doubt or acknowledged > end:
+                logger.error("elected with possible loss epoch=%d %s", after.epoch, self._loss(seen, end))
+
+    def _doubt(self, seen: Seen, end: int) -> str:
+        """Why our log may lack what the group has acknowledged while another member may have it; empty when it
+        lacks nothing, or nobody else can have more."""
+        state = seen.state
+        if state is None or not (self.in_doubt or end < seen.acknowledged_end):
+            return ""
+        missing = seen.missing(self._own)
+        if missing:
+            return (
+                f"its log may lack acknowledged messages ({self._loss(seen, end)}), and members {missing} of the "
+                "in-sync set, which may have them, are not back; start them, or accept the loss: "
+                f"orbitmq admin changeRole -b {self._roles.address} -r {self._config.failover_role} --acceptLoss"
+            )
+        longer = [one for one in state.in_sync if one != self._own and seen.members[one].log_end > end]
+        return f"members {longer} have more of the log" if longer else ""
+
+    def _loss(self, seen: Seen, end: int) -> str:
+        """What is lost if we are elected now, as far as it is known."""
+        parts = [f"our log ends at {end}"]
+        if end < seen.acknowledged_end:
+            parts.append(
+                f"messages were acknowledged up to {seen.acknowledged_end} at least, "
+                f"so {seen.acknowledged_end - end} bytes or more are missing"
+            )
+        if self.in_doubt:
+            parts.append("what was not flushed before the unclean stop of this broker may be missing")
+        return "; ".join(parts)
 
     def _bar(self, reason: str) -> None:
         self.barred = True
@@ -496,15 +593,50 @@ class Failover:
     def _align(self) -> None:
         """Before we follow: cut off what the history says is not the master's. Where it says nothing, the comparison
         of records that comes next decides."""
-        state = self._seen.state if self._seen is not None else None
-        if state is None:
+        seen = self._seen
+        state = seen.state if seen is not None else None
+        if seen is None or state is None:
             raise StateError("nothing is known of the group yet")
         self._cut(state)
-        self._aligning = state.epoch
+        begun_at = state.history[-1].log_offset if state.history else 0
+        self._aligning = _Aligned(state.epoch, begun_at, self._flushes(seen))
 
-    def _aligned(self) -> None:
-        self._save_epoch(self._aligning)
-        self._roles.follower.greeting = encode_greeting(self._own, self._aligning)
+    def _flushes(self, seen: Seen) -> bool:
+        """Whether the master acknowledges only what is flushed; one that does not say so is taken to be like us."""
+        told = "" if seen.master is None else seen.master.flush
+        return (told or self._store.flush_mode.value) == FlushMode.SYNC.value
+
+    async def _aligned(self) -> None:
+        aligned = self._aligning
+        if aligned.flushes:
+            await self._flush_log()
+        self._own_state.enter(aligned.epoch, exposed=not aligned.flushes)
+        self._told_end = -1
+        self._roles.follower.member = Membership(
+            encode_greeting(self._own, aligned.epoch), self._told_safe, aligned.flushes
+        )
+
+    def _told_safe(self, log_offset: int) -> None:
+        """By the master: the whole set has the log up to here."""
+        self._told_end = log_offset
+        self.in_sync.told_safe(log_offset)
+
+    def _note_whole(self) -> None:
+        """End the doubt once we have caught up. What was acknowledged before the master's epoch is below its
+        beginning, and what was acknowledged since is below the safe end that the master sends."""
+        end = self._store.max_log_offset
+        if self.in_doubt and 0 <= self._told_end <= end and self._aligning.begun_at <= end:
+            logger.info("log is whole again log_offset=%d", end)
+            self._own_state.made_whole()
+
+    async def _flush_log(self) -> None:
+        """Raises ``StoreUnavailable`` when the disk refuses."""
+        flushed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._store.when_flushed(
+            self._store.max_log_offset, lambda done: None if flushed.done() else flushed.set_result(done)
+        )
+        if not await flushed:
+            raise StoreUnavailable("the log could not be flushed before it is followed or led")
 
     def _cut(self, state: GroupState) -> bool:
         """Make our log a part of the newest one by the history; False when that does not reach back to ours."""
@@ -514,6 +646,7 @@ class Failover:
         if end is None:
             return False
         if end < self._store.max_log_offset:
+            self._keep_acknowledged(state, end)
             logger.warning(
                 "log cut back to what the group acknowledged log_offset=%d lost_bytes=%d epoch=%d of=%d",
                 end,
@@ -522,26 +655,29 @@ class Failover:
                 state.epoch,
             )
             self._store.truncate(end)
+            self._store.confirm_offset = min(self._store.confirm_offset, end)
         return True
 
-    # -- epoch -----------------------------------------------------------------------------------------
-
-    def _load_epoch(self) -> int:
-        epoch = self._file.load(_parse_epoch)
-        if epoch is None:
-            return 0 if self._store.max_log_offset == 0 else _UNKNOWN
-        return epoch
-
-    def _save_epoch(self, epoch: int) -> None:
-        """Before a byte of that epoch is in our log."""
-        if epoch != self.epoch:
-            self._file.save(msgspec.json.encode({"epoch": epoch}))
-            self.epoch = epoch
+    def _keep_acknowledged(self, state: GroupState, end: int) -> None:
+        """Bytes that the whole in-sync set has acknowledged are not cut off: ours may be all that is left of them.
+        Raises ``StateError``."""
+        log_end, config = self._store.max_log_offset, self._config
+        lost = acknowledged_loss(state, self.epoch, log_end)
+        if lost is None and config.all_in_sync_acknowledge and self._store.confirm_offset > end:
+            lost = (end, min(log_end, self._store.confirm_offset))
+        if lost is None or config.cut_differing_log:
+            return
+        raise StateError(
+            f"the group elected a master without our log from offset {lost[0]} to {lost[1]}, which holds messages "
+            "that were, or may have been, acknowledged; following it would cut them off. Save them first "
+            "(orbitmq store dump), then set haTruncateSlave=true"
+        )
 
     # -- by request ------------------------------------------------------------------------------------
 
-    async def change_role(self, role: BrokerRole, broker_id: int) -> None:
-        """What an operator asks for, done through etcd. Raises ``ServerError`` with the reason when it cannot be."""
+    async def change_role(self, role: BrokerRole, broker_id: int, *, accept_loss: bool = False) -> None:
+        """What an operator asks for, done through etcd; with ``accept_loss`` this broker is elected also when its log
+        may lack acknowledged messages. Raises ``ServerError`` with the reason when it cannot be."""
         if self._seen is None or self._seen.state is None:
             raise ServerError("failover is on and etcd has not answered yet, so no role can change")
         if role is BrokerRole.SLAVE:
@@ -551,7 +687,7 @@ class Failover:
         elif role.value != self._config.failover_role:
             raise ServerError(f"with failover a master is {self._config.failover_role} (failoverRole)")
         else:
-            await self._ask_for_office()
+            await self._ask_for_office(accept_loss=accept_loss)
 
     async def _hand_over(self) -> None:
         seen = await self._fresh()
@@ -565,25 +701,29 @@ class Failover:
             )
         await self._resign(seen)
 
-    async def _ask_for_office(self) -> None:
+    async def _ask_for_office(self, *, accept_loss: bool) -> None:
         seen = await self._fresh()
         state = seen.state
         if self.acting or state is None:
+            return
+        if accept_loss and seen.master_key is None:
+            await self._take_office_with_loss(state)
             return
         if self._own not in state.in_sync:
             raise ServerError(
                 f"this broker is not in the in-sync set {state.in_sync}: as a master it would lose messages"
             )
         if seen.master_key is None:
-            raise ServerError("an election is under way; ask again when it is over")
+            raise ServerError(
+                self._doubt(seen, self._store.max_log_offset)
+                or "an election is under way; ask again when it is over"
+            )
         self._eager = True
         try:
             written = await self._write_state(seen, msgspec.structs.replace(state, preferred=self._own))
             if not written:
                 raise ServerError("the group changed meanwhile; ask again")
-            async with asyncio.timeout(_HAND_OVER_S + 2 * self._ttl_s):
-                while not self._serving():  # noqa: ASYNC110 - several parties take part in becoming master
-                    await asyncio.sleep(0.05)
+            await self._until_serving()
         except EtcdError as error:
             raise ServerError(f"etcd does not answer: {error}") from None
         except TimeoutError:
@@ -591,10 +731,33 @@ class Failover:
         finally:
             self._eager = False
 
+    async def _until_serving(self) -> None:
+        """Raises ``TimeoutError``."""
+        async with asyncio.timeout(_HAND_OVER_S + 2 * self._ttl_s):
+            while not self._serving():  # noqa: ASYNC110 - several parties take part in becoming master
+                await asyncio.sleep(0.05)
+
+    async def _take_office_with_loss(self, state: GroupState) -> None:
+        if self.epoch < 1 or (self.epoch != state.epoch and cut_point(state, self.epoch) is None):
+            raise ServerError(
+                f"this broker's log is of epoch {self.epoch}, which the group's history does not reach: it has no "
+                "part of what the group acknowledged"
+            )
+        self._accepts_loss = self._eager = True
+        self._wake.set()
+        try:
+            await self._until_serving()
+        except TimeoutError:
+            raise ServerError(
+                f"this broker was not elected in time: {self._complaint or 'see its log'}"
+            ) from None
+        finally:
+            self._accepts_loss = self._eager = False
+
     def _serving(self) -> bool:
         return self.acting and not self._config.is_slave
 
-    async def _fresh(self) -> _Seen:
+    async def _fresh(self) -> Seen:
         try:
             return await self._read()
         except OrbitError as error:
@@ -618,7 +781,3 @@ async def _refuses(address: str) -> bool:
 
 def default_group(config: BrokerConfig) -> str:
     return f"{config.cluster_name}/{config.broker_name}"
-
-
-def _parse_epoch(content: bytes) -> int:
-    return msgspec.json.decode(content, type=dict[str, int])["epoch"]

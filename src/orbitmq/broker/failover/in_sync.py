@@ -182,6 +182,11 @@ class InSyncSet:
         self._last_look = (end, now)
         return None if wanted == self.members else frozenset(wanted)
 
+    @property
+    def changing(self) -> bool:
+        """Whether a change of the set is proposed and not settled."""
+        return self._proposed is not None
+
     def propose(self, members: frozenset[int]) -> None:
         """From now on both sets count."""
         self._proposed = members

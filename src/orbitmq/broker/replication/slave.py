@@ -6,7 +6,9 @@ Theory of operation
    does not follow it.
 3. Bytes are appended exactly where they stood in the master's log, then dispatched, then reported. A transfer that
    does not continue our log ends the connection.
-4. A report means written, not flushed, as Apache's does.
+4. A report means written, as Apache's does. A member of a failover group whose master runs under SYNC_FLUSH reports
+   only what it has flushed (``Membership.reports_flushed``): it asks the store's sync thread for a flush as soon as
+   bytes arrive, and all bytes that arrive during one flush share the next.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final, cast
 
 from orbitmq.broker.config import BrokerConfig
@@ -28,7 +31,7 @@ from orbitmq.store.message_store import MessageStore
 from orbitmq.transport.client import split_address
 from orbitmq.wire.bodies.stats import HaClientRuntimeInfo
 
-__all__ = ["Follower", "MasterLink"]
+__all__ = ["Follower", "MasterLink", "Membership"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +39,18 @@ _CONNECT_S: Final = 5.0
 _RETRY_S: Final = 0.5
 _RETRY_S_MAX: Final = 5.0
 _TICK_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """How a member of a failover group follows the master of one epoch."""
+
+    greeting: bytes
+    """Sent before the first report."""
+    on_safe: Callable[[int], None]
+    """Called with the end up to which the whole in-sync set has the log."""
+    reports_flushed: bool = False
+    """Whether a report means flushed instead of written."""
 
 
 class MasterLink(asyncio.Protocol):
@@ -46,20 +61,21 @@ class MasterLink(asyncio.Protocol):
         config: BrokerConfig,
         store: MessageStore,
         clock: Clock,
-        greeting: bytes = b"",
-        on_safe: Callable[[int], None] | None = None,
+        hello: bytes = b"",
+        member: Membership | None = None,
         on_news: Callable[[], None] | None = None,
     ) -> None:
-        """``greeting`` is sent first. With ``on_safe`` it tells that we are a member of a failover group, and the
-        function is called with the end up to which the whole in-sync set has the log, ``on_news`` when tables of the
-        master have changed."""
+        """``hello`` is sent first, then the greeting of ``member``. ``on_news`` is called when tables of the master
+        have changed. With ``reports_flushed`` our log is on the disk when the link is made."""
         self._config = config
         self._store = store
         self._clock = clock
-        self._greeting = greeting
-        self._on_safe = on_safe
+        self._greeting = hello if member is None else hello + member.greeting
+        self._on_safe = None if member is None else member.on_safe
+        self._reports_flushed = member is not None and member.reports_flushed
+        self._flushing = False
         self._on_news = on_news
-        self._reader = TransferReader(for_member=on_safe is not None)
+        self._reader = TransferReader(for_member=member is not None)
         self._transport: asyncio.Transport | None = None
         self._reported = -1
         self._read_at = self._written_at = asyncio.get_running_loop().time()
@@ -99,8 +115,7 @@ class MasterLink(asyncio.Protocol):
             logger.error("the master sent bytes that are no log reason=%s", error)
             self.close(str(error))
             return
-        if self._store.max_log_offset > self._reported:
-            self._report()
+        self._report_progress()
         if self._on_safe is not None and self._reader.safe_end >= 0:
             self._on_safe(self._reader.safe_end)
         if self._reader.has_news:
@@ -132,9 +147,27 @@ class MasterLink(asyncio.Protocol):
             self._store.truncate(boundary)
             raise
 
+    @property
+    def _reportable_end(self) -> int:
+        return self._store.flushed_offset if self._reports_flushed else self._store.max_log_offset
+
+    def _report_progress(self) -> None:
+        """Report what is new, and have flushed what must be flushed before it can be reported."""
+        if self._reportable_end > self._reported:
+            self._report()
+        if self._reports_flushed and not self._flushing and self._store.max_log_offset > self._reported:
+            self._flushing = True
+            self._store.when_flushed(self._store.max_log_offset, self._flushed)
+
+    def _flushed(self, done: bool) -> None:
+        """After a failure the next transfer or tick tries again; until then the master does not count us."""
+        self._flushing = False
+        if done and not self.closed.done():
+            self._report_progress()
+
     def _report(self) -> None:
         if self._transport is not None:
-            self._reported = self._store.max_log_offset
+            self._reported = self._reportable_end
             self._transport.write(encode_report(self._reported))
             self._written_at = asyncio.get_running_loop().time()
             self.last_write_ms = self._clock.now_ms()
@@ -146,7 +179,9 @@ class MasterLink(asyncio.Protocol):
             self.second_bytes, self._bytes_now, self._second = self._bytes_now, 0, now
         if now - self._read_at > self._config.replication_silence_ms / 1000:
             self.close("the master is silent")
-        elif now - self._written_at > self._config.replication_heartbeat_ms / 1000:
+            return
+        self._report_progress()
+        if now - self._written_at > self._config.replication_heartbeat_ms / 1000:
             self._report()
 
     def close(self, reason: str) -> None:
@@ -182,13 +217,11 @@ class Follower:
         """Where the master takes requests."""
         self.ha_address = ""
         """Where the master sends its log from."""
-        self.greeting = b""
-        """The greeting of a member of a failover group."""
+        self.member: Membership | None = None
+        """How we follow the master as a member of a failover group."""
         self.protection = StreamProtection()
         self.on_lost: Callable[[], None] | None = None
         """Told when a connection to the master could not be made or has ended."""
-        self.on_safe: Callable[[int], None] | None = None
-        """Told the end up to which the whole in-sync set has the log; None outside of failover groups."""
         self.on_news: Callable[[], None] | None = None
         """Told when tables of the master may have changed: it says so, or was just connected to."""
 
@@ -276,12 +309,13 @@ class Follower:
         host, port = split_address(self.ha_address)
         loop = asyncio.get_running_loop()
         hello = self.protection.hello()
-        first = (b"" if hello is None else encode_hello(hello)) + self.greeting
-        on_safe = self.on_safe if self.greeting else None
+        first = b"" if hello is None else encode_hello(hello)
         try:
             async with asyncio.timeout(_CONNECT_S):
                 _, link = await loop.create_connection(
-                    lambda: MasterLink(self._config, self._store, self._clock, first, on_safe, self.on_news),
+                    lambda: MasterLink(
+                        self._config, self._store, self._clock, first, self.member, self.on_news
+                    ),
                     host,
                     port,
                     ssl=self.protection.client,

@@ -156,8 +156,15 @@ _CHANGE: Final = (
                 help="Its new broker id; 0 is a master's, others slaves'.",
                 kind=int,
             ),
+            Flag(
+                names=("--acceptLoss",),
+                help="With failover: make it the master although its log may lack acknowledged messages.",
+                switch=True,
+            ),
         ),
-        call=lambda admin, a: brokers.change_role(admin, a["brokerAddr"], a["role"].upper(), a["brokerId"]),
+        call=lambda admin, a: brokers.change_role(
+            admin, a["brokerAddr"], a["role"].upper(), a["brokerId"], accept_loss=a["acceptLoss"]
+        ),
         view=changed,
         results=(Changed,),
     ),

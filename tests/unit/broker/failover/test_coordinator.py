@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,12 +11,20 @@ import msgspec
 import pytest
 from tests.sim.loop import SimLoop
 
-from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.config import BrokerConfig, BrokerRole
 from orbitmq.broker.failover import coordinator
 from orbitmq.broker.failover.coordinator import Failover
 from orbitmq.broker.failover.etcd import Compare, KeyValue, Put
-from orbitmq.broker.failover.state import Beginning, GroupState, Member
+from orbitmq.broker.failover.state import (
+    Acknowledged,
+    Beginning,
+    GroupState,
+    Member,
+    StateError,
+)
+from orbitmq.errors import ServerError
 from orbitmq.runtime.safe_file import SafeFile
+from orbitmq.store.types import FlushMode
 from orbitmq.testing.faulty_fs import FaultyFileSystem
 
 PREFIX = "/orbitmq/failover/g/"
@@ -30,6 +38,14 @@ class Etcd:
     def __init__(self, *_arguments: object, **_options: object) -> None:
         state = GroupState(1, 3, [1, 2, 3], [Beginning(1, 0)])
         self.keys = {"state": KeyValue("", msgspec.json.encode(state), 1, REVISION, 0)}
+
+    def acknowledge(self, log_offset: int) -> None:
+        value = msgspec.json.encode(Acknowledged(1, log_offset))
+        self.keys["acknowledged"] = KeyValue("", value, 1, 1, 0)
+
+    @property
+    def state(self) -> GroupState:
+        return msgspec.json.decode(self.keys["state"].value, type=GroupState)
 
     def tell(self, member: int, log_end: int, vacancy: int = -1) -> None:
         told = Member(member, "", "", 1, log_end, vacancy)
@@ -50,23 +66,39 @@ class Etcd:
     async def put(self, key: str, value: bytes, lease: int) -> None:
         self.keys[key.removeprefix(PREFIX)] = KeyValue("", value, 1, 1, lease)
 
-    async def transact(self, _compares: tuple[Compare, ...], puts: tuple[Put, ...]) -> bool:
+    async def transact(self, _compares: Sequence[Compare], puts: Sequence[Put]) -> bool:
         for put in puts:
             assert put.value is not None
             await self.put(put.key, put.value, put.lease)
         return True
 
 
+class Log:
+    """As much of a store as a candidate looks at."""
+
+    flush_mode = FlushMode.ASYNC
+    confirm_offset = 0
+
+    def __init__(self, log_end: int, *, is_clean: bool) -> None:
+        self.max_log_offset = log_end
+        self.recovery = SimpleNamespace(clean=is_clean)
+
+    def truncate(self, log_offset: int) -> None:
+        self.max_log_offset = log_offset
+
+
 async def frozen() -> None:
     return
 
 
-def candidate(monkeypatch: pytest.MonkeyPatch) -> tuple[Failover, Etcd]:
-    """Member 3, whose log ends at ``LOG_END``."""
+def candidate(
+    monkeypatch: pytest.MonkeyPatch, *, in_doubt: bool = False, log_end: int = LOG_END, **options: Any
+) -> tuple[Failover, Etcd]:
+    """Member 3, whose log ends at ``log_end``. ``in_doubt``: its machine lost its power under ASYNC_FLUSH."""
     etcd = Etcd()
     monkeypatch.setattr(coordinator, "EtcdClient", lambda *_, **__: etcd)
     file = SafeFile(FaultyFileSystem(), "/failover.json")
-    file.save(b'{"epoch": 1}')
+    file.save(b'{"epoch": 1, "exposed": "boot before this one"}')
     acks = SimpleNamespace(in_sync=None)
     roles: Any = SimpleNamespace(
         address="a",
@@ -75,8 +107,10 @@ def candidate(monkeypatch: pytest.MonkeyPatch) -> tuple[Failover, Etcd]:
         replicas=SimpleNamespace(acks=acks),
         follower=SimpleNamespace(),
     )
-    store: Any = SimpleNamespace(max_log_offset=LOG_END)
-    config = BrokerConfig(failover_enabled=True, broker_id=3, failover_group="g", etcd_endpoints="http://e:1")
+    store: Any = Log(log_end, is_clean=not in_doubt)
+    config = BrokerConfig(
+        failover_enabled=True, broker_id=3, failover_group="g", etcd_endpoints="http://e:1", **options
+    )
     gate: Any = SimpleNamespace()
     in_sync: Any = SimpleNamespace(told_safe=None)
     failover = Failover(
@@ -143,5 +177,104 @@ def test_members_that_are_silent_or_told_of_an_older_vacancy_are_not_waited_for_
         etcd.tell(2, 0)
         assert not await stand(failover, etcd, 1.8)
         assert await stand(failover, etcd, 1.5)
+
+    on_virtual_clock(test)
+
+
+@pytest.mark.parametrize("why", ["power cut", "shorter than what was acknowledged"])
+def test_a_log_in_doubt_is_elected_only_when_the_whole_set_is_back_without_a_longer_one(
+    monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    async def test() -> None:
+        if why == "power cut":
+            failover, etcd = candidate(monkeypatch, in_doubt=True)
+        else:
+            failover, etcd = candidate(monkeypatch)
+            etcd.acknowledge(LOG_END + 1)
+        etcd.tell(1, LOG_END - 1, REVISION)
+        assert not await stand(failover, etcd, 30.0), "member 2 may have what is missing"
+        assert failover.barred
+        etcd.tell(2, LOG_END + 1, REVISION - 1)
+        assert not await stand(failover, etcd, 5.0), "member 2 has not told in this vacancy"
+        etcd.tell(2, LOG_END + 1, REVISION)
+        assert not await stand(failover, etcd, 5.0), "member 2 has more"
+        etcd.tell(2, LOG_END - 1, REVISION)
+        assert await stand(failover, etcd, 0.5)
+        assert etcd.state.history[-1].gave_up == (0 if why == "power cut" else LOG_END + 1)
+
+    on_virtual_clock(test)
+
+
+def test_a_member_with_an_emptied_store_is_not_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        failover, etcd = candidate(monkeypatch, in_doubt=True)
+        etcd.tell(1, LOG_END - 1, REVISION)
+        emptied = Member(2, "", "", 0, 0, REVISION)
+        etcd.keys["members/2"] = KeyValue("", msgspec.json.encode(emptied), 1, 1, 0)
+        assert not await stand(failover, etcd, 30.0)
+
+    on_virtual_clock(test)
+
+
+def test_a_log_that_is_not_in_doubt_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        failover, etcd = candidate(monkeypatch)
+        etcd.acknowledge(LOG_END)
+        assert await stand(failover, etcd, 4.0)
+        assert etcd.state.history[-1] == Beginning(2, LOG_END)
+
+    on_virtual_clock(test)
+
+
+def test_acknowledged_bytes_that_an_election_gave_up_are_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Member 3 comes back with them and stays as it is, until an operator lets it cut them off."""
+
+    def given_up(etcd: Etcd) -> None:
+        history = [Beginning(1, 0), Beginning(2, LOG_END - 400, LOG_END - 100)]
+        state = GroupState(2, 1, [1, 3], history)
+        etcd.keys["state"] = KeyValue("", msgspec.json.encode(state), 1, REVISION, 0)
+
+    async def test() -> None:
+        failover, etcd = candidate(monkeypatch)
+        given_up(etcd)
+        with pytest.raises(StateError, match=r"from offset 600 to 900, .* haTruncateSlave=true"):
+            await failover.look()
+        assert failover._store.max_log_offset == LOG_END
+        failover, etcd = candidate(monkeypatch, cut_differing_log=True)
+        given_up(etcd)
+        await failover.look()
+        assert failover._store.max_log_offset == LOG_END - 400
+
+    on_virtual_clock(test)
+
+
+def test_what_this_process_knows_to_be_acknowledged_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        failover, etcd = candidate(monkeypatch)
+        state = GroupState(2, 1, [1, 3], [Beginning(1, 0), Beginning(2, LOG_END - 400)])
+        etcd.keys["state"] = KeyValue("", msgspec.json.encode(state), 1, REVISION, 0)
+        failover._store.confirm_offset = LOG_END - 399
+        with pytest.raises(StateError, match=r"from offset 600 to 601, "):
+            await failover.look()
+        failover._store.confirm_offset = LOG_END - 400
+        await failover.look()
+        assert failover._store.max_log_offset == LOG_END - 400
+
+    on_virtual_clock(test)
+
+
+def test_an_operator_elects_a_member_despite_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        failover, etcd = candidate(monkeypatch, in_doubt=True)
+        etcd.acknowledge(LOG_END + 50)
+        assert not await stand(failover, etcd, 30.0)
+        with pytest.raises(ServerError, match=r"50 bytes or more .* members \[1, 2\] .* --acceptLoss"):
+            await failover.change_role(BrokerRole.SYNC_MASTER, 0)
+        failover._accepts_loss = True
+        assert await stand(failover, etcd, 0.5)
+        assert etcd.state.in_sync == [3]
+        assert etcd.state.history[-1] == Beginning(2, LOG_END, 1 << 62), "more than etcd knows of may be lost"
+        told = msgspec.json.decode(etcd.keys["acknowledged"].value, type=Acknowledged)
+        assert told == Acknowledged(2, LOG_END), "what is acknowledged from now on is counted from there"
 
     on_virtual_clock(test)

@@ -12,6 +12,7 @@ from orbitmq.broker.failover.state import (
     GroupState,
     Member,
     StateError,
+    acknowledged_loss,
     cut_point,
     decode,
     rank,
@@ -86,6 +87,40 @@ def test_state_keeps_its_form_in_etcd() -> None:
         b'"history":[{"epoch":1,"logOffset":0},{"epoch":2,"logOffset":500}],"preferred":0}'
     )
     assert decode(text, GroupState) == state((1, 0), (2, 500))
+
+
+def test_an_election_that_gives_up_acknowledged_bytes_says_so() -> None:
+    before = state((4, 10), in_sync=(1, 2, 3))
+    assert before.elected(3, 77, acknowledged=77).history[-1] == Beginning(5, 77)
+    assert before.elected(3, 77, acknowledged=80).history[-1] == Beginning(5, 77, 80)
+    chosen = before.elected(3, 77, acknowledged=77, alone=True)
+    assert (chosen.in_sync, chosen.history[-1]) == ([3], Beginning(5, 77, 1 << 62))
+    assert acknowledged_loss(chosen, 4, 500) == (77, 500), "what was acknowledged last is not in etcd yet"
+    assert GroupState.first(3, 77, 5, acknowledged=80).history == [Beginning(5, 77, 80)]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "log_end", "expected"),
+    [
+        (1, 350, (100, 300)),
+        (1, 250, (100, 250)),
+        (1, 100, None),  # it has nothing beyond
+        (2, 350, (100, 300)),
+        (3, 900, None),  # it followed the master that was elected with less
+        (4, 900, None),
+    ],
+)
+def test_bytes_that_an_election_gave_up_are_named_by_who_still_has_them(
+    epoch: int, log_end: int, expected: tuple[int, int] | None
+) -> None:
+    history = [Beginning(1, 0), Beginning(2, 400), Beginning(3, 100, 300), Beginning(4, 700)]
+    assert acknowledged_loss(GroupState(4, 1, [1], history), epoch, log_end) == expected
+
+
+def test_a_tail_that_was_cut_off_before_is_not_named() -> None:
+    """Its bytes differ from those given up later."""
+    history = [Beginning(1, 0), Beginning(2, 200), Beginning(3, 500, 600), Beginning(4, 100, 700)]
+    assert acknowledged_loss(GroupState(4, 1, [1], history), 1, 900) == (100, 200)
 
 
 class Model:

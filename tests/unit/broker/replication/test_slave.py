@@ -5,12 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.unit.broker.kit import open_store
+from tests.unit.broker.kit import message, open_store
 from tests.unit.broker.replication.test_master import Wire, on_loop
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.replication.slave import MasterLink
-from orbitmq.broker.replication.stream import encode_news, encode_safe_end, encode_transfer_head
+from orbitmq.broker.replication.slave import MasterLink, Membership
+from orbitmq.broker.replication.stream import (
+    encode_news,
+    encode_report,
+    encode_safe_end,
+    encode_transfer_head,
+)
 from orbitmq.testing.manual_clock import ManualClock
 
 
@@ -19,7 +24,8 @@ def test_news_and_the_safe_end_are_told_once_in_any_pieces(tmp_path: Path, cut: 
     async def scenario() -> None:
         store = open_store(tmp_path)
         told: list[int | str] = []
-        link = MasterLink(BrokerConfig(), store, ManualClock(), b"", told.append, lambda: told.append("news"))
+        member = Membership(b"", told.append)
+        link = MasterLink(BrokerConfig(), store, ManualClock(), b"", member, lambda: told.append("news"))
         link.connection_made(Wire())
         link.data_received(encode_transfer_head(0, 0))
         assert not told, "a heartbeat"
@@ -43,6 +49,60 @@ def test_a_slave_that_is_in_no_group_takes_neither(tmp_path: Path, control: byte
         link.connection_made(Wire())
         link.data_received(control)
         assert link.closed.done()
+        store.close()
+
+    on_loop(scenario)
+
+
+def record_bytes(root: Path, count: int) -> bytes:
+    """The log of a master with so many messages."""
+    store = open_store(root)
+    store.append_batch([message("T", body=b"%d" % number * 50) for number in range(count)])
+    log = bytes(store.log_range(0, store.max_log_offset))
+    store.close()
+    return log
+
+
+def reports(wire: Wire) -> list[int]:
+    """What was reported since the last look."""
+    data, wire.written = bytes(wire.written), bytearray()
+    return [int.from_bytes(data[at : at + 8], "big") for at in range(0, len(data), 8)]
+
+
+def test_a_member_under_sync_flush_reports_what_is_flushed(tmp_path: Path) -> None:
+    """Nothing flushes in this store but ``flush``."""
+
+    async def scenario() -> None:
+        log = record_bytes(tmp_path / "master", 3)
+        store, wire = open_store(tmp_path), Wire()
+        member = Membership(b"", lambda _end: None, reports_flushed=True)
+        link = MasterLink(BrokerConfig(), store, ManualClock(), b"", member)
+        link.connection_made(wire)
+        assert reports(wire) == [0], "the first report says where the log ends"
+        half = len(log) // 2
+        link.data_received(encode_transfer_head(0, half) + log[:half])
+        link.data_received(encode_transfer_head(half, len(log) - half) + log[half:])
+        link.tick()
+        assert store.max_log_offset == len(log)
+        assert reports(wire) == [], "written is not flushed"
+        store.flush()
+        assert reports(wire)[-1] == len(log)
+        assert not link.closed.done()
+        store.close()
+
+    on_loop(scenario)
+
+
+@pytest.mark.parametrize("member", [None, Membership(b"", lambda _end: None)])
+def test_other_slaves_report_what_is_written(tmp_path: Path, member: Membership | None) -> None:
+    async def scenario() -> None:
+        log = record_bytes(tmp_path / "master", 1)
+        store, wire = open_store(tmp_path), Wire()
+        link = MasterLink(BrokerConfig(), store, ManualClock(), b"", member)
+        link.connection_made(wire)
+        link.data_received(encode_transfer_head(0, len(log)) + log)
+        assert bytes(wire.written) == encode_report(0) + encode_report(len(log))
+        assert store.flushed_offset < len(log)
         store.close()
 
     on_loop(scenario)
