@@ -34,6 +34,10 @@ _SLOW: Final = 3
 """How many times longer a call may take for which a broker reads many queues, as Apache's tools have it."""
 
 
+_MEMBERS_S: Final = 30.0
+"""How long the list of brokers is trusted by an ``Admin`` that is restricted to its cluster."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminOptions:
     """How to talk to the cluster."""
@@ -71,6 +75,9 @@ class Admin:
         self.clock: Final = clock
         self.progress: Final = progress
         self._rpc: RpcClient | None = None
+        self._restricted = False
+        self._members: frozenset[str] = frozenset()
+        self._members_until_s = 0.0
 
     async def __aenter__(self) -> Self:
         # JSON headers: codes above 32767 do not fit the binary form, and speed is of no concern here.
@@ -92,6 +99,20 @@ class Admin:
         """Time limit of a call that makes a broker look at many queues."""
         return self.options.timeout_s * _SLOW
 
+    def restrict_to_cluster(self) -> None:
+        """From now on connect only to the name servers and to the brokers they list. For callers that pass on
+        addresses from others: a signed request must not go to an address somebody made up."""
+        self._restricted = True
+
+    async def _check_member(self, address: str) -> None:
+        """Raises ``UnknownNameError`` for a server outside the cluster."""
+        if address in self.name_servers:
+            return
+        if address not in self._members or self.clock.monotonic() >= self._members_until_s:
+            await self.cluster_info()
+        if address not in self._members:
+            raise UnknownNameError("broker", address, self._members)
+
     # -- calls -----------------------------------------------------------------------------------------
 
     async def call(
@@ -104,8 +125,11 @@ class Admin:
         timeout_s: float | None = None,
         role: str = "broker",
     ) -> Frame:
-        """Ask a server; returns the answer whatever its code. Raises ``UnreachableError``."""
+        """Ask a server; returns the answer whatever its code. Raises ``UnreachableError``, and ``UnknownNameError``
+        for a server outside the cluster if this is restricted to it."""
         assert self._rpc is not None, "use `async with Admin(...)`"
+        if self._restricted:
+            await self._check_member(address)
         fields = encode_ext(header) if isinstance(header, Header) else dict(header or {})
         if self.options.credentials is not None:
             from orbitmq.client.net.signing import sign  # costs the import of the whole client
@@ -197,7 +221,11 @@ class Admin:
     async def cluster_info(self) -> ClusterInfo:
         """Clusters, broker names and addresses."""
         answer = await self.ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
-        return ClusterInfo.decode(answer.body)
+        info = ClusterInfo.decode(answer.body)
+        brokers = info.broker_addr_table.values()
+        self._members = frozenset(address for data in brokers for address in data.broker_addrs.values())
+        self._members_until_s = self.clock.monotonic() + _MEMBERS_S
+        return info
 
     async def route(self, topic: str) -> TopicRoute:
         """Where a topic is. Raises ``TopicNotFound``."""
