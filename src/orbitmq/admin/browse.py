@@ -17,6 +17,7 @@ from orbitmq.admin.census import gather_bounded
 from orbitmq.admin.errors import AdminError, UnknownNameError
 from orbitmq.admin.messages import MessageView
 from orbitmq.admin.offsets import max_offset, offset_at
+from orbitmq.admin.previews import WHOLE, Preview
 from orbitmq.admin.reading import ReadPlan, min_offset, pull_once, read_topic
 from orbitmq.admin.session import Admin, best_address
 from orbitmq.errors import OrbitError
@@ -28,13 +29,16 @@ __all__ = [
     "MessagePage",
     "TailBatch",
     "browse",
-    "matches",
     "matching",
     "parse_cursor",
     "tail",
 ]
 
 _BATCH: Final = 32
+_BUFFERED_MAX: Final = 2_048
+"""Messages in the buffers of all queues of a page: a topic with many queues is read in smaller batches."""
+_PAGE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""What one page may inflate, before filters; then the next page goes on."""
 _SCAN_MAX: Final = 5_000
 """Messages one page may look at: a filter that matches little must not read a whole topic."""
 TAIL_WAIT_S: Final = 5.0
@@ -42,7 +46,8 @@ TAIL_PULLED_PER_S: Final = 2_000
 TAIL_SHOWN_PER_S: Final = 200
 _TAIL_TICK_S: Final = 0.25
 _TAIL_BACKLOG: Final = 1_000
-"""A queue further behind than this is followed from its end again; what is left out is counted."""
+"""A queue further behind than this is followed from its end again, and no more messages than this are kept for a
+slow reader; what is left out is counted."""
 
 
 class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +60,8 @@ class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
     sql: str = ""
     """An SQL92 expression, evaluated by the broker; then ``tags`` is not used."""
     text: str = ""
-    """Has to occur in the body or in a property, whatever its case."""
+    """Has to occur in the body or in a property as they are shown, whatever its case."""
+    preview: Preview = WHOLE
     begin_ms: int | None = None
     end_ms: int | None = None
     route_topic: str = ""
@@ -71,7 +77,12 @@ class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
             begin_ms=self.begin_ms,
             end_ms=self.end_ms,
             route_topic=self.route_topic,
+            read_bytes=self.preview.read_bytes,
         )
+
+    def select(self, messages: list[MessageView]) -> list[MessageView]:
+        """Those of the broker's answer that match, as they are shown."""
+        return self.preview.select(messages, text=self.text, tags="*" if self.sql else self.tags)
 
 
 class MessagePage(Result, kw_only=True):
@@ -91,16 +102,6 @@ class TailBatch(Result, kw_only=True):
     """Messages stored since the last batch, shown or not."""
     skipped: int
     """Of those, how many were left out because there were too many to show."""
-
-
-def matches(message: MessageView, text: str) -> bool:
-    """Whether a text occurs in the body or a property."""
-    if not text:
-        return True
-    wanted = text.casefold()
-    if message.body is not None and wanted in message.body.casefold():
-        return True
-    return any(wanted in value.casefold() for value in message.properties.values())
 
 
 def parse_cursor(text: str) -> dict[tuple[str, int], int]:
@@ -139,6 +140,8 @@ class _Backwards:
     def __init__(self, queue: MessageQueue, address: str, low: int, end: int) -> None:
         self.queue = queue
         self.address = address
+        self.batch = _BATCH
+        self.read_bytes = 0
         self.low = low
         self.end = end
         """Everything from here on has been read."""
@@ -151,19 +154,21 @@ class _Backwards:
 
     async def fill(self, admin: Admin, wanted: MessageFilter) -> int:
         """Read the batch before ``end``; returns how many messages that were."""
-        begin = max(self.low, self.end - _BATCH)
-        plan, offset, found = wanted.plan(), begin, list[MessageView]()
+        begin = max(self.low, self.end - self.batch)
+        plan, offset = wanted.plan(), begin
+        self.buffer = []
         while offset < self.end:
             pulled = await pull_once(
                 admin, self.address, self.queue, offset, count=self.end - offset, plan=plan
             )
-            found += (one for one in pulled.messages if offset <= one.queue_offset < self.end)
+            found = [one for one in pulled.messages if offset <= one.queue_offset < self.end]
+            self.read_bytes += sum(len(one.body_base64) for one in found)
+            self.buffer += wanted.select(found)
             if pulled.next_offset <= offset:
                 break  # a broker that does not get on
             offset = pulled.next_offset
         scanned = self.end - begin
         self.end = begin
-        self.buffer = [message for message in found if matches(message, wanted.text)]
         return scanned
 
 
@@ -193,12 +198,14 @@ async def browse(
             raise answer
     queues = [answer for answer in answers if isinstance(answer, _Backwards)]
     available = sum(queue.end - queue.low for queue in queues)
+    for one in queues:
+        one.batch = max(1, min(_BATCH, _BUFFERED_MAX // len(queues)))
     found: list[MessageView] = []
     scanned = 0
     while len(found) < count:
         empty = [queue for queue in queues if not queue.buffer and queue.end > queue.low]
         if empty:
-            if scanned >= scan_max:
+            if scanned >= scan_max or sum(queue.read_bytes for queue in queues) >= _PAGE_BYTES_MAX:
                 break
             counts = await gather_bounded(lambda queue: queue.fill(admin, wanted), empty)
             for counted in counts:
@@ -222,8 +229,8 @@ async def matching(admin: Admin, wanted: MessageFilter, count_max: int) -> Async
     async with aclosing(read_topic(admin, wanted.plan())) as slices:  # type: ignore[type-var]  # a generator
         async for part in slices:
             for message in part.messages:
-                if matches(message, wanted.text):
-                    yield message
+                for shown in wanted.select([message]):
+                    yield shown
                     left -= 1
                     if left <= 0:
                         return
@@ -264,9 +271,10 @@ class _Follower:
                 following = jumped
             self.arrived += following - offset
             offset = following
-            for message in pulled.messages:
-                if matches(message, self._wanted.text):
-                    self.messages.append(message)
+            self.messages += self._wanted.select(pulled.messages)
+            if len(self.messages) > _TAIL_BACKLOG:  # nobody takes them: the browser is slow
+                self.skipped += len(self.messages) - _TAIL_BACKLOG
+                del self.messages[:-_TAIL_BACKLOG]
             if pulled.messages or behind > 0:
                 await asyncio.sleep(pause_s)
 

@@ -14,18 +14,22 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from orbitmq.admin.base import Result
-from orbitmq.admin.browse import MessageFilter, browse, matches
+from orbitmq.admin.browse import MessageFilter, browse
 from orbitmq.admin.census import broker_places
 from orbitmq.admin.errors import AdminError
 from orbitmq.admin.messages import MessageView, body_bytes
-from orbitmq.admin.reading import ReadPlan, read_topic
+from orbitmq.admin.previews import WHOLE, Preview
+from orbitmq.admin.reading import ReadPlan, by_offset, read_topic
 from orbitmq.admin.sending import open_producer
 from orbitmq.admin.session import Admin
 from orbitmq.admin.topics import new_topic, topic_names, topic_status, update_topic
 from orbitmq.codes import Property
-from orbitmq.errors import OrbitError, TopicNotFound
+from orbitmq.errors import NoMessage, OrbitError, TopicNotFound
 from orbitmq.model.names import dlq_topic, group_of, is_dlq_topic
+from orbitmq.model.route import MessageQueue
 
 if TYPE_CHECKING:
     from orbitmq.client.produce.producer import Producer
@@ -42,14 +46,18 @@ __all__ = [
     "mark_done",
     "origin_of",
     "own_properties",
+    "reference",
     "resend_one",
     "resend_paced",
+    "whole_letter",
 ]
 
 DONE_TOPIC: Final = "orbitmq_dead_letters_done"
 RESENT_PROPERTY: Final = "ORBITMQ_RESENT_FROM"
 """On a resent message: the offset id of its dead letter."""
 _MARKS_PER_MESSAGE: Final = 500
+_MARK_BYTES_MAX: Final = 128 * 1024
+"""More than a message with that many marks has."""
 _RESERVED: Final = frozenset(name.value for name in Property)
 
 
@@ -116,7 +124,7 @@ def _mark_tag(group: str) -> str:
 async def done_marks(admin: Admin, group: str) -> dict[str, str]:
     """Offset ids of dead letters that are done with, and how."""
     found: dict[str, str] = {}
-    plan = ReadPlan(topic=DONE_TOPIC, expression=_mark_tag(group))
+    plan = ReadPlan(topic=DONE_TOPIC, expression=_mark_tag(group), read_bytes=_MARK_BYTES_MAX)
     try:
         async with aclosing(read_topic(admin, plan)) as slices:  # type: ignore[type-var]  # a generator
             async for part in slices:
@@ -178,13 +186,13 @@ async def dead_letters(
     with_done: bool = False,
     count: int = 50,
     cursor: str = "",
-    begin_ms: int | None = None,
+    preview: Preview = WHOLE,
 ) -> DeadLetters:
     """A page of dead letters, newest first. Raises ``TopicNotFound`` when the group has none."""
     marks = await done_marks(admin, group)
     found: list[DeadLetter] = []
     scanned = available = 0
-    wanted = MessageFilter(topic=dlq_topic(group), text=text, begin_ms=begin_ms)
+    wanted = MessageFilter(topic=dlq_topic(group), text=text, preview=preview)
     while True:
         page = await browse(admin, wanted, count=count - len(found), cursor=cursor)
         scanned += page.scanned
@@ -197,12 +205,19 @@ async def dead_letters(
 
 
 async def each_dead_letter(
-    admin: Admin, group: str, *, ids: Iterable[str] = (), text: str = "", with_done: bool = False
+    admin: Admin,
+    group: str,
+    *,
+    ids: Iterable[str] = (),
+    text: str = "",
+    with_done: bool = False,
+    preview: Preview = WHOLE,
 ) -> AsyncIterator[DeadLetter]:
     """Dead letters oldest first: those with these ids (of either kind), else all that match."""
     chosen = frozenset(ids)
     marks = await done_marks(admin, group)
-    async with aclosing(read_topic(admin, ReadPlan(topic=dlq_topic(group)))) as slices:  # type: ignore[type-var]  # a generator
+    plan = ReadPlan(topic=dlq_topic(group), read_bytes=preview.read_bytes)
+    async with aclosing(read_topic(admin, plan)) as slices:  # type: ignore[type-var]  # a generator
         async for part in slices:
             for message in part.messages:
                 letter = _letter(message, marks)
@@ -210,8 +225,28 @@ async def each_dead_letter(
                     continue
                 if chosen and not chosen & {message.message_id, message.offset_msg_id}:
                     continue
-                if matches(message, text):
-                    yield letter
+                for shown in preview.select([message], text=text, tags="*"):
+                    yield msgspec.structs.replace(letter, message=shown)
+
+
+def reference(letter: DeadLetter) -> DeadLetter:
+    """A dead letter without what its message holds, for keeping many of them."""
+    slim = msgspec.structs.replace(
+        letter.message, properties={}, tags="", keys="", body=None, body_base64="", body_cut=True
+    )
+    return msgspec.structs.replace(letter, message=slim)
+
+
+async def whole_letter(admin: Admin, group: str, letter: DeadLetter) -> DeadLetter:
+    """A dead letter with all of its message, which is read again if a part is missing. Raises ``NoMessage``."""
+    part = letter.message
+    if not part.body_cut:
+        return letter
+    queue = MessageQueue(topic=dlq_topic(group), broker_name=part.broker_name, queue_id=part.queue_id)
+    whole = await by_offset(admin, queue, part.queue_offset)
+    if whole.offset_msg_id != part.offset_msg_id:
+        raise NoMessage(f"dead letter {part.message_id} is no longer at offset {part.queue_offset}")
+    return msgspec.structs.replace(letter, message=whole)
 
 
 async def resend_one(
@@ -257,7 +292,8 @@ async def resend_paced(
                 if pause_s > 0:
                     await asyncio.sleep(pause_s)
                 try:
-                    fresh = await resend_one(producer, letter, topic=topic)
+                    whole = await whole_letter(admin, group, letter)
+                    fresh = await resend_one(producer, whole, topic=topic)
                     waiting.append(letter.message.offset_msg_id)
                 except OrbitError as error:
                     fresh = f"!{error}"

@@ -11,6 +11,8 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import Final
 
+import msgspec
+
 from orbitmq.admin.base import Result
 from orbitmq.admin.brokers import config_of
 from orbitmq.admin.census import BrokerPlace, broker_places, gather_bounded
@@ -43,6 +45,8 @@ _TOPICS_MAX: Final = 500
 """Topics that are searched for an id whose topic is not said."""
 _OPS_MAX: Final = 4_000
 """Messages of the op topic that are read to find the end of a transaction."""
+_OP_BYTES_MAX: Final = 64 * 1024
+"""Of each of them."""
 
 
 class Event(Result, kw_only=True):
@@ -84,8 +88,13 @@ class Life(Result, kw_only=True):
     """What could not be found out, and why."""
 
 
-async def message_life(admin: Admin, message_id: str, topic: str = "") -> Life:
-    """Everything the brokers know of a message. Raises ``NoMessage``."""
+async def message_life(
+    admin: Admin, message_id: str, topic: str = "", *, read_bytes: int | None = None
+) -> Life:
+    """Everything the brokers know of a message. Raises ``NoMessage``.
+
+    Of its body at most ``read_bytes`` are read, if given; the messages of its events have none.
+    """
     notes: list[str] = []
     records, origin = await _records(admin, message_id, topic, notes)
     if not records:
@@ -101,6 +110,13 @@ async def message_life(admin: Admin, message_id: str, topic: str = "") -> Life:
     traces = await _traces(admin, unique, notes)
     events.sort(key=lambda event: event.at_ms)
     shown = in_topic[0] if in_topic else records[0]
+    try:
+        read = await by_id(admin, shown.topic, shown.offset_msg_id, read_bytes=read_bytes)
+        shown = msgspec.structs.replace(
+            shown, body=read.body, body_base64=read.body_base64, body_cut=read.body_cut
+        )
+    except OrbitError as error:
+        notes.append(f"the body could not be read: {error}")
     return Life(
         message_id=unique,
         topic=origin,
@@ -136,7 +152,7 @@ async def _records(
     origin, unique = topic, message_id
     try:
         # An offset id says where the message is; both kinds of id look alike.
-        first = await by_id(admin, topic, message_id) if topic else await by_id(admin, "", message_id)
+        first = await by_id(admin, topic, message_id, read_bytes=0)
         origin, unique = _origin(first), first.message_id
     except OrbitError:
         first = None
@@ -185,7 +201,9 @@ async def _ask(admin: Admin, places: list[BrokerPlace], topics: list[str], uniqu
         # Every broker has a topic of its own name, and so a route: system topics have none.
         found: list[MessageView] = []
         for place in places:
-            query = KeyQuery(topic=topic, key=unique, unique=True, route_topic=place.broker_name)
+            query = KeyQuery(
+                topic=topic, key=unique, unique=True, route_topic=place.broker_name, read_bytes=0
+            )
             try:
                 found += await messages_by_key(admin, query)
             except OrbitError:
@@ -300,6 +318,7 @@ async def _transaction(
         broker_name=last.broker_name or None,
         begin_ms=halves[0].store_timestamp,
         count_max=_OPS_MAX,
+        read_bytes=_OP_BYTES_MAX,
         route_topic=last.broker_name,
     )
     try:

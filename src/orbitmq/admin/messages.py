@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from codecs import getincrementaldecoder
 from typing import Final
 
 import msgspec
@@ -12,9 +13,11 @@ from orbitmq.admin.errors import AdminError, UnknownNameError
 from orbitmq.admin.groups import consume_stats, consumer_connection, running_info
 from orbitmq.admin.session import Admin
 from orbitmq.admin.topics import groups_of_topic
-from orbitmq.codes import ResponseCode
+from orbitmq.codes import COMPRESSION_MASK, ResponseCode, SysFlag
 from orbitmq.errors import BrokerError, NoMessage, RecordError, error_for_code
+from orbitmq.record.batch import unwrap
 from orbitmq.record.codec import Record, decode_record, decode_records
+from orbitmq.record.compression import DECOMPRESSED_BYTES_MAX, decompress_start
 from orbitmq.record.hosts import host_text
 from orbitmq.record.ids import parse_offset_message_id
 from orbitmq.requests import RequestCode
@@ -42,11 +45,16 @@ __all__ = [
     "detail",
     "message_view",
     "messages_by_key",
+    "opened_views",
+    "shortened",
     "tracks",
 ]
 
 _LATEST_MS: Final = 2**63 - 1
 _UNIQUE_MAX: Final = 32
+_BATCH_BYTES_MAX: Final = 1024 * 1024
+_BATCH_MESSAGES_MAX: Final = 1_000
+"""With a limit on bodies, a compressed batch that inflates to more, or that holds more, is shown as one message."""
 
 
 class MessageView(Result, kw_only=True):
@@ -76,6 +84,8 @@ class MessageView(Result, kw_only=True):
     body: str | None
     """None when it is not UTF-8."""
     body_base64: str
+    body_cut: bool | msgspec.UnsetType = msgspec.UNSET
+    """Set and true: only the first bytes of the body were read."""
 
 
 class Track(Result, kw_only=True):
@@ -126,6 +136,8 @@ class KeyQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Go on after this entry of the index (5.5)."""
     route_topic: str = ""
     """Finds the brokers of a topic that has no route of its own."""
+    read_bytes: int | None = None
+    """How much of each body is inflated; None: all of it."""
 
 
 class DirectConsumption(Result, kw_only=True):
@@ -136,10 +148,11 @@ class DirectConsumption(Result, kw_only=True):
     remark: str
 
 
-def message_view(record: Record, broker_name: str = "") -> MessageView:
+def message_view(record: Record, broker_name: str = "", *, body_cut: bool = False) -> MessageView:
     properties = record.property_map()
     try:
-        body: str | None = record.body.decode()
+        # The last character of a body that was cut may be incomplete.
+        body: str | None = getincrementaldecoder("utf-8")().decode(record.body, final=not body_cut)
     except UnicodeDecodeError:
         body = None
     return MessageView(
@@ -165,6 +178,52 @@ def message_view(record: Record, broker_name: str = "") -> MessageView:
         properties=properties,
         body=body,
         body_base64=base64.b64encode(record.body).decode(),
+        body_cut=body_cut or msgspec.UNSET,
+    )
+
+
+def opened_views(record: Record, broker_name: str, read_bytes: int | None = None) -> list[MessageView]:
+    """The messages of a record that was decoded without being inflated: several if it is a batch.
+
+    Of each body at most ``read_bytes`` are inflated and kept: a record of 60 KB may hold a body of 64 MB.
+    """
+    cut = False
+    if record.sys_flag & SysFlag.COMPRESSED:
+        limit = DECOMPRESSED_BYTES_MAX if read_bytes is None else read_bytes
+        if record.sys_flag & SysFlag.INNER_BATCH:
+            limit = max(limit, _BATCH_BYTES_MAX)
+        try:
+            record.body, cut = decompress_start(record.body, record.sys_flag, limit)
+            record.sys_flag &= ~(SysFlag.COMPRESSED | COMPRESSION_MASK)
+        except RecordError:
+            pass  # it stays as it is: a sender's mistake must not hide its neighbours
+    inner = [record]
+    if not cut:
+        try:
+            inner = unwrap(record)
+        except RecordError:
+            pass
+    if read_bytes is not None and len(inner) > _BATCH_MESSAGES_MAX:
+        inner = [record]
+    views = []
+    for one in inner:
+        long = read_bytes is not None and len(one.body) > read_bytes
+        if long:
+            one.body = one.body[:read_bytes]
+        views.append(message_view(one, broker_name, body_cut=cut or long))
+    return views
+
+
+def shortened(message: MessageView, kept_bytes: int | None) -> MessageView:
+    """A message with at most so many bytes of its body."""
+    if kept_bytes is None or len(message.body_base64) <= 4 * -(-kept_bytes // 3):
+        return message
+    data = base64.b64decode(message.body_base64[: 4 * -(-kept_bytes // 3)])[:kept_bytes]
+    return msgspec.structs.replace(
+        message,
+        body=None if message.body is None else data.decode("utf-8", "ignore"),
+        body_base64=base64.b64encode(data).decode(),
+        body_cut=True,
     )
 
 
@@ -176,7 +235,9 @@ def body_bytes(message: MessageView) -> bytes:
 # -- finding -----------------------------------------------------------------------------------------------
 
 
-async def by_id(admin: Admin, topic: str, message_id: str, *, route_topic: str = "") -> MessageView:
+async def by_id(
+    admin: Admin, topic: str, message_id: str, *, route_topic: str = "", read_bytes: int | None = None
+) -> MessageView:
     """A message by its offset id, else by its unique key. Raises ``NoMessage``."""
     try:
         place = parse_offset_message_id(message_id)
@@ -186,10 +247,17 @@ async def by_id(admin: Admin, topic: str, message_id: str, *, route_topic: str =
         header = ViewMessageByIdRequest(offset=place.log_offset, topic=topic)
         # Both kinds of id look alike: a unique key leads to a host that is no broker, or to nothing.
         answer = await admin.ask(address, RequestCode.VIEW_MESSAGE_BY_ID, header)
-        return message_view(decode_record(answer.body, check_crc=False, decompress=True))
+        return opened_views(decode_record(answer.body, check_crc=False), "", read_bytes)[0]
     except (RecordError, BrokerError, AdminError):
-        found = await by_unique_key(admin, topic, message_id, route_topic=route_topic)
-        return found[0]
+        query = KeyQuery(
+            topic=topic,
+            key=message_id,
+            count_max=_UNIQUE_MAX,
+            unique=True,
+            route_topic=route_topic,
+            read_bytes=read_bytes,
+        )
+        return (await _by_unique_key(admin, query))[0]
 
 
 async def messages_by_key(admin: Admin, query: KeyQuery) -> list[MessageView]:
@@ -211,8 +279,9 @@ async def messages_by_key(admin: Admin, query: KeyQuery) -> list[MessageView]:
             continue
         if answer.code != ResponseCode.SUCCESS:
             raise error_for_code(answer.code, answer.remark)
-        records = decode_records(answer.body, check_crc=False, decompress=True)
-        found += (message_view(record, name) for record in records if _has_key(record, query))
+        for record in decode_records(answer.body, check_crc=False):
+            if _has_key(record, query):
+                found += opened_views(record, name, query.read_bytes)[:1]
     return found
 
 
@@ -247,10 +316,16 @@ async def by_unique_key(
     admin: Admin, topic: str, message_id: str, *, route_topic: str = ""
 ) -> list[MessageView]:
     """Every stored copy of a message, oldest first. Raises ``NoMessage``."""
-    query = KeyQuery(topic=topic, key=message_id, count_max=_UNIQUE_MAX, unique=True, route_topic=route_topic)
+    return await _by_unique_key(
+        admin,
+        KeyQuery(topic=topic, key=message_id, count_max=_UNIQUE_MAX, unique=True, route_topic=route_topic),
+    )
+
+
+async def _by_unique_key(admin: Admin, query: KeyQuery) -> list[MessageView]:
     found = await messages_by_key(admin, query)
     if not found:
-        raise NoMessage(f"no message of topic {topic} has the id {message_id!r}")
+        raise NoMessage(f"no message of topic {query.topic} has the id {query.key!r}")
     return sorted(found, key=lambda message: message.store_timestamp)
 
 

@@ -9,14 +9,13 @@ import msgspec
 
 from orbitmq.admin.base import Result
 from orbitmq.admin.errors import UnknownNameError
-from orbitmq.admin.messages import MessageView, message_view
+from orbitmq.admin.messages import MessageView, opened_views
 from orbitmq.admin.offsets import max_offset, offset_at
 from orbitmq.admin.session import Admin, best_address
 from orbitmq.codes import PullFlag, ResponseCode
 from orbitmq.errors import NoMessage, error_for_code
 from orbitmq.model.route import MessageQueue
 from orbitmq.model.subscription import subscribe_by_tags
-from orbitmq.record.batch import is_inner_batch, unwrap
 from orbitmq.record.codec import decode_records
 from orbitmq.requests import RequestCode
 from orbitmq.wire.bodies import QueryConsumeQueueResponse
@@ -47,6 +46,10 @@ __all__ = [
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 """Brokers know this group without anybody creating it."""
 _BATCH: Final = 32
+_PULL_BYTES_MAX: Final = 8 * 1024 * 1024
+"""What the messages of one answer may take when bodies are limited."""
+_VIEW_BYTES: Final = 2048
+"""About what a message without a body takes."""
 
 
 class QueueUnit(Result, kw_only=True):
@@ -134,11 +137,14 @@ async def _address_of(admin: Admin, queue: MessageQueue, route_topic: str = "") 
     return address
 
 
-async def by_offset(admin: Admin, queue: MessageQueue, offset: int, *, route_topic: str = "") -> MessageView:
+async def by_offset(
+    admin: Admin, queue: MessageQueue, offset: int, *, route_topic: str = "", read_bytes: int | None = None
+) -> MessageView:
     """The message at a place of a queue. Raises ``NoMessage``."""
     address = await _address_of(admin, queue, route_topic)
-    frame, header = await _pull(admin, address, queue, offset, 1, ReadPlan(topic=queue.topic))
-    messages = _pulled(frame.body, queue, header) if frame.code == ResponseCode.SUCCESS else []
+    plan = ReadPlan(topic=queue.topic, read_bytes=read_bytes)
+    frame, header = await _pull(admin, address, queue, offset, 1, plan)
+    messages, _ = _pulled(frame, queue, header, plan)
     for message in messages:
         if message.queue_offset == offset:
             return message
@@ -174,6 +180,8 @@ class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
     count_max: int | None = None
     group: str = TOOLS_GROUP
     route_topic: str = ""
+    read_bytes: int | None = None
+    """How much of each body is inflated; None: all of it."""
 
 
 async def read_topic(admin: Admin, plan: ReadPlan) -> AsyncIterator[QueueSlice]:
@@ -222,18 +230,18 @@ async def _read_queue(
     while offset < high and (left is None or left > 0):
         count = min(_BATCH, high - offset, _BATCH if left is None else left)
         frame, header = await _pull(admin, address, queue, offset, count, plan)
-        if frame.code == ResponseCode.SUCCESS:
-            messages = [
-                message
-                for message in _pulled(frame.body, queue, header)
-                if offset <= message.queue_offset < high and wanted.matches_tag(message.tags)
-            ]
-            if messages:
-                yield _slice(queue, low, high, messages)
-            left = None if left is None else left - len(messages)
-        if header.next_begin_offset <= offset:
-            break  # a broker that does not get on
-        offset = header.next_begin_offset
+        pulled, following = _pulled(frame, queue, header, plan)
+        messages = [
+            message
+            for message in pulled
+            if offset <= message.queue_offset < high and wanted.matches_tag(message.tags)
+        ]
+        if messages:
+            yield _slice(queue, low, high, messages)
+        left = None if left is None else left - len(messages)
+        if following <= offset:
+            break  # the broker makes no progress
+        offset = following
 
 
 def _slice(queue: MessageQueue, low: int, high: int, messages: list[MessageView]) -> QueueSlice:
@@ -308,25 +316,35 @@ async def pull_once(
 ) -> Pulled:
     """One pull without storing an offset; with ``suspend_s`` the broker waits that long for a new message."""
     frame, header = await _pull(admin, address, queue, offset, count, plan, suspend_s)
-    messages = _pulled(frame.body, queue, header) if frame.code == ResponseCode.SUCCESS else []
+    messages, following = _pulled(frame, queue, header, plan)
     if plan.expression_type == "TAG":
         wanted = subscribe_by_tags(queue.topic, plan.expression)
         messages = [message for message in messages if wanted.matches_tag(message.tags)]
     return Pulled(
         messages=messages,
-        next_offset=header.next_begin_offset,
+        next_offset=following,
         min_offset=header.min_offset,
         max_offset=header.max_offset,
     )
 
 
-def _pulled(body: bytes, queue: MessageQueue, header: PullMessageResponse) -> list[MessageView]:
-    records = decode_records(body, check_crc=False, decompress=True)
+def _pulled(
+    frame: Frame, queue: MessageQueue, header: PullMessageResponse, plan: ReadPlan
+) -> tuple[list[MessageView], int]:
+    """The messages of an answer, and the offset to go on from.
+
+    With a limit for each body there is one for all of them, too: what is beyond it is left to the next pull.
+    """
+    if frame.code != ResponseCode.SUCCESS:
+        return [], header.next_begin_offset
     bounds = {"MIN_OFFSET": str(header.min_offset), "MAX_OFFSET": str(header.max_offset)}
-    views = [
-        message_view(inner, queue.broker_name)
-        for record in records
-        for inner in (unwrap(record) if is_inner_batch(record.sys_flag) else [record])
-    ]
-    # As consumers see them: with the bounds of the queue among the properties.
-    return [msgspec.structs.replace(view, properties=view.properties | bounds) for view in views]
+    views: list[MessageView] = []
+    read = 0
+    for record in decode_records(frame.body, check_crc=False):
+        if plan.read_bytes is not None and read >= _PULL_BYTES_MAX:
+            return views, record.queue_offset
+        for view in opened_views(record, queue.broker_name, plan.read_bytes):
+            read += _VIEW_BYTES + len(view.body_base64)
+            # As consumers see them: with the bounds of the queue among the properties.
+            views.append(msgspec.structs.replace(view, properties=view.properties | bounds))
+    return views, header.next_begin_offset

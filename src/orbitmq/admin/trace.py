@@ -12,6 +12,8 @@ from orbitmq.model.names import TRACE_TOPIC
 __all__ = ["TraceRow", "Traces", "message_trace"]
 
 _LATEST_MS = 2**63 - 1
+_TRACE_BYTES_MAX = 256 * 1024
+"""Of each record; clients send at most half of it."""
 
 
 class TraceRow(Result, kw_only=True):
@@ -44,6 +46,7 @@ async def message_trace(
         count_max=count_max,
         begin_ms=between_ms[0],
         end_ms=between_ms[1],
+        read_bytes=_TRACE_BYTES_MAX,
     )
     found = await messages_by_key(admin, query)
     if not found:

@@ -15,7 +15,14 @@ from typing import Final
 from orbitmq.codes import COMPRESSION_MASK, SysFlag
 from orbitmq.errors import RecordError
 
-__all__ = ["COMPRESSION_LEVEL", "DECOMPRESSED_BYTES_MAX", "Compression", "compress_body", "decompress_body"]
+__all__ = [
+    "COMPRESSION_LEVEL",
+    "DECOMPRESSED_BYTES_MAX",
+    "Compression",
+    "compress_body",
+    "decompress_body",
+    "decompress_start",
+]
 
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Sixteen times the largest body a broker takes by default."""
@@ -55,6 +62,29 @@ def decompress_body(body: bytes, sys_flag: int, max_bytes: int = DECOMPRESSED_BY
     Raises ``RecordError`` if it is damaged, unfinished, of unknown kind or longer than ``max_bytes``.
     Whether it is compressed at all is the caller's question (``SysFlag.COMPRESSED``).
     """
+    data, ended = _inflate(body, sys_flag, max_bytes + 1)
+    if len(data) > max_bytes:
+        raise RecordError(f"the body inflates to more than {max_bytes} bytes")
+    if not ended:
+        raise RecordError("the compressed body ends too early")
+    return data
+
+
+def decompress_start(body: bytes, sys_flag: int, max_bytes: int) -> tuple[bytes, bool]:
+    """The first ``max_bytes`` of the inflated body, and whether there are more. No more than that is inflated.
+
+    Raises ``RecordError`` if it is damaged before that, unfinished or of unknown kind.
+    """
+    data, ended = _inflate(body, sys_flag, max_bytes + 1)
+    if len(data) > max_bytes:
+        return data[:max_bytes], True
+    if not ended:
+        raise RecordError("the compressed body ends too early")
+    return data, False
+
+
+def _inflate(body: bytes, sys_flag: int, max_bytes: int) -> tuple[bytes, bool]:
+    """At most ``max_bytes`` of the inflated body, and whether its end was reached."""
     kind = sys_flag & COMPRESSION_MASK
     if kind in (0, Compression.ZLIB):  # senders before 4.9.4 leave the field 0
         return _inflate_zlib(body, max_bytes)
@@ -65,36 +95,24 @@ def decompress_body(body: bytes, sys_flag: int, max_bytes: int = DECOMPRESSED_BY
     raise RecordError(f"unknown compression type {kind >> 8}")
 
 
-def _too_large(max_bytes: int) -> RecordError:
-    return RecordError(f"the body inflates to more than {max_bytes} bytes")
-
-
-def _inflate_zlib(body: bytes, max_bytes: int) -> bytes:
+def _inflate_zlib(body: bytes, max_bytes: int) -> tuple[bytes, bool]:
     inflater = zlib.decompressobj()
     try:
-        data = inflater.decompress(body, max_bytes + 1)
+        data = inflater.decompress(body, max_bytes)
     except zlib.error as error:
         raise RecordError(f"the zlib body is damaged: {error}") from None
-    if len(data) > max_bytes:
-        raise _too_large(max_bytes)
-    if not inflater.eof:
-        raise RecordError("the zlib body ends too early")
-    return data
+    return data, inflater.eof
 
 
-def _inflate_lz4(body: bytes, max_bytes: int) -> bytes:
+def _inflate_lz4(body: bytes, max_bytes: int) -> tuple[bytes, bool]:
     import lz4.frame
 
     inflater = lz4.frame.LZ4FrameDecompressor()
     try:
-        data: bytes = inflater.decompress(body, max_length=max_bytes + 1)
+        data: bytes = inflater.decompress(body, max_length=max_bytes)
     except (RuntimeError, ValueError, EOFError, MemoryError) as error:
         raise RecordError(f"the LZ4 body is damaged: {error}") from None
-    if len(data) > max_bytes:
-        raise _too_large(max_bytes)
-    if not inflater.eof:
-        raise RecordError("the LZ4 body ends too early")
-    return data
+    return data, inflater.eof
 
 
 def _zstd() -> ModuleType:
@@ -106,17 +124,13 @@ def _zstd() -> ModuleType:
     return zstd
 
 
-def _inflate_zstd(body: bytes, max_bytes: int) -> bytes:
+def _inflate_zstd(body: bytes, max_bytes: int) -> tuple[bytes, bool]:
     zstd = _zstd()
     inflater = zstd.ZstdDecompressor(
         options={zstd.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG_MAX}
     )
     try:
-        data: bytes = inflater.decompress(body, max_length=max_bytes + 1)
+        data: bytes = inflater.decompress(body, max_length=max_bytes)
     except zstd.ZstdError as error:
         raise RecordError(f"the zstd body is damaged: {error}") from None
-    if len(data) > max_bytes:
-        raise _too_large(max_bytes)
-    if not inflater.eof:
-        raise RecordError("the zstd body ends too early")
-    return data
+    return data, inflater.eof

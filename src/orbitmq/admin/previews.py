@@ -1,0 +1,46 @@
+"""What a reader gets to see of messages: so much of their bodies, and nothing that is hidden from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from orbitmq.admin.messages import MessageView, shortened
+from orbitmq.model.subscription import subscribe_by_tags
+
+__all__ = ["WHOLE", "Preview"]
+
+
+def _unchanged(message: MessageView) -> MessageView:
+    return message
+
+
+class Preview(NamedTuple):
+    """Limits and masks for the messages of a page."""
+
+    read_bytes: int | None = 64 * 1024
+    """How much of each body is inflated and searched; None: all of it."""
+    kept_bytes: int | None = 4 * 1024
+    """How much of that is kept; None: all of it."""
+    mask: Callable[[MessageView], MessageView] = _unchanged
+    """Applied before anything is searched, so that no filter can find what it hides."""
+
+    def select(self, messages: Iterable[MessageView], *, text: str, tags: str) -> list[MessageView]:
+        """The messages that match as they are shown: ``text`` in the body or a property, whatever its case."""
+        wanted, folded = subscribe_by_tags("", tags), text.casefold()
+        found = []
+        for message in messages:
+            shown = self.mask(message)
+            if wanted.matches_tag(shown.tags) and (not folded or _contains(shown, folded)):
+                found.append(shortened(shown, self.kept_bytes))
+        return found
+
+
+WHOLE: Final = Preview(None, None)
+"""Messages as they are stored."""
+
+
+def _contains(message: MessageView, folded: str) -> bool:
+    if message.body is not None and folded in message.body.casefold():
+        return True
+    return any(folded in value.casefold() for value in message.properties.values())
