@@ -40,7 +40,7 @@ PATHS: Final[dict[str, Callable[[Site], str]]] = {
 
 
 def _broker(site: Site) -> str:
-    return site.console.console.sampler.snapshot.brokers[0].place.address
+    return site.console.console.services.sampler.snapshot.brokers[0].place.address
 
 
 def confirm(page: Page, *, typed: str = "") -> None:

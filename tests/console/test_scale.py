@@ -58,7 +58,7 @@ def console(cluster: RunningBroker, loop: LoopThread) -> Iterator[RunningConsole
     loop.run(fill(cluster))
     with running_console(loop, cluster.name_server, ConsoleSettings(sample_s=3600.0)) as running:
         deadline = time.monotonic() + 120
-        while len(running.console.sampler.snapshot.topics) < TOPICS:
+        while len(running.console.services.sampler.snapshot.topics) < TOPICS:
             assert time.monotonic() < deadline
             time.sleep(0.1)
         yield running

@@ -73,7 +73,7 @@ def test_wrong_password_is_refused_and_noted(with_login: RunningConsole) -> None
     with httpx.Client(base_url=with_login.url, headers={"origin": with_login.url.rstrip("/")}) as client:
         for data in ({"user": "admin", "password": "guess"}, {"user": "nobody", "password": "x"}):
             assert client.post("/login", data=data).status_code == 403
-    entries = with_login.console.audit.last()
+    entries = with_login.console.services.audit.last()
     assert [entry["outcome"] for entry in entries[:2]] == ["refused", "refused"]
 
 
@@ -84,7 +84,7 @@ def test_viewer_cannot_change_anything_by_hand_made_requests(with_login: Running
     with contextlib.closing(client):
         answer = client.post(f"/do/{name}", data=form | {"typed": "orders", "body": "x"})
     assert answer.status_code == 403, answer.text
-    assert with_login.console.audit.last()[0]["outcome"] == "refused"
+    assert with_login.console.services.audit.last()[0]["outcome"] == "refused"
 
 
 def test_operator_may_send_and_not_delete(with_login: RunningConsole) -> None:

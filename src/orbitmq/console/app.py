@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from importlib import resources
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 import jinja2
 from starlette.applications import Starlette
@@ -23,9 +23,11 @@ from starlette.routing import Route
 
 from orbitmq.admin import Admin, AdminError, AdminOptions
 from orbitmq.admin import auth as broker_users
+from orbitmq.admin.errors import UnknownNameError
 from orbitmq.console import formats
 from orbitmq.console.history import History
-from orbitmq.console.masking import Masking
+from orbitmq.console.masking import HIDDEN, Masking
+from orbitmq.console.pages.table import ACTIONS, PAGES
 from orbitmq.console.sampler import Sampler
 from orbitmq.console.security import (
     COOKIE,
@@ -38,15 +40,13 @@ from orbitmq.console.security import (
     same_origin,
     token_matches,
 )
+from orbitmq.console.services import Services
 from orbitmq.console.settings import ConsoleSettings, Role
 from orbitmq.console.view import Action, Form, View, link
-from orbitmq.errors import NoPermission, OrbitError
+from orbitmq.errors import NoMessage, NoPermission, OrbitError, TopicNotFound
 from orbitmq.requests import RequestCode
 from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.wire.bodies import HeartbeatData
-
-if TYPE_CHECKING:
-    from orbitmq.console.jobs import ResendJob
 
 __all__ = ["Console"]
 
@@ -61,35 +61,26 @@ _STATIC_TYPES: Final = {
     "svg": "image/svg+xml",
     "LICENSE": "text/plain; charset=utf-8",
 }
-TAILS_MAX: Final = 10
 
 
 class Console:
     """An async context manager; ``app`` serves it while it is entered."""
 
     def __init__(self, admin: Admin, settings: ConsoleSettings | None = None) -> None:
+        # Pages pass on addresses from URLs, forms and message ids; only brokers of the cluster may get a request.
+        admin.restrict_to_cluster()
         self.admin = admin
         self.settings = ConsoleSettings() if settings is None else settings
-        state = self.settings.state
-        if state is not None:
-            state.mkdir(parents=True, exist_ok=True)
-        self.history = History(state / "history.sqlite" if state else None, hours=self.settings.history_hours)
-        self.audit = AuditLog(state / "audit.jsonl" if state else None, admin.clock)
-        self.masking = Masking(self.settings.bodies, self.settings.masks)
         self.sessions = Sessions(admin.clock)
         self.sessions.on_end = self._session_ended
-        self.sampler = Sampler(admin, self.history)
         self.users = UserFile(self.settings.users) if self.settings.users else None
         self.tasks = TaskOwner("console")
-        self.jobs: dict[str, ResendJob] = {}
-        self.tails = 0
-        """Live tails that are open."""
         self._static = _read_static()
-        self.templates = self._environment()
+        self.services = self._services()
         self.app = self._application()
 
     async def __aenter__(self) -> Self:
-        self.tasks.start(every(self.settings.sample_s, self.sampler.round, first_s=0.0), "sampler")
+        self.tasks.start(every(self.settings.sample_s, self.services.sampler.round, first_s=0.0), "sampler")
         return self
 
     async def __aexit__(
@@ -98,7 +89,23 @@ class Console:
         for session in self.sessions.end_all():
             await _close_admin(session)
         await self.tasks.close()
-        self.history.close()
+        self.services.history.close()
+
+    def _services(self) -> Services:
+        admin, settings, state = self.admin, self.settings, self.settings.state
+        if state is not None:
+            state.mkdir(parents=True, exist_ok=True)
+        history = History(state / "history.sqlite" if state else None, hours=settings.history_hours)
+        return Services(
+            admin=admin,
+            settings=settings,
+            sampler=Sampler(admin, history),
+            history=history,
+            audit=AuditLog(state / "audit.jsonl" if state else None, admin.clock),
+            masking=Masking(settings.bodies, settings.masks),
+            tasks=self.tasks,
+            templates=self._environment(),
+        )
 
     def _session_ended(self, session: Session) -> None:
         if session.admin is not None:
@@ -122,9 +129,6 @@ class Console:
     # -- routes ----------------------------------------------------------------------------------------
 
     def _application(self) -> Starlette:
-        from orbitmq.console.pages.table import ACTIONS, PAGES
-
-        self.actions = ACTIONS
         routes = [Route(path, self._shown(page), methods=["GET"]) for path, page in PAGES.items()]
         routes += [
             Route("/static/{name:path}", self._file, methods=["GET"]),
@@ -157,11 +161,11 @@ class Console:
         """The request with its session, and the cookie to set if the session is new. None: log in first."""
         session = self.sessions.find(request.cookies.get(COOKIE))
         if session is not None:
-            return View(self, request, session), ""
+            return View(self.services, request, session), ""
         if self.settings.needs_login:
             return None, ""
         key, session = self.sessions.open("local", Role.ADMIN)
-        return View(self, request, session), key
+        return View(self.services, request, session), key
 
     def _shown(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
         async def show(request: Request) -> Response:
@@ -171,6 +175,8 @@ class Console:
                 return RedirectResponse(link("login", next=wanted), 303)
             try:
                 response = await page(view)
+            except (UnknownNameError, TopicNotFound, NoMessage) as error:
+                response = view.page("error.html", 404, title="Not found", error=str(error))
             except OrbitError as error:
                 response = view.page("error.html", 502, title="That did not work", error=str(error))
             if fresh:
@@ -211,7 +217,7 @@ class Console:
         if view is None:
             raise HTTPException(401, "log in first")
         name = request.path_params["action"]
-        action = self.actions.get(name)
+        action = ACTIONS.get(name)
         if action is None:
             raise HTTPException(404)
         form = await self._form(request)
@@ -248,15 +254,20 @@ class Console:
 
     def _note(self, view: View, name: str, form: Form, outcome: str, text: str) -> None:
         client = view.request.client
+        hidden = {"password", "body"}
+        if not self.services.masking.shows_all:
+            hidden |= {"properties", "text"}
         shown = {
-            key: "•••" if key in ("password", "body") else value[:200]
+            key: HIDDEN if key in hidden else value[:200]
             for key, value in form.pairs()
             if key not in ("back",)
         }
         named = (form.text(field) for field in ("topic", "group", "broker", "username", "subject"))
         target = next(filter(None, named), "")
         address = client.host if client else ""
-        self.audit.write(view.session.user, address, name, target, outcome=outcome, text=text, form=shown)
+        self.services.audit.write(
+            view.session.user, address, name, target, outcome=outcome, text=text, form=shown
+        )
 
     # -- login -----------------------------------------------------------------------------------------
 
@@ -266,7 +277,7 @@ class Console:
     def _login_form(self, request: Request, error: str, status: int = 200) -> Response:
         if not self.settings.needs_login:
             return RedirectResponse("/", 303)
-        view = View(self, request, Session("", "", Role.VIEWER, 0.0))
+        view = View(self.services, request, Session("", "", Role.VIEWER, 0.0))
         wanted = request.query_params.get("next", "/")
         return view.page("login.html", status, error=error, wanted=wanted)
 
@@ -278,11 +289,11 @@ class Console:
         opened = await self._opened(user, password)
         client = request.client.host if request.client else ""
         if opened is None:
-            self.audit.write(user, client, "login", "", outcome="refused")
+            self.services.audit.write(user, client, "login", "", outcome="refused")
             await asyncio.sleep(_LOGIN_WAIT_S)
             return self._login_form(request, "Wrong name or password.", 403)
         key, session = opened
-        self.audit.write(user, client, "login", "", outcome="done", text=session.role.name.lower())
+        self.services.audit.write(user, client, "login", "", outcome="done", text=session.role.name.lower())
         wanted = form.text("next", "/")
         safe = wanted if wanted.startswith("/") and not wanted.startswith(("//", "/\\")) else "/"
         response = RedirectResponse(safe, 303)
@@ -336,7 +347,9 @@ class Console:
             credentials=Credentials(user, password, ""),
             tls=base.tls,
         )
-        return Admin(";".join(self.admin.name_servers), options, clock=self.admin.clock)
+        admin = Admin(";".join(self.admin.name_servers), options, clock=self.admin.clock)
+        admin.restrict_to_cluster()
+        return admin
 
     async def _logout(self, request: Request) -> Response:
         form = await self._form(request)

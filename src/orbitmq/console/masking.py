@@ -1,26 +1,48 @@
-"""What is shown of a message: text, JSON or hex; masked or not at all if the console is set up so."""
+"""What a console shows of messages: bodies and properties as they are, masked, or no bodies at all.
+
+``Masking.mask`` is applied to every message right after it was read. Pages, filters, searches, forms and downloads
+see only its result, so none of them can tell what it hides.
+
+Bodies come from producers that nobody vouches for, so everything here takes time linear in their length. There is no
+pattern of the user's, and the two patterns of this module cannot backtrack: see docs/decisions/0036-linear-masks.md.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from typing import Any, Final
 
+import msgspec
+
 from orbitmq.admin.messages import MessageView, body_bytes
+from orbitmq.admin.previews import Preview
 from orbitmq.console.settings import Bodies
 
-__all__ = ["HIDDEN", "Masking", "hex_dump"]
+__all__ = ["EXPORTED", "HIDDEN", "LISTED", "OPENED", "Masking", "hex_dump"]
 
 HIDDEN: Final = "•••"
+LISTED: Final = Preview(read_bytes=64 * 1024, kept_bytes=4 * 1024)
+"""A message in a list: so much is searched, so much is kept."""
+OPENED: Final = Preview(read_bytes=256 * 1024, kept_bytes=256 * 1024)
+"""A message on a page of its own."""
+EXPORTED: Final = Preview(read_bytes=4 * 1024 * 1024, kept_bytes=4 * 1024 * 1024)
+"""A line of a download: brokers take no larger bodies unless they are set up to."""
 _SHOWN_BYTES: Final = 64 * 1024
 _START_CHARS: Final = 160
 _CARD: Final = re.compile(r"\b(?:\d[ -]?){13,19}\b")
-_MAIL: Final = re.compile(r"[\w.+-]+@[\w-]+\.[\w.]+")
+"""Looks at no more than 38 characters from each place."""
+_MAIL_CHARACTERS: Final = re.compile(r"[\w.+@-]++")
+"""One class of characters: nothing to try again."""
+_CARD_DIGITS: Final = range(13, 20)
 _SECRETS: Final = ("password", "passwd", "secret", "token", "authorization", "card", "cvv", "iban", "ssn")
+_REASON: Final = "RETRY_REASON"
+"""The text of a handler's error, which may quote the body."""
 
 
 class Masking:
-    """Turns bodies and properties into what may be seen."""
+    """Turns messages into what may be seen of them."""
 
     def __init__(self, bodies: Bodies, masks: tuple[str, ...] = ()) -> None:
         self.bodies = bodies
@@ -30,18 +52,81 @@ class Masking:
     def shows_all(self) -> bool:
         return self.bodies is Bodies.SHOW
 
+    def preview(self, limits: Preview) -> Preview:
+        """``limits`` with the mask of this console."""
+        return limits._replace(mask=self.mask)
+
+    def mask(self, message: MessageView) -> MessageView:
+        """The message as it may be seen, without the checksum of a body that may not."""
+        if self.shows_all:
+            return message
+        properties = {name: self.property(name, value) for name, value in message.properties.items()}
+        text = self._masked_body(message)
+        return msgspec.structs.replace(
+            message,
+            tags=properties.get("TAGS", ""),
+            keys=properties.get("KEYS", ""),
+            properties=properties,
+            body=text,
+            body_base64="" if text is None else base64.b64encode(text.encode()).decode(),
+            body_crc=0,
+        )
+
+    def property(self, name: str, value: str) -> str:
+        """The value of a property as it may be seen."""
+        if self.shows_all:
+            return value
+        return HIDDEN if name.casefold() in self._names or name == _REASON else self._plain(value)
+
+    def _masked_body(self, message: MessageView) -> str | None:
+        # A part of a document cannot be parsed, so there is no telling what its words belong to.
+        if self.bodies is Bodies.OFF or message.body is None or message.body_cut:
+            return None
+        return self._document(message.body)
+
+    def _document(self, text: str) -> str:
+        try:
+            return _printable(json.dumps(self._masked(json.loads(text)), ensure_ascii=False))
+        except (ValueError, RecursionError):
+            return "\n".join(map(self._line, text.split("\n")))
+
+    def _line(self, line: str) -> str:
+        """A line of a text that is not JSON: hidden as a whole if it names a masked field."""
+        if line.lstrip()[:1] in ("{", "["):
+            try:
+                return _printable(json.dumps(self._masked(json.loads(line)), ensure_ascii=False))
+            except (ValueError, RecursionError):
+                pass
+        folded = line.casefold()
+        return HIDDEN if any(name in folded for name in self._names) else self._plain(line)
+
+    def _masked(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {
+                self._plain(key): HIDDEN if key.casefold() in self._names else self._masked(item)
+                for key, item in value.items()
+            }
+        if isinstance(value, list):
+            return [self._masked(item) for item in value]
+        if isinstance(value, str):
+            return self._document(value) if value.lstrip()[:1] in ("{", "[") else self._plain(value)
+        if isinstance(value, int) and not isinstance(value, bool) and _is_card(value):
+            return HIDDEN
+        return value
+
+    def _plain(self, text: str) -> str:
+        text = _CARD.sub(HIDDEN, text)
+        return _MAIL_CHARACTERS.sub(_without_mail, text) if "@" in text else text
+
+    # -- messages that went through ``mask`` -----------------------------------------------------------------
+
     def text(self, message: MessageView) -> str | None:
-        """The body as text; None when it is not text. Raw JSON stays as it was sent unless it is masked."""
+        """The body as text; None when it is binary."""
         if self.bodies is Bodies.OFF:
             return "(bodies are switched off)"
-        if message.body is None:
-            return None if self.bodies is Bodies.SHOW else "(binary body, masked)"
-        if self.bodies is Bodies.SHOW:
-            return message.body
-        try:
-            return json.dumps(self._masked(json.loads(message.body)), ensure_ascii=False)
-        except (ValueError, RecursionError):
-            return self._plain(message.body)
+        if self.bodies is Bodies.MASK and message.body is None:
+            return "(too long to be masked)" if message.body_cut else "(binary body, masked)"
+        return message.body
 
     def start(self, message: MessageView) -> str:
         """The first characters, for a list."""
@@ -51,42 +136,40 @@ class Masking:
         text = " ".join(text[: 4 * _START_CHARS].split())
         return text if len(text) <= _START_CHARS else text[:_START_CHARS] + "…"
 
-    def forms(self, message: MessageView, *, whole: bool = False) -> dict[str, str]:
-        """The body in every form it has: ``json``, ``text``, ``hex``; cut unless ``whole``."""
+    def forms(self, message: MessageView) -> dict[str, str]:
+        """The start of the body in every form it has: ``json``, ``text``, ``hex``."""
         text = self.text(message)
         found: dict[str, str] = {}
-        limit = None if whole else _SHOWN_BYTES
         if text is not None:
             try:
                 if text.lstrip()[:1] in ("{", "["):
-                    found["json"] = json.dumps(json.loads(text), indent=2, ensure_ascii=False)[:limit]
+                    pretty = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+                    found["json"] = _printable(pretty[:_SHOWN_BYTES])
             except (ValueError, RecursionError):
                 pass
-            found["text"] = text[:limit]
+            found["text"] = text[:_SHOWN_BYTES]
         if self.bodies is Bodies.SHOW:
-            found["hex"] = hex_dump(body_bytes(message)[: limit or 1024 * 1024])
+            found["hex"] = hex_dump(body_bytes(message)[:_SHOWN_BYTES])
         return found
 
-    def properties(self, message: MessageView) -> dict[str, str]:
-        if self.bodies is Bodies.SHOW:
-            return message.properties
-        return {
-            name: HIDDEN if name.casefold() in self._names else self._plain(value)
-            for name, value in message.properties.items()
-        }
 
-    def _masked(self, value: Any) -> Any:
-        if isinstance(value, dict):
-            return {
-                key: HIDDEN if key.casefold() in self._names else self._masked(item)
-                for key, item in value.items()
-            }
-        if isinstance(value, list):
-            return [self._masked(item) for item in value]
-        return self._plain(value) if isinstance(value, str) else value
+def _without_mail(word: re.Match[str]) -> str:
+    name, _, host = word.group().partition("@")
+    return HIDDEN if name and "." in host else word.group()
 
-    def _plain(self, text: str) -> str:
-        return _MAIL.sub(HIDDEN, _CARD.sub(HIDDEN, text))
+
+def _printable(text: str) -> str:
+    """Without half characters, which JSON may escape and UTF-8 cannot encode."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _is_card(number: int) -> bool:
+    """Whether a number has the length and the check digit of a card's."""
+    digits = str(number) if 0 < number < 10**20 else ""
+    if len(digits) not in _CARD_DIGITS:
+        return False
+    doubled = [int(digit) * (1 + index % 2) for index, digit in enumerate(reversed(digits))]
+    return sum(value - 9 if value > 9 else value for value in doubled) % 10 == 0
 
 
 def hex_dump(data: bytes) -> str:

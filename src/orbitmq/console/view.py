@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
 from starlette.datastructures import FormData
@@ -14,11 +14,10 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from orbitmq.admin import Admin, AdminError
 from orbitmq.admin.messages import MessageView
+from orbitmq.admin.previews import Preview
 from orbitmq.console.security import Session
+from orbitmq.console.services import Services
 from orbitmq.console.settings import Role
-
-if TYPE_CHECKING:
-    from orbitmq.console.app import Console
 
 __all__ = ["Action", "Done", "Form", "Listing", "Plan", "View", "link", "listing"]
 
@@ -118,7 +117,7 @@ class Action(NamedTuple):
 class View:
     """One request."""
 
-    console: Console
+    console: Services
     request: Request
     session: Session
 
@@ -172,6 +171,10 @@ class View:
 
     def body_start(self, message: MessageView) -> str:
         return self.console.masking.start(message)
+
+    def preview(self, limits: Preview) -> Preview:
+        """How messages are read for this page."""
+        return self.console.masking.preview(limits)
 
 
 @dataclass(slots=True)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import secrets
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 
-import msgspec
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from orbitmq.admin import AdminError
 from orbitmq.admin.deadletters import (
@@ -16,10 +13,14 @@ from orbitmq.admin.deadletters import (
     dead_letters,
     each_dead_letter,
     mark_done,
+    reference,
     resend_one,
+    whole_letter,
 )
 from orbitmq.admin.sending import open_producer
 from orbitmq.console.jobs import ResendJob
+from orbitmq.console.masking import EXPORTED, LISTED
+from orbitmq.console.pages.messages import json_lines
 from orbitmq.console.settings import Bodies, Role
 from orbitmq.console.view import Action, Done, Form, Plan, View, link, listing
 from orbitmq.errors import TopicNotFound
@@ -54,7 +55,12 @@ async def dead_group(view: View) -> Response:
     page = None
     try:
         page = await dead_letters(
-            view.admin, name, text=view.query("text"), with_done=everything, cursor=view.query("cursor")
+            view.admin,
+            name,
+            text=view.query("text"),
+            with_done=everything,
+            cursor=view.query("cursor"),
+            preview=view.preview(LISTED),
         )
     except TopicNotFound:
         pass
@@ -77,44 +83,34 @@ async def export(view: View) -> Response:
     if view.console.masking.bodies is Bodies.OFF:
         raise AdminError("message bodies are switched off in this console, so there is nothing to download")
     name = view.name("group")
-    masking = view.console.masking
 
-    async def lines() -> AsyncIterator[bytes]:
-        found = each_dead_letter(
-            view.admin, name, text=view.query("text"), with_done=view.query("all") == "1"
-        )
-        async with aclosing(found) as letters:  # type: ignore[type-var]  # a generator
-            async for letter in letters:
-                row = msgspec.to_builtins(letter)
-                if not masking.shows_all:
-                    row["message"]["body"] = masking.text(letter.message)
-                    row["message"]["properties"] = masking.properties(letter.message)
-                    row["message"].pop("bodyBase64")
-                yield json.dumps(row, ensure_ascii=False).encode() + b"\n"
-
-    safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)
-    headers = {
-        "content-disposition": f'attachment; filename="dead-{safe}.ndjson"',
-        "cache-control": "no-store",
-    }
-    return StreamingResponse(lines(), headers=headers, media_type="application/x-ndjson")
+    letters = each_dead_letter(
+        view.admin,
+        name,
+        text=view.query("text"),
+        with_done=view.query("all") == "1",
+        preview=view.preview(EXPORTED),
+    )
+    return await json_lines(view, f"dead-{name}", letters)
 
 
 # -- changes -----------------------------------------------------------------------------------------------
 
 
 async def _chosen(view: View, form: Form) -> list[DeadLetter]:
-    """The dead letters a form selects: those ticked, or all that match its text."""
+    """References to the dead letters a form selects: those ticked, or all that match its text."""
     group = form.required("group", "the group")
     ids = form.many("id")
     if not ids and not form.flag("everything"):
         raise AdminError("no dead letter is selected; tick some, or choose all that match")
     found: list[DeadLetter] = []
     wanted = () if form.flag("everything") else ids
-    source = each_dead_letter(view.admin, group, ids=wanted, text=form.text("text"))
+    source = each_dead_letter(
+        view.admin, group, ids=wanted, text=form.text("text"), preview=view.preview(LISTED)
+    )
     async with aclosing(source) as letters:  # type: ignore[type-var]  # a generator
         async for letter in letters:
-            found.append(letter)
+            found.append(reference(letter))
             if len(found) >= _CHOSEN_MAX:
                 break
     if not found:
@@ -189,7 +185,7 @@ async def _plan_edited(view: View, form: Form) -> Plan:
 
 
 async def _edited(view: View, form: Form) -> Done:
-    letter = (await _chosen(view, form))[0]
+    letter = await whole_letter(view.admin, form.text("group"), (await _chosen(view, form))[0])
     body = form.raw("body").replace("\r\n", "\n").encode()
     async with open_producer(view.admin, "orbitmq-dead-letters") as producer:
         fresh = await resend_one(producer, letter, topic=form.text("to_topic"), body=body)

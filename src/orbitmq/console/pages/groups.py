@@ -139,7 +139,7 @@ async def _ages(view: View, rows: list[admin_groups.QueueProgress]) -> dict[tupl
 
     async def age(row: admin_groups.QueueProgress) -> int:
         queue = MessageQueue(topic=row.topic, broker_name=row.broker_name, queue_id=row.queue_id)
-        message = await by_offset(view.admin, queue, row.consumer_offset)
+        message = await by_offset(view.admin, queue, row.consumer_offset, read_bytes=0)
         return max(0, now_ms - message.store_timestamp)
 
     answers = await gather_bounded(age, behind[:_AGED_QUEUES_MAX])

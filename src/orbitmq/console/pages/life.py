@@ -6,8 +6,10 @@ from starlette.responses import Response
 
 from orbitmq.admin import AdminError
 from orbitmq.admin.life import Life, message_life
-from orbitmq.admin.messages import KeyQuery, body_bytes, messages_by_key
+from orbitmq.admin.messages import body_bytes
 from orbitmq.codes import SysFlag
+from orbitmq.console.masking import OPENED
+from orbitmq.console.pages.messages import with_key
 from orbitmq.console.settings import Bodies
 from orbitmq.console.view import View, link
 from orbitmq.errors import OrbitError
@@ -22,14 +24,13 @@ async def find(view: View) -> Response:
     found, error = [], ""
     if wanted:
         try:
-            life_of = await message_life(view.admin, wanted, topic)
+            life_of = await message_life(view.admin, wanted, topic, read_bytes=0)
             return view.redirect(link("messages", life_of.message_id, topic=life_of.topic))
         except OrbitError as failure:
             error = str(failure)
         if topic:
             try:
-                found = await messages_by_key(view.admin, KeyQuery(topic=topic, key=wanted))
-                found.sort(key=lambda one: -one.store_timestamp)
+                found = await with_key(view, topic, wanted)
                 error = "" if found else error
             except OrbitError as failure:
                 error = str(failure)
@@ -37,14 +38,14 @@ async def find(view: View) -> Response:
 
 
 async def life(view: View) -> Response:
-    found = await message_life(view.admin, view.name("id"), view.query("topic"))
-    message = found.message
+    found = await message_life(view.admin, view.name("id"), view.query("topic"), read_bytes=OPENED.read_bytes)
+    message = view.console.masking.mask(found.message)
     return view.page(
         "life.html",
         life=found,
         message=message,
         forms=view.console.masking.forms(message),
-        properties=view.console.masking.properties(message),
+        properties=message.properties,
         flags=_flags(message.sys_flag),
         dead=next((e.message for e in found.events if e.message and is_dlq_topic(e.message.topic)), None),
         now_ms=view.now_ms,

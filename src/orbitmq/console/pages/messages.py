@@ -14,17 +14,34 @@ from starlette.responses import Response, StreamingResponse
 
 from orbitmq.admin import AdminError
 from orbitmq.admin import sending as admin_sending
+from orbitmq.admin.base import Result
 from orbitmq.admin.browse import MessageFilter, browse, matching, tail
-from orbitmq.admin.messages import KeyQuery, MessageView, messages_by_key
+from orbitmq.admin.deadletters import own_properties
+from orbitmq.admin.messages import KeyQuery, MessageView, by_id, messages_by_key
+from orbitmq.admin.previews import Preview
 from orbitmq.admin.reading import by_offset
 from orbitmq.client.message import Message
+from orbitmq.console.masking import EXPORTED, LISTED, OPENED
+from orbitmq.console.services import TAILS_MAX
 from orbitmq.console.settings import Bodies, Role
 from orbitmq.console.view import Action, Done, Form, Plan, View, as_json, link
-from orbitmq.errors import OrbitError, RecordError
+from orbitmq.errors import OrbitError, RecordError, TopicNotFound
+from orbitmq.model.delay_levels import DELAY_LEVELS_DEFAULT
 from orbitmq.model.names import check_send_topic
 from orbitmq.model.route import MessageQueue
 
-__all__ = ["ACTIONS", "browse_page", "download", "row_of", "send_page", "tail_page", "tail_stream"]
+__all__ = [
+    "ACTIONS",
+    "browse_page",
+    "download",
+    "json_lines",
+    "parse_time",
+    "row_of",
+    "send_page",
+    "tail_page",
+    "tail_stream",
+    "with_key",
+]
 
 _COUNT = 50
 _DOWNLOAD_MAX = 1_000_000
@@ -46,8 +63,12 @@ def parse_time(text: str, offset_min: int = 0) -> int | None:
     return int((local - datetime(1970, 1, 1)).total_seconds() * 1000) + offset_min * 60_000  # noqa: DTZ001 - local
 
 
-def _filter(view: View) -> MessageFilter:
-    """What the URL asks for."""
+def _filter(view: View, limits: Preview = LISTED) -> MessageFilter:
+    """What the URL asks for. Raises ``AdminError``."""
+    if view.query("sql") and not view.console.masking.shows_all:
+        raise AdminError(
+            "SQL92 filters are off in this console: they would tell what masked properties contain"
+        )
     broker, _, queue = view.query("queue").rpartition(":")
     offset_min = view.number("zone", 0)
     return MessageFilter(
@@ -57,6 +78,7 @@ def _filter(view: View) -> MessageFilter:
         tags=view.query("tag") or "*",
         sql=view.query("sql"),
         text=view.query("text"),
+        preview=view.preview(limits),
         begin_ms=parse_time(view.query("from"), offset_min),
         end_ms=parse_time(view.query("to"), offset_min),
     )
@@ -79,17 +101,20 @@ async def browse_page(view: View) -> Response:
     try:
         wanted = _filter(view)
         if key:
-            found = await _by_key(view, name, key)
+            found = await with_key(view, name, key)
             note = f"{len(found)} with the key or id {key}"
         elif offset:
             if not offset.isdigit() or wanted.queue_id is None or wanted.broker_name is None:
                 raise AdminError("an offset needs a queue and has to be a whole number")
             queue = MessageQueue(topic=name, broker_name=wanted.broker_name, queue_id=wanted.queue_id)
-            found = [await by_offset(view.admin, queue, int(offset))]
+            one = await by_offset(view.admin, queue, int(offset), read_bytes=LISTED.read_bytes)
+            found = wanted.preview.select([one], text="", tags="*")
         else:
             page = await browse(view.admin, wanted, count=_COUNT, cursor=view.query("cursor"))
             found, cursor = page.messages, page.cursor
             note = f"{len(found)} shown, {page.scanned:,} looked at of {page.available:,}"
+    except TopicNotFound:
+        raise
     except OrbitError as failure:
         error = str(failure)
     query = {key: value for key, value in view.request.query_params.items() if value and key != "cursor"}
@@ -106,34 +131,51 @@ async def browse_page(view: View) -> Response:
     )
 
 
-async def _by_key(view: View, topic: str, key: str) -> list[MessageView]:
-    """Messages with a key; a unique id is one, too."""
-    query = KeyQuery(topic=topic, key=key, count_max=_COUNT)
-    found = await messages_by_key(view.admin, query)
+async def with_key(view: View, topic: str, key: str) -> list[MessageView]:
+    """Messages with a key, or with a unique id, newest first; none whose key is masked."""
+    query = KeyQuery(topic=topic, key=key, count_max=_COUNT, read_bytes=LISTED.read_bytes)
+    shown = view.preview(LISTED).select(await messages_by_key(view.admin, query), text="", tags="*")
+    found = [message for message in shown if key in message.keys.split()]
     if not found:
-        found = await messages_by_key(view.admin, msgspec.structs.replace(query, unique=True))
+        query = msgspec.structs.replace(query, unique=True)
+        found = view.preview(LISTED).select(await messages_by_key(view.admin, query), text="", tags="*")
     return sorted(found, key=lambda one: -one.store_timestamp)
+
+
+async def json_lines(view: View, name: str, rows: AsyncIterator[Result]) -> Response:
+    """A download with one line for each message or dead letter. What fails before the first line is raised."""
+    masked = not view.console.masking.shows_all
+
+    async def lines() -> AsyncIterator[bytes]:
+        async with aclosing(rows) as found:  # type: ignore[type-var]  # a generator
+            async for one in found:
+                row = msgspec.to_builtins(one)
+                if masked:
+                    message = row.get("message", row)
+                    del message["bodyBase64"], message["bodyCRC"]
+                yield json.dumps(row, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+
+    source = lines()
+    first = await anext(source, b"")
+
+    async def content() -> AsyncIterator[bytes]:
+        async with aclosing(source):  # type: ignore[type-var]  # a generator
+            yield first
+            async for line in source:
+                yield line
+
+    safe = "".join(c if (c.isalnum() and c.isascii()) or c in "-_" else "_" for c in name)
+    headers = {"content-disposition": f'attachment; filename="{safe}.ndjson"', "cache-control": "no-store"}
+    return StreamingResponse(content(), headers=headers, media_type="application/x-ndjson")
 
 
 async def download(view: View) -> Response:
     """All matches as JSON lines, as they are read."""
-    wanted = _filter(view)
-    masking = view.console.masking
-    if masking.bodies is Bodies.OFF:
+    wanted = _filter(view, EXPORTED)
+    if view.console.masking.bodies is Bodies.OFF:
         raise AdminError("message bodies are switched off in this console, so there is nothing to download")
 
-    async def lines() -> AsyncIterator[bytes]:
-        async with aclosing(matching(view.admin, wanted, _DOWNLOAD_MAX)) as found:  # type: ignore[type-var]  # a generator
-            async for message in found:
-                row = msgspec.to_builtins(message)
-                if not masking.shows_all:
-                    row |= {"body": masking.text(message), "properties": masking.properties(message)}
-                    row.pop("bodyBase64")
-                yield json.dumps(row, ensure_ascii=False).encode() + b"\n"
-
-    name = "".join(c if c.isalnum() or c in "-_" else "_" for c in wanted.topic)
-    headers = {"content-disposition": f'attachment; filename="{name}.ndjson"', "cache-control": "no-store"}
-    return StreamingResponse(lines(), headers=headers, media_type="application/x-ndjson")
+    return await json_lines(view, wanted.topic, matching(view.admin, wanted, _DOWNLOAD_MAX))
 
 
 def row_of(view: View, message: MessageView) -> dict[str, Any]:
@@ -164,8 +206,6 @@ async def tail_page(view: View) -> Response:
 
 async def tail_stream(view: View) -> Response:
     """Server-sent events: batches of rows, and how many messages were left out."""
-    from orbitmq.console.app import TAILS_MAX
-
     console = view.console
     if console.tails >= TAILS_MAX:
         return Response(f"{TAILS_MAX} live tails are open already", 429)
@@ -205,28 +245,28 @@ async def tail_stream(view: View) -> Response:
 async def send_page(view: View) -> Response:
     """A form for a new message, filled from an old one if one is named."""
     name = view.name("topic")
-    old: MessageView | None = None
-    template = view.query("like")
-    if template:
-        from orbitmq.admin.messages import by_id
-
-        old = await by_id(view.admin, view.query("from") or name, template)
+    old, shown = None, None
     own: dict[str, str] = {}
-    if old is not None:
-        from orbitmq.admin.deadletters import own_properties
-
-        own = own_properties(old)
-    body = view.console.masking.text(old) if old is not None else ""
+    hidden: list[str] = []
+    if template := view.query("like"):
+        old = await by_id(view.admin, view.query("from") or name, template, read_bytes=OPENED.read_bytes)
+        shown = view.console.masking.mask(old)
+        hidden = sorted(key for key, value in own_properties(old).items() if shown.properties[key] != value)
+        own = {key: value for key, value in own_properties(shown).items() if key not in hidden}
+    masking = view.console.masking
     return view.page(
         "send.html",
         name=name,
-        old=old,
-        body=body or "",
+        old=shown,
+        body=shown.body if shown is not None and masking.shows_all else "",
         properties="\n".join(f"{key}={value}" for key, value in own.items()),
+        hidden=hidden,
         queues=await _queues(view, name),
         tab="send",
         binary=old is not None and old.body is None,
-        masked=old is not None and not view.console.masking.shows_all,
+        long=old is not None and bool(old.body_cut),
+        masked=old is not None and not masking.shows_all,
+        delays=DELAY_LEVELS_DEFAULT.split(),
     )
 
 

@@ -1,0 +1,38 @@
+"""What the pages of a console share: the cluster, what was sampled of it, and the console's own state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import jinja2
+
+from orbitmq.admin import Admin
+from orbitmq.console.history import History
+from orbitmq.console.jobs import ResendJob
+from orbitmq.console.masking import Masking
+from orbitmq.console.sampler import Sampler
+from orbitmq.console.security import AuditLog
+from orbitmq.console.settings import ConsoleSettings
+from orbitmq.runtime.tasks import TaskOwner
+
+__all__ = ["TAILS_MAX", "Services"]
+
+TAILS_MAX: Final = 10
+
+
+@dataclass(slots=True)
+class Services:
+    """Created once by the console; every page gets it with its request."""
+
+    admin: Admin
+    settings: ConsoleSettings
+    sampler: Sampler
+    history: History
+    audit: AuditLog
+    masking: Masking
+    tasks: TaskOwner
+    templates: jinja2.Environment
+    jobs: dict[str, ResendJob] = field(default_factory=dict)
+    tails: int = 0
+    """Live tails that are open; at most ``TAILS_MAX``."""
