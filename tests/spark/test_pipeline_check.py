@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orbitmq.spark.pipeline.check import analyse, findings_text, line_of
+from orbitmq.spark.pipeline.errors import SpecError
 from orbitmq.spark.pipeline.load import load_pipeline
 from orbitmq.spark.pipeline.plan import make_plan
+from orbitmq.spark.pipeline.run import build_frames
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -121,3 +123,105 @@ def test_lines_are_found_in_toml_and_json(tmp_path: Path) -> None:
     text = '{"name": "x",\n "steps": [\n {"name": "a"},\n {"name": "b",\n "query": "q"}]}'
     assert line_of(Path("a.json"), text, "steps[1].query") == 5
     assert line_of(Path("a.json"), text, "sinks") == 1
+
+
+STATEMENTS = [
+    "INSERT OVERWRITE DIRECTORY '{there}' USING parquet SELECT count(*) AS n FROM orders",
+    "WITH o AS (SELECT keys FROM orders) INSERT OVERWRITE DIRECTORY '{there}' USING csv SELECT keys FROM o",
+    "FROM orders INSERT OVERWRITE DIRECTORY '{there}' USING csv SELECT keys",
+    "DROP VIEW orders",
+    "CREATE OR REPLACE TEMPORARY VIEW other AS SELECT * FROM orders",
+    "SET spark.orders = 1",
+    "SHOW orders",
+    "SELECT * FROM orders; DROP VIEW orders",
+    "EXECUTE IMMEDIATE 'DROP VIEW ' || ? USING 'x' AS orders",
+    "BEGIN DROP VIEW orders; END",
+    "EXPLAIN SELECT * FROM orders",
+    "SELECT keys FROM orders) INSERT OVERWRITE DIRECTORY '{there}' USING csv (SELECT keys FROM orders",
+]
+ONE_STEP = """\
+name: orders
+mode: batch
+sources:
+  orders: {{kind: parquet, path: rows, schema: "keys string, at timestamp"}}
+steps:
+  - name: good
+    kind: sql
+    query: {query}
+sinks:
+  - {{name: shown, kind: console, from: good}}
+"""
+
+
+def test_a_statement_that_is_not_a_query_is_refused_and_not_executed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "kept").write_text("kept")
+    (tmp_path / "rows").mkdir()
+    path = tmp_path / "orders.yaml"
+    for statement in STATEMENTS:
+        text = ONE_STEP.format(query=json.dumps(statement.format(there=there)))
+        found = faults(spark, path, text)
+        assert len(found) == 1, (statement, found)
+        assert found[0].startswith(f"{path}:8: steps[0].query: "), found
+        with pytest.raises(SpecError, match=r"steps\[0\].query"):
+            build_frames(spark, make_plan(load_pipeline(path), tmp_path))
+    assert [file.name for file in there.iterdir()] == ["kept"]
+    assert spark.catalog.tableExists("orders"), "the view of the source"
+    assert spark.conf.get("spark.orders", "unset") == "unset"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT keys, at FROM orders;",
+        "WITH o AS (SELECT keys FROM orders) SELECT * FROM o ORDER BY keys -- ; DROP VIEW orders",
+        "(SELECT keys FROM orders) UNION ALL VALUES (')') /* orders */",
+        "FROM orders |> WHERE keys = 'DROP' |> SELECT keys",
+        "TABLE orders",
+    ],
+)
+def test_every_form_of_a_query_is_accepted(spark: SparkSession, tmp_path: Path, query: str) -> None:
+    assert faults(spark, tmp_path / "orders.yaml", ONE_STEP.format(query=json.dumps(query))) == []
+
+
+STREAM = """\
+name: orders
+checkpoint: state
+sources:
+  orders: {{kind: parquet, path: rows, schema: "keys string, at timestamp"}}
+steps:
+  - {{name: late, kind: watermark, column: at, delay: 1 minute}}
+  - {{name: good, kind: sql, query: "{query}"}}
+sinks:
+  - name: table
+    kind: delta
+    path: lake
+    from: good
+    outputMode: {mode}
+"""
+
+
+@pytest.mark.parametrize(
+    ("query", "mode", "reason"),
+    [
+        ("SELECT keys, count(*) AS n FROM orders GROUP BY keys", "append", "watermark"),
+        ("SELECT keys FROM orders ORDER BY keys", "append", "Sorting is not supported"),
+        ("SELECT a.keys FROM orders a LEFT JOIN late b ON a.keys = b.keys", "append", "join"),
+        ("SELECT keys FROM orders", "complete", "mode is not supported for no streaming aggregations"),
+        ("SELECT keys, count(*) AS n FROM orders GROUP BY keys", "complete", ""),
+        ("SELECT window.end, count(*) AS n FROM late GROUP BY window(at, '1 minute')", "append", ""),
+        ("SELECT keys FROM orders", "append", ""),
+    ],
+)
+def test_what_only_streams_forbid_is_told(
+    spark: SparkSession, tmp_path: Path, query: str, mode: str, reason: str
+) -> None:
+    found = faults(spark, tmp_path / "orders.yaml", STREAM.format(query=query, mode=mode))
+    assert len(found) == (1 if reason else 0), found
+    if reason:
+        assert reason in found[0]
+        assert ":9: sinks[0]: " in found[0]
+    assert not (tmp_path / "state").exists()

@@ -1,7 +1,8 @@
 """``orbitmq pipeline check``: all that can be known of a pipeline without running it, each fault with its place.
 
-Spark is asked to analyse every step over empty rows of the right columns, so SQL, types and names are checked as they
-will be when it runs; no message is read and nothing is written.
+Spark analyses every step over empty rows of the right columns, streaming ones in a stream, so SQL, types, names and
+the rules of streams are checked as in a run. No message is read, no statement is executed and nothing is written;
+functions of Python steps are called.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from orbitmq.spark.pipeline.errors import PipelineError, RunFailed, SpecError
 from orbitmq.spark.pipeline.failures import explained
 from orbitmq.spark.pipeline.plan import Plan, Query
 from orbitmq.spark.pipeline.preflight import check_query, check_source
-from orbitmq.spark.pipeline.sinks import sink_columns
+from orbitmq.spark.pipeline.queries import require_streamable, streaming_rows
+from orbitmq.spark.pipeline.sinks import output_mode, sink_columns
 from orbitmq.spark.pipeline.sources import message_schema
 from orbitmq.spark.pipeline.steps import apply_step
 
@@ -68,6 +70,8 @@ def analyse(session: SparkSession, plan: Plan) -> list[Finding]:
             with explained(f"sink {query.name}"):
                 frame = sink_columns(frames[query.relation], plan, query)
                 _check_table(frame, plan, query)
+                if query.streaming:
+                    require_streamable(frame, output_mode(query.sink))
         except PipelineError as error:
             found.append(_finding(error, _sink_path(plan, query)))
     return found
@@ -93,11 +97,15 @@ def _empty(session: SparkSession, plan: Plan, name: str, source: spec.Source) ->
     """No rows, with the columns of the source."""
     path = f"sources.{name}"
     with explained(path):
-        if isinstance(source, spec.ParquetSource):
-            if source.schema:
-                return session.createDataFrame([], source.schema)
+        if not isinstance(source, spec.ParquetSource):
+            columns = message_schema(source.columns, f"{path}.columns")
+        elif source.schema:
+            columns = source.schema
+        else:
             return session.read.parquet(plan.located(source.path)).limit(0)
-        return session.createDataFrame([], message_schema(source.columns, f"{path}.columns"))
+        if next(relation.streaming for relation in plan.relations if relation.name == name):
+            return streaming_rows(session, columns)
+        return session.createDataFrame([], columns)
 
 
 def _check_table(frame: DataFrame, plan: Plan, query: Query) -> None:

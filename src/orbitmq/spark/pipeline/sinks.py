@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["TableView", "sink_columns", "start_query", "write_batch"]
+__all__ = ["TableView", "output_mode", "sink_columns", "start_query", "write_batch"]
 
 _MESSAGE_COLUMNS: Final = (
     "topic",
@@ -55,9 +55,8 @@ def start_query(
         writer = _messages(frame, sink, first).writeStream.format("rocketmq")
         writer = writer.options(**_topic_options(frame, plan, sink)).outputMode(sink.output_mode)
     else:
-        mode = "append" if isinstance(sink, spec.ParquetSink) else sink.output_mode
         function = _opened(OneSink(plan, first, view), frame)
-        writer = frame.writeStream.outputMode(mode).foreachBatch(function)
+        writer = frame.writeStream.outputMode(output_mode(sink)).foreachBatch(function)
     writer = writer.queryName(query_name(plan, first))
     if first.checkpoint:
         writer = writer.option("checkpointLocation", first.checkpoint)
@@ -67,6 +66,11 @@ def start_query(
         writer = writer.trigger(processingTime=plan.pipeline.trigger)
     started: StreamingQuery = writer.start()
     return started
+
+
+def output_mode(sink: spec.Sink) -> str:
+    """How a stream hands its rows to a sink."""
+    return "append" if isinstance(sink, spec.ParquetSink) else sink.output_mode
 
 
 def _opened(sink: OneSink, frame: DataFrame) -> OneSink:

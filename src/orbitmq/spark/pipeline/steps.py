@@ -12,6 +12,7 @@ from orbitmq.spark.pipeline.decode import ERROR_COLUMN, apply_decode
 from orbitmq.spark.pipeline.errors import PipelineError, SpecError, did_you_mean
 from orbitmq.spark.pipeline.failures import explained
 from orbitmq.spark.pipeline.plan import Plan, dead_letter_name, rejected_name
+from orbitmq.spark.pipeline.queries import require_query
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -37,8 +38,9 @@ def apply_step(
     inputs = next(relation.inputs for relation in plan.relations if relation.name == step.name)
     match step:
         case spec.SqlStep():
+            query = require_query(session, step.query, f"{path}.query")
             with explained(f"{path}.query"):
-                made = session.sql(step.query)
+                made = session.sql(query)
         case spec.PythonStep():
             made = _call(plan, step, [frames[name] for name in inputs], path)
         case spec.DecodeStep():
