@@ -318,7 +318,7 @@ def test_a_queue_that_a_slave_does_not_know_yet_is_read_from_its_master(servers:
     source = stream(servers, topic="T")
     end = source.latestOffset(source.initialOffset(), ALL)["T"]["broker-a"]["1"]
     piece = QueueRange(QueueKey("T", "broker-a", 1), 0, end)
-    assert len(read(source, [TopicPartition(piece, slave.address, from_master=False)])) == end > 0
+    assert len(read(source, [TopicPartition([piece], slave.address, from_master=False)])) == end > 0
 
 
 def test_a_dead_or_hanging_broker_without_a_slave_holds_up_its_own_queues_only(servers: Servers) -> None:

@@ -20,7 +20,7 @@ from orbitmq.errors import ConfigError, ConnectionLostError
 from orbitmq.spark.cluster import Cluster
 from orbitmq.spark.options import SourceOptions
 from orbitmq.spark.planning import DataLossError, LostRange, QueueKey, QueueRange
-from orbitmq.spark.reading import read_range
+from orbitmq.spark.reading import read_ranges
 from orbitmq.spark.source import TopicPartition, TopicReader
 from orbitmq.testing import RunningBroker, run_broker
 
@@ -53,7 +53,7 @@ def fill(broker: RunningBroker, count: int, *, size: int = 20, queue_count: int 
 
 def read(broker: RunningBroker, start: int, end: int, **more: str) -> pa.Table:
     batches = list(
-        read_range(options(broker, **more), QueueRange(QUEUE, start, end), broker.address, COLUMNS)
+        read_ranges(options(broker, **more), [QueueRange(QUEUE, start, end)], broker.address, COLUMNS)
     )
     return pa.Table.from_batches(batches) if batches else None
 
@@ -88,8 +88,8 @@ def test_a_filter_gives_its_rows_and_still_ends_where_nothing_matches() -> None:
         assert read(broker, 0, 2000, tags="nobody") is None
         assert offsets(read(broker, 0, 50, sql="TAGS = 'B'")) == list(range(0, 50, 3))
         # The columns wanted need not hold the tags for tags to be compared.
-        plain = read_range(
-            options(broker, tags="B"), QueueRange(QUEUE, 0, 9), broker.address, ["queue_offset"]
+        plain = read_ranges(
+            options(broker, tags="B"), [QueueRange(QUEUE, 0, 9)], broker.address, ["queue_offset"]
         )
         assert offsets(pa.Table.from_batches(list(plain))) == [0, 3, 6]
 
@@ -100,7 +100,7 @@ def test_a_broker_that_restarts_in_the_middle_of_a_range_is_waited_for(tmp_path:
     with run_broker(data=tmp_path, **conf) as broker:
         fill(broker, 60_000, size=200)
         address = broker.address
-        reader = read_range(options(broker), QueueRange(QUEUE, 0, 60_000), address, COLUMNS)
+        reader = read_ranges(options(broker), [QueueRange(QUEUE, 0, 60_000)], address, COLUMNS)
         batches = [next(reader)]
     assert batches[0].num_rows < 30_000
     restarted = threading.Event()
@@ -126,7 +126,7 @@ def test_a_broker_that_stays_away_is_an_error_after_the_time_given() -> None:
     [port] = free_ports()
     nobody = f"127.0.0.1:{port}"
     with pytest.raises(ConnectionLostError):
-        list(read_range(options(nobody, retryTimeoutMs="200"), QueueRange(QUEUE, 0, 5), nobody, COLUMNS))
+        list(read_ranges(options(nobody, retryTimeoutMs="200"), [QueueRange(QUEUE, 0, 5)], nobody, COLUMNS))
 
 
 def expire(broker: RunningBroker) -> int:
@@ -176,7 +176,7 @@ def test_a_range_behind_the_end_of_its_queue_is_lost_after_the_time_given() -> N
 def test_partitions_of_a_batch_follow_the_options() -> None:
     def pieces(broker: RunningBroker, **more: str) -> list[QueueRange]:
         planned = TopicReader(options(broker, **more)).partitions()
-        return [part.piece for part in planned if isinstance(part, TopicPartition)]
+        return [piece for part in planned if isinstance(part, TopicPartition) for piece in part.pieces]
 
     with run_broker() as broker:
         fill(broker, 1000, queue_count=2)
@@ -202,7 +202,7 @@ def test_queues_times_and_groups_choose_where_to_begin() -> None:
         if "assign" in more:
             del given["topic"]
         planned = TopicReader(SourceOptions.parse(given, streaming=False)).partitions()
-        found = [part.piece for part in planned if isinstance(part, TopicPartition)]
+        found = [piece for part in planned if isinstance(part, TopicPartition) for piece in part.pieces]
         return {piece.queue.queue_id: (piece.start, piece.end) for piece in found}
 
     with run_broker() as broker:

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import msgspec
 
-from orbitmq.codes import ResponseCode
+from orbitmq.codes import Perm, ResponseCode
 from orbitmq.errors import (
     BrokerError,
     ConfigError,
@@ -31,7 +31,7 @@ from orbitmq.errors import (
     TopicNotFound,
     error_for_code,
 )
-from orbitmq.model.names import is_dlq_topic, is_retry_topic, is_system_topic
+from orbitmq.model.names import AUTO_CREATE_TOPIC, is_dlq_topic, is_retry_topic, is_system_topic, retry_topic
 from orbitmq.model.route import MASTER_ID, BrokerData, TopicRoute
 from orbitmq.model.subscription import SQL92
 from orbitmq.requests import RequestCode
@@ -40,14 +40,17 @@ from orbitmq.spark.connections import CALL_TIMEOUT_S, probe, raise_refusal, repl
 from orbitmq.spark.options import SourceOptions
 from orbitmq.spark.planning import QueueKey, QueueOffsets
 from orbitmq.spark.pool import is_passing, patiently
+from orbitmq.wire.bodies import TopicStats
 from orbitmq.wire.frame import Frame
 from orbitmq.wire.header import Header, decode_header
 from orbitmq.wire.headers import (
     GetMaxOffsetRequest,
     GetMinOffsetRequest,
+    GetTopicStatsInfoRequest,
     OffsetResponse,
     QueryConsumerOffsetRequest,
     SearchOffsetByTimestampRequest,
+    UpdateAndCreateTopicRequest,
     UpdateConsumerOffsetRequest,
 )
 from orbitmq.wire.pulls import read_pull_answer
@@ -60,6 +63,16 @@ HeaderOf = Callable[[QueueKey], Header]
 Work = Callable[[], Coroutine[Any, Any, Any]]
 
 _END_KEPT_S: Final = 0.05
+_END_KEPT_PART: Final = 4
+"""Ends are kept for so many times as long as it took to ask for them: an idle stream over 10,000 queues would keep a
+core busy with questions."""
+_BULK_QUEUES: Final = 4
+_BULK_PART: Final = 4
+"""One request returns the offsets of all queues of a topic. CPU of both ends, with empty queues: 0.2 ms for 4 queues
+and 57 ms for 5,000; single requests take 0.2 and 170 ms. Used for at least four queues, if these are a quarter of the
+topic's."""
+_IN_STATS: Final = frozenset({RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET})
+_NEVER_IN_BULK: Final = frozenset({ResponseCode.NO_PERMISSION, ResponseCode.REQUEST_CODE_NOT_SUPPORTED})
 _MOMENT_S: Final = 0.5
 """How long a stream waits for a broker before it goes on without its news."""
 _SLAVE_PREFERRED_S: Final = 10.0
@@ -91,6 +104,8 @@ class Cluster:
         self._routes_at: float | None = None
         self._ends = Answers()
         self._ends_at: float | None = None
+        self._ends_kept_s = _END_KEPT_S
+        self._no_stats: set[tuple[str, str]] = set()
         self._jobs: dict[Hashable, Future[Any]] = {}
         self._slaves_first: dict[str, float] = {}
         self._deleted: dict[tuple[str, str], tuple[float, bool]] = {}
@@ -162,9 +177,12 @@ class Cluster:
         listed = list(self._options.topics) or await self._matching_topics()
         routes: dict[str, TopicRoute] = {}
         failure: OrbitError | None = None
-        for topic in dict.fromkeys([*listed, *known]):
+        topics = list(dict.fromkeys([*listed, *known]))
+        for topic, answer in zip(topics, await self._client.routes_of(topics), strict=True):
             try:
-                routes[topic] = await self._client.route(topic)
+                if isinstance(answer, OrbitError):
+                    raise answer
+                routes[topic] = answer
             except TopicNotFound:
                 if topic in known:
                     left = await self._without_deleted(topic, known[topic])
@@ -300,9 +318,10 @@ class Cluster:
         """The end of each queue whose broker answers now, as it was at most a moment ago."""
         wanted = list(keys)
         now = self._clock.monotonic()
-        if self._ends_at is None or now - self._ends_at >= _END_KEPT_S or not wanted:
+        if self._ends_at is None or now - self._ends_at >= self._ends_kept_s or not wanted:
             self._ends = self._some_of(wanted, RequestCode.GET_MAX_OFFSET, _max_header)
             self._ends_at = self._clock.monotonic()
+            self._ends_kept_s = max(_END_KEPT_S, _END_KEPT_PART * (self._ends_at - now))
         known = self._ends.offsets
         # Only what is asked for: a queue that went away since would seem to be there.
         return Answers(
@@ -353,6 +372,37 @@ class Cluster:
         for job in self._attend(jobs, _MOMENT_S).values():
             done |= job.result()
         return done
+
+    def show_group(self, group: str, keys: Iterable[QueueKey]) -> set[str]:
+        """Make a group that has offsets of these queues known to tools; returns the brokers where it is. Tools find
+        groups by their retry topics, which only a consumer's heartbeat or its first retry creates."""
+        jobs: dict[Hashable, Work] = {}
+        for broker, its_keys in _by_broker(keys).items():
+            data = self.broker(its_keys[0])
+            if data is not None and data.master_address is not None:
+                jobs["group", broker] = self._with_retry_topic(group, broker, data.master_address)
+        return {job.result() for job in self._attend(jobs, _MOMENT_S).values()}
+
+    def _with_retry_topic(self, group: str, broker: str, address: str) -> Work:
+        topic = retry_topic(group)
+        header = UpdateAndCreateTopicRequest(
+            topic=topic,
+            default_topic=AUTO_CREATE_TOPIC,
+            read_queue_nums=1,
+            write_queue_nums=1,
+            perm=int(Perm.READ | Perm.WRITE),
+            topic_filter_type="SINGLE_TAG",
+            topic_sys_flag=0,
+            order=False,
+        )
+
+        async def ask() -> str:
+            if await self._client.is_deleted(topic, broker):
+                [answer] = await self._client.ask_all(address, RequestCode.UPDATE_AND_CREATE_TOPIC, [header])
+                raise_refusal(answer)
+            return broker
+
+        return ask
 
     def _commitment(self, address: str, group: str, offsets: QueueOffsets) -> Work:
         headers = [
@@ -475,7 +525,9 @@ class Cluster:
             )
             for broker_id, address in self._servers(keys[0]):
                 try:
-                    frames = await self._client.ask_all(address, code, [header(key) for key in keys])
+                    offsets = await self._in_bulk(address, keys, code)
+                    rest = [key for key in keys if key not in offsets]
+                    frames = await self._client.ask_all(address, code, [header(key) for key in rest])
                 except OrbitError as error:
                     if not is_passing(error):
                         raise
@@ -483,11 +535,47 @@ class Cluster:
                     if broker_id == MASTER_ID:
                         self._slaves_first[keys[0].broker] = self._clock.monotonic() + _SLAVE_PREFERRED_S
                     continue
-                offsets = {key: _offset(key, frame, missing) for key, frame in zip(keys, frames, strict=True)}
+                offsets |= {
+                    key: _offset(key, frame, missing) for key, frame in zip(rest, frames, strict=True)
+                }
                 return Answers(offsets, set() if broker_id == MASTER_ID else set(keys))
             raise failure
 
         return ask
+
+    async def _in_bulk(self, address: str, keys: list[QueueKey], code: int) -> QueueOffsets:
+        """First or last offsets with one request for each topic that has several of the queues; Apache's brokers
+        answer it as well. What it does not tell, or a broker refuses to tell, is left to single requests."""
+        by_topic: dict[str, list[QueueKey]] = {}
+        for key in keys if code in _IN_STATS else ():
+            by_topic.setdefault(key.topic, []).append(key)
+        topics = [
+            topic
+            for topic, its in by_topic.items()
+            if len(its) >= max(_BULK_QUEUES, self._queue_count(its[0]) // _BULK_PART)
+            and (address, topic) not in self._no_stats
+        ]
+        headers = [GetTopicStatsInfoRequest(topic=topic) for topic in topics]
+        found: QueueOffsets = {}
+        for topic, frame in zip(
+            topics,
+            await self._client.ask_all(address, RequestCode.GET_TOPIC_STATS_INFO, headers),
+            strict=True,
+        ):
+            if frame.code == ResponseCode.SUCCESS:
+                table = TopicStats.decode(frame.body).offset_table
+                offsets = {queue.queue_id: offset for queue, offset in table.items()}
+                for key in by_topic[topic]:
+                    if (one := offsets.get(key.queue_id)) is not None:
+                        found[key] = one.max_offset if code == RequestCode.GET_MAX_OFFSET else one.min_offset
+            elif frame.code in _NEVER_IN_BULK:
+                self._no_stats.add((address, topic))
+        return found
+
+    def _queue_count(self, key: QueueKey) -> int:
+        route = self._routes.get(key.topic)
+        datas = [] if route is None else route.queue_datas
+        return max((data.read_queue_nums for data in datas if data.broker_name == key.broker), default=0)
 
     def _attend(self, jobs: Mapping[Hashable, Work], wait_s: float | None) -> dict[Hashable, Future[Any]]:
         """Start what is not under way, wait a moment for it, and give what is done. What was not done in the moment

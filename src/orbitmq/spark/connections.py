@@ -90,6 +90,20 @@ class ServerClient:
         """The route of a topic now. Raises ``TopicNotFound``, ``NameServerError``."""
         return await self.instance.book.refresh(topic)
 
+    async def routes_of(self, topics: Sequence[str]) -> list[TopicRoute | OrbitError]:
+        """The route of each topic, or why there is none; many questions are on the way at once."""
+        answers: list[TopicRoute | OrbitError] = []
+
+        async def one(topic: str) -> TopicRoute | OrbitError:
+            try:
+                return await self.route(topic)
+            except OrbitError as error:
+                return error
+
+        for first in range(0, len(topics), _AT_ONCE):
+            answers += await asyncio.gather(*map(one, topics[first : first + _AT_ONCE]))
+        return answers
+
     def fetch_route(self, topic: str) -> TopicRoute:
         """The same for a thread."""
         return self.loop.run(self.route(topic))

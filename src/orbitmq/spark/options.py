@@ -84,6 +84,7 @@ _SOURCE_OPTIONS: Final = (
     "maxTriggerDelay",
     "maxTriggerDelayMs",
     "minPartitions",
+    "maxPartitions",
     "maxRecordsPerPartition",
     "failOnDataLoss",
     "tags",
@@ -366,6 +367,7 @@ class SourceOptions:
     offsets_per_trigger_min: int | None = None
     trigger_delay_max_ms: int = 900_000
     partitions_min: int | None = None
+    partitions_max: int = 256
     records_per_partition_max: int | None = None
     fail_on_data_loss: bool = True
     tags: str | None = None
@@ -418,6 +420,7 @@ class SourceOptions:
             offsets_per_trigger_min=least,
             trigger_delay_max_ms=_trigger_delay_ms(options),
             partitions_min=number(options, "minPartitions", low=1, high=1_000_000),
+            partitions_max=number(options, "maxPartitions", 256, low=1, high=1_000_000) or 256,
             records_per_partition_max=number(options, "maxRecordsPerPartition", low=1),
             fail_on_data_loss=flag(options, "failOnDataLoss", True),
             tags=None if tags == "*" else tags,

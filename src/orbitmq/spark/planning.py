@@ -25,6 +25,7 @@ __all__ = [
     "as_offsets",
     "begun_anew",
     "from_offsets",
+    "grouped_ranges",
     "limit_offsets",
     "loss_text",
     "ranges_between",
@@ -233,6 +234,30 @@ def split_ranges(
         cuts = [piece.start + size * index // count for index in range(count + 1)]
         pieces += (QueueRange(piece.queue, a, b) for a, b in pairwise(cuts))
     return pieces
+
+
+def grouped_ranges(
+    ranges: Sequence[QueueRange], partitions_max: int, records_max: int | None
+) -> list[list[QueueRange]]:
+    """The ranges of each task: one, unless there are more than ``partitions_max``. Then small ones of one broker are
+    read by one task, in their order: at most twice the average of ``partitions_max`` tasks, and not more than
+    ``records_max`` messages. A broker may add one task to ``partitions_max``."""
+    if len(ranges) <= partitions_max:
+        return [[piece] for piece in ranges]
+    total = sum(piece.end - piece.start for piece in ranges)
+    most = -(-2 * total // partitions_max)
+    if records_max is not None:
+        most = min(most, records_max)
+    groups: list[list[QueueRange]] = []
+    room = 0
+    for piece in sorted(ranges, key=lambda piece: (piece.queue.broker, piece)):
+        size = piece.end - piece.start
+        if size > room or groups[-1][0].queue.broker != piece.queue.broker:
+            groups.append([])
+            room = most
+        groups[-1].append(piece)
+        room -= size
+    return groups
 
 
 def limit_offsets(

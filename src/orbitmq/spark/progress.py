@@ -14,6 +14,7 @@ from orbitmq.errors import OrbitError
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.spark.cluster import Cluster
 from orbitmq.spark.planning import QueueKey, QueueOffsets
+from orbitmq.spark.pool import is_passing
 
 __all__ = ["GroupMirror"]
 
@@ -30,6 +31,7 @@ class GroupMirror:
         self._group = group
         self._clock = clock
         self._shown: QueueOffsets = {}
+        self._listed: set[str] = set()
         self._failing_since: float | None = None
         self._warned = False
 
@@ -47,6 +49,23 @@ class GroupMirror:
             return
         self._failing_since, self._warned = None, False
         self._shown.update(done_now)
+        self._list(done_now)
+
+    def _list(self, done: Mapping[QueueKey, int]) -> None:
+        """Have the group listed by tools on brokers that hold offsets of it now."""
+        new = [key for key in done if key.broker not in self._listed]
+        if self._group is None or not new:
+            return
+        try:
+            self._listed |= self._cluster.show_group(self._group, new)
+        except OrbitError as error:
+            if not is_passing(error):
+                self._listed |= {key.broker for key in new}
+                logger.warning(
+                    "group is not listed by tools, its retry topic was refused group=%s error=%s",
+                    self._group,
+                    error,
+                )
 
     def _failed(self, error: OrbitError) -> None:
         """Said once, after a while: a broker creates a group at its first pull, which comes after the first offsets,

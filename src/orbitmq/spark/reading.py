@@ -45,7 +45,7 @@ from orbitmq.spark.planning import DataLossError, LostRange, QueueRange, loss_te
 from orbitmq.spark.pool import Link, borrow, give_back, is_passing, pause
 from orbitmq.spark.pulls import Answer, Ask, Pace, PullWriter, frame_size, read_answer
 
-__all__ = ["read_range"]
+__all__ = ["read_ranges"]
 
 logger = logging.getLogger(__name__)
 
@@ -70,30 +70,40 @@ class _StartOver(OrbitError):
     """Outstanding pulls are about offsets that are gone: ask anew from the position reached."""
 
 
-def read_range(
+def read_ranges(
     options: SourceOptions,
-    piece: QueueRange,
+    pieces: Sequence[QueueRange],
     address: str,
     columns: Sequence[str],
     *,
     from_master: bool = True,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of a range. Raises ``DataLossError``, or the error that outlasted ``retryTimeoutMs``.
+    """The messages of ranges of one broker, one range after the other.
+
+    Raises ``DataLossError``, or the error that outlasted ``retryTimeoutMs``.
 
     ``from_master`` says whether the address is a master's: only a master can say that a message is gone.
     """
-    reader = _RangeReader(options, piece, address, columns, clock)
-    reader.from_master = from_master
-    try:
-        yield from reader.batches()
-    finally:
-        reader.close()
+    buffer = bytearray(_BUFFER_BYTES)
+    for piece in pieces:
+        reader = _RangeReader(options, piece, address, columns, buffer, clock)
+        reader.from_master = from_master
+        try:
+            yield from reader.batches()
+        finally:
+            reader.close()
 
 
 class _RangeReader:
     def __init__(
-        self, options: SourceOptions, piece: QueueRange, address: str, columns: Sequence[str], clock: Clock
+        self,
+        options: SourceOptions,
+        piece: QueueRange,
+        address: str,
+        columns: Sequence[str],
+        buffer: bytearray,
+        clock: Clock,
     ) -> None:
         self._options = options
         self._queue, self._position, self._end = piece
@@ -111,7 +121,7 @@ class _RangeReader:
         self._asked: deque[Ask] = deque()
         self._early: dict[int, tuple[Answer, bytes]] = {}
         self._next = self._position
-        self._buffer = bytearray(_BUFFER_BYTES)
+        self._buffer = buffer
         self._filled = self._parsed = 0
         self._failing_since: float | None = None
         self._failures = 0

@@ -28,6 +28,7 @@ from orbitmq.spark.planning import (
     QueueOffsets,
     QueueRange,
     from_offsets,
+    grouped_ranges,
     loss_text,
     ranges_between,
     resolve_offsets,
@@ -46,11 +47,11 @@ logger = logging.getLogger(__name__)
 
 
 class TopicPartition(InputPartition):
-    """A range of one queue, and where it could be read when it was planned."""
+    """Ranges of queues of one broker, and where they could be read when they were planned."""
 
-    def __init__(self, piece: QueueRange, address: str, from_master: bool) -> None:
+    def __init__(self, pieces: Sequence[QueueRange], address: str, from_master: bool) -> None:
         super().__init__(None)
-        self.piece = piece
+        self.pieces = tuple(pieces)
         self.address = address
         self.from_master = from_master
 
@@ -123,13 +124,13 @@ class TopicReader(DataSourceReader):
         return planned_partitions(cluster, options, plan.ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from orbitmq.spark.reading import read_range
+        from orbitmq.spark.reading import read_ranges
 
         # Spark turns an empty list of partitions into one without a value.
         if isinstance(partition, TopicPartition):
-            yield from read_range(
+            yield from read_ranges(
                 self._options,
-                partition.piece,
+                partition.pieces,
                 partition.address,
                 self._columns,
                 from_master=partition.from_master,
@@ -186,4 +187,5 @@ def planned_partitions(
 ) -> list[InputPartition]:
     """The ranges as Spark's partitions, split as the options say."""
     pieces = split_ranges(ranges, options.partitions_min, options.records_per_partition_max)
-    return [TopicPartition(piece, *cluster.read_address(piece.queue)) for piece in pieces]
+    groups = grouped_ranges(pieces, options.partitions_max, options.records_per_partition_max)
+    return [TopicPartition(group, *cluster.read_address(group[0].queue)) for group in groups]

@@ -89,12 +89,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._side.partitions(from_offsets(start), from_offsets(end), begun_anew(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from orbitmq.spark.reading import read_range
+        from orbitmq.spark.reading import read_ranges
 
         if isinstance(partition, TopicPartition):
-            yield from read_range(
+            yield from read_ranges(
                 self._options,
-                partition.piece,
+                partition.pieces,
                 partition.address,
                 self._columns,
                 from_master=partition.from_master,

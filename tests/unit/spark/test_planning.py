@@ -19,6 +19,7 @@ from orbitmq.spark.planning import (
     QueueRange,
     as_offsets,
     from_offsets,
+    grouped_ranges,
     limit_offsets,
     missing_ranges,
     ranges_between,
@@ -132,3 +133,30 @@ def test_an_error_of_data_loss_names_the_ranges_and_survives_pickling() -> None:
     assert again.lost == error.lost
     many = DataLossError([LostRange(QueueKey("t", "a", n), 0, 1) for n in range(500)])
     assert "and 400 more" in str(many)
+
+
+def test_few_ranges_are_a_task_each() -> None:
+    ranges = [QueueRange(QueueKey("t", "a", n), 0, 5) for n in range(10)]
+    assert grouped_ranges(ranges, 10, None) == [[one] for one in ranges]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 50)), min_size=1, max_size=200),
+    st.integers(1, 30),
+    st.none() | st.integers(50, 80),
+)
+def test_many_ranges_share_tasks_within_bounds(
+    sizes: list[tuple[str, int]], most: int, records_max: int | None
+) -> None:
+    ranges = [QueueRange(QueueKey("t", broker, n), 7, 7 + size) for n, (broker, size) in enumerate(sizes)]
+    groups = grouped_ranges(ranges, most, records_max)
+    assert sorted(piece for group in groups for piece in group) == sorted(ranges), "each once"
+    assert all(len({piece.queue.broker for piece in group}) == 1 for group in groups)
+    assert all(group == sorted(group) for group in groups)
+    if len(ranges) > most:
+        bound = -(-2 * sum(size for _, size in sizes) // most)
+        for group in groups:
+            count = sum(piece.end - piece.start for piece in group)
+            assert len(group) == 1 or count <= min(bound, records_max or bound)
+        if records_max is None:
+            assert len(groups) <= most + 2
