@@ -30,21 +30,24 @@ import numpy as np
 from pyarrow import fs as pafs  # type: ignore[import-untyped]  # pyarrow has no types of its own
 
 from orbitmq.errors import ConfigError, CorruptionError
-from orbitmq.record.layout import BLANK_BYTES, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from orbitmq.record.layout import BLANK_BYTES, RECORD_BYTES_MIN
 from orbitmq.record.scan import EndKind, ScannedRecord, scan
 from orbitmq.spark.arrow import Positions, scan_records
+from orbitmq.spark.store_damage import MAGIC
 from orbitmq.store.layout import FILE_NAME_DIGITS, offset_of_name
 
 __all__ = [
     "Block",
     "Bytes",
     "Segment",
+    "begins_with_record",
     "cut_segment",
     "end_of_data",
     "list_segments",
     "open_location",
     "open_segment",
     "plan_blocks",
+    "walked_records",
 ]
 
 logger = logging.getLogger(__name__)
@@ -61,9 +64,6 @@ _TAIL_BYTES: Final = 1024 * 1024
 _BLOCKS_MIN: Final = 8
 _BLOCK_BYTES_MIN: Final = 16 * 1024 * 1024
 _S3A: Final = re.compile(r"^s3[an]://")
-_MAGIC: Final = re.compile(
-    b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (MAGIC_V1, MAGIC_V2)), re.DOTALL
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,16 +209,16 @@ def plan_blocks(
     """
     written = _written(segments, fail_on_data_loss, filesystem)
     blocks: list[Block] = []
-    for index, (segment, first) in enumerate(written):
+    for index, (segment, first_ms) in enumerate(written):
         is_last = index == len(written) - 1
-        following_ms = None if is_last else written[index + 1][1].store_timestamp_ms
-        if not _may_hold(first.store_timestamp_ms, following_ms, starting_ms, ending_ms):
+        following_ms = None if is_last else written[index + 1][1]
+        if not _may_hold(first_ms, following_ms, starting_ms, ending_ms):
             continue
         with open_segment(segment, filesystem) as data:
             if is_last:
-                blocks += _last_blocks(segment, data, first, block_bytes, written_until)
+                blocks += _last_blocks(segment, data, first_ms, block_bytes, written_until)
             else:
-                blocks += _blocks(segment, data, first, block_bytes, segment.size_bytes)
+                blocks += _blocks(segment, data, first_ms, block_bytes, segment.size_bytes)
     nexts = [*(block.first_ms for block in blocks[1:]), None]
     return [
         block
@@ -229,25 +229,26 @@ def plan_blocks(
 
 def _written(
     segments: Sequence[Segment], fail_on_data_loss: bool, filesystem: pafs.FileSystem | None
-) -> list[tuple[Segment, ScannedRecord]]:
-    """The segments that hold something, each with its first record."""
-    firsts: list[ScannedRecord | CorruptionError] = []
-    for segment in segments:
-        try:
-            firsts.append(_first_record(segment, filesystem))
-        except CorruptionError as error:
-            firsts.append(error)
-    # Segments are made ahead of need, and the first record of the newest may be half written.
-    while firsts and isinstance(firsts[-1], CorruptionError):
-        firsts.pop()
-    written: list[tuple[Segment, ScannedRecord]] = []
+) -> list[tuple[Segment, int]]:
+    """The segments that hold something, each with the store time of its first intact record."""
+    firsts = [_first_record(segment, filesystem) for segment in segments]
+    while firsts and firsts[-1] is None:
+        firsts.pop()  # segments are made ahead of need, and the first record of the newest may be half written
+    written: list[tuple[Segment, int]] = []
     for segment, first in zip(segments, firsts, strict=False):
-        if isinstance(first, ScannedRecord):
-            written.append((segment, first))
-        elif fail_on_data_loss:
-            raise first
+        if first is None or (first[0] > 0 and fail_on_data_loss):
+            behind = (
+                "no whole record" if first is None else f"the next one at {segment.log_offset + first[0]}"
+            )
+            problem = (
+                f"{segment.path} ({segment.size_bytes} bytes) does not begin with a record of log offset "
+                f"{segment.log_offset}; behind that stands {behind}"
+            )
+            if fail_on_data_loss:
+                raise CorruptionError(problem)
+            logger.warning("segment left out: %s", problem)
         else:
-            logger.warning("segment left out: %s", first)
+            written.append((segment, first[1]))
     return written
 
 
@@ -260,15 +261,19 @@ def _may_hold(
     return starting_ms is None or following_ms is None or following_ms + CLOCK_SLACK_MS >= starting_ms
 
 
-def _first_record(segment: Segment, filesystem: pafs.FileSystem | None) -> ScannedRecord:
-    """The record a segment begins with. Raises ``CorruptionError`` if there is none."""
+def _first_record(segment: Segment, filesystem: pafs.FileSystem | None) -> tuple[int, int] | None:
+    """Position and store time of the first intact record of a segment; at its beginning unless it is damaged."""
     with open_segment(segment, filesystem) as data:
         record = _record_at(data, 0, segment)
-    if record is None:
-        raise CorruptionError(
-            f"{segment.path} does not begin with a record of log offset {segment.log_offset}"
-        )
-    return record
+        if record is not None:
+            return 0, record.store_timestamp_ms
+        return _resync(segment, data, 1, segment.size_bytes, within=segment.size_bytes)
+
+
+def begins_with_record(segment: Segment) -> bool:
+    """Whether an intact record stands at the beginning of a segment: the segments before it are full."""
+    with open_segment(segment) as data:
+        return _record_at(data, 0, segment) is not None
 
 
 def _record_at(data: Bytes, position: int, segment: Segment) -> ScannedRecord | None:
@@ -280,9 +285,9 @@ def _record_at(data: Bytes, position: int, segment: Segment) -> ScannedRecord | 
     return next(iter(scan(view, 0, len(view), log_base=segment.log_offset + position)), None)
 
 
-def _blocks(segment: Segment, data: Bytes, first: ScannedRecord, block_bytes: int, end: int) -> list[Block]:
+def _blocks(segment: Segment, data: Bytes, first_ms: int, block_bytes: int, end: int) -> list[Block]:
     """A segment cut near each multiple of ``block_bytes`` where a record is found."""
-    starts = [(0, first.store_timestamp_ms)]
+    starts = [(0, first_ms)]
     if block_bytes:
         for wish in range(block_bytes, end, block_bytes):
             found = _resync(segment, data, max(wish, starts[-1][0] + 1), min(wish + block_bytes, end))
@@ -312,16 +317,18 @@ def cut_segment(segment: Segment, start: int, end: int, block_bytes: int) -> lis
     ]
 
 
-def _resync(segment: Segment, data: Bytes, start: int, end: int) -> tuple[int, int] | None:
+def _resync(
+    segment: Segment, data: Bytes, start: int, end: int, *, within: int = RESYNC_BYTES
+) -> tuple[int, int] | None:
     """The first record that begins at ``start`` or behind it, before ``end``; and its store time."""
-    end = min(end, start + RESYNC_BYTES)
+    end = min(end, start + within)
     position = start
     while position < end:
         # The magic stands behind the size; chunks overlap so that none is cut.
         chunk = bytes(data.read(position, min(position + _CHUNK_BYTES, end) + BLANK_BYTES))
         if not chunk.strip(b"\0"):
             return None  # nothing is written here
-        for match in _MAGIC.finditer(chunk):
+        for match in MAGIC.finditer(chunk):
             candidate = position + match.start() - 4
             if start <= candidate < end and (record := _record_at(data, candidate, segment)) is not None:
                 return candidate, record.store_timestamp_ms
@@ -330,17 +337,20 @@ def _resync(segment: Segment, data: Bytes, start: int, end: int) -> tuple[int, i
 
 
 def _last_blocks(
-    segment: Segment, data: Bytes, first: ScannedRecord, block_bytes: int, written_until: int
+    segment: Segment, data: Bytes, first_ms: int, block_bytes: int, written_until: int
 ) -> list[Block]:
     """The same of the segment being written."""
     if isinstance(data, _Local):
         known = min(written_until - segment.log_offset, segment.size_bytes)
         step = _even_bytes(known, block_bytes) if known > 0 else 0
-        cuts = _blocks(segment, data, first, step, known) if step and block_bytes else []
+        cuts = _blocks(segment, data, first_ms, step, known) if step and block_bytes else []
         # The last of them is walked too: a copy made while the broker ran may end before its checkpoint.
         begin = cuts[-1].start if cuts else 0
-        return [*cuts[:-1], *_walked_blocks(segment, data, begin, step if begin else block_bytes)]
-    blocks = _blocks(segment, data, first, block_bytes, segment.size_bytes)
+        return [
+            *cuts[:-1],
+            *_walked_blocks(segment, data, begin, step if begin else block_bytes, written_until),
+        ]
+    blocks = _blocks(segment, data, first_ms, block_bytes, segment.size_bytes)
     last = blocks.pop()
     return [*blocks, Block(segment, last.start, last.end, last.first_ms, open_end=True, last_of_segment=True)]
 
@@ -354,11 +364,45 @@ def _even_bytes(total: int, block_bytes: int) -> int:
     return -(-total // count)
 
 
-def _walked_blocks(segment: Segment, data: Bytes, begin: int, block_bytes: int) -> list[Block]:
-    """From a record that begins at ``begin`` to the last whole one."""
+def walked_records(segment: Segment, data: Bytes, begin: int, written_until: int) -> tuple[Positions, int]:
+    """The records of a segment from one that begins at ``begin`` on, and where the last whole one ends. Damaged parts
+    with newer records behind them are walked over, so that whoever reads the records comes upon them."""
     view = data.read(0, segment.size_bytes)
-    starts = scan_records(view, begin, len(view))
-    end = end_of_data(segment.path, view, starts, segment.log_offset)
+    chains: list[Positions] = []
+    at: int | None = begin
+    end, newest_ms = begin, 0
+    while at is not None:
+        starts = scan_records(view, at, len(view))
+        if len(starts):
+            chains.append(starts)
+            end = end_of_data(segment.path, view, starts, segment.log_offset, quiet=True)
+            last = _record_at(data, int(starts[-1]), segment)
+            newest_ms = newest_ms if last is None else last.store_timestamp_ms
+        at = _behind_damage(segment, data, end, newest_ms, written_until) if end < len(view) else None
+    if chains:
+        end_of_data(segment.path, view, chains[-1], segment.log_offset)
+    return np.concatenate(chains) if chains else np.zeros(0, np.int64), end
+
+
+def _behind_damage(segment: Segment, data: Bytes, end: int, newest_ms: int, written_until: int) -> int | None:
+    """Where whole records go on behind ``end``, where none begins; None where the log ends there.
+
+    Behind the end of a log may stand records of an earlier life of the file: they are older than those before it.
+    """
+    found = _resync(segment, data, end + 1, segment.size_bytes, within=segment.size_bytes)
+    if found is None:
+        return None
+    if _record_at(data, end, segment) is not None:
+        return end  # a broker appended meanwhile
+    position, stored_ms = found
+    return position if stored_ms >= newest_ms or segment.log_offset + position < written_until else None
+
+
+def _walked_blocks(
+    segment: Segment, data: Bytes, begin: int, block_bytes: int, written_until: int
+) -> list[Block]:
+    """From a record that begins at ``begin`` to the last whole one."""
+    starts, end = walked_records(segment, data, begin, written_until)
     wishes = range(begin, end, block_bytes if begin else _even_bytes(end, block_bytes))
     chosen = np.unique(np.searchsorted(starts, list(wishes)))
     cuts = [int(starts[index]) for index in chosen.tolist() if index < len(starts) and starts[index] < end]

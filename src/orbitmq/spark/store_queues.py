@@ -151,11 +151,11 @@ def _written(units: npt.NDArray[Any]) -> int:
 
 # -- on the executors ----------------------------------------------------------------------------------
 
-Rows = Callable[[Segment, memoryview, Positions], Iterator[pa.RecordBatch]]
+Rows = Callable[[Segment, memoryview, Positions, Positions], Iterator[pa.RecordBatch]]
 
 
 def positions_of(block: UnitBlock, decode: Rows) -> Iterator[pa.RecordBatch]:
-    """The rows of a block of units: ``decode`` is given a segment and where records begin in it, some at a time.
+    """The rows of a block of units: ``decode`` is given a segment and where some records begin and end in it.
 
     Raises ``CorruptionError`` when a segment is gone.
     """
@@ -178,9 +178,10 @@ def positions_of(block: UnitBlock, decode: Rows) -> Iterator[pa.RecordBatch]:
         with open_segment(segment) as data:
             view = data.read(0, segment.size_bytes)
             positions = offsets[low:high] - segment.log_offset
-            cuts = np.cumsum(sizes[low:high]) // _BATCH_BYTES
-            for part in np.split(positions, np.flatnonzero(np.diff(cuts)) + 1):
-                yield from decode(segment, view, part)
+            ends = positions + sizes[low:high]
+            cuts = np.flatnonzero(np.diff(np.cumsum(sizes[low:high]) // _BATCH_BYTES)) + 1
+            for part, part_ends in zip(np.split(positions, cuts), np.split(ends, cuts), strict=True):
+                yield from decode(segment, view, part, part_ends)
     if done < len(offsets):
         raise CorruptionError(
             f"{block.location}: {len(offsets) - done} records of {block.path} are gone: deleted by retention since "

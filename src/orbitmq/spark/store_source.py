@@ -24,11 +24,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from orbitmq.errors import ConfigError, CorruptionError, RecordError
-from orbitmq.record.scan import EndKind, ScanEnd, scan
+from orbitmq.record.scan import EndKind, ScanEnd, ScannedRecord, scan
 from orbitmq.spark.arrow import Positions, Records, scan_records
 from orbitmq.spark.options import flag, number, refuse_unknown, required, text
 from orbitmq.spark.schema import SCHEMA_DDL, selected_columns
 from orbitmq.spark.store_checkpoint import indexed_until
+from orbitmq.spark.store_damage import Damage, Whole, find_record, whole_records
 from orbitmq.spark.store_files import (
     RESYNC_BYTES,
     Block,
@@ -232,9 +233,12 @@ class StoreReader(DataSourceReader):
 
 def read_units(units: UnitBlock, options: StoreOptions, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The rows that some units of a consume queue point to. Raises as ``read_block``."""
+    damage = Damage(units.path, fail=options.fail_on_data_loss)
 
-    def decode(segment: Segment, view: memoryview, starts: Positions) -> Iterator[pa.RecordBatch]:
-        yield from _Rows(segment, options, columns).decode(view, starts, 0)
+    def decode(
+        segment: Segment, view: memoryview, starts: Positions, ends: Positions
+    ) -> Iterator[pa.RecordBatch]:
+        yield from _Rows(segment, options, columns).readable(view, starts, ends, 0, damage)
 
     try:
         yield from positions_of(units, decode)
@@ -242,6 +246,7 @@ def read_units(units: UnitBlock, options: StoreOptions, columns: Sequence[str]) 
         if options.fail_on_data_loss:
             raise
         logger.warning("rows lost, the rest of the queue's file is left out: %s", error)
+    damage.tell()
 
 
 def read_block(
@@ -250,18 +255,55 @@ def read_block(
     """The rows of a block.
 
     Raises ``CorruptionError`` if the block does not hold whole records from its start to its end, ``RecordError`` for
-    a body that is not what was stored. With ``fail_on_data_loss`` off both are logged: damaged records are left out.
+    a record that cannot be read. With ``fail_on_data_loss`` off exactly those records are left out, and logged.
     """
     rows = _Rows(block.segment, options, columns)
+    reached = block.start
     try:
         with open_segment(block.segment, filesystem) as data:
             windows = _windows(block, data)
             for view, starts, position in _trimmed(block, windows) if block.open_end else windows:
-                yield from rows.decode(view, starts, position)
-    except CorruptionError as error:
+                try:
+                    yield from rows.decode(view, starts, position)
+                except RecordError:
+                    if options.fail_on_data_loss:
+                        damage = Damage(block.segment.path, fail=True)
+                        yield from rows.readable(view, starts, _ends(view, starts), position, damage)
+                    raise
+                reached = position + int(_ends(view, starts[-1:])[0])
+    except (CorruptionError, RecordError) as error:
         if options.fail_on_data_loss:
             raise
-        logger.warning("rows lost, the rest of the block is left out: %s", error)
+        yield from _salvaged(block, rows, reached, str(error), filesystem)
+
+
+def _salvaged(
+    block: Block, rows: _Rows, reached: int, reason: str, filesystem: pafs.FileSystem | None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a damaged block from position ``reached`` on, without those of damaged records."""
+    log_base = block.segment.log_offset + block.start
+    damage = Damage(block.segment.path, fail=False)
+    try:
+        with open_segment(block.segment, filesystem) as data:
+            view = data.read(block.start, block.end)
+            whole = rows.whole(block, view)
+            for start, end, problem in whole.damaged:
+                damage.add(log_base + start, log_base + end, problem, 0)
+            damage.rows += whole.rows_missing
+            if len(view) < block.end - block.start and not block.open_end:
+                damage.add(log_base + len(view), log_base + block.end - block.start, "the file ends", 0)
+            starts = whole.starts[whole.starts >= reached - block.start]
+            for part in np.split(starts, np.flatnonzero(np.diff(starts // BATCH_BYTES)) + 1):
+                yield from rows.readable(view, part, _ends(view, part), block.start, damage)
+    except CorruptionError:
+        damage.add(block.segment.log_offset + reached, block.segment.log_offset + block.end, reason, 0)
+    damage.tell()
+
+
+def _ends(view: memoryview, starts: Positions) -> Positions:
+    """Where records end, by the sizes they say."""
+    sizes = [int.from_bytes(view[start : start + 4], "big") for start in starts.tolist()]
+    return starts + np.array(sizes, np.int64)
 
 
 Window = tuple[memoryview, Positions, int]
@@ -271,6 +313,7 @@ Window = tuple[memoryview, Positions, int]
 def _windows(block: Block, data: Bytes) -> Iterator[Window]:
     """The records of a block, some at a time."""
     position, size = block.start, BATCH_BYTES
+    newest: ScannedRecord | None = None
     while position < block.end:
         end = min(position + size, block.end)
         view = data.read(position, end)
@@ -278,12 +321,14 @@ def _windows(block: Block, data: Bytes) -> Iterator[Window]:
         if len(starts):
             yield view, starts, position
             last = int(starts[-1])
+            if block.open_end:
+                newest = find_record(view, last, block.segment.log_offset + position) or newest
             position += last + int.from_bytes(view[last : last + 4], "big")
             size = BATCH_BYTES
         elif end < block.end and position + len(view) == end and not _at_end(view):
             size *= 2  # a record longer than what was looked at
         else:
-            _check_end(block, position, data.read(position, position + RESYNC_BYTES))
+            _check_end(block, position, data.read(position, position + RESYNC_BYTES), newest)
             return
 
 
@@ -307,20 +352,25 @@ def _trimmed(block: Block, windows: Iterator[Window]) -> Iterator[Window]:
         yield view, starts[starts < end], position
 
 
-def _check_end(block: Block, position: int, rest: memoryview) -> None:
-    """Raise unless the records of a block may end here, before its end."""
-    walk = scan(rest, 0, len(rest), check_crc=False, log_base=block.segment.log_offset + position)
+def _check_end(block: Block, position: int, rest: memoryview, newest: ScannedRecord | None) -> None:
+    """Raise unless the records of a block may end here, before its end; ``newest`` is the last of them, if known."""
+    log_base = block.segment.log_offset + position
+    walk = scan(rest, 0, len(rest), check_crc=False, log_base=log_base)
     record = next(iter(walk), None)
     end = walk.end or ScanEnd(EndKind.BAD, 0, "the record runs over the end of its block")
     if record is None and end.kind is EndKind.BLANK and block.last_of_segment:
         return
-    if record is None and end.kind in (EndKind.ZEROES, EndKind.BAD) and block.open_end:
+    following = find_record(rest, 1, log_base) if block.open_end else None
+    newer = following is not None and following.store_timestamp_ms >= (
+        newest.store_timestamp_ms if newest else 0
+    )
+    if record is None and end.kind in (EndKind.ZEROES, EndKind.BAD) and block.open_end and not newer:
         if end.kind is EndKind.BAD:
             logger.warning("the log ends with half a record segment=%s: %s", block.segment.path, end.reason)
         return
     problem = end.reason or ("zeroes" if end.kind is EndKind.ZEROES else end.kind.value)
     raise CorruptionError(
-        f"{block.segment.path}: no record at log offset {block.segment.log_offset + position}: {problem}. "
+        f"{block.segment.path}: no record at log offset {log_base}: {problem}. "
         f"Options: failOnDataLoss=false leaves out what cannot be read, splitSegments=false reads a segment "
         f"from its beginning only"
     )
@@ -331,7 +381,6 @@ class _Rows:
 
     def __init__(self, segment: Segment, options: StoreOptions, columns: Sequence[str]) -> None:
         self._log_base = segment.log_offset
-        self._path = segment.path
         self._options = options
         self._columns = tuple(columns)
         self._topics = None if options.topics is None else pa.array(sorted(options.topics), pa.string())
@@ -343,32 +392,47 @@ class _Rows:
             filters.append("store_timestamp")
         self._filters = tuple(filters) if len(filters) > 1 else ()
 
-    def decode(self, view: memoryview, starts: Positions, position: int) -> Iterator[pa.RecordBatch]:
-        """The rows that pass the filters; ``position`` is where ``view`` begins in the segment."""
-        log_base = self._log_base + position
+    def whole(self, block: Block, view: memoryview) -> Whole:
+        """The intact records of a block."""
+        return whole_records(
+            view,
+            self._log_base + block.start,
+            open_end=block.open_end,
+            last_of_segment=block.last_of_segment,
+            check_crc=self._options.verify_crc,
+        )
+
+    def readable(
+        self, view: memoryview, starts: Positions, ends: Positions, position: int, damage: Damage
+    ) -> Iterator[pa.RecordBatch]:
+        """The same as ``decode`` without the records that cannot be read, which are added to ``damage``."""
+        if not len(starts):
+            return
         try:
-            records = Records(view, starts)
-            if self._filters:
-                facts = self._checked(records, starts, self._filters, log_base, verify_crc=False)
-                passing = self._passing(facts)
-                if not passing.all():
-                    starts = starts[passing]
-                    records = Records(view, starts)
-            if len(starts):
-                verify = self._options.verify_crc
-                yield self._checked(records, starts, self._columns, log_base, verify_crc=verify)
+            yield from self.decode(view, starts, position)
         except RecordError as error:
-            if self._options.fail_on_data_loss:
-                raise RecordError(
-                    f"{self._path}: {error}. failOnDataLoss=false leaves such records out"
-                ) from None
             if len(starts) == 1:
-                logger.warning("record left out path=%s: %s", self._path, error)
+                base = self._log_base + position
+                damage.add(base + int(starts[0]), base + int(ends[0]), str(error), 1)
                 return
             # Halves until the damaged record is alone.
             middle = len(starts) // 2
-            yield from self.decode(view, starts[:middle], position)
-            yield from self.decode(view, starts[middle:], position)
+            for half in (slice(middle), slice(middle, None)):
+                yield from self.readable(view, starts[half], ends[half], position, damage)
+
+    def decode(self, view: memoryview, starts: Positions, position: int) -> Iterator[pa.RecordBatch]:
+        """The rows that pass the filters, in one batch; ``position`` is where ``view`` begins in the segment. Raises
+        ``RecordError`` before any row if one of the records is damaged."""
+        log_base = self._log_base + position
+        records = Records(view, starts)
+        if self._filters:
+            facts = self._checked(records, starts, self._filters, log_base, verify_crc=False)
+            passing = self._passing(facts)
+            if not passing.all():
+                starts = starts[passing]
+                records = Records(view, starts)
+        if len(starts):
+            yield self._checked(records, starts, self._columns, log_base, verify_crc=self._options.verify_crc)
 
     def _checked(
         self, records: Records, starts: Positions, columns: Sequence[str], log_base: int, *, verify_crc: bool

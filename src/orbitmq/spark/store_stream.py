@@ -23,13 +23,15 @@ from orbitmq.errors import CorruptionError
 from orbitmq.record.scan import EndKind, scan
 from orbitmq.spark.arrow import scan_records
 from orbitmq.spark.schema import COLUMNS
+from orbitmq.spark.store_checkpoint import indexed_until
 from orbitmq.spark.store_files import (
     Block,
     Segment,
+    begins_with_record,
     cut_segment,
-    end_of_data,
     list_segments,
     open_segment,
+    walked_records,
 )
 from orbitmq.spark.store_source import BlockPartition, StoreOptions, read_block
 from orbitmq.spark.worker import leave_modules_uncollected
@@ -98,7 +100,8 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _walked(self) -> dict[str, int]:
         for path in sorted(self._options.paths):
             segments = list_segments(path)
-            self._ends[path] = end_of_log(segments, max(self._ends.get(path, 0), segments[0].log_offset))
+            known = max(self._ends.get(path, 0), segments[0].log_offset)
+            self._ends[path] = end_of_log(segments, known, indexed_until(path, segments) or 0)
         return dict(sorted(self._ends.items()))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
@@ -128,20 +131,22 @@ def _holding(segments: Sequence[Segment], log_offset: int) -> Segment | None:
     return None
 
 
-def end_of_log(segments: Sequence[Segment], log_offset: int) -> int:
-    """Where the whole records from ``log_offset`` on, where one begins, end."""
+def end_of_log(segments: Sequence[Segment], log_offset: int, written_until: int = 0) -> int:
+    """Where the whole records from ``log_offset`` on, where one begins, end. The log is known to be written up to
+    ``written_until``."""
     while (segment := _holding(segments, log_offset)) is not None:
+        following = segment.log_offset + segment.size_bytes
+        behind = _holding(segments, following)
+        if behind is not None and begins_with_record(behind):
+            log_offset = following  # damage before it is met by whoever reads the segment
+            continue
         with open_segment(segment) as data:
-            view = data.read(log_offset - segment.log_offset, segment.size_bytes)
-            starts = scan_records(view, 0, len(view))
-            whole = end_of_data(segment.path, view, starts, log_offset, quiet=True) if len(starts) else 0
-            if len(starts) and not whole:
-                return log_offset  # the first one is being written
-            log_offset += whole
-            view = view[whole:]
-            following = segment.log_offset + segment.size_bytes
+            begin = log_offset - segment.log_offset
+            _, end = walked_records(segment, data, begin, written_until)
+            view = data.read(end, segment.size_bytes)
+            log_offset = segment.log_offset + end
             is_over = not len(view) or _is_blank(view)
-        if not is_over or _holding(segments, following) is None:
+        if not is_over or behind is None:
             return log_offset
         log_offset = following
     return log_offset
