@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from orbitmq.admin.messages import MessageView
 from orbitmq.cli.dlq import dlq_commands
 from orbitmq.client import ConsumeFromWhere, PushConsumer, ReceivedMessage, RetryLater
 from orbitmq.client.message import Message
@@ -34,7 +35,9 @@ async def give_up(name_server: str) -> None:
 
     def fail(message: ReceivedMessage) -> None:
         tries.append(message.reconsume_times)
-        raise RetryLater
+        if message.keys == ["p-0"]:
+            raise RetryLater("the bank is closed", delay_level=1)
+        raise ValueError(f"cannot book {message.text()}")
 
     with Producer("shop", name_server) as producer:
         for number in range(LETTERS):
@@ -69,19 +72,23 @@ def open_ids(broker: RunningBroker) -> dict[str, str]:
     return {one["message"]["keys"]: one["message"]["messageId"] for one in page["letters"]}
 
 
-def bodies_of(broker: RunningBroker, topic: str) -> list[str]:
+def messages_of(broker: RunningBroker, topic: str) -> list[MessageView]:
     from orbitmq.admin import Admin
     from orbitmq.admin.reading import ReadPlan, read_topic
 
-    async def read() -> list[str]:
+    async def read() -> list[MessageView]:
         async with Admin(broker.name_server) as admin:
             return [
-                message.body or ""
+                message
                 async for part in read_topic(admin, ReadPlan(topic=topic))
                 for message in part.messages
             ]
 
     return asyncio.run(read())
+
+
+def bodies_of(broker: RunningBroker, topic: str) -> list[str]:
+    return [message.body or "" for message in messages_of(broker, topic)]
 
 
 def test_dead_letters_are_listed_shown_resent_dropped_and_exported(
@@ -90,10 +97,10 @@ def test_dead_letters_are_listed_shown_resent_dropped_and_exported(
     listed = dlq(broker, "list").output
     assert "billing" in listed
     assert str(LETTERS) in listed
-    lines = dlq(broker, "list", "billing").output.splitlines()
+    lines = [line for line in dlq(broker, "list", "billing").output.splitlines() if line[0] != " "]
     assert len(lines) == LETTERS
     assert all("tries=2  from=payments  open  payment" in line for line in lines), lines
-    assert len(dlq(broker, "list", "billing", "--text", "payment 2").output.splitlines()) == 1
+    assert len(dlq(broker, "list", "billing", "--text", "payment 2").output.splitlines()) == 2
 
     ids = open_ids(broker)
     shown = json.loads(dlq(broker, "show", "billing", ids["p-1"]).output)
@@ -155,3 +162,24 @@ def test_group_without_dead_letters_and_cluster_that_is_away_are_said_so() -> No
         gone = CliRunner().invoke(dlq_commands, line.split())
         assert gone.exit_code == 1
         assert "127.0.0.1:1" in gone.output + gone.stderr
+
+
+def test_dead_letters_are_filtered_and_grouped_by_their_reason(broker: RunningBroker) -> None:
+    listed = dlq(broker, "list", "billing").output
+    assert "RetryLater: the bank is closed (integration/test_dlq_command.py:" in listed
+    assert "ValueError: cannot book payment 3 (integration/test_dlq_command.py:" in listed
+    shown = json.loads(dlq(broker, "show", "billing", open_ids(broker)["p-1"]).output)
+    assert shown["reason"].startswith("ValueError: cannot book payment 1 (")
+    grouped = json.loads(dlq(broker, "--json", "list", "billing", "--by-reason").output)["reasons"]
+    assert [row["count"] for row in grouped] == [3, 1]
+    assert grouped[0]["reason"].startswith("ValueError (integration/test_dlq_command.py:")
+    lines = dlq(broker, "list", "billing", "--by-reason").output.splitlines()
+    assert lines[0].split()[0] == "3"
+    assert "for example: ValueError: cannot book payment" in lines[1]
+    assert "4 dead letters; nothing" in dlq(broker, "resend", "billing", "--all", "--dry-run").output
+    only = dlq(broker, "resend", "billing", "--reason", "BANK is", "--dry-run").output
+    assert "1 dead letter; nothing was sent" in only
+    assert "--reason TEXT" in dlq(broker, "drop", "billing", "--yes", code=2).output
+    dlq(broker, "resend", "billing", "--reason", "bank")
+    (again,) = [one for one in messages_of(broker, "payments") if "ORBITMQ_RESENT_FROM" in one.properties]
+    assert "RETRY_REASON" not in again.properties

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
+from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
@@ -30,6 +32,7 @@ from orbitmq.codes import Property
 from orbitmq.errors import NoMessage, OrbitError, TopicNotFound
 from orbitmq.model.names import dlq_topic, group_of, is_dlq_topic
 from orbitmq.model.route import MessageQueue
+from orbitmq.record.reasons import REASON
 
 if TYPE_CHECKING:
     from orbitmq.client.produce.producer import Producer
@@ -40,8 +43,12 @@ __all__ = [
     "DeadGroups",
     "DeadLetter",
     "DeadLetters",
+    "DeadReason",
+    "DeadReasons",
     "dead_groups",
     "dead_letters",
+    "dead_letters_with_reason",
+    "dead_reasons",
     "each_dead_letter",
     "mark_done",
     "origin_of",
@@ -58,7 +65,9 @@ RESENT_PROPERTY: Final = "ORBITMQ_RESENT_FROM"
 _MARKS_PER_MESSAGE: Final = 500
 _MARK_BYTES_MAX: Final = 128 * 1024
 """More than a message with that many marks has."""
-_RESERVED: Final = frozenset(name.value for name in Property)
+_RESERVED: Final = frozenset(name.value for name in Property) | {REASON}
+_REASONS_MAX: Final = 1_000
+_EXCEPTION: Final = re.compile(r"(?P<type>[\w.<>]+): .* \((?P<place>[^()]+:\d+ in [^()]+)\)", re.DOTALL)
 
 
 class DeadGroup(Result, kw_only=True):
@@ -79,6 +88,27 @@ class DeadLetter(Result, kw_only=True):
     tries: int
     done: str
     """resent, dropped, or empty."""
+    reason: str = ""
+    """Why it was given up, if its client said so."""
+
+
+class DeadReason(Result, kw_only=True):
+    """Dead letters with the same kind of reason."""
+
+    reason: str
+    """The type of the exception and its place, or the whole text; empty if the letters have none."""
+    count: int
+    example: str
+    """The whole text of one of them."""
+    newest: int
+    """When the newest of them was given up, in milliseconds."""
+
+
+class DeadReasons(Result, kw_only=True):
+    reasons: list[DeadReason]
+    """The largest number first."""
+    more: int
+    """Dead letters with other reasons than the first 1,000."""
 
 
 class DeadLetters(Result, kw_only=True):
@@ -175,7 +205,35 @@ def _letter(message: MessageView, marks: dict[str, str]) -> DeadLetter:
         origin_topic=origin_of(message),
         tries=message.reconsume_times,
         done=marks.get(message.offset_msg_id, ""),
+        reason=message.properties.get(REASON, ""),
     )
+
+
+def kind_of_reason(reason: str) -> str:
+    """Type and place of an exception without its text, which often names the message; any other reason as it is."""
+    found = _EXCEPTION.fullmatch(reason)
+    return f"{found['type']} ({found['place']})" if found else reason
+
+
+async def dead_reasons(
+    admin: Admin, group: str, *, text: str = "", reason: str = "", with_done: bool = False
+) -> DeadReasons:
+    """How many dead letters of a group have which reason. Raises ``TopicNotFound`` when the group has none."""
+    found: dict[str, DeadReason] = {}
+    more = 0
+    source = each_dead_letter(admin, group, text=text, reason=reason, with_done=with_done)
+    async with aclosing(source) as letters:  # type: ignore[type-var]  # a generator
+        async for letter in letters:
+            kind, stored_ms = kind_of_reason(letter.reason), letter.message.store_timestamp
+            known = found.get(kind)
+            if known is None:
+                if len(found) >= _REASONS_MAX:
+                    more += 1
+                    continue
+                known = found[kind] = DeadReason(reason=kind, count=0, example=letter.reason, newest=0)
+            known.count += 1
+            known.newest = max(known.newest, stored_ms)
+    return DeadReasons(reasons=sorted(found.values(), key=lambda one: (-one.count, one.reason)), more=more)
 
 
 async def dead_letters(
@@ -204,12 +262,27 @@ async def dead_letters(
             return DeadLetters(letters=found, cursor=cursor, scanned=scanned, available=available)
 
 
+async def dead_letters_with_reason(
+    admin: Admin, group: str, reason: str, *, text: str = "", with_done: bool = False, count: int = 50
+) -> DeadLetters:
+    """The newest dead letters with a text in their reason, newest first; looks at all of the group's."""
+    newest: deque[DeadLetter] = deque(maxlen=count)
+    scanned = 0
+    source = each_dead_letter(admin, group, text=text, reason=reason, with_done=with_done)
+    async with aclosing(source) as letters:  # type: ignore[type-var]  # a generator
+        async for letter in letters:
+            scanned += 1
+            newest.append(letter)
+    return DeadLetters(letters=list(newest)[::-1], cursor="", scanned=scanned, available=scanned)
+
+
 async def each_dead_letter(
     admin: Admin,
     group: str,
     *,
     ids: Iterable[str] = (),
     text: str = "",
+    reason: str = "",
     with_done: bool = False,
     preview: Preview = WHOLE,
 ) -> AsyncIterator[DeadLetter]:
@@ -226,7 +299,9 @@ async def each_dead_letter(
                 if chosen and not chosen & {message.message_id, message.offset_msg_id}:
                     continue
                 for shown in preview.select([message], text=text, tags="*"):
-                    yield msgspec.structs.replace(letter, message=shown)
+                    found = _letter(shown, marks)  # its reason is masked like its properties
+                    if not reason or reason.casefold() in found.reason.casefold():
+                        yield found
 
 
 def reference(letter: DeadLetter) -> DeadLetter:
@@ -234,7 +309,7 @@ def reference(letter: DeadLetter) -> DeadLetter:
     slim = msgspec.structs.replace(
         letter.message, properties={}, tags="", keys="", body=None, body_base64="", body_cut=True
     )
-    return msgspec.structs.replace(letter, message=slim)
+    return msgspec.structs.replace(letter, message=slim, reason="")
 
 
 async def whole_letter(admin: Admin, group: str, letter: DeadLetter) -> DeadLetter:

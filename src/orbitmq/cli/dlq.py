@@ -19,6 +19,7 @@ from orbitmq.admin import deadletters as dead
 from orbitmq.cli.admin_kit.connect import CONNECTION_KEYS, connection_options, open_admin
 from orbitmq.cli.servers import fail
 from orbitmq.errors import OrbitError, TopicNotFound
+from orbitmq.runtime.words import counted
 
 __all__ = ["dlq_commands"]
 
@@ -77,16 +78,23 @@ def _when(ms: int) -> str:
 
 _ids = click.argument("ids", nargs=-1)
 _text = click.option("--text", default="", help="Only those with this text in the body or a property.")
+_reason = click.option(
+    "--reason", default="", help="Only those with this text in the reason of their failure."
+)
 
 
 @dlq_commands.command("list", cls=_ConnectedCommand)
 @click.argument("group", required=False)
 @_text
+@_reason
+@click.option("--by-reason", is_flag=True, help="Count them by the reason of their failure.")
 @click.option("--all", "everything", is_flag=True, help="Also what was resent or dropped.")
 @click.option(
     "--count", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many, newest first."
 )
-def list_command(group: str | None, text: str, everything: bool, count: int) -> None:
+def list_command(
+    group: str | None, text: str, reason: str, by_reason: bool, everything: bool, count: int
+) -> None:
     """Groups that have dead letters; with GROUP, its dead letters."""
     as_json = _as_json()
 
@@ -101,7 +109,17 @@ def list_command(group: str | None, text: str, everything: bool, count: int) -> 
             if not groups.groups:
                 click.echo("no group has dead letters")
             return
-        page = await dead.dead_letters(admin, group, text=text, with_done=everything, count=count)
+        if by_reason:
+            _print_reasons(
+                await dead.dead_reasons(admin, group, text=text, reason=reason, with_done=everything)
+            )
+            return
+        if reason:
+            page = await dead.dead_letters_with_reason(
+                admin, group, reason, text=text, with_done=everything, count=count
+            )
+        else:
+            page = await dead.dead_letters(admin, group, text=text, with_done=everything, count=count)
         if as_json:
             _print_json(page)
             return
@@ -112,8 +130,27 @@ def list_command(group: str | None, text: str, everything: bool, count: int) -> 
                 f"{message.message_id}  {_when(message.store_timestamp)}  tries={letter.tries}  "
                 f"from={letter.origin_topic or '?'}  {letter.done or 'open'}  {start}"
             )
+            if letter.reason:
+                click.echo(f"    {_one_line(letter.reason)}")
 
     _run(work)
+
+
+def _print_reasons(found: dead.DeadReasons) -> None:
+    if _as_json():
+        _print_json(found)
+        return
+    for row in found.reasons:
+        click.echo(f"{row.count:>10,}  {_when(row.newest)}  {_one_line(row.reason) or '(no reason kept)'}")
+        if row.example != row.reason:
+            click.echo(f"            for example: {_one_line(row.example)}")
+    if found.more:
+        click.echo(f"{found.more:>10,}  with other reasons")
+
+
+def _one_line(text: str) -> str:
+    """Written by a client: without line breaks and control characters."""
+    return "".join(char if char.isprintable() else " " for char in text)
 
 
 @dlq_commands.command("show", cls=_ConnectedCommand)
@@ -136,11 +173,11 @@ def show_command(group: str, ids: tuple[str, ...]) -> None:
 
 
 async def _chosen(
-    admin: Admin, group: str, ids: tuple[str, ...], text: str, everything: bool
+    admin: Admin, group: str, ids: tuple[str, ...], text: str, reason: str, everything: bool
 ) -> list[dead.DeadLetter]:
-    if not ids and not text and not everything:
-        raise click.UsageError("say which: ids, --text TEXT, or --all")
-    source = dead.each_dead_letter(admin, group, ids=ids, text=text)
+    if not (ids or text or reason or everything):
+        raise click.UsageError("say which: ids, --text TEXT, --reason TEXT, or --all")
+    source = dead.each_dead_letter(admin, group, ids=ids, text=text, reason=reason)
     async with aclosing(source) as letters:  # type: ignore[type-var]  # a generator
         return [letter async for letter in letters]
 
@@ -149,6 +186,7 @@ async def _chosen(
 @click.argument("group")
 @_ids
 @_text
+@_reason
 @click.option("--all", "everything", is_flag=True, help="All of the group.")
 @click.option("--to", "topic", default="", help="Topic to send to; else the one each came from.")
 @click.option(
@@ -161,12 +199,12 @@ def resend_command(
     """Send dead letters once more, as new messages."""
 
     async def work(admin: Admin) -> None:
-        letters = await _chosen(admin, group, ids, which["text"], which["everything"])
+        letters = await _chosen(admin, group, ids, which["text"], which["reason"], which["everything"])
         if dry_run:
             for letter in letters:
                 target = topic or letter.origin_topic or "?"
                 click.echo(f"{letter.message.message_id} would go to {target}")
-            click.echo(f"{len(letters)} dead letters; nothing was sent")
+            click.echo(f"{counted(len(letters), 'dead letter')}; nothing was sent")
             return
         sent = failed = 0
         steps = dead.resend_paced(admin, group, letters, topic=topic, per_second=rate)
@@ -189,18 +227,21 @@ def resend_command(
 @click.argument("group")
 @_ids
 @_text
+@_reason
 @click.option("--all", "everything", is_flag=True, help="All of the group.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def drop_command(group: str, ids: tuple[str, ...], text: str, everything: bool, yes: bool) -> None:
+def drop_command(
+    group: str, ids: tuple[str, ...], text: str, reason: str, everything: bool, yes: bool
+) -> None:
     """Note dead letters as done; they are no longer listed."""
 
     async def work(admin: Admin) -> None:
-        letters = await _chosen(admin, group, ids, text, everything)
+        letters = await _chosen(admin, group, ids, text, reason, everything)
         if not letters:
             click.echo("nothing to drop")
             return
         if not yes:
-            click.confirm(f"Drop {len(letters)} dead letters of {group}?", abort=True)
+            click.confirm(f"Drop {counted(len(letters), 'dead letter')} of {group}?", abort=True)
         await dead.mark_done(admin, group, [one.message.offset_msg_id for one in letters], "dropped")
         click.echo(f"{len(letters)} dropped")
 
@@ -210,17 +251,18 @@ def drop_command(group: str, ids: tuple[str, ...], text: str, everything: bool, 
 @dlq_commands.command("export", cls=_ConnectedCommand)
 @click.argument("group")
 @_text
+@_reason
 @click.option("--all", "everything", is_flag=True, help="Also what was resent or dropped.")
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File; else standard output."
 )
-def export_command(group: str, text: str, everything: bool, output: Path | None) -> None:
+def export_command(group: str, text: str, reason: str, everything: bool, output: Path | None) -> None:
     """Dead letters as JSON lines, oldest first."""
 
     async def work(admin: Admin) -> None:
         stream: IO[bytes] = sys.stdout.buffer if output is None else output.open("wb")
         try:
-            source = dead.each_dead_letter(admin, group, text=text, with_done=everything)
+            source = dead.each_dead_letter(admin, group, text=text, reason=reason, with_done=everything)
             async with aclosing(source) as letters:  # type: ignore[type-var]  # a generator
                 async for letter in letters:
                     stream.write(msgspec.json.encode(letter) + b"\n")

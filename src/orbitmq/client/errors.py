@@ -137,6 +137,8 @@ class OffsetOutOfRangeError(ClientError):
 class RetryLater(Exception):
     """Raised by a handler: deliver this message (of a batch: those after the first ``done``) again.
 
+    ``text`` is kept with the message, as its ``RETRY_REASON``.
+
     ``delay`` is a timedelta or seconds, rounded up to a level of the broker; or ``delay_level``: 0 lets the broker
     decide, -1 sends it to the dead-letter topic.
     """

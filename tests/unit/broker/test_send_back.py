@@ -179,3 +179,34 @@ def test_a_broker_that_takes_no_messages_takes_none_back(
     bench = Bench(tmp_path, **options)
     assert bench.send_back(bench.put().log_offset) == code
     bench.store.close()
+
+
+def test_reason_of_a_request_is_stored_and_confirmed(bench: Bench) -> None:
+    where = bench.put({"RETRY_REASON": "of an earlier attempt"})
+    header = ConsumerSendMsgBackRequest(
+        offset=where.log_offset, group="G", delay_level=-1, retry_reason="no\x01such " + "x" * 5_000
+    )
+    answer = bench.asker.ask(RequestCode.CONSUMER_SEND_MSG_BACK, header)
+    assert answer.ext_fields == {"reasonStored": "true"}
+    (dead,) = bench.records("%DLQ%G")
+    reason = dead.property_map()["RETRY_REASON"]
+    assert reason.startswith("no such xxx")
+    assert len(reason) == 1_024
+
+
+def test_send_back_without_a_reason_is_answered_and_stored_like_apaches(bench: Bench) -> None:
+    where = bench.put({"RETRY_REASON": "of an earlier attempt"})
+    header = ConsumerSendMsgBackRequest(offset=where.log_offset, group="G", delay_level=-1)
+    assert bench.asker.ask(RequestCode.CONSUMER_SEND_MSG_BACK, header).ext_fields == {}
+    (dead,) = bench.records("%DLQ%G")
+    assert dead.property_map()["RETRY_REASON"] == "of an earlier attempt"
+
+
+def test_reason_that_has_no_room_is_left_out(bench: Bench) -> None:
+    where = bench.put({"large": "x" * 31_500})
+    header = ConsumerSendMsgBackRequest(
+        offset=where.log_offset, group="G", delay_level=0, retry_reason="y" * 900
+    )
+    assert bench.asker.ask(RequestCode.CONSUMER_SEND_MSG_BACK, header).code == ResponseCode.SUCCESS
+    (waiting,) = bench.records(SCHEDULE_TOPIC, 2)
+    assert "RETRY_REASON" not in waiting.property_map()

@@ -28,13 +28,14 @@ from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.names import dlq_topic, retry_topic
 from orbitmq.model.topic import PERM_READ_WRITE, TopicConfig
 from orbitmq.record.codec import Record, decode_record
-from orbitmq.record.properties import set_properties
+from orbitmq.record.properties import remove_property, set_properties, set_property
+from orbitmq.record.reasons import REASON, reason_bytes
 from orbitmq.requests import RequestCode
 from orbitmq.store.errors import StoreError
 from orbitmq.store.message_store import MessageStore
 from orbitmq.store.types import NewMessage
 from orbitmq.transport.router import Answer, Call, Reply, Route
-from orbitmq.wire.headers.send import ConsumerSendMsgBackRequest
+from orbitmq.wire.headers.send import ConsumerSendMsgBackRequest, ConsumerSendMsgBackResponse
 
 __all__ = ["SendBackHandlers"]
 
@@ -44,6 +45,7 @@ _RETRY_TOPIC: Final = Property.RETRY_TOPIC.encode()
 _ORIGIN_MESSAGE_ID: Final = Property.ORIGIN_MESSAGE_ID.encode()
 _DELAY: Final = Property.DELAY.encode()
 _WAIT: Final = Property.WAIT.encode()
+_REASON: Final = REASON.encode()
 
 
 class SendBackHandlers:
@@ -93,7 +95,7 @@ class SendBackHandlers:
             queue_id = random.randrange(group.retry_queue_nums)
             level = request.delay_level or _FIRST_RETRY_LEVEL + record.reconsume_times
         try:
-            stored = self._puts.put(_again(record, topic, queue_id, level))
+            stored = self._puts.put(_again(record, topic, queue_id, level, request.retry_reason))
         except StoreError as error:
             raise BrokerError(error.remark, code=error.code) from None
         origin = record.find(_RETRY_TOPIC)
@@ -101,7 +103,8 @@ class SendBackHandlers:
         self._stats.add("SNDBCK_PUT_NUMS", f"{name}@{request.group}")
         if level == 0:
             self._stats.add("DEAD_LETTERS", f"{name}@{request.group}")
-        return self._puts.answer(call, stored.end, Reply())
+        header = ConsumerSendMsgBackResponse(reason_stored=True) if request.retry_reason else None
+        return self._puts.answer(call, stored.end, Reply(header=header))
 
     def _record(self, log_offset: int) -> Record:
         raw = self._store.record_at(log_offset)
@@ -125,7 +128,7 @@ class SendBackHandlers:
         return self._topics.create_in_send_back(dlq_topic(group.group_name), _DLQ_QUEUES, PERM_READ_WRITE)
 
 
-def _again(record: Record, topic: TopicConfig, queue_id: int, level: int) -> NewMessage:
+def _again(record: Record, topic: TopicConfig, queue_id: int, level: int, reason: str | None) -> NewMessage:
     """The message as it is stored once more; its properties have its first origin."""
     first_topic = record.find(_RETRY_TOPIC) or record.topic.encode()
     first_id = record.find(_ORIGIN_MESSAGE_ID) or record.offset_message_id.encode()
@@ -138,6 +141,9 @@ def _again(record: Record, topic: TopicConfig, queue_id: int, level: int) -> New
             (_WAIT, b"false"),
         ),
     )
+    if reason:
+        without = remove_property(properties, _REASON)
+        properties = set_property(without, _REASON, reason_bytes(reason, len(without)))
     return NewMessage(
         topic.topic_name,
         queue_id,

@@ -15,6 +15,7 @@ import msgspec
 
 from orbitmq.client.bodies import Decode, decoder_for
 from orbitmq.client.callables import is_async
+from orbitmq.client.consume.reasons import reason_of
 from orbitmq.client.delays import delay_level_for
 from orbitmq.client.errors import BodyMismatch, RetryLater
 from orbitmq.client.message import ReceivedMessage
@@ -49,13 +50,13 @@ class Outcome(msgspec.Struct, frozen=True):
     delay_level: int = 0
     error: BaseException | None = None
     reason: str = ""
-    """Kept in a property of the message that comes again."""
+    """Kept in the property RETRY_REASON of the message that is delivered again or dead-lettered."""
     reply: Any = None
     """What the handler of a request returned."""
 
 
 SUCCESS: Final = Outcome()
-_RETRY: Final = Outcome(0)
+_RETRY: Final = Outcome(0, reason="the handler returned ConsumeResult.RETRY")
 
 Listener = Callable[..., Any]
 """``handler(message)``, ``handler(messages)`` with a batch size, or either with a ``HandlerContext`` after it."""
@@ -202,7 +203,7 @@ class Handler:
             task = asyncio.current_task()
             while task is not None and task.cancelling():
                 task.uncancel()
-            return _judged(Outcome(0, 0, error), context)
+            return _judged(failed(error), context)
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises means "again later", sys.exit too
             return _judged(failed(error), context)
         if result is None and context is None:
@@ -285,7 +286,7 @@ def judged(result: object, messages: list[ReceivedMessage]) -> Outcome:
 def failed(error: BaseException) -> Outcome:
     """The outcome an exception stands for."""
     if isinstance(error, RetryLater):
-        return Outcome(error.done, error.delay_level, error)
+        return Outcome(error.done, error.delay_level, error, reason_of(error))
     if isinstance(error, BodyMismatch):
         return Outcome(0, 0, error, str(error))
-    return Outcome(0, 0, error)
+    return Outcome(0, 0, error, reason_of(error))

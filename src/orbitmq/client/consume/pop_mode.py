@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from orbitmq.client.consume.handlers import Outcome
 from orbitmq.client.consume.popper import PoppedMessage, Popper
 from orbitmq.client.consume.process_queue import ProcessQueue
 from orbitmq.client.message import ReceivedMessage
@@ -89,8 +90,8 @@ class PopMode:
     subscription_of: Callable[[str], SubscriptionData | None]
     consume: Callable[[PopQueue, list[PoppedMessage]], None]
     is_paused: Callable[[], bool]
-    give_up: Callable[[ReceivedMessage], Awaitable[bool]]
-    """Put a message to the dead letters; False when that did not work."""
+    give_up: Callable[[ReceivedMessage, str], Awaitable[bool]]
+    """Dead-letter a message for a reason; False when that did not work."""
 
     def __post_init__(self) -> None:
         self.held: dict[MessageQueue, PopQueue] = {}
@@ -199,11 +200,11 @@ class PopMode:
         """Handlers returned: acknowledge."""
         self._start([message for message in messages if isinstance(message, PoppedMessage)], self._ack)
 
-    def failed(self, messages: Sequence[ReceivedMessage], delay_level: int) -> None:
+    def failed(self, messages: Sequence[ReceivedMessage], outcome: Outcome) -> None:
         """Handlers raised: the messages come again later, or are given up."""
 
         async def again(message: PoppedMessage) -> None:
-            await self._again(message, delay_level)
+            await self._again(message, outcome)
 
         self._start([message for message in messages if isinstance(message, PoppedMessage)], again)
 
@@ -231,9 +232,11 @@ class PopMode:
         except OrbitError as error:
             logger.info("message not given back id=%s error=%s", message.message_id, error)
 
-    async def _again(self, message: PoppedMessage, delay_level: int) -> None:
+    async def _again(self, message: PoppedMessage, outcome: Outcome) -> None:
+        delay_level = outcome.delay_level
         limit = self.options.reconsume_max if self.options.reconsume_max >= 0 else _ATTEMPTS_MAX
-        if (delay_level < 0 or message.reconsume_times >= limit) and await self.give_up(message):
+        last = delay_level < 0 or message.reconsume_times >= limit
+        if last and await self.give_up(message, outcome.reason):
             await self._ack(message)
             return
         index = delay_level - 1 if delay_level > 0 else message.reconsume_times

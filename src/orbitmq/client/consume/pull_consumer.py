@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, Unpack
 
 from orbitmq.client.consume.consumer_base import ConsumerBase
+from orbitmq.client.consume.handlers import Outcome
 from orbitmq.client.consume.process_queue import ProcessQueue
 from orbitmq.client.consume.puller import PullResult
 from orbitmq.client.consume.send_back import SendBack
@@ -82,7 +83,7 @@ class PullConsumer(ConsumerBase):
 
     async def send_back(self, message: ReceivedMessage, delay_level: int = 0) -> bool:
         """Have the group get a message again through its retry topic."""
-        return await self._send_back.send_back(message, delay_level)
+        return await self._send_back.send_back(message, Outcome(0, delay_level))
 
     def _begin(self, held: ProcessQueue) -> None:
         """Nothing is pulled unless asked for."""

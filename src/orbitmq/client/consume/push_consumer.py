@@ -108,7 +108,7 @@ class PushConsumer(ConsumerBase):
             subscription_of=self._subscriptions.get,
             consume=self._consume_popped,
             is_paused=lambda: self._suspended,
-            give_up=lambda message: self._send_back.send_back(message, -1),
+            give_up=lambda message, reason: self._send_back.send_back(message, Outcome(0, -1, reason=reason)),
         )
 
     # -- subscriptions ---------------------------------------------------------------------------------
@@ -526,7 +526,7 @@ class PushConsumer(ConsumerBase):
         if isinstance(held, PopQueue):
             self._finish(held, finished)
             held.remove(messages)
-            self._pops.failed(failed, outcome.delay_level)
+            self._pops.failed(failed, outcome)
             return
         for message in failed:
             if self.broadcasting:
@@ -543,12 +543,9 @@ class PushConsumer(ConsumerBase):
 
     async def _send_again(self, message: ReceivedMessage, outcome: Outcome) -> bool:
         """Give a failed message to the broker for another try, or for the dead letters."""
-        limit = self._send_back.reconsume_max
-        if message.reconsume_times >= limit or outcome.delay_level < 0:
+        if self._send_back.is_last(message, outcome):
             self._log_event("dead letter", message, outcome)
-        if outcome.reason:  # the broker's own copy has no place for it
-            return await self._send_back.send_copy(message, limit, outcome)
-        return await self._send_back.send_back(message, outcome.delay_level)
+        return await self._send_back.send_back(message, outcome)
 
     async def _give_up(self, message: ReceivedMessage, outcome: Outcome) -> bool:
         """Orderly: out of the way of the others, to the dead letters."""
@@ -571,7 +568,7 @@ class PushConsumer(ConsumerBase):
             message.message_id,
             ",".join(message.keys),
             message.attempt,
-            outcome.reason or (repr(outcome.error) if outcome.error is not None else "asked for"),
+            outcome.reason or "asked for",
         )
 
     def _log_failure(self, messages: list[ReceivedMessage], outcome: Outcome) -> None:
@@ -607,6 +604,8 @@ class PushConsumer(ConsumerBase):
     async def _send_back_expired(self) -> None:
         """Messages whose handler takes too long get another try elsewhere."""
         limit_ms = self.options.consume_timeout_s * 1000
+        reason = f"the handler ran for more than {self.options.consume_timeout_s:g} s (consume_timeout_s)"
+        expired = Outcome(0, _EXPIRED_LEVEL, reason=reason)
         for held in list(self._held.values()):
             for _ in range(_EXPIRED_PER_ROUND):
                 first = held.first()
@@ -617,7 +616,7 @@ class PushConsumer(ConsumerBase):
                 logger.warning(
                     "handler takes too long, sending back id=%s queue=%s", first.message_id, held.queue
                 )
-                if self.broadcasting or not await self._send_back.send_back(first, _EXPIRED_LEVEL):
+                if self.broadcasting or not await self._send_back.send_back(first, expired):
                     break
                 if held.first() is first:
                     self._finish(held, [first])

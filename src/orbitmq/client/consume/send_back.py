@@ -12,11 +12,13 @@ from orbitmq.client.net.instance import ClientInstance
 from orbitmq.client.options import ConsumerOptions, ProducerOptions
 from orbitmq.client.produce.sender import Outgoing, Sender
 from orbitmq.codes import COMPRESSION_MASK, Property, SysFlag
-from orbitmq.errors import OrbitError, RecordError
+from orbitmq.errors import OrbitError
 from orbitmq.model.names import CLIENT_INNER_PRODUCER_GROUP, retry_topic
-from orbitmq.record.properties import encode_properties
+from orbitmq.record.properties import encode_properties, set_property
+from orbitmq.record.reasons import REASON, reason_bytes
 from orbitmq.requests import RequestCode
-from orbitmq.wire.headers import ConsumerSendMsgBackRequest
+from orbitmq.wire.header import decode_header
+from orbitmq.wire.headers import ConsumerSendMsgBackRequest, ConsumerSendMsgBackResponse
 
 __all__ = ["SendBack"]
 
@@ -24,9 +26,6 @@ logger = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 5.0
 RETRIES_MAX: Final = 16
-REASON: Final = "RETRY_REASON"
-"""Property that says why a message comes again or is a dead letter."""
-_REASON_MAX: Final = 500
 _COMPRESSION: Final = int(SysFlag.COMPRESSED) | int(COMPRESSION_MASK)
 
 
@@ -45,32 +44,51 @@ class SendBack:
             send_timeout_s=TIMEOUT_S,
             compress_over_bytes=2**31 - 1,
         )
+        self._keeps_reasons: set[str] = set()
+        """Names of brokers that store the reason of a request."""
         self._sender = Sender(instance, CLIENT_INNER_PRODUCER_GROUP, sender_options)
 
-    async def send_back(self, message: ReceivedMessage, delay_level: int) -> bool:
-        """Have the message delivered again; False when neither way worked."""
+    async def send_back(self, message: ReceivedMessage, outcome: Outcome) -> bool:
+        """Have the message delivered again or dead-lettered, with the reason; False when neither way worked.
+
+        Apache's brokers ignore the reason of the request, so the last attempt goes as a copy until the broker has
+        confirmed that it stores reasons. Earlier attempts lose theirs there.
+        """
+        name = message.queue.broker_name
+        if outcome.reason and name not in self._keeps_reasons and self.is_last(message, outcome):
+            return await self.send_copy(message, self.reconsume_max, outcome)
         header = ConsumerSendMsgBackRequest(
             offset=message.log_offset,
             group=self._group,
-            delay_level=delay_level,
+            delay_level=outcome.delay_level,
             origin_msg_id=message.message_id,
             origin_topic=_origin_topic(message),
             max_reconsume_times=self.reconsume_max,
-            broker_name=message.queue.broker_name,
+            broker_name=name,
+            retry_reason=reason_bytes(outcome.reason, 0).decode() or None,
         )
         try:
-            address = self._instance.book.master_address(message.queue.broker_name) or message.store_host
-            await self._instance.ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, header, timeout_s=TIMEOUT_S)
+            address = self._instance.book.master_address(name) or message.store_host
+            answer = await self._instance.ask(
+                address, RequestCode.CONSUMER_SEND_MSG_BACK, header, timeout_s=TIMEOUT_S
+            )
+            stored = decode_header(ConsumerSendMsgBackResponse, answer).reason_stored
         except OrbitError as error:
             self._instance.log_limits.warning(
                 logger,
-                ("send-back", message.queue.broker_name),
+                ("send-back", name),
                 "message not sent back, sending a copy id=%s error=%s",
                 message.message_id,
                 error,
             )
-            return await self.send_copy(message, self.reconsume_max, Outcome(0, delay_level))
+            return await self.send_copy(message, self.reconsume_max, outcome)
+        if stored:
+            self._keeps_reasons.add(name)  # as many as the consumer's topics have brokers
         return True
+
+    def is_last(self, message: ReceivedMessage, outcome: Outcome) -> bool:
+        """Whether the message becomes a dead letter."""
+        return message.reconsume_times >= self.reconsume_max or outcome.delay_level < 0
 
     async def send_copy(self, message: ReceivedMessage, reconsume_max: int, outcome: Outcome) -> bool:
         """Send the message to the retry topic as a new one; the broker sees when it was too often."""
@@ -117,13 +135,8 @@ class SendBack:
 
 def _encode_with_reason(pairs: dict[str, str], reason: str) -> bytes:
     """Properties with the reason, or without it where they would be too long. Raises ``RecordError``."""
-    if reason:
-        text = reason.replace("\x01", " ").replace("\x02", " ")[:_REASON_MAX]
-        try:
-            return encode_properties({**pairs, REASON: text})
-        except RecordError as error:
-            logger.debug("reason left out: %s", error)
-    return encode_properties(pairs)
+    raw = encode_properties({name: value for name, value in pairs.items() if name != REASON})
+    return set_property(raw, REASON.encode(), reason_bytes(reason, len(raw)))
 
 
 def _origin_topic(message: ReceivedMessage) -> str:

@@ -112,6 +112,7 @@ from orbitmq.wire.headers.replication import (
 from orbitmq.wire.headers.send import (
     CheckTransactionStateRequest,
     ConsumerSendMsgBackRequest,
+    ConsumerSendMsgBackResponse,
     EndTransactionRequest,
     PushReplyMessageToClientRequest,
     RecallMessageRequest,
@@ -132,6 +133,7 @@ __all__ = [
     "CloneGroupOffsetRequest",
     "ConsumeMessageDirectlyRequest",
     "ConsumerSendMsgBackRequest",
+    "ConsumerSendMsgBackResponse",
     "DeleteAclConfigRequest",
     "DeleteKvConfigRequest",
     "DeleteSubscriptiongroupRequest",

@@ -140,6 +140,14 @@ class ConsumerSendMsgBackRequest(RpcRequest, kw_only=True):
     origin_topic: str | None = None
     unit_mode: bool | None = None
     max_reconsume_times: Int32 | None = None
+    retry_reason: str | None = None
+    """Ours: why the message is sent back. Our broker stores it as the property RETRY_REASON and says so."""
+
+
+class ConsumerSendMsgBackResponse(Header, kw_only=True):
+    """Ours, only in the answer to a request with a reason."""
+
+    reason_stored: bool = False
 
 
 class EndTransactionRequest(RpcRequest, kw_only=True):

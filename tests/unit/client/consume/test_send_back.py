@@ -13,7 +13,17 @@ def test_reason_goes_along_without_separators_and_at_bounded_length() -> None:
     pairs = decode_properties(_encode_with_reason({"a": "b"}, "no\x01such\x02field" + "x" * 10_000))
     assert pairs["a"] == "b"
     assert pairs["RETRY_REASON"].startswith("no such field")
-    assert len(pairs["RETRY_REASON"]) == 500
+    assert len(pairs["RETRY_REASON"]) == 1_024
+
+
+def test_reason_is_cut_between_characters() -> None:
+    text = decode_properties(_encode_with_reason({}, "x" + "\u20ac" * 1_000))["RETRY_REASON"]
+    assert text == "x" + "\u20ac" * 341
+
+
+def test_reason_of_an_earlier_attempt_is_replaced() -> None:
+    assert decode_properties(_encode_with_reason({"RETRY_REASON": "old"}, "new")) == {"RETRY_REASON": "new"}
+    assert decode_properties(_encode_with_reason({"RETRY_REASON": "old"}, "")) == {}
 
 
 def test_reason_is_left_out_where_properties_would_be_too_long() -> None:

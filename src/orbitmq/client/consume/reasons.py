@@ -1,0 +1,42 @@
+"""The text that says why a handler failed: type, message, and the place in the user's code."""
+
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+__all__ = ["reason_of"]
+
+_OWN: Final = str(Path(__file__).parents[2])
+_LIBRARIES: Final = tuple(
+    {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")} - {""}
+)
+_TEXT_MAX: Final = 700
+"""Of 1,024 bytes, so that the place fits behind it."""
+
+
+def reason_of(error: BaseException) -> str:
+    """For example ``ValueError: no such customer (shop/orders.py:17 in book)``."""
+    name = type(error).__qualname__
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - a faulty __str__ of the user's must not stop the retry
+        text = ""
+    place = _place(error.__traceback__)
+    return name + (f": {text[:_TEXT_MAX]}" if text else "") + (f" ({place})" if place else "")
+
+
+def _place(traceback: TracebackType | None) -> str:
+    """The innermost frame outside of libraries; in an installed application, its outermost one; else empty."""
+    outermost = innermost = ""
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if not code.co_filename.startswith((_OWN, "<frozen")):
+            shown = f"{'/'.join(Path(code.co_filename).parts[-2:])}:{traceback.tb_lineno} in {code.co_name}"
+            outermost = outermost or shown
+            if not code.co_filename.startswith(_LIBRARIES):
+                innermost = shown
+        traceback = traceback.tb_next
+    return innermost or outermost

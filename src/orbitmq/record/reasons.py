@@ -1,0 +1,25 @@
+"""Why a message is retried or was dead-lettered: the property ``RETRY_REASON``, ours."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from orbitmq.record.layout import PROPERTIES_BYTES_MAX
+
+__all__ = ["REASON", "reason_bytes"]
+
+REASON: Final = "RETRY_REASON"
+_BYTES_MAX: Final = 1_024
+_SPARE_BYTES: Final = 1_024
+"""What a broker adds on the way to a retry topic: the names of topics, a delay level, flags."""
+
+
+def reason_bytes(reason: str, properties_size: int) -> bytes:
+    """The value of the property, at most 1 KiB and without separators; empty if a message with properties of
+    ``properties_size`` bytes has no room for it."""
+    value = reason.replace("\x01", " ").replace("\x02", " ").encode("utf-8", "replace")
+    if len(value) > _BYTES_MAX:
+        value = value[:_BYTES_MAX].decode("utf-8", "ignore").encode()
+    if properties_size + len(REASON) + len(value) + _SPARE_BYTES > PROPERTIES_BYTES_MAX:
+        return b""
+    return value
