@@ -384,9 +384,11 @@ class Simulation:
         whole = set()
         for other in self.brokers:
             failover = other.server.failover if other.running and other.server is not None else None
-            if failover is not None and failover.number in in_sync.members and not failover.in_doubt:
+            if self.brokers.index(other) + 1 not in in_sync.members:
+                continue
+            if failover is not None and not failover.in_doubt:
                 self._lost_power.discard(other.name)
-            if other.name not in self._lost_power and self.brokers.index(other) + 1 in in_sync.members:
+            if other.name not in self._lost_power:
                 whole.add(other.name)
         return len(whole - {machine.name}) > 0
 

@@ -16,7 +16,15 @@ from typing import Any
 
 import pytest
 from tests.fault.workload import read_queue
-from tests.sim.cluster import NAME_SERVER_HOSTS, Machine, World, broker_program, run_name_server
+from tests.sim.cluster import (
+    NAME_SERVER_HOSTS,
+    Machine,
+    World,
+    broker_program,
+    create_topic,
+    run_name_server,
+)
+from tests.sim.loop import Process
 
 from orbitmq.broker.broker import Broker
 from orbitmq.broker.config import BrokerRole
@@ -399,3 +407,46 @@ def stored_bodies(broker: Broker) -> list[bytes]:
         return [record.body for record in read_queue(store, "T", 0)] if store.queues("T") else []
     finally:
         store.confirm_offset = shown
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_topic_that_was_answered_is_known_to_the_next_master(seed: int) -> None:
+    """With its number of queues, not the default, although the master died at that moment."""
+
+    async def scenario(world: World) -> None:
+        group, master = await started(world, Setup(), cut=False)
+        world.network.slow = 0.02
+        admin = Process(world.loop, "admin", "10.0.1.9")
+        await admin.start(create_topic(f"{master.host}:10911", "new", 3), "create")
+        master.power_cut(0.0)
+        await group.until(lambda: group.master() is group.brokers[1], "election of the slave")
+        found = group.brokers[1].server.topics.find("new")
+        assert found is not None
+        assert found.read_queue_nums == 3
+
+    simulated(scenario, seed)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_topic_of_an_acknowledged_message_is_known_to_the_next_master(seed: int) -> None:
+    """Also one that was made by the send."""
+
+    async def scenario(world: World) -> None:
+        group, master = await started(world, Setup(), cut=False)
+        world.network.slow = 0.02
+        broker: Broker = master.server
+        acknowledged = asyncio.Event()
+
+        async def send() -> None:
+            broker.topics.update(TopicConfig(topic_name="new", read_queue_nums=3, write_queue_nums=3))
+            where = broker.puts.append([NewMessage("new", 0, b"first", b"", 1, BORN_HOST)])[0]
+            broker.puts.when_safe(where.log_offset + where.size, lambda _code: acknowledged.set())
+
+        assert master.process is not None
+        await master.process.start(send(), "send")
+        await acknowledged.wait()
+        master.power_cut(0.0)
+        await group.until(lambda: group.master() is group.brokers[1], "election of the slave")
+        assert group.brokers[1].server.topics.find("new").read_queue_nums == 3
+
+    simulated(scenario, seed)

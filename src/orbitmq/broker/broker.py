@@ -510,8 +510,9 @@ class Broker:
                 store=self.store,
                 on_deleted=self._topic_deleted,
                 registered=lambda: self.registration.settled(),
+                copied=None if self.failover is None else self.failover.tables_copied,
             ),
-            GroupHandlers(groups=self.groups, offsets=self.offsets, on_deleted=self.stats.forget_group),
+            self._group_handlers(),
             self._sync_handlers(),
             self._assignment_handlers(),
             self.filter_servers,
@@ -521,6 +522,11 @@ class Broker:
             routes += handler.routes()
         routes += self.security.routes(config, self.address)
         return routes + self._admin_routes()
+
+    def _group_handlers(self) -> GroupHandlers:
+        handlers = GroupHandlers(groups=self.groups, offsets=self.offsets, on_deleted=self.stats.forget_group)
+        handlers.copied = None if self.failover is None else self.failover.tables_copied
+        return handlers
 
     def _topic_deleted(self, topic: str) -> None:
         self.stats.forget_topic(topic)
@@ -550,6 +556,7 @@ class Broker:
                 timer_check_point=self.timers.encode,
                 master_info=self.roles.master_info,
                 on_master_info=self.roles.take_master_info,
+                on_tables_copied=self.roles.take_copied,
                 ha_status=self.roles.status,
                 when_safe=self.puts.answer_when_all_safe,
             ),

@@ -22,8 +22,9 @@ from typing import Protocol
 from orbitmq.broker.config import MASTER_ID, BrokerConfig, BrokerRole, change_role
 from orbitmq.broker.replication.log_prefix import LogPrefixCheck
 from orbitmq.broker.replication.master import ReplicaServer
-from orbitmq.broker.replication.metadata_sync import MetadataSync
+from orbitmq.broker.replication.metadata_sync import MetadataSync, copied_text
 from orbitmq.broker.replication.slave import Follower
+from orbitmq.model.data_version import DataVersion
 from orbitmq.runtime.clock import Clock
 from orbitmq.store.message_store import MessageStore
 from orbitmq.transport.client import RpcClient
@@ -74,6 +75,7 @@ class RoleSwitch:
         self.log_prefix_check = LogPrefixCheck(config, store, rpc)
         self.follower = Follower(config, store, clock, self._agree)
         self.follower.on_news = sync.news
+        sync.on_copied = self.follower.tables_copied
         self._acting = False
         """Whether this broker does what a master does; differs from the config's role while that changes."""
         self.before_following: Callable[[], None] | None = None
@@ -124,6 +126,12 @@ class RoleSwitch:
     async def freeze(self) -> None:
         """Stop following for now: from here on the end of our log does not move."""
         await self.follower.stop()
+
+    async def copy_tables(self) -> None:
+        """Before we follow, and so before we may become master: have the topics and groups of the master. Raises
+        ``OrbitError``, ``OSError``."""
+        if self.follower.master_address:
+            await self._sync.copy_tables(self.follower.master_address)
 
     def adopt_topics(self) -> None:
         """Before we are master: have every topic we have messages of."""
@@ -205,6 +213,12 @@ class RoleSwitch:
         """A master announces its address."""
         if told.master_address and told.master_ha_address:
             self.told_master(told.master_address, told.master_ha_address)
+
+    def take_copied(self, told: str, topics: DataVersion, groups: DataVersion) -> None:
+        """A member of our failover group says which topics and groups it has copied."""
+        member = told.partition(":")[0]
+        if member.isascii() and member.isdecimal() and told == copied_text(int(member), topics, groups):
+            self.replicas.copied_tables(int(member))
 
     def status(self) -> bodies.HaRuntimeInfo:
         """Answer to GET_BROKER_HA_STATUS."""

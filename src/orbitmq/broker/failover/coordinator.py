@@ -74,6 +74,9 @@ _EAGER_S: Final = 0.1
 _HAND_OVER_S: Final = 10.0
 _REVOKE_S: Final = 1.0
 _PROBE_S: Final = 0.5
+_TABLES_S: Final = 4.0
+"""Longer than a member without a connection stays in the in-sync set, shorter than admin tools wait."""
+_TABLES_LOOK_S: Final = 0.005
 
 
 class _Aligned(msgspec.Struct, frozen=True):
@@ -157,11 +160,6 @@ class Failover:
         roles.when_agreed = self._aligned
         roles.follower.on_lost = self._wake.set
         gate.is_master = self.holds
-
-    @property
-    def number(self) -> int:
-        """Our number in the group."""
-        return self._own
 
     @property
     def epoch(self) -> int:
@@ -608,6 +606,7 @@ class Failover:
 
     async def _aligned(self) -> None:
         aligned = self._aligning
+        await self._roles.copy_tables()
         if aligned.flushes:
             await self._flush_log()
         self._own_state.enter(aligned.epoch, exposed=not aligned.flushes)
@@ -674,6 +673,20 @@ class Failover:
         )
 
     # -- by request ------------------------------------------------------------------------------------
+
+    async def tables_copied(self) -> None:
+        """Wait until every other member of the in-sync set has topics and groups as they are now, so that the next
+        master has them. Raises ``ServerError`` when that takes too long."""
+        replicas = self._roles.replicas
+        try:
+            async with asyncio.timeout(_TABLES_S):
+                while missing := self.in_sync.members - replicas.tables_copied - {self._own}:  # noqa: ASYNC110
+                    await asyncio.sleep(_TABLES_LOOK_S)
+        except TimeoutError:
+            raise ServerError(
+                f"the change is stored, but members {sorted(missing)} of the failover group have not copied it, so a "
+                "failover may discard it; repeat the request"
+            ) from None
 
     async def change_role(self, role: BrokerRole, broker_id: int, *, accept_loss: bool = False) -> None:
         """What an operator asks for, done through etcd; with ``accept_loss`` this broker is elected also when its log

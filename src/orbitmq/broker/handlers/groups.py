@@ -6,7 +6,7 @@ Answers to Apache's AdminBrokerProcessor, its group part.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -53,6 +53,8 @@ class GroupHandlers:
         self._groups = groups
         self._offsets = offsets
         self._on_deleted = on_deleted
+        self.copied: Callable[[], Awaitable[None]] | None = None
+        """Waits until the members of the failover group have the last change."""
 
     def routes(self) -> list[Route]:
         return [
@@ -67,17 +69,17 @@ class GroupHandlers:
             ),
         ]
 
-    def update_group(self, call: Call[Empty]) -> Reply:
+    def update_group(self, call: Call[Empty]) -> Reply | Awaitable[Reply]:
         if call.body:
             if not decode_body(_GroupName, call.body).group_name:
                 raise InvalidParameter("the group name is blank")
             self._apply([decode_body(SubscriptionGroupConfig, call.body)], call.peer.remote_text)
-        return Reply()
+        return Reply() if self.copied is None else _when(self.copied())
 
-    def update_groups(self, call: Call[Empty]) -> Reply:
+    def update_groups(self, call: Call[Empty]) -> Reply | Awaitable[Reply]:
         """All or none."""
         self._apply(SubscriptionGroupList.decode(call.body).group_config_list, call.peer.remote_text)
-        return Reply()
+        return Reply() if self.copied is None else _when(self.copied())
 
     def _apply(self, configs: Sequence[SubscriptionGroupConfig], caller: str) -> None:
         for config in configs:
@@ -123,3 +125,8 @@ class GroupHandlers:
         readable = not self._groups.forbidden(header.group, header.topic)
         answer = GroupForbidden(group=header.group, topic=header.topic, readable=readable)
         return Reply(body=answer.encode())
+
+
+async def _when(copied: Awaitable[None]) -> Reply:
+    await copied
+    return Reply()

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.registration import SECOND_MASTER
+from orbitmq.broker.replication.metadata_sync import COPIED
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
@@ -54,6 +55,8 @@ class SyncSources:
     """Addresses and log end of this master; None on a slave."""
     on_master_info: Callable[[ExchangeBrokerHaInfoRequest], None] | None = None
     """Answers a slave's question about its master."""
+    on_tables_copied: Callable[[str, DataVersion, DataVersion], None] = lambda _told, _topics, _groups: None
+    """A member of the failover group says which topics and groups it has; then ours."""
     ha_status: Callable[[], bodies.HaRuntimeInfo | None] = lambda: None
     when_safe: Callable[[Call[Any], Reply], Answer] = lambda _call, reply: reply
     """Answers when everything stored so far is safe, or with the reason it is not."""
@@ -167,6 +170,9 @@ class SyncHandlers:
 
     def exchange_ha_info(self, call: Call[ExchangeBrokerHaInfoRequest]) -> Reply:
         """Without fields a slave asks the master, with fields the master tells a slave."""
+        copied = call.frame.ext_fields.get(COPIED)
+        if copied:
+            self._sources.on_tables_copied(copied, self._topics.data_version, self._groups.data_version)
         if call.header.master_ha_address is not None:
             if self._sources.on_master_info is not None:
                 self._sources.on_master_info(call.header)

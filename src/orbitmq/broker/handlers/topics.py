@@ -51,15 +51,17 @@ class TopicHandlers:
         store: MessageStore,
         on_deleted: Callable[[str], None] | None = None,
         registered: Callable[[], Awaitable[None]] | None = None,
+        copied: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """``on_deleted`` is called with the name of every topic that went, for what others keep about it;
-        ``registered`` waits, within a bound, until the name servers know the last change."""
+        ``registered`` waits, within a bound, until the name servers know the last change, ``copied`` until the
+        members of the failover group have it."""
         self._config = config
         self._topics = topics
         self._offsets = offsets
         self._store = store
         self._on_deleted = on_deleted
-        self._registered = registered
+        self._waits = [wait for wait in (registered, copied) if wait is not None]
 
     def routes(self) -> list[Route]:
         return [
@@ -94,7 +96,7 @@ class TopicHandlers:
         except InvalidParameter as error:
             raise ServerError(error.remark) from None
         self._apply([(config, changes)], call.peer.remote_text)
-        return Reply() if self._registered is None else _when(self._registered())
+        return _after(self._waits) if self._waits else Reply()
 
     def update_topics(self, call: Call[UpdateAndCreateTopicListRequest]) -> Reply | Awaitable[Reply]:
         """All or none; in the list the attributes of a topic are the signed changes."""
@@ -103,7 +105,7 @@ class TopicHandlers:
             self._check_name(config.topic_name)
             requests.append((config, config.attributes))
         self._apply(requests, call.peer.remote_text)
-        return Reply() if self._registered is None else _when(self._registered())
+        return _after(self._waits) if self._waits else Reply()
 
     def _check_name(self, topic: str) -> None:
         check_topic(topic)
@@ -178,6 +180,7 @@ def _check_numbers(config: TopicConfig) -> None:
         raise InvalidParameter(f"perm {config.perm} is not made of 4 (read), 2 (write) and 1 (inherit)")
 
 
-async def _when(registered: Awaitable[None]) -> Reply:
-    await registered
+async def _after(waits: Sequence[Callable[[], Awaitable[None]]]) -> Reply:
+    for wait in waits:
+        await wait()
     return Reply()

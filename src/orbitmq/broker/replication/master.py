@@ -10,7 +10,8 @@ Theory of operation
    where Apache would go on and let the two logs differ unseen.
 4. Silence is answered with heartbeats; a slave that is silent too long is cut.
 5. Members of a failover group are told what is safe, before the next transfer or a tenth of a second later: they show
-   consumers no more than that. And they are told when topics or groups have changed.
+   consumers no more than that. And they are told when topics or groups have changed, before the next transfer: a
+   member reports nothing after that until it has copied them.
 """
 
 from __future__ import annotations
@@ -155,6 +156,7 @@ class SlaveLink(asyncio.Protocol):
         store = self._server.store
         batch_bytes = self._server.config.transfer_bytes_max
         left = _TURN_BYTES
+        self._tell_news(transport)
         if self.next_offset < store.max_log_offset:
             self._tell_safe(transport)
         while self.next_offset < store.max_log_offset and not self._paused:
@@ -181,6 +183,11 @@ class SlaveLink(asyncio.Protocol):
         if safe > self._told_safe:
             transport.write(encode_safe_end(safe))
             self._told_safe = safe
+
+    def _tell_news(self, transport: asyncio.Transport) -> None:
+        if self.has_news and self.member and not self._paused:
+            self.has_news = False
+            transport.write(encode_news())
 
     def _later(self) -> None:
         if not self._again:
@@ -210,9 +217,6 @@ class SlaveLink(asyncio.Protocol):
         if self._transport is None or self.next_offset < 0 or self._paused:
             return
         self._tell_safe(self._transport)
-        if self.has_news and self.member:
-            self.has_news = False
-            self._transport.write(encode_news())
         if now - self.last_write > config.replication_heartbeat_ms / 1000:
             self._transport.write(encode_transfer_head(self.next_offset, 0))
             self.last_write = now
@@ -238,6 +242,8 @@ class ReplicaServer:
         self._tasks: TaskOwner | None = None
         self._woken = False
         self._accepting = True
+        self.tables_copied: set[int] = set()
+        """Members of the failover group that have copied topics and groups since their last change."""
         self.epoch: int | None = None
         """With failover the epoch this broker is master of, 0 while it is not; None without failover."""
 
@@ -282,9 +288,16 @@ class ReplicaServer:
             asyncio.get_running_loop().call_soon(self._pump)
 
     def tables_changed(self) -> None:
-        """Members of a failover group are told with the next tick: many changes at once are told once."""
+        """Members of a failover group are told in the next turn of the loop: many changes at once are told once."""
+        self.tables_copied.clear()
         for link in self.links:
             link.has_news = True
+        self.wake()
+
+    def copied_tables(self, member: int) -> None:
+        """A member says that it has topics and groups as they are now."""
+        if any(link.member == member for link in self.links):
+            self.tables_copied.add(member)
 
     def _pump(self) -> None:
         self._woken = False

@@ -45,10 +45,13 @@ from orbitmq.transport.client import RpcClient
 from orbitmq.wire import bodies, javajson
 from orbitmq.wire.bodies.auth import AclInfo, UserInfo
 
-__all__ = ["CopiedTable", "Delays", "KeptTable", "MetadataSync"]
+__all__ = ["COPIED", "CopiedTable", "Delays", "KeptTable", "MetadataSync", "copied_text"]
 
 logger = logging.getLogger(__name__)
 
+COPIED: Final = "orbitmqCopied"
+"""Field of EXCHANGE_BROKER_HA_INFO by which a member of a failover group says which topics and groups it has."""
+_NEWS_RETRY_S: Final = 0.5
 _FIRST_S: Final = 3.0
 _TIMEOUT_S: Final = 3.0
 _LIST_TIMEOUT_S: Final = 30.0
@@ -56,6 +59,12 @@ _BYTES_MAX: Final = 256 << 20
 _FOLLOW_S: Final = 0.1
 _FOLLOW_TRIES: Final = 20
 """How long a round waits for the log; what is not taken by then is tried again in the next round."""
+
+
+def copied_text(member: int, topics: DataVersion, groups: DataVersion) -> str:
+    """The value of ``COPIED``."""
+    versions = (f"{one.state_version}.{one.timestamp_ms}.{one.counter}" for one in (topics, groups))
+    return f"{member}:{':'.join(versions)}"
 
 
 class CopiedTable(Protocol):
@@ -136,6 +145,10 @@ class MetadataSync:
         """Where to ask; empty as long as it is unknown. Never our own address."""
         self.on_topics: Callable[[], None] | None = None
         """Told when the topics were replaced."""
+        self.on_copied: Callable[[], None] | None = None
+        """Told when topics and groups are copied after news, and no later news has come."""
+        self._topics_seen = self._groups_seen = DataVersion()
+        """The versions of the master's tables that were copied last."""
 
     def start(self) -> None:
         """Begin anew: an address from an earlier life as a slave counts no more."""
@@ -158,7 +171,30 @@ class MetadataSync:
         while True:
             await self._news.wait()
             self._news.clear()
-            await self._copy((("topics", self._sync_topics), ("groups", self._sync_groups)))
+            copied = await self._copy((("topics", self._sync_topics), ("groups", self._sync_groups)))
+            if not copied and self.master_address:
+                await asyncio.sleep(_NEWS_RETRY_S)
+                self._news.set()
+            if self._news.is_set():
+                continue
+            if self.on_copied is not None:
+                self.on_copied()
+            if copied and self._config.failover_enabled:
+                await self._copy((("confirmation of topics and groups", self._confirm),))
+
+    async def copy_tables(self, address: str) -> None:
+        """Copy topics and groups now. Raises ``OrbitError``, ``OSError``."""
+        await self._sync_topics(address)
+        await self._sync_groups(address)
+
+    async def _confirm(self, address: str) -> None:
+        """Tell the master which tables we have; it holds back the answers of those who changed them."""
+        told = copied_text(self._config.broker_id, self._topics_seen, self._groups_seen)
+        answer = await self._rpc.call(
+            address, RequestCode.EXCHANGE_BROKER_HA_INFO, timeout_s=_TIMEOUT_S, ext={COPIED: told}
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_for_code(answer.code, answer.remark)
 
     async def stop(self) -> None:
         if self._tasks is not None:
@@ -180,11 +216,13 @@ class MetadataSync:
             )
         )
 
-    async def _copy(self, parts: Sequence[tuple[str, Callable[[str], Awaitable[None]]]]) -> None:
+    async def _copy(self, parts: Sequence[tuple[str, Callable[[str], Awaitable[None]]]]) -> bool:
+        """Returns whether all parts were copied."""
+        complete = True
         for name, part in parts:
             address = self.master_address
             if not address:
-                return
+                return False
             try:
                 await part(address)
             except (OrbitError, OSError) as error:
@@ -192,12 +230,15 @@ class MetadataSync:
                 level = logging.DEBUG if name in self._failing else logging.WARNING
                 self._failing.add(name)
                 logger.log(level, "%s not copied master=%s error=%s", name, address, error)
+                complete = False
             except Exception:  # a bug in one part must not keep the parts after it from being copied
                 if name not in self._failing:
                     logger.exception("%s not copied master=%s", name, address)
                 self._failing.add(name)
+                complete = False
             else:
                 self._failing.discard(name)
+        return complete
 
     async def _sync_users(self, address: str) -> None:
         """An Apache master answers passwords too; one that answers none leaves ours as they are."""
@@ -275,6 +316,7 @@ class MetadataSync:
             logger.info("topics copied count=%d", len(table.topic_config_table))
             if self.on_topics is not None:
                 self.on_topics()
+        self._topics_seen = table.data_version
 
     async def _positions(self, address: str, code: int) -> bytes | None:
         """What the master answers, once our log has followed; ``None`` when it has not yet."""
@@ -321,6 +363,7 @@ class MetadataSync:
                 table.data_version,
             )
             logger.info("groups copied count=%d", len(table.subscription_group_table))
+        self._groups_seen = table.data_version
 
     async def _sync_kept(self, address: str) -> None:
         for code, table in self.kept.items():

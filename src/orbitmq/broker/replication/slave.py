@@ -9,6 +9,8 @@ Theory of operation
 4. A report means written, as Apache's does. A member of a failover group whose master runs under SYNC_FLUSH reports
    only what it has flushed (``Membership.reports_flushed``): it asks the store's sync thread for a flush as soon as
    bytes arrive, and all bytes that arrive during one flush share the next.
+5. A member reports nothing new between the news that topics or groups have changed and its copy of them, so that a
+   message is not acknowledged before the members know its topic.
 """
 
 from __future__ import annotations
@@ -74,6 +76,9 @@ class MasterLink(asyncio.Protocol):
         self._on_safe = None if member is None else member.on_safe
         self._reports_flushed = member is not None and member.reports_flushed
         self._flushing = False
+        self._tables_due = False
+        """The tables of the master have changed and are not copied yet."""
+        self._is_heard = member is None
         self._on_news = on_news
         self._reader = TransferReader(for_member=member is not None)
         self._transport: asyncio.Transport | None = None
@@ -94,7 +99,7 @@ class MasterLink(asyncio.Protocol):
             bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._greeting:
             transport.write(self._greeting)
-        self._report()
+        self._report(self._reportable_end)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
@@ -115,13 +120,15 @@ class MasterLink(asyncio.Protocol):
             logger.error("the master sent bytes that are no log reason=%s", error)
             self.close(str(error))
             return
+        # The first bytes show that the master has this link, and tells it of changes from now on.
+        if self._reader.has_news or not self._is_heard:
+            self._is_heard, self._reader.has_news = True, False
+            if self._on_news is not None:
+                self._tables_due = True
+                self._on_news()
         self._report_progress()
         if self._on_safe is not None and self._reader.safe_end >= 0:
             self._on_safe(self._reader.safe_end)
-        if self._reader.has_news:
-            self._reader.has_news = False
-            if self._on_news is not None:
-                self._on_news()
 
     def _take_all(self, data: bytes) -> None:
         """Append all transfers of one read at once: the store works through a few large pieces faster than through
@@ -153,11 +160,12 @@ class MasterLink(asyncio.Protocol):
 
     def _report_progress(self) -> None:
         """Report what is new, and have flushed what must be flushed before it can be reported."""
-        if self._reportable_end > self._reported:
-            self._report()
-        if self._reports_flushed and not self._flushing and self._store.max_log_offset > self._reported:
+        if self._reportable_end > self._reported and not self._tables_due:
+            self._report(self._reportable_end)
+        end = self._store.max_log_offset
+        if self._reports_flushed and not self._flushing and end > self._store.flushed_offset:
             self._flushing = True
-            self._store.when_flushed(self._store.max_log_offset, self._flushed)
+            self._store.when_flushed(end, self._flushed)
 
     def _flushed(self, done: bool) -> None:
         """After a failure the next transfer or tick tries again; until then the master does not count us."""
@@ -165,9 +173,14 @@ class MasterLink(asyncio.Protocol):
         if done and not self.closed.done():
             self._report_progress()
 
-    def _report(self) -> None:
+    def tables_copied(self) -> None:
+        """The tables are as the master had them when it last said that they have changed."""
+        self._tables_due = False
+        self._report_progress()
+
+    def _report(self, log_end: int) -> None:
         if self._transport is not None:
-            self._reported = self._reportable_end
+            self._reported = log_end
             self._transport.write(encode_report(self._reported))
             self._written_at = asyncio.get_running_loop().time()
             self.last_write_ms = self._clock.now_ms()
@@ -182,7 +195,7 @@ class MasterLink(asyncio.Protocol):
             return
         self._report_progress()
         if now - self._written_at > self._config.replication_heartbeat_ms / 1000:
-            self._report()
+            self._report(self._reported)
 
     def close(self, reason: str) -> None:
         self._ended(reason)
@@ -238,6 +251,11 @@ class Follower:
             if self.link is not None:
                 self.link.close("the master moved")
         self._changed.set()
+
+    def tables_copied(self) -> None:
+        """Topics and groups are copied, and no later change is known."""
+        if self.link is not None:
+            self.link.tables_copied()
 
     def start(self) -> None:
         if self._tasks is None:

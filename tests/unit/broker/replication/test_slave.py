@@ -28,6 +28,9 @@ def test_news_and_the_safe_end_are_told_once_in_any_pieces(tmp_path: Path, cut: 
         link = MasterLink(BrokerConfig(), store, ManualClock(), b"", member, lambda: told.append("news"))
         link.connection_made(Wire())
         link.data_received(encode_transfer_head(0, 0))
+        assert told == ["news"], "what changed before the master had this link"
+        told.clear()
+        link.data_received(encode_transfer_head(0, 0))
         assert not told, "a heartbeat"
         stream = encode_transfer_head(0, 0) + encode_news() + encode_safe_end(0)
         for piece in (stream[:cut], stream[cut:]):
@@ -103,6 +106,41 @@ def test_other_slaves_report_what_is_written(tmp_path: Path, member: Membership 
         link.data_received(encode_transfer_head(0, len(log)) + log)
         assert bytes(wire.written) == encode_report(0) + encode_report(len(log))
         assert store.flushed_offset < len(log)
+        store.close()
+
+    on_loop(scenario)
+
+
+@pytest.mark.parametrize("reports_flushed", [False, True])
+def test_a_member_reports_nothing_new_before_it_has_copied_the_tables(
+    tmp_path: Path, reports_flushed: bool
+) -> None:
+    async def scenario() -> None:
+        log = record_bytes(tmp_path / "master", 2)
+        half = len(log) // 2
+        store, wire, news = open_store(tmp_path), Wire(), list[int]()
+        member = Membership(b"", lambda _end: None, reports_flushed)
+        link = MasterLink(
+            BrokerConfig(replication_heartbeat_ms=-1),
+            store,
+            ManualClock(),
+            b"",
+            member,
+            lambda: news.append(1),
+        )
+        link.connection_made(wire)
+        link.data_received(encode_transfer_head(0, half) + log[:half])
+        assert len(news) == 1, "the first bytes: a change before them was not told"
+        store.flush()
+        link.tables_copied()
+        assert reports(wire) == [0, half]
+        link.data_received(encode_news() + encode_transfer_head(half, half) + log[half:])
+        store.flush()
+        link.tick()
+        assert set(reports(wire)) <= {half}, "a heartbeat repeats the last report"
+        assert len(news) == 2
+        link.tables_copied()
+        assert reports(wire) == [len(log)]
         store.close()
 
     on_loop(scenario)
