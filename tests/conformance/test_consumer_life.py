@@ -68,7 +68,7 @@ async def test_cancelled_error_of_a_handler_is_a_failure_and_workers_go_on(broke
         handled.add(message.text())
 
     async with consumer:
-        await until(lambda: len(handled) >= 27, f"the others, had {len(handled)}", 10)
+        await until(lambda: len(handled) >= 27, lambda: f"the others, had {len(handled)}")
     assert len(set(tried)) == 30
 
 
@@ -158,7 +158,7 @@ async def test_context_says_how_much_of_a_batch_is_done_and_when_the_rest_comes(
             raise RuntimeError("the last two failed")
 
     async with consumer:
-        await until(lambda: sum(len(batch) for _, batch in calls) >= 8, "the rest", 15)
+        await until(lambda: sum(len(batch) for _, batch in calls) >= 8, "the rest")
     assert calls[0] == (1, [str(i) for i in range(6)])
     assert sorted(text for _, batch in calls[1:] for text in batch) == ["4", "5"]
 
@@ -326,7 +326,7 @@ async def test_ordered_queue_stays_until_its_handler_is_done(broker: RunningBrok
         assert not [q for q in two.queues if q.topic == "ordered"]
         release.set()
         one.rebalance_soon()
-        await until(lambda: len(done) >= 4, f"all four, had {done}", 20)
+        await until(lambda: len(done) >= 4, lambda: f"all four, had {done}")
     assert all(len(names) == 1 for names in together), "never two members at once"
     assert sorted(offset for _, offset in done) == [0, 1, 2, 3], "and nothing twice"
     assert {name for name, _ in done} == {"one", "two"}
@@ -424,9 +424,9 @@ async def test_retry_message_of_an_unsubscribed_topic_does_not_end_the_retry_pul
         retry = next(queue for queue in consumer.queues if queue.topic.startswith("%RETRY%"))
         held = consumer._held[retry]
         end = held.next_offset
-        await until(lambda: held.next_offset > end, "the retry message was pulled", 10)
+        await until(lambda: held.next_offset > end, "the retry message was pulled")
         pulled = held.last_pull_ms
-        await until(lambda: held.last_pull_ms > pulled, "and pulling goes on", 20)
+        await until(lambda: held.last_pull_ms > pulled, "and pulling goes on")
         await asyncio.to_thread(broker.create_topic, "other", queue_count=1)
         got = Collector()
         got.on(consumer, "other")

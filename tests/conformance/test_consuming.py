@@ -134,7 +134,7 @@ async def test_failed_message_comes_again_and_ends_in_the_dead_letters(target: T
         raise RetryLater(delay_level=1 if message.reconsume_times == 0 else -1)
 
     async with consumer:
-        await until(lambda: times == [0, 1], f"a second try, had {times}")
+        await until(lambda: times == [0, 1], lambda: f"a second try, had {times}")
         async with PullConsumer(target.group(), target.address) as reader:
             found: list[ReceivedMessage] = []
 

@@ -213,7 +213,7 @@ async def test_pull_goes_to_the_replica_suggested_or_to_another_one_after_a_fail
         consumer.subscribe("T", handler=lambda message: None)
         stub.members = [consumer.client_id]
         async with consumer:
-            await until(lambda: "broker-b" in pulled, "a pull from the slave", timeout_s=10)
+            await until(lambda: "broker-b" in pulled, "a pull from the slave")
     assert pulled[0] == "broker-a"
 
 

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from typing import Any
+from tests.support.waiting import LIMIT_S, until_async
 
 from orbitmq.client import PushConsumer, ReceivedMessage
 
 __all__ = ["Collector", "until"]
 
 
-async def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 30.0) -> None:
-    """Return when the condition holds; fail with ``what`` when it does not in time."""
-    deadline = asyncio.get_running_loop().time() + timeout_s
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, f"not within {timeout_s} s: {what or condition}"
-        await asyncio.sleep(0.02)
+until = until_async
 
 
 class Collector:
@@ -32,7 +25,7 @@ class Collector:
     def bodies(self) -> list[str]:
         return [message.text() for message in self.messages]
 
-    async def wait(self, count: int, timeout_s: float = 30.0) -> list[ReceivedMessage]:
+    async def wait(self, count: int, timeout_s: float = LIMIT_S) -> list[ReceivedMessage]:
         """The messages, as soon as there are that many."""
         await until(lambda: len(self.messages) >= count, f"{count} messages", timeout_s)
         return self.messages

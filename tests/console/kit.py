@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from playwright.sync_api import Browser, Page, Route, sync_playwright
+from tests.support.waiting import until_async
 
 from orbitmq.admin import Admin, AdminOptions
 from orbitmq.cli.console import option_meanings
@@ -64,13 +65,6 @@ class Site:
     members: list[PushConsumer] = field(default_factory=list)
 
 
-async def until(condition: Callable[[], Any], what: str) -> None:
-    deadline = asyncio.get_running_loop().time() + WAIT_S
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, f"no {what} within {WAIT_S:g} s"
-        await asyncio.sleep(0.05)
-
-
 async def fill(name_server: str) -> tuple[Seeds, list[PushConsumer]]:
     """Messages of every kind; two members whose subscriptions differ stay online."""
     seeds = Seeds()
@@ -118,7 +112,7 @@ async def _give_up(name_server: str) -> None:
     consumer = PushConsumer("billing", name_server, from_where=ConsumeFromWhere.FIRST_OFFSET, reconsume_max=1)
     consumer.subscribe("payments", "*", fail)
     async with consumer:
-        await until(lambda: tries.count(1) >= 2, "second try of both messages")
+        await until_async(lambda: tries.count(1) >= 2, "second try of both messages")
         async with Admin(name_server) as admin:
             from orbitmq.admin.deadletters import dead_groups
 

@@ -20,7 +20,8 @@ from tests.apache.proxy_stack import OurProxy
 from tests.apache.servers import create_topic
 from tests.proxy.cluster import Cluster, running_cluster
 from tests.proxy.half import check_foreign_end
-from tests.proxy.load import Load, wait_for
+from tests.proxy.load import Load
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +56,7 @@ def _load(cluster: Cluster, proxies: list[OurProxy], name: str) -> Iterator[Load
         yield load
         load.stop_sending()
         load.wait_delivered()
-        wait_for(lambda: not cluster.open_count(topic, group), lambda: "something is not delivered again")
+        until(lambda: not cluster.open_count(topic, group), lambda: "something is not delivered again")
     finally:
         load.stop()
     assert not load.failures, load.failures
@@ -80,7 +81,7 @@ def test_clients_of_a_killed_proxy_go_on_with_another(cluster: Cluster, proxies:
         proxies[0].kill()
         before = len(load.done)
         load.wait_sent(200)
-        wait_for(lambda: len(load.done) >= before + 100, lambda: "consumers stand still")
+        until(lambda: len(load.done) >= before + 100, lambda: "consumers stand still")
     assert load.again, f"{held} messages were on their way, none was delivered again"
     assert all(broker.store.max_offset("KillTwo", 0) > 0 for broker in cluster.brokers)
     proxies[0].start()
@@ -123,7 +124,7 @@ def test_killed_broker_behind_a_proxy_loses_nothing(kills: int) -> None:
                 load.wait_sent(200)
             load.stop_sending()
             load.wait_delivered()
-            wait_for(load.all_done, lambda: "something is not delivered until it is acknowledged")
+            until(load.all_done, lambda: "something is not delivered until it is acknowledged")
         finally:
             load.stop()
     figures = {
@@ -151,7 +152,7 @@ def test_transaction_is_ended_through_a_proxy_that_did_not_send_it(
             for broker in cluster.brokers
         ]
 
-    wait_for(lambda: sum(cluster.loop.run(stored())) >= 1, lambda: "the message is not committed")
+    until(lambda: sum(cluster.loop.run(stored())) >= 1, lambda: "the message is not committed")
     assert sum(cluster.loop.run(stored())) == 1
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+
+from tests.support.waiting import until_async
 
 from orbitmq.broker.broker import Broker
 from orbitmq.broker.config import BrokerConfig, BrokerRole
@@ -74,17 +76,7 @@ def put(broker: Broker, count: int, *, topic: str = "T", body: bytes = b"x" * 10
         )
 
 
-async def until(
-    condition: Callable[[], bool], what: str | Callable[[], str], timeout_s: float = 10.0
-) -> None:
-    """A function as ``what`` tells how things stand when the time is over."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            while not condition():  # noqa: ASYNC110 - brokers do not tell tests what they do
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        told = what if isinstance(what, str) else what()
-        raise AssertionError(f"not within {timeout_s} s: {told}") from None
+until = until_async
 
 
 async def gate_code(broker: Broker) -> int:

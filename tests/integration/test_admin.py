@@ -11,8 +11,7 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ import pytest
 import trustme
 from click.testing import CliRunner, Result
 from tests.support.processes import interruptible_children
+from tests.support.waiting import until
 
 from orbitmq.cli.admin import AREAS, admin_commands, declarations
 from orbitmq.cli.admin_kit.reference import json_keys
@@ -46,13 +46,6 @@ def told(name_server: str, *arguments: str) -> Any:
     result = run(name_server, *arguments, "--json")
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")

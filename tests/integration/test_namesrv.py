@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import zlib
 from collections.abc import AsyncIterator
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.golden import data
+from tests.support.waiting import until_async
 from tests.unit.namesrv.brokers import topic_config
 from tests.unit.transport.certificates import make_certificates
 from tests.unit.transport.loops import on_both_loops, run
@@ -100,12 +100,6 @@ async def peer_of(server: NameServer, form: SerializeType = SerializeType.JSON) 
         yield peer
     finally:
         await peer.client.close()
-
-
-async def until(condition: Any, seconds: float = 5.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - the other end has no event to wait for
-            await asyncio.sleep(0.005)
 
 
 # -- brokers and routes ----------------------------------------------------------------------------------
@@ -220,7 +214,7 @@ async def test_lost_connection_removes_the_broker_at_once() -> None:
         async with peer_of(server) as broker:
             await broker.register()
             assert isinstance(await client.route("T"), dict)
-        await until(lambda: not server.table.brokers(), 2.0)
+        await until_async(lambda: not server.table.brokers())
         assert await client.route("T") == ResponseCode.TOPIC_NOT_EXIST
 
 
@@ -242,7 +236,7 @@ async def test_silent_broker_is_removed_and_its_connection_closed() -> None:
         assert server.table.brokers() != {}
         connection = await broker.client.connection(server.address)
         clock.advance(200)
-        await until(lambda: connection.closed)
+        await until_async(lambda: connection.closed)
         assert server.table.brokers() == {}
 
 
@@ -372,9 +366,9 @@ async def test_brokers_of_a_group_are_told_who_has_the_smallest_id() -> None:
         ):
             await other.register(broker_id=1, address=slave, enableActingMaster="true")
             await master.register(enableActingMaster="true")
-            await until(lambda: len(notices) == 1)
+            await until_async(lambda: len(notices) == 1)
             await master.client.close()
-            await until(lambda: len(notices) == 2)
+            await until_async(lambda: len(notices) == 2)
     finally:
         await slave_port.stop(1.0)
     assert notices == [
@@ -388,7 +382,7 @@ async def test_notice_to_a_broker_that_is_gone_does_no_harm(caplog: pytest.LogCa
     async with NameServer(config(notify_min_broker_id_changed=True)) as server, peer_of(server) as master:
         await master.register(broker_id=1, address="127.0.0.1:9", enableActingMaster="true")
         await master.register(enableActingMaster="true")
-        await until(lambda: "notice not delivered" in caplog.text)
+        await until_async(lambda: "notice not delivered" in caplog.text)
         assert isinstance(await master.route("T"), dict)
 
 

@@ -7,13 +7,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import pytest
+from tests.support.waiting import until
 
 from orbitmq import Message
 from orbitmq.client import sync
@@ -68,13 +68,6 @@ def children_of(pid: int) -> list[int]:
     return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
 def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -91,7 +84,7 @@ def test_processes_serve_one_topic_and_a_killed_one_comes_back(tmp_path: Path) -
         before = children_of(parent.pid)
         assert len(before) == 2
         os.kill(before[0], signal.SIGKILL)
-        wait_for(lambda: len(set(children_of(parent.pid)) - set(before)) == 1, "a new process")
+        until(lambda: len(set(children_of(parent.pid)) - set(before)) == 1, "a new process")
         assert parent.poll() is None
 
         parent.send_signal(signal.SIGTERM)
@@ -105,7 +98,7 @@ def test_processes_whose_parent_is_killed_stop_in_order(tmp_path: Path) -> None:
         ready(parent, 2)
         children = children_of(parent.pid)
         parent.kill()
-        wait_for(lambda: not any(is_alive(child) for child in children), "the end of both brokers")
+        until(lambda: not any(is_alive(child) for child in children), "the end of both brokers")
         # A store that was closed in order has no abort file.
         assert not list((tmp_path / "store").glob("*/abort"))
 

@@ -7,10 +7,10 @@ import logging
 import os
 import socket
 import struct
-from typing import Any
 
 import pytest
 from tests.support.ports import free_ports
+from tests.support.waiting import until_async
 from tests.unit.transport.certificates import Certificates, make_certificates
 from tests.unit.transport.loops import on_both_loops
 from tests.unit.transport.peers import HOST, RawPeer, address_of, closing, serving
@@ -83,12 +83,6 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in records if record.levelno >= logging.WARNING]
 
 
-async def until(condition: Any) -> None:
-    """Wait for a condition; the deadline is that of the whole test."""
-    while not condition():  # noqa: ASYNC110 - what is waited for is state of the code under test
-        await asyncio.sleep(0.002)
-
-
 # -- calls -----------------------------------------------------------------------------------------------
 
 
@@ -150,7 +144,7 @@ async def test_call_without_an_answer_times_out_and_the_late_answer_harms_nobody
         connection = await client.connection(address_of(server))
         with pytest.raises(RequestTimeoutError, match=r"within 0\.02 s"):
             await connection.call(FOREVER, timeout_s=0.02)
-        await until(lambda: parked)
+        await until_async(lambda: parked)
         parked[0].reply(Reply(remark="late"))
         assert (await client.call(address_of(server), ECHO, body=b"x")).body == b"x"
 
@@ -269,7 +263,7 @@ async def test_loss_of_the_connection_ends_calls_at_once() -> None:
         calls = [
             asyncio.ensure_future(client.call(address_of(server), FOREVER, timeout_s=60)) for _ in range(5)
         ]
-        await until(lambda: server.connections)
+        await until_async(lambda: server.connections)
         await asyncio.sleep(0.01)
         next(iter(server.connections)).abort()
         results = await asyncio.gather(*calls, return_exceptions=True)
@@ -282,7 +276,7 @@ async def test_client_connects_anew_after_a_loss() -> None:
         address = address_of(server)
         first = await client.connection(address)
         next(iter(server.connections)).abort()
-        await until(lambda: first.closed)
+        await until_async(lambda: first.closed)
         assert (await client.call(address, ECHO, body=b"again")).body == b"again"
         assert await client.connection(address) is not first
 
@@ -297,9 +291,9 @@ async def test_a_loss_is_told_under_the_address_the_connection_was_opened_by() -
     ):
         address = f"localhost:{address_of(server).rpartition(':')[2]}"
         await client.connection(address)
-        await until(lambda: server.connections)
+        await until_async(lambda: server.connections)
         next(iter(server.connections)).abort()
-        await until(lambda: lost)
+        await until_async(lambda: lost)
         assert lost == [address]
 
 
@@ -350,7 +344,7 @@ async def test_client_that_closes_ends_what_waits_as_lost() -> None:
     async with serving(ROUTES) as server:
         client = RpcClient()
         waiting = asyncio.ensure_future(client.call(address_of(server), FOREVER, timeout_s=60))
-        await until(lambda: server.connections)
+        await until_async(lambda: server.connections)
         opening = asyncio.ensure_future(client.call(f"{HOST}:{server.ports[0]} ", FOREVER, timeout_s=60))
         await asyncio.sleep(0)
         await client.close()
@@ -359,7 +353,7 @@ async def test_client_that_closes_ends_what_waits_as_lost() -> None:
                 await call
         with pytest.raises(ConnectionLostError, match="the client is closed"):
             await client.call(address_of(server), ECHO)
-        await until(lambda: not server.connections)
+        await until_async(lambda: not server.connections)
 
 
 @on_both_loops
@@ -395,7 +389,7 @@ async def test_client_closes_a_connection_that_is_idle() -> None:
     async with serving(ROUTES) as server, closing(RpcClient(idle_s=0.1)) as client:
         await client.call(address_of(server), ECHO)
         assert len(server.connections) == 1
-        await until(lambda: not server.connections)
+        await until_async(lambda: not server.connections)
 
 
 @on_both_loops
@@ -404,12 +398,12 @@ async def test_connections_over_the_limit_are_refused_and_room_is_used_again(
 ) -> None:
     async with serving(ROUTES, limits=ServerLimits(connections=2)) as server:
         peers = [await RawPeer.connect(server) for _ in range(2)]
-        await until(lambda: len(server.connections) == 2)
+        await until_async(lambda: len(server.connections) == 2)
         async with await RawPeer.connect(server) as refused:
             assert await refused.closed_by_server() == b""
         assert len(warnings_of(caplog)) == 1
         peers[0].close()
-        await until(lambda: len(server.connections) == 1)
+        await until_async(lambda: len(server.connections) == 1)
         async with await RawPeer.connect(server) as admitted:
             await admitted.send(encode_request(ECHO, 1, None, b"room"))
             assert (await admitted.frame()).body == b"room"
@@ -436,7 +430,7 @@ async def test_stop_lets_running_requests_answer_and_queued_bytes_leave() -> Non
         # The loop that reads the requests also serves them, so one answer read means all were served.
         await reader.send(b"".join(encode_request(BIG, number) for number in range(50)))
         await reader.frame()
-        await until(lambda: len(running) == 10)
+        await until_async(lambda: len(running) == 10)
         stopping = asyncio.ensure_future(server.stop(5.0))
         rest = await reader.closed_by_server()
         assert len(rest) > 48 * BIG_BYTES
@@ -462,7 +456,7 @@ async def test_stop_cuts_what_does_not_end_in_time() -> None:
     await server.start()
     async with await RawPeer.connect(server) as peer:
         await peer.send(encode_request(9, 1))
-        await until(lambda: running)
+        await until_async(lambda: running)
         await server.stop(0.05)
         assert await peer.closed_by_server() == b""
 
@@ -547,7 +541,7 @@ async def test_pushing_to_a_peer_that_never_reads_ends_at_the_hard_limit(
         serving(ROUTES, limits=ServerLimits(connection=limits)) as server,
         await RawPeer.connect(server, receive_buffer_bytes=4096),
     ):
-        await until(lambda: server.connections)
+        await until_async(lambda: server.connections)
         (connection,) = server.connections
         most = 0
         while not connection.closed:
@@ -555,7 +549,7 @@ async def test_pushing_to_a_peer_that_never_reads_ends_at_the_hard_limit(
             most = max(most, connection.unsent_bytes)
             await asyncio.sleep(0)
         assert most <= limits.write_limit_bytes + BIG_BYTES + 200
-        await until(lambda: not server.connections)
+        await until_async(lambda: not server.connections)
         (line,) = warnings_of(caplog)
         assert "peer does not read" in line
 
@@ -634,7 +628,7 @@ async def test_tls_bytes_in_single_steps_are_understood(certificates: Certificat
         client = TlsFilter(client_context(), server_side=False)
         hello = client.start()
         await peer.send(hello[:1])
-        await until(lambda: server.connections)
+        await until_async(lambda: server.connections)
         await asyncio.sleep(0.005)
         to_server = hello[1:]
         client.encrypt(encode_request(ECHO, 1, None, b"secret"))
@@ -718,5 +712,5 @@ async def test_garbage_inside_and_instead_of_tls_closes_with_one_log_line(
         async with closing(RpcClient(tls=client_context())) as client:
             connection = await client.connection(address_of(server))
             connection.send(b"\xff\xff\xff\xff garbage in a good record")
-            await until(lambda: connection.closed)
+            await until_async(lambda: connection.closed)
         assert len(warnings_of(caplog)) == 1

@@ -14,22 +14,16 @@ from typing import Any, Final
 
 import grpc
 from tests.proxy.golden import SERVICE, TelemetryStream, metadata
+from tests.support.waiting import until
 
 from orbitmq.proxy.handles import parse_handle
 from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
 
-__all__ = ["Load", "wait_for"]
+__all__ = ["Load"]
 
 INVISIBLE_S: Final = 3
 _BATCH: Final = 16
 _OPTIONS: Final = [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
-
-
-def wait_for(condition: Callable[[], bool], what: Callable[[], str], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, what()
-        time.sleep(0.02)
 
 
 class _Client:
@@ -151,12 +145,10 @@ class Load:
     def wait_sent(self, count: int) -> None:
         """Until so many more were acknowledged to producers."""
         wanted = len(self.acknowledged) + count
-        wait_for(lambda: len(self.acknowledged) >= wanted or bool(self.failures), lambda: "sends stand still")
+        until(lambda: len(self.acknowledged) >= wanted or bool(self.failures), lambda: "sends stand still")
 
     def wait_delivered(self) -> None:
-        wait_for(
-            lambda: not self.missing or bool(self.failures), lambda: f"lost: {sorted(self.missing)[:20]}"
-        )
+        until(lambda: not self.missing or bool(self.failures), lambda: f"lost: {sorted(self.missing)[:20]}")
 
     def _guard(self, work: Callable[[Any], None], argument: Any) -> None:
         try:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.apache.harness import remoting_call
 from tests.support.ports import broker_ports
+from tests.support.waiting import until
 
 from orbitmq.client import Message
 from orbitmq.client.sync import Producer
@@ -64,14 +63,6 @@ class Stream:
     def numbers(self) -> list[int]:
         rows = self._spark.read.parquet(str(self._path / "rows")).select("body").collect()
         return sorted(int(row.body.rstrip(b".")) for row in rows)
-
-
-def until(condition: Callable[[], bool], what: str, timeout_s: float = 150.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    ticking = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, what
-        ticking.wait(0.05)
 
 
 def batches(query: StreamingQuery) -> list[int]:

@@ -16,12 +16,15 @@ _POLL_S: Final = 0.01
 
 def until(
     condition: Callable[[], object],
-    what: str,
+    what: str | Callable[[], str] = "a condition",
     limit_s: float = LIMIT_S,
     *,
     last: Callable[[], object] | None = None,
 ) -> None:
-    """Returns when ``condition`` is true; raises AssertionError with ``what`` and the value of ``last`` otherwise."""
+    """Returns when ``condition`` is true; raises AssertionError with ``what`` and the value of ``last`` otherwise.
+
+    A function as ``what`` describes the state when the time is over.
+    """
     deadline = time.monotonic() + limit_s
     while True:
         now = time.monotonic()  # before the condition: a process stopped in between gets another look
@@ -34,7 +37,7 @@ def until(
 
 async def until_async(
     condition: Callable[[], object],
-    what: str,
+    what: str | Callable[[], str] = "a condition",
     limit_s: float = LIMIT_S,
     *,
     last: Callable[[], object] | None = None,
@@ -51,5 +54,6 @@ async def until_async(
         await asyncio.sleep(_POLL_S)
 
 
-def _message(what: str, limit_s: float, last: Callable[[], object] | None) -> str:
+def _message(what: str | Callable[[], str], limit_s: float, last: Callable[[], object] | None) -> str:
+    what = what if isinstance(what, str) else what()
     return f"waited {limit_s:g} s for {what}" + ("" if last is None else f"; last value: {last()!r}")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.tidy import rules
 from tests.tidy.rules import Source
+from tests.tidy.waits import check_waits
 
 ROOT = Path(__file__).parents[2]
 # Bytes recorded from a real broker: kept as they came, so no rule of ours applies to them.
@@ -90,6 +91,10 @@ def test_no_exception_is_without_need() -> None:
 
 def test_records_units_and_frames_are_laid_out_in_one_place() -> None:
     report(rules.check_layouts(sources()))
+
+
+def test_tests_wait_for_states() -> None:
+    report(check_waits(sources()))
 
 
 def test_every_tracked_text_speaks_of_the_project_alone() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 
+from tests.support.waiting import until_async
 from tests.unit.transport.loops import on_both_loops
 
 from orbitmq.transport.client import RpcClient
@@ -69,14 +69,6 @@ async def test_above_half_of_the_limit_slow_readers_wait_and_below_it_no_more() 
     held.close()
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(1_000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("not within ten seconds")
-
-
 def server(limit_bytes: int) -> Server:
     router = Router(
         [
@@ -103,7 +95,7 @@ async def test_half_frames_of_many_peers_stay_below_the_limit_and_others_are_ser
             writer.write((15 * MIB).to_bytes(4, "big") + bytes(MIB))
             highest = max(highest, served.held.held_bytes)
             assert (await polite.call(address, ECHO, timeout_s=5.0)).code == 0
-        await until(lambda: served.held.dropped_count > 0)
+        await until_async(lambda: served.held.dropped_count > 0)
         assert highest < 9.5 * MIB, "the limit, a sixteenth of it, and one read"
         assert served.held.held_bytes <= 8 * MIB
         assert (await polite.call(address, ECHO, timeout_s=5.0)).code == 0
