@@ -10,7 +10,7 @@ from tests.run_all import CACHE_KEY, is_beside_jvm
 settings.register_profile("orbitmq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("orbitmq")
 
-pytest_plugins = ["tests.support.measure", "tests.support.schedule"]
+pytest_plugins = ["tests.support.measure", "tests.support.schedule", "tests.support.tiers"]
 
 FUZZ_SECONDS_DEFAULT = 30.0
 

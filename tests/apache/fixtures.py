@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -27,6 +28,7 @@ __all__ = [
     "shared_go",
     "shared_java",
     "shared_mqadmin",
+    "started_cluster",
     "unique",
 ]
 
@@ -65,11 +67,9 @@ def unique(request: pytest.FixtureRequest) -> Callable[[str], str]:
     return lambda kind: f"{kind}-{test}-{next(_serial)}"
 
 
-# Per module although a start takes four seconds: once it has seen a transaction, an Apache 5.5.0 broker keeps one
-# core busy for as long as it lives (its TransactionalOpBatchService waits for a moment that has passed).
-@pytest.fixture(scope="module")
-def apache_cluster(apache_tools: None) -> Iterator[ApacheCluster]:
-    """Apache 5.5.0 beside Apache 5.5.0, with SQL filters on; shared by a module, so leave it running."""
+@contextmanager
+def started_cluster() -> Iterator[ApacheCluster]:
+    """Apache's name server and broker 5.5.0 with SQL filters on."""
     with (
         ApacheNamesrv(LATEST) as namesrv,
         ApacheBroker(
@@ -77,6 +77,15 @@ def apache_cluster(apache_tools: None) -> Iterator[ApacheCluster]:
         ) as broker,
     ):
         yield ApacheCluster(namesrv, broker)
+
+
+# Tests with transactions start their own: after the first one, an Apache 5.5.0 broker keeps one core busy for as
+# long as it lives (its TransactionalOpBatchService waits for a moment that has passed).
+@pytest.fixture(scope="session")
+def apache_cluster(apache_tools: None) -> Iterator[ApacheCluster]:
+    """One cluster for the whole run, so leave it running."""
+    with started_cluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

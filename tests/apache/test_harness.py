@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.apache import artifacts
-from tests.apache.benchmark import parse_reports
-from tests.apache.fixtures import ApacheCluster
+from tests.apache.fixtures import ApacheCluster, started_cluster
 from tests.apache.harness import (
     LATEST,
     LEGACY,
@@ -35,6 +33,13 @@ from tests.apache.harness import (
 Unique = Callable[[str], str]
 ALL_CLIENTS = ["java_latest", "java_legacy", "go_clients"]
 JAVA_CLIENTS = ALL_CLIENTS[:2]
+
+
+@pytest.fixture(scope="module")
+def apache_cluster(apache_tools: None) -> Iterator[ApacheCluster]:
+    """One of its own: its tests commit transactions (see ``tests/apache/fixtures.py``)."""
+    with started_cluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -364,19 +369,6 @@ def test_benchmark_program_reports_when_it_has_sent_its_messages(
     assert {"Send TPS", "Average RT(ms)"} <= set(report.figures)
 
 
-def test_reports_of_benchmark_programs_are_parsed_up_to_the_last_whole_line() -> None:
-    output = (
-        "Current Time: 2026-01-01 00:00:00,000"
-        " | Send TPS: 5 | Send Failed: 2 | Response Failed: 1 | Average RT(ms): 0.5\n"
-        "something else\n"
-        "[Complete] Send Total: 10 | Send TPS: 7 | Send Failed: 0 | Average RT(ms): 0.2\n"
-        "Current Time: 2026-01-01 00:00:01,000 | Send TPS: 9"
-    )
-    first, last = parse_reports("producer", output)
-    assert (first.messages_per_s, first.failed, first.figures["Average RT(ms)"]) == (5, 3, 0.5)
-    assert (last.messages_per_s, last.failed) == (7, 0)
-
-
 def test_legacy_servers_restart_on_their_port_and_keep_the_store(
     apache_tools: None, java_legacy: JavaClients, unique: Unique, tmp_path: Path
 ) -> None:
@@ -410,19 +402,3 @@ def test_go_client_commits_a_transaction(
         unique("readers"), apache_cluster.namesrv, {topic: "*"}, from_first=True
     )
     assert [delivery.body for delivery in consumer.wait(1)] == [b"kept"]
-
-
-@pytest.mark.parametrize("variable", ["CI", "ORBITMQ_REQUIRE_APACHE"])
-def test_missing_tools_skip_but_fail_where_they_must_not(
-    variable: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("ORBITMQ_APACHE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("CI", raising=False)
-    monkeypatch.delenv("ORBITMQ_REQUIRE_APACHE", raising=False)
-    assert artifacts.missing_tools(go=True) == ["java", "javac", "mvn", "go"]
-    with pytest.raises(pytest.skip.Exception, match="java, javac, mvn"):
-        artifacts.require()
-    monkeypatch.setenv(variable, "true" if variable == "CI" else "1")
-    with pytest.raises(pytest.fail.Exception, match="java, javac, mvn"):
-        artifacts.require()

@@ -41,7 +41,7 @@ QUERY_CONSUMER_OFFSET: Final = 14
 UPDATE_GROUP: Final = 200
 TOPIC: Final = "orders"
 MESSAGES: Final = 20
-WAIT_S: Final = 25.0
+WAIT_S: Final = 90.0
 SETTLE_S: Final = 5.0
 # Settings of the harness's Apache broker, and defaults of 5.5.0 we do not share, so that options can be compared.
 SAME_SETTINGS: Final[Mapping[str, str | int | bool]] = {

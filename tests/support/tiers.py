@@ -1,0 +1,61 @@
+"""Moves tests to `make soak` that can hardly find a fault in our code, each with its reason, and prints the table.
+
+Long and repetitive tests carry the marker ``soak`` where they stand. This table is for tests that would run in
+`make test` by their length, and says which other test finds the fault that they would find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pytest
+
+__all__ = ["SOAK", "Moved", "moved_by", "table"]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Tests whose id is ``tests`` or begins with it."""
+
+    tests: str
+    reason: str
+    found_by: str
+
+    def covers(self, test: str) -> bool:
+        return test == self.tests or test.startswith((f"{self.tests}[", f"{self.tests}::"))
+
+
+SOAK: Final = (
+    Moved(
+        "tests/apache/test_harness.py",
+        "Apache's clients against Apache's servers, nothing of ours",
+        "every other file of tests/apache, which uses the same harness against both",
+    ),
+)
+
+
+def moved_by(test: str) -> Moved | None:
+    """Returns the entry that moves a test to `make soak`."""
+    return next((entry for entry in SOAK if entry.covers(test)), None)
+
+
+def table(entries: Sequence[Moved] = SOAK) -> Iterator[str]:
+    """Yields one line per entry."""
+    for entry in entries:
+        yield f"{entry.tests}: {entry.reason}; a fault is found by {entry.found_by}"
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by marker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if moved_by(item.nodeid):
+            item.add_marker(pytest.mark.soak)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.args_source is config.ArgsSource.TESTPATHS and config.getoption("markexpr") == "not soak":
+        terminalreporter.section("left to make soak")
+        for line in table():
+            terminalreporter.write_line(line)
