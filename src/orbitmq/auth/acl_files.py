@@ -2,9 +2,10 @@
 ``PlainPermissionManager``).
 
 Order of the decision, texts and file format are Apache 4.9.7's. Files are looked at every few seconds; one that
-cannot be read leaves the accounts before it in force. Stricter than 4.9.7: batch sends and lite pulls need what
-plain ones do, and requests that change or show the broker (its configuration and the accounts among them) need an
-admin account; ``authCompatibility=apache`` turns both off. Signatures are compared in constant time.
+cannot be read leaves the accounts before it in force. Stricter than 4.9.7, which checks nine requests: every request
+needs what it needs of a 5.x user (``auth/needs.py``). Publishing takes PUB, consuming SUB, looking at a topic either,
+and what no permission of a topic or group can grant needs an admin account. ``authCompatibility=apache`` turns that
+off. Signatures are compared in constant time.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ import hmac
 import ipaddress
 import logging
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from orbitmq.auth.control import checked_fields
 from orbitmq.auth.model import Action, Need, ResourceType
-from orbitmq.auth.needs import ROWS, Asked
+from orbitmq.auth.needs import APACHE_ROWS, ROWS, Asked
 from orbitmq.auth.signature import ACCESS_KEY, is_signed
+from orbitmq.auth.stored import BrokerFacts
 from orbitmq.errors import ConfigError, NoPermission, ServerError
 from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
@@ -30,7 +32,7 @@ from orbitmq.runtime.safe_file import SafeFile
 if TYPE_CHECKING:
     from orbitmq.wire.frame import Frame
 
-__all__ = ["Account", "AclFiles", "address_matches", "check_address_pattern", "parse_perm"]
+__all__ = ["ADMIN_CODES", "Account", "AclFiles", "address_matches", "check_address_pattern", "parse_perm"]
 
 logger = logging.getLogger(__name__)
 
@@ -38,24 +40,16 @@ KEY_LENGTH_MIN: Final = 7
 _TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 _DENY, _PUB, _SUB = 0, 1, 2
 _PERMS: Final = {"DENY": _DENY, "PUB": _PUB, "SUB": _SUB, "PUB|SUB": _PUB | _SUB, "SUB|PUB": _PUB | _SUB}
-_ADMIN_CODES: Final = frozenset({17, 25, 215, 200, 207})
+ADMIN_CODES: Final = frozenset({17, 25, 215, 200, 207})
+"""Requests 4.9.7 leaves to admin accounts."""
 _R: Final = RequestCode
 _CHECKED: Final = frozenset(
     {_R.SEND_MESSAGE, _R.SEND_MESSAGE_V2, _R.CONSUMER_SEND_MSG_BACK, _R.PULL_MESSAGE, _R.QUERY_MESSAGE}
     | {_R.HEART_BEAT, _R.UNREGISTER_CLIENT, _R.GET_CONSUMER_LIST_BY_GROUP, _R.UPDATE_CONSUMER_OFFSET}
 )
-"""Requests 4.9.7 holds to topic and group permissions."""
-_CHECKED_TOO: Final = frozenset(
-    {
-        _R.SEND_BATCH_MESSAGE,
-        _R.LITE_PULL_MESSAGE,
-        _R.QUERY_CONSUMER_OFFSET,
-        _R.LOCK_BATCH_MQ,
-        _R.UNLOCK_BATCH_MQ,
-    }
-    | {_R.POP_MESSAGE, _R.ACK_MESSAGE, _R.BATCH_ACK_MESSAGE, _R.PEEK_MESSAGE, _R.CHANGE_MESSAGE_INVISIBLETIME}
-    | {_R.NOTIFICATION, _R.RECALL_MESSAGE, _R.END_TRANSACTION, _R.VIEW_MESSAGE_BY_ID, _R.QUERY_ASSIGNMENT}
-)
+"""Requests 4.9.7 holds to topic and group permissions; the others need a signature alone there."""
+_PERMITTED: Final = frozenset({Action.PUB, Action.SUB, Action.GET})
+"""What permissions of topics and groups can grant; anything else is for admins."""
 
 
 def _refusal(text: str) -> ServerError:
@@ -193,7 +187,8 @@ class AclFiles:
     ) -> None:
         self._fs = fs
         self._clock = clock
-        self._cluster = cluster
+        self.facts = BrokerFacts(cluster)
+        """The owner of a store and its tables replaces them."""
         self._apache = apache_rows
         self.main_path = posixpath.join(home, "conf", "plain_acl.yml")
         self._folder = posixpath.join(home, "conf", "acl")
@@ -203,7 +198,6 @@ class AclFiles:
         """Data version by path."""
         self._contents: dict[str, dict[str, Any]] = {}
         self._stamps: dict[str, tuple[int, int]] = {}
-        self.topic_at: Any = lambda _offset: None
         self.refused_count = 0
 
     # -- files -----------------------------------------------------------------------------------------
@@ -379,42 +373,38 @@ class AclFiles:
             return
         if not is_signed(fields, frame.body, account.secret_key, version=frame.version, always_skip=True):
             raise _refusal(f"Check signature failed for accessKey={key}")
-        needs = list(self._needs(frame, fields))
-        if any(need.name == _TRACE_TOPIC and Action.PUB in need.actions for need in needs):
-            return
-        if not account.admin and self._needs_admin(frame.code):
-            raise _refusal(f"Need admin permission for request code={frame.code}, but accessKey={key} is not")
-        if account.admin and not account.topics and not account.groups:
-            return
-        for need in needs:
-            self._hold(account, need)
-
-    def _needs_admin(self, code: int) -> bool:
-        if code in _ADMIN_CODES:
-            return True
-        if self._apache:
-            return False
-        row = ROWS.get(code)
-        if row is None:
-            return True
-        if code in _CHECKED or code in _CHECKED_TOO:
-            return False
-        # Whatever asks for a right on the cluster, or to create, change or delete, is for admins; the rest is for
-        # everybody with a key, as in 4.9.7.
         try:
-            asked = list(row(Asked({}, b"{}", self._cluster, lambda _offset: None)))
-        except NoPermission:
-            return True
-        return any(
-            need.type is ResourceType.CLUSTER
-            or not {Action.PUB, Action.SUB, Action.GET}.intersection(need.actions)
-            for need in asked
-        )
+            needs = self._needs(frame, fields)
+        except NoPermission as error:
+            raise _refusal(error.remark) from None
+        if any(need.name == _TRACE_TOPIC and Action.PUB in need.actions for need in needs or ()):
+            return
+        if not account.admin and (needs is None or frame.code in ADMIN_CODES or any(map(_is_admins, needs))):
+            raise _refusal(f"Need admin permission for request code={frame.code}, but accessKey={key} is not")
+        self._hold_all(account, needs or ())
 
-    def _needs(self, frame: Frame, fields: Mapping[str, str]) -> Iterator[Need]:
+    def _needs(self, frame: Frame, fields: Mapping[str, str]) -> list[Need] | None:
+        """None: for admins alone."""
         code = frame.code
-        if code in _CHECKED or (not self._apache and code in _CHECKED_TOO):
-            yield from ROWS[code](Asked(fields, frame.body, self._cluster, self.topic_at))
+        if self._apache and code not in _CHECKED:
+            return []
+        row = (APACHE_ROWS if self._apache else ROWS).get(code)
+        return None if row is None else list(row(Asked(fields, frame.body, self.facts)))
+
+    def allows(self, name: str, need: Need, address: str) -> bool:
+        """Whether an account that signed before may do that now."""
+        if any(address_matches(pattern, address) for pattern in self.white_addresses):
+            return True
+        account = self.accounts.get(name)
+        if account is None:
+            return False
+        if account.white_address and address_matches(account.white_address, address):
+            return True
+        try:
+            self._hold_all(account, (need,))
+        except ServerError:
+            return False
+        return True
 
     def check_content(
         self, name: str, content: bytes, digest: bytes, needs: Iterable[Need], address: str
@@ -441,15 +431,28 @@ class AclFiles:
             return name
         if not hmac.compare_digest(hmac.digest(account.secret_key.encode(), content, "sha1"), digest):
             raise _refusal(f"Check signature failed for accessKey={name}")
-        if not account.admin or account.topics or account.groups:
-            for need in needs:
-                self._hold(account, need)
+        self._hold_all(account, needs)
         return name
 
+    def _hold_all(self, account: Account, needs: Iterable[Need]) -> None:
+        """Raises ``ServerError`` for the first right that is missing. Permissions bind an admin only if there are
+        any, and then in what is published and consumed."""
+        if account.admin and not account.topics and not account.groups:
+            return
+        for need in needs:
+            if account.admin and not {Action.PUB, Action.SUB}.intersection(need.actions):
+                continue
+            try:
+                self._hold(account, need)
+            except ServerError:
+                if need.instead is None:
+                    raise
+                self._hold(account, need.instead)
+
     def _hold(self, account: Account, need: Need) -> None:
-        wanted = _SUB if Action.PUB not in need.actions else _PUB
-        if Action.PUB in need.actions and Action.SUB in need.actions:
-            wanted = _PUB | _SUB  # one of them
+        wanted = (_PUB if Action.PUB in need.actions else 0) | (_SUB if Action.SUB in need.actions else 0)
+        if not wanted:  # something is only looked at
+            wanted = _PUB | _SUB if need.type is ResourceType.TOPIC else _SUB
         if need.type is ResourceType.TOPIC:
             own, default, kind = account.topics.get(need.name), account.default_topic, "topic"
         else:
@@ -457,6 +460,10 @@ class AclFiles:
         perm = default if own is None else own
         if not perm & wanted:
             raise _refusal(f"No default permission for {kind}:{need.name}")
+
+
+def _is_admins(need: Need) -> bool:
+    return need.type is ResourceType.CLUSTER or _PERMITTED.isdisjoint(need.actions)
 
 
 def _list(value: object) -> list[Any]:

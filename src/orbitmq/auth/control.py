@@ -14,7 +14,7 @@ from __future__ import annotations
 import hmac
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -22,6 +22,7 @@ import msgspec
 from orbitmq.auth.model import Decision, Need, User, UserStatus
 from orbitmq.auth.needs import APACHE_ROWS, ROWS, Asked
 from orbitmq.auth.signature import ACCESS_KEY, is_signed
+from orbitmq.auth.stored import BrokerFacts
 from orbitmq.auth.table import AuthTable
 from orbitmq.codes import SerializeType, Version
 from orbitmq.errors import HeaderFieldError, NoPermission
@@ -54,15 +55,14 @@ class AccessControl:
     ) -> None:
         self.table = table
         table.on_change = self.forget
-        self.cluster = cluster
+        self.facts = BrokerFacts(cluster)
+        """The owner of a store and its tables replaces them."""
         self.authorizes = authorize
         self._rows = APACHE_ROWS if apache_rows else ROWS
         self._apache = apache_rows
         self._unauthenticated = authentication_whitelist
         self._unauthorized = authorization_whitelist
         self._verdicts: dict[tuple[str, Need, str], str] = {}
-        self.topic_at: Callable[[int], str | None] = lambda _offset: None
-        """Topic of the record at an offset of the log; the owner of a store sets it."""
         self.refused_count = 0
 
     def forget(self) -> None:
@@ -135,7 +135,7 @@ class AccessControl:
             raise NoPermission(
                 f"request code {code} is not in the table of rights; only Super users may send it."
             )
-        self.authorize_needs(user, row(Asked(fields, body, self.cluster, self.topic_at)), address)
+        self.authorize_needs(user, row(Asked(fields, body, self.facts)), address)
 
     def authorize_needs(self, user: User | None, needs: Iterable[Need], address: str) -> None:
         """Whether the user has all of these rights. Raises ``NoPermission`` for the first one that is missing."""
@@ -145,8 +145,28 @@ class AccessControl:
             if user is None:
                 raise NoPermission("Authorization failed. Please verify your access rights and try again.")
             reason = self._verdict(user, need, address)
-            if reason:
+            if reason and (need.instead is None or self._verdict(user, need.instead, address)):
                 raise NoPermission(reason)
+
+    def allows(self, name: str, need: Need, address: str) -> bool:
+        """Whether a user who signed before may do that now."""
+        try:
+            user = self.user(name)
+            if self.authorizes:
+                self.authorize_needs(user, (need,), address)
+        except NoPermission:
+            return False
+        return True
+
+    def signer(self, frame: Frame) -> str:
+        """Who signed a frame that ``check`` let pass; empty for nobody."""
+        fields = frame.ext_fields
+        if str(frame.code) in self._unauthenticated:
+            try:
+                return self.authenticate(fields, frame.body, version=frame.version).name
+            except NoPermission:
+                return ""
+        return fields.get(ACCESS_KEY, "")
 
     def _verdict(self, user: User, need: Need, address: str) -> str:
         """Empty when allowed, else the text of the refusal."""

@@ -212,6 +212,8 @@ class Need(NamedTuple):
     type: ResourceType
     name: str
     actions: tuple[Action, ...]
+    instead: Need | None = None
+    """A right that is enough in place of this one."""
 
     @property
     def text(self) -> str:

@@ -9,28 +9,29 @@ A row is a function from fields and body to needs. All needs must be granted; of
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from orbitmq.auth.model import Action, Need, ResourceType
-from orbitmq.errors import BodyError, NoPermission
-from orbitmq.model.names import RETRY_PREFIX
+from orbitmq.auth.stored import BrokerFacts, is_internal
+from orbitmq.errors import BodyError, NoPermission, RecordError
+from orbitmq.model.names import DLQ_PREFIX, RETRY_PREFIX, is_reply_topic
+from orbitmq.record.ids import parse_offset_message_id
 from orbitmq.requests import RequestCode
 from orbitmq.wire import javajson
 
 __all__ = ["APACHE_ROWS", "ROWS", "Asked", "Row", "cluster_need", "group_need", "topic_need"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Asked:
-    """What a row may look at."""
+    """What a row may look at. Not frozen: one is created per checked request, and freezing it costs 0.5 us."""
 
     fields: Mapping[str, str]
     body: bytes
-    cluster: str
-    topic_at: Callable[[int], str | None]
-    """Topic of the record at an offset of the log."""
+    facts: BrokerFacts
 
     def json(self) -> dict[str, Any]:
         try:
@@ -43,6 +44,7 @@ class Asked:
 
 
 Row = Callable[[Asked], Iterable[Need]]
+_NUMBER: Final = re.compile("[+-]?[0-9]{1,40}", re.ASCII).fullmatch
 PUB, SUB, CREATE, UPDATE, DELETE, GET = (
     Action.PUB,
     Action.SUB,
@@ -68,18 +70,65 @@ def cluster_need(cluster: str, *actions: Action) -> Need:
     return Need(ResourceType.CLUSTER, cluster, actions)
 
 
-def _is_retry_of(topic: str, group: str) -> bool:
-    """``%RETRY%g``, and the retry topics of POP: ``%RETRY%g_topic``, ``%RETRY%g+topic``."""
-    rest = topic.removeprefix(RETRY_PREFIX)
-    return topic.startswith(RETRY_PREFIX) and (
-        rest == group or (bool(group) and rest.startswith((f"{group}_", f"{group}+")))
-    )
+def _on_topic(asked: Asked, topic: str, group: str, *actions: Action) -> Iterator[Need]:
+    """Rights to read, or otherwise use, a topic on behalf of a group, besides the right on the group itself."""
+    if topic.startswith(RETRY_PREFIX):
+        name = topic.removeprefix(RETRY_PREFIX)
+        if name != group:
+            owner, part = asked.facts.retry_owner(name)
+            if part:
+                yield Need(ResourceType.TOPIC, part, actions)
+            if owner != group:
+                yield Need(ResourceType.GROUP, owner, actions)
+    elif SUB in actions and is_internal(topic) and asked.facts.is_strict:
+        yield cluster_need(asked.facts.cluster, GET)
+    else:
+        yield Need(ResourceType.TOPIC, topic, actions)
 
 
-def _consuming(topic: str, group: str, *actions: Action) -> Iterator[Need]:
-    if not _is_retry_of(topic, group):
-        yield topic_need(topic, *actions)
+def _consuming(asked: Asked, topic: str, group: str, *actions: Action) -> Iterator[Need]:
+    yield from _on_topic(asked, topic, group, *actions)
     yield group_need(group, *actions)
+
+
+def _sending(asked: Asked, topic: str) -> Iterator[Need]:
+    if topic.startswith(RETRY_PREFIX):
+        yield group_need(topic, SUB)
+    elif is_internal(topic) and asked.facts.is_strict:
+        yield cluster_need(asked.facts.cluster, UPDATE)
+    else:
+        yield Need(ResourceType.TOPIC, topic, (PUB,))
+
+
+def _on_record(asked: Asked, log_offset: int | None, *actions: Action) -> Iterator[Need]:
+    """Rights on the topic of the record at an offset of the log; none if there is no record."""
+    place = None if log_offset is None or log_offset < 0 else asked.facts.place_at(log_offset)
+    if place is None:
+        return
+    if is_internal(place.origin):
+        yield cluster_need(asked.facts.cluster, UPDATE if UPDATE in actions or PUB in actions else GET)
+        return
+    need = topic_need(place.origin, *actions)
+    if place.topic.startswith(DLQ_PREFIX):
+        # A reader of the dead letters may handle them without a right on the topic they come from.
+        need = need._replace(instead=topic_need(place.topic, *actions))
+    yield need
+
+
+def _whole_number(text: str) -> int | None:
+    """None for a missing field. What handlers might read in another way is refused."""
+    if not text:
+        return None
+    if not _NUMBER(text):
+        raise NoPermission("the offset cannot be read, so the right it needs is unknown")
+    return int(text)
+
+
+def _offset_of(message_id: str) -> int | None:
+    try:
+        return parse_offset_message_id(message_id).log_offset
+    except RecordError:
+        return None
 
 
 # -- kinds of rows -----------------------------------------------------------------------------------------
@@ -101,8 +150,18 @@ def _topic(*actions: Action, field: str = "topic", optional: bool = False) -> Ro
 
 def _send(field: str) -> Row:
     def row(asked: Asked) -> Iterator[Need]:
+        return _sending(asked, asked.fields.get(field, ""))
+
+    return row
+
+
+def _reply(field: str) -> Row:
+    """A consumer that answers a request has no right on the cluster's reply topic, and Apache asks for none."""
+
+    def row(asked: Asked) -> Iterator[Need]:
         topic = asked.fields.get(field, "")
-        yield topic_need(topic, SUB if topic.startswith(RETRY_PREFIX) else PUB)
+        if not is_reply_topic(topic, asked.facts.cluster):
+            yield from _sending(asked, topic)
 
     return row
 
@@ -122,16 +181,15 @@ def _both(
     def row(asked: Asked) -> Iterator[Need]:
         topic_name, group_name = asked.fields.get(topic, ""), asked.fields.get(group, "")
         if topic_name or not topic_optional:
-            yield from _consuming(topic_name, group_name, *actions)
-        else:
-            yield group_need(group_name, *actions)
+            yield from _on_topic(asked, topic_name, group_name, *actions)
+        yield group_need(group_name, *actions)
 
     return row
 
 
 def _cluster(*actions: Action) -> Row:
     def row(asked: Asked) -> Iterator[Need]:
-        yield cluster_need(asked.cluster, *actions)
+        yield cluster_need(asked.facts.cluster, *actions)
 
     return row
 
@@ -152,9 +210,7 @@ def _heartbeat(asked: Asked) -> Iterator[Need]:
         group = _text(consumer.get("groupName"))
         yield group_need(group, SUB)
         for subscription in _items(consumer.get("subscriptionDataSet")):
-            topic = _text(subscription.get("topic"))
-            if not _is_retry_of(topic, group):
-                yield topic_need(topic, SUB)
+            yield from _on_topic(asked, _text(subscription.get("topic")), group, SUB)
 
 
 def _locks(asked: Asked) -> Iterator[Need]:
@@ -162,21 +218,35 @@ def _locks(asked: Asked) -> Iterator[Need]:
     group = _text(body.get("consumerGroup"))
     yield group_need(group, SUB)
     for topic in {_text(queue.get("topic")) for queue in _items(body.get("mqSet"))}:
-        if not _is_retry_of(topic, group):
-            yield topic_need(topic, SUB)
+        yield from _on_topic(asked, topic, group, SUB)
 
 
 def _view(asked: Asked) -> Iterator[Need]:
-    """The topic of the stored record decides, whatever the request names."""
-    text = asked.fields.get("offset", "")
-    topic = asked.topic_at(int(text)) if text.isascii() and text.isdigit() and len(text) < 19 else None
-    if topic is not None:
-        yield topic_need(topic, SUB, GET)
+    return _on_record(asked, _whole_number(asked.fields.get("offset", "")), SUB, GET)
+
+
+def _send_back(asked: Asked) -> Iterator[Need]:
+    yield group_need(asked.fields.get("group", ""), SUB)
+    yield from _on_record(asked, _whole_number(asked.fields.get("offset", "")), SUB)
+
+
+def _consume_directly(asked: Asked) -> Iterator[Need]:
+    yield from _both(SUB, topic_optional=True)(asked)
+    yield from _on_record(asked, _offset_of(asked.fields.get("msgId", "")), SUB)
+
+
+def _end_transaction(asked: Asked) -> Iterator[Need]:
+    """Client 4.9.7 names no topic, and what others name proves nothing."""
+    yield from _on_record(asked, _whole_number(asked.fields.get("commitLogOffset", "")), PUB)
 
 
 def _half_message(asked: Asked) -> Iterator[Need]:
-    topic = asked.fields.get("topic", "")
-    yield topic_need(topic, UPDATE) if topic else cluster_need(asked.cluster, UPDATE)
+    needs = tuple(_on_record(asked, _offset_of(asked.fields.get("msgId", "")), UPDATE))
+    return iter(needs or (cluster_need(asked.facts.cluster, UPDATE),))
+
+
+def _query(asked: Asked) -> Iterator[Need]:
+    return _on_topic(asked, asked.fields.get("topic", ""), "", SUB, GET)
 
 
 def _topic_list(asked: Asked) -> Iterator[Need]:
@@ -198,8 +268,8 @@ def _consume_stats(asked: Asked) -> Iterator[Need]:
     group = fields.get("consumerGroup", "")
     yield group_need(group, GET)
     for topic in (fields.get("topic", ""), *fields.get("topicList", "").split(";")):
-        if topic and not _is_retry_of(topic, group):
-            yield topic_need(topic, GET)
+        if topic:
+            yield from _on_topic(asked, topic, group, GET)
 
 
 def _correction(asked: Asked) -> Iterator[Need]:
@@ -228,14 +298,13 @@ def _client_config(asked: Asked) -> Iterator[Need]:
     topic = _text(subscription.get("topic")) if isinstance(subscription, dict) else ""
     group = _text(body.get("group"))
     if topic:
-        yield from _consuming(topic, group, SUB)
-    else:
-        yield group_need(group, SUB)
+        yield from _on_topic(asked, topic, group, SUB)
+    yield group_need(group, SUB)
 
 
 def _assignment(asked: Asked) -> Iterator[Need]:
     body = asked.json()
-    yield from _consuming(_text(body.get("topic")), _text(body.get("consumerGroup")), SUB)
+    yield from _consuming(asked, _text(body.get("topic")), _text(body.get("consumerGroup")), SUB)
 
 
 def _request_mode(asked: Asked) -> Iterator[Need]:
@@ -245,7 +314,7 @@ def _request_mode(asked: Asked) -> Iterator[Need]:
 def _batch_ack(asked: Asked) -> Iterator[Need]:
     pairs = {(_text(ack.get("t")), _text(ack.get("c"))) for ack in _items(asked.json().get("acks"))}
     for topic, group in sorted(pairs):
-        yield from _consuming(topic, group, SUB)
+        yield from _consuming(asked, topic, group, SUB)
 
 
 def _queue_units(asked: Asked) -> Iterator[Need]:
@@ -381,13 +450,12 @@ ROWS: Final[Mapping[int, Row]] = {
     _R.SEND_MESSAGE_V2: _send("b"),
     _R.SEND_BATCH_MESSAGE: _send("b"),
     _R.RECALL_MESSAGE: _topic(PUB),
-    _R.END_TRANSACTION: _topic(PUB, optional=True),
-    # A consumer that answers a request has no right on the cluster's reply topic, and Apache asks for none.
-    _R.SEND_REPLY_MESSAGE: _nothing,
-    _R.SEND_REPLY_MESSAGE_V2: _nothing,
+    _R.END_TRANSACTION: _end_transaction,
+    _R.SEND_REPLY_MESSAGE: _reply("topic"),
+    _R.SEND_REPLY_MESSAGE_V2: _reply("b"),
     _R.RESUME_CHECK_HALF_MESSAGE: _half_message,
     # Consumers.
-    _R.CONSUMER_SEND_MSG_BACK: _group(SUB, field="group"),
+    _R.CONSUMER_SEND_MSG_BACK: _send_back,
     _R.PULL_MESSAGE: _both(SUB),
     _R.LITE_PULL_MESSAGE: _both(SUB),
     _R.QUERY_CONSUMER_OFFSET: _both(SUB, GET),
@@ -400,7 +468,7 @@ ROWS: Final[Mapping[int, Row]] = {
     _R.CHECK_CLIENT_CONFIG: _client_config,
     _R.QUERY_ASSIGNMENT: _assignment,
     _R.SET_MESSAGE_REQUEST_MODE: _request_mode,
-    _R.CONSUME_MESSAGE_DIRECTLY: _both(SUB, topic_optional=True),
+    _R.CONSUME_MESSAGE_DIRECTLY: _consume_directly,
     **dict.fromkeys(
         (
             _R.POP_MESSAGE,
@@ -419,7 +487,7 @@ ROWS: Final[Mapping[int, Row]] = {
     _R.NOTIFY_UNSUBSCRIBE_LITE: _group(SUB),
     # Either.
     _R.GET_ROUTEINFO_BY_TOPIC: _topic(PUB, SUB, GET),
-    _R.QUERY_MESSAGE: _topic(SUB, GET),
+    _R.QUERY_MESSAGE: _query,
     _R.VIEW_MESSAGE_BY_ID: _view,
     **dict.fromkeys(
         (_R.SEARCH_OFFSET_BY_TIMESTAMP, _R.GET_MAX_OFFSET, _R.GET_MIN_OFFSET, _R.GET_EARLIEST_MSG_STORETIME),
@@ -459,6 +527,10 @@ APACHE_ROWS: Final[Mapping[int, Row]] = {
     **ROWS,
     **dict.fromkeys(_UNDECLARED, _nothing),
     _R.VIEW_MESSAGE_BY_ID: _topic(GET, optional=True),
+    _R.CONSUMER_SEND_MSG_BACK: _group(SUB, field="group"),
+    _R.CONSUME_MESSAGE_DIRECTLY: _both(SUB, topic_optional=True),
+    _R.END_TRANSACTION: _topic(PUB, optional=True),
+    _R.QUERY_MESSAGE: _topic(SUB, GET),
     _R.RESUME_CHECK_HALF_MESSAGE: _topic(UPDATE, optional=True),
     _R.CLONE_GROUP_OFFSET: _clone_apache,
 }

@@ -227,6 +227,7 @@ class Broker:
             puts=self.puts,
             stats=self.stats,
             clock=self._clock,
+            may_check=self.security.may_publish,
         )
         self.timers = Timers(config=config, store=self.store, puts=self.puts, fs=self._fs, clock=self._clock)
         self._modes = RequestModes(config, self._metadata_file("messageRequestMode.json"))
@@ -248,7 +249,7 @@ class Broker:
 
     async def _serve(self, routes: list[Route | RawRoute], ports: BrokerPorts) -> None:
         reasons = refusals(RequestServer.BROKER, {int(route.code) for route in routes})
-        self.security.read_topics_from(self.store)
+        self.security.see(self.store, self.groups.configs, self.topics.configs)
         guard = self.security.guard
         finish = self._send.finish_read
         self.main_router = Router(routes, reasons, finish, guard)
@@ -465,6 +466,7 @@ class Broker:
                 consumers=self.consumers,
                 producers=self.producers,
                 compile_filter=compile_subscription,
+                signer_of=self.security.signer_of,
             ),
             OffsetHandlers(
                 config=config,

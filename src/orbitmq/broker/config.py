@@ -557,6 +557,11 @@ class BrokerConfig(IdleOptions):
         low=10,
         doc="How far the timer has got is saved this often.",
     )
+    timer_delete_key_has_topic: bool = option(
+        False,
+        apache="appendTopicForTimerDeleteKey",
+        doc="A recall names the topic with the key. A recall never touches messages of other topics in any case.",
+    )
     recall_enabled: bool = option(
         False, apache="recallMessageEnable", reload=True, doc="Timer messages may be recalled."
     )

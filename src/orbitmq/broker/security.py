@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from orbitmq.auth.acl_files import AclFiles
 from orbitmq.auth.config import AuthConfig
 from orbitmq.auth.control import AccessControl
 from orbitmq.auth.model import Action, Decision, Entry, Policies, Resource, User, UserType
-from orbitmq.auth.signature import sign_fields
+from orbitmq.auth.needs import topic_need
+from orbitmq.auth.signature import ACCESS_KEY, sign_fields
+from orbitmq.auth.stored import BrokerFacts, Place, place_of
 from orbitmq.auth.table import AuthTable
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.handlers.acl import AclHandlers
 from orbitmq.broker.handlers.auth import AuthHandlers
 from orbitmq.broker.quotas import LimitsConfig
+from orbitmq.broker.tables.clients import ClientChannel
+from orbitmq.errors import NoPermission, RecordError
 from orbitmq.record.codec import decode_record
 from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.filesystem import FileSystem
@@ -152,16 +156,32 @@ class Security:
             return None
         return lambda fields, body: sign_fields(fields, body, inner.name, inner.secret)
 
-    def read_topics_from(self, store: MessageStore) -> None:
-        """Let the check of VIEW_MESSAGE_BY_ID see whose message it is."""
+    def see(self, store: MessageStore, groups: Container[str], topics: Container[str]) -> None:
+        """Let checks see whose records and retry topics requests are about."""
 
-        def topic_at(log_offset: int) -> str | None:
+        def place_at(log_offset: int) -> Place | None:
             record = store.record_at(log_offset)
-            return None if record is None else decode_record(bytes(record)).topic
+            try:
+                return None if record is None else place_of(decode_record(bytes(record)))
+            except RecordError as error:
+                raise NoPermission(f"the right to the record is unknown: {error}") from None
 
-        self._files.topic_at = topic_at
+        is_strict = self.config.compatibility != "apache"
+        for checker in (self._files, self.control):
+            if checker is not None:
+                checker.facts = BrokerFacts(checker.facts.cluster, place_at, groups, topics, is_strict)
+
+    def signer_of(self, frame: Frame) -> str:
+        """Who signed a request that passed the guard; empty if nobody had to."""
         if self.control is not None:
-            self.control.topic_at = topic_at
+            return self.control.signer(frame)
+        return frame.ext_fields.get(ACCESS_KEY, "") if self.acl_files is not None else ""
+
+    def may_publish(self, producer: ClientChannel, topic: str) -> bool:
+        """Whether the user who signed a producer's heartbeat may send to a topic now."""
+        checker = self.control or self.acl_files
+        need = topic_need(topic, Action.PUB)
+        return checker is None or checker.allows(producer.user, need, producer.connection.remote[0])
 
     def routes(self, config: BrokerConfig, address: str) -> list[Route]:
         """Requests 3001 to 3010, and 50 to 54 with access lists of 4.x."""

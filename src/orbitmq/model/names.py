@@ -44,6 +44,7 @@ __all__ = [
     "dlq_topic",
     "group_of",
     "is_dlq_topic",
+    "is_reply_topic",
     "is_retry_topic",
     "is_send_forbidden",
     "is_system_group",
@@ -222,6 +223,14 @@ def pop_retry_topic(topic: str, group: str, *, version_2: bool = False) -> str:
 def reply_topic(cluster: str) -> str:
     """Where replies of the request-reply mode are sent."""
     return cluster + REPLY_SUFFIX
+
+
+def is_reply_topic(topic: str, cluster: str) -> bool:
+    """Whether replies are sent there: the reply topic of the cluster, with the namespace of a client or without."""
+    name = reply_topic(cluster)
+    return topic == name or (
+        topic.endswith(NAMESPACE_SEPARATOR + name) and not topic.startswith(NAMESPACE_SEPARATOR)
+    )
 
 
 def without_prefix(name: str) -> str:

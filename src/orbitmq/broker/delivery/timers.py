@@ -120,7 +120,8 @@ class Timers:
         self._loading = -1
         """Place of the next message of the running second to be read; -1 when all are in ``_near``."""
         self._near: list[_Near] = []
-        self._deleted: set[bytes] = set()
+        self._deleted: set[tuple[bytes, bytes]] = set()
+        """Topics and keys named by messages of the running second that take others back."""
         self._waiting = 0
 
     # -- life ------------------------------------------------------------------------------------------
@@ -483,7 +484,7 @@ class Timers:
         if unit.kind & DELETE and not unit.kind & ROLL:
             key = record.find(_DELETES)
             if key is not None:
-                self._deleted.add(key)
+                self._deleted.add((record.find(_REAL_TOPIC) or b"", key))
             self._waiting -= 1
             return
         begin_ms = self._second * 1000
@@ -551,11 +552,12 @@ class Timers:
         return message._replace(properties=set_properties(message.properties, pairs))
 
     def _is_deleted(self, record: Record) -> bool:
-        """Whether another message took this one back; Apache has a setting for the longer form of the key."""
+        """Whether another message of its topic took this one back, naming its key in either of Apache's forms."""
         key = record.find(_UNIQUE_KEY)
         if not self._deleted or key is None:
             return False
-        return not self._deleted.isdisjoint((key, (record.find(_REAL_TOPIC) or b"") + b"+" + key))
+        topic = record.find(_REAL_TOPIC) or b""
+        return not self._deleted.isdisjoint(((topic, key), (topic, topic + b"+" + key)))
 
     def _record(self, log_offset: int, size: int) -> Record | None:
         raw = self.store.record_at(log_offset, size)

@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -40,7 +41,7 @@ from orbitmq.broker.delivery.half_messages import (
 from orbitmq.broker.delivery.parking import HALF_QUEUE
 from orbitmq.broker.delivery.put import PutDoor, is_safe
 from orbitmq.broker.figures.stats import BrokerStats
-from orbitmq.broker.tables.clients import ProducerTable
+from orbitmq.broker.tables.clients import ClientChannel, ProducerTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import Property
@@ -93,6 +94,8 @@ class Transactions:
     puts: PutDoor
     stats: BrokerStats
     clock: Clock
+    may_check: Callable[[ClientChannel, str], bool] = lambda _producer, _topic: True
+    """Whether a producer may see the half messages of a topic."""
 
     def __post_init__(self) -> None:
         self._forget()
@@ -387,7 +390,8 @@ class Transactions:
         if where is None:
             return False
         group = (half.find(_GROUP) or b"").decode("utf-8", "replace")
-        connection = self.producers.pick(group)
+        topic = (half.find(_REAL_TOPIC) or b"").decode("utf-8", "replace")
+        connection = self.producers.pick(group, lambda producer: self.may_check(producer, topic))
         if connection is None:
             logger.warning(
                 "transaction not checked, no producer group=%s half_offset=%d", group, where.queue_offset

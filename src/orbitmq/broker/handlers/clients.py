@@ -6,7 +6,10 @@ Answers to Apache's ClientManageProcessor and the member part of ConsumerManageP
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.tables.clients import ClientChannel, ConsumerTable, PeerInfo, ProducerTable
@@ -27,6 +30,7 @@ from orbitmq.wire.bodies import (
     HeartbeatData,
     MessageModel,
 )
+from orbitmq.wire.frame import Frame
 from orbitmq.wire.headers import (
     Empty,
     GetConsumerListByGroupRequest,
@@ -41,28 +45,20 @@ _CLIENT_IDS_MAX: Final = 1024
 """Ids remembered per connection; a real client has one or two."""
 
 
+@dataclass(kw_only=True, eq=False)
 class ClientHandlers:
     """What clients tell the broker about themselves."""
 
-    def __init__(
-        self,
-        *,
-        config: BrokerConfig,
-        clock: Clock,
-        topics: TopicTable,
-        groups: GroupTable,
-        consumers: ConsumerTable,
-        producers: ProducerTable,
-        compile_filter: Callable[[str, str], object] | None = None,
-    ) -> None:
-        """``compile_filter(expression_type, expression)`` raises ``SubscriptionParseFailed``."""
-        self._config = config
-        self._clock = clock
-        self._topics = topics
-        self._groups = groups
-        self._consumers = consumers
-        self._producers = producers
-        self._compile_filter = compile_filter
+    config: BrokerConfig
+    clock: Clock
+    topics: TopicTable
+    groups: GroupTable
+    consumers: ConsumerTable
+    producers: ProducerTable
+    compile_filter: Callable[[str, str], object] | None = None
+    """``compile_filter(expression_type, expression)`` raises ``SubscriptionParseFailed``."""
+    signer_of: Callable[[Frame], str] = lambda _frame: ""
+    """Names the user who signed a request."""
 
     def routes(self) -> list[Route]:
         return [
@@ -82,41 +78,41 @@ class ClientHandlers:
         has said that they did not change. IS_SUB_CHANGE = true makes the client send them again.
         """
         data = HeartbeatData.decode(call.body)
-        now_ms = self._clock.now_ms()
-        channel = ClientChannel(
-            call.peer, data.client_id, call.frame.language_name, call.frame.version, now_ms
-        )
+        now_ms = self.clock.now_ms()
+        frame = call.frame
+        user = self.signer_of(frame)
+        channel = ClientChannel(call.peer, data.client_id, frame.language_name, frame.version, now_ms, user)
         fingerprint = data.heartbeat_fingerprint or 0
         without_sub = fingerprint != 0 and data.without_sub is True
         changed = fingerprint == 0
-        topics_before = len(self._topics.configs)
+        topics_before = len(self.topics.configs)
         for consumer in data.consumer_data_set:
             changed |= self._register_consumer(consumer, channel, fingerprint, without_sub=without_sub)
         for producer in data.producer_data_set:
             if producer.group_name:
-                self._producers.register(producer.group_name, _copy(channel))
+                self.producers.register(producer.group_name, _copy(channel))
         peer = call.peer.attachment
         if isinstance(peer, PeerInfo) and len(peer.client_ids) < _CLIENT_IDS_MAX:
             peer.client_ids.add(data.client_id)
         reply = Reply(header=HeartBeatResponse(supports_heart_beat_v2=True, subscription_changed=changed))
-        if len(self._topics.configs) == topics_before or self._topics.registered is None:
+        if len(self.topics.configs) == topics_before or self.topics.registered is None:
             return reply
-        return _after(self._topics.registered(), reply)
+        return _after(self.topics.registered(), reply)
 
     def _register_consumer(
         self, consumer: ConsumerData, channel: ClientChannel, fingerprint: int, *, without_sub: bool
     ) -> bool:
         """Register one group; True when the client must send its subscriptions (again)."""
         consume_type = consumer.consume_type or ConsumeType.PASSIVELY
-        if self._config.pull_consumers_refused and consume_type == ConsumeType.ACTIVELY:
+        if self.config.pull_consumers_refused and consume_type == ConsumeType.ACTIVELY:
             return False
         group = consumer.group_name
-        group_config = self._groups.find(group)
+        group_config = self.groups.find(group)
         if group_config is None:
             return False
         subscriptions = consumer.subscription_data_set
-        ordered = any(self._topics.is_ordered(subscription.topic) for subscription in subscriptions)
-        self._topics.create_in_send_back(
+        ordered = any(self.topics.is_ordered(subscription.topic) for subscription in subscriptions)
+        self.topics.create_in_send_back(
             retry_topic(group),
             group_config.retry_queue_nums,
             PERM_READ_WRITE,
@@ -124,7 +120,7 @@ class ClientHandlers:
             order=None if without_sub else ordered,
             aside=True,
         )
-        self._consumers.register(
+        self.consumers.register(
             group,
             _copy(channel),
             consume_type=consume_type,
@@ -133,7 +129,7 @@ class ClientHandlers:
             subscriptions=None if without_sub else subscriptions,
             notify=group_config.notify_consumer_ids_changed_enable,
         )
-        online = self._consumers.groups[group]
+        online = self.consumers.groups[group]
         before, online.fingerprint = online.fingerprint, fingerprint
         if before is None:
             # Nothing is known of this group, as after a restart: a client that left its subscriptions out has
@@ -144,15 +140,15 @@ class ClientHandlers:
     def unregister_client(self, call: Call[UnregisterClientRequest]) -> Reply:
         header = call.header
         if header.producer_group is not None:
-            self._producers.unregister(header.producer_group, call.peer)
+            self.producers.unregister(header.producer_group, call.peer)
         if header.consumer_group is not None:
-            known = self._groups.configs.get(header.consumer_group)
+            known = self.groups.configs.get(header.consumer_group)
             notify = known is None or known.notify_consumer_ids_changed_enable
-            self._consumers.unregister(header.consumer_group, call.peer, notify=notify)
+            self.consumers.unregister(header.consumer_group, call.peer, notify=notify)
         return Reply()
 
     def consumer_list(self, call: Call[GetConsumerListByGroupRequest]) -> Reply:
-        group = self._consumers.group(call.header.consumer_group)
+        group = self.consumers.group(call.header.consumer_group)
         if group is None:
             raise ServerError(f"no consumer of group {call.header.consumer_group} is online")
         return Reply(body=ConsumerIdList(consumer_id_list=group.client_ids).encode())
@@ -162,11 +158,11 @@ class ClientHandlers:
         subscription = CheckClientConfig.decode(call.body).subscription_data
         if subscription is None or subscription.is_tag_type:
             return Reply()
-        if not self._config.property_filter_enabled or self._compile_filter is None:
+        if not self.config.property_filter_enabled or self.compile_filter is None:
             raise ServerError(
                 f"filtering by {subscription.expression_type} is switched off on this broker (enablePropertyFilter)"
             )
-        self._compile_filter(subscription.expression_type, subscription.sub_string)
+        self.compile_filter(subscription.expression_type, subscription.sub_string)
         return Reply()
 
 
@@ -177,6 +173,4 @@ async def _after(registered: Awaitable[None], reply: Reply) -> Reply:
 
 def _copy(channel: ClientChannel) -> ClientChannel:
     """Each group refreshes its own."""
-    return ClientChannel(
-        channel.connection, channel.client_id, channel.language, channel.version, channel.last_update_ms
-    )
+    return msgspec.structs.replace(channel)

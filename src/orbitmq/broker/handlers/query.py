@@ -10,9 +10,11 @@ from typing import Final
 
 from orbitmq.broker.tables.clients import ConsumerTable
 from orbitmq.codes import ResponseCode
-from orbitmq.errors import ServerError
+from orbitmq.errors import RecordError, ServerError
+from orbitmq.record.codec import decode_record
 from orbitmq.requests import RequestCode
 from orbitmq.store.config import StoreConfig
+from orbitmq.store.index.index_keys import index_keys
 from orbitmq.store.message_store import MessageStore
 from orbitmq.transport.router import Call, Reply, Route
 from orbitmq.wire.bodies import ConsumeQueueData, QueryConsumeQueueResponse
@@ -58,7 +60,11 @@ class QueryHandlers:
         ]
 
     def query_message(self, call: Call[QueryMessageRequest]) -> Reply:
-        """Messages with a key, or a unique key, or (5.5) a tag. The index has only hashes: the caller compares."""
+        """Messages with a key, or a unique key, or (5.5) a tag.
+
+        The index has only hashes of 32 bits, and a reader of one topic can find a key that collides with a key of
+        another topic. So each record is compared before it is answered.
+        """
         header = call.header
         count = (
             self._store_config.unique_key_query_count if header.unique_key_query is True else header.max_num
@@ -66,9 +72,10 @@ class QueryHandlers:
         key = header.key
         if header.index_type == _TAG_INDEX and header.unique_key_query is not True:
             key = f"{_TAG_INDEX}#{key}"
-        records, update = self._store.query(
+        found, update = self._store.query(
             header.topic, key, max(0, count), header.begin_timestamp, header.end_timestamp
         )
+        records = [record for record in found if _has_key(record, header.topic, key)]
         answer = QueryMessageResponse(
             index_last_update_timestamp=update.timestamp_ms, index_last_update_phyoffset=update.log_offset
         )
@@ -119,6 +126,15 @@ class QueryHandlers:
                 ],
             ).encode()
         )
+
+
+def _has_key(raw: memoryview, topic: str, key: str) -> bool:
+    try:
+        record = decode_record(raw)
+    except RecordError:
+        return False
+    keys = index_keys(record.topic, record.properties, record.sys_flag)
+    return record.topic == topic and f"{topic}#{key}" in keys
 
 
 def _joined(records: list[memoryview]) -> bytes:

@@ -130,9 +130,10 @@ class RecallHandlers:
             raise IllegalOperation("recall failed, broker service not available")
         if not 0 < handle.deliver_ms - now_ms < config.timer_delay_max_s * 1000:
             raise IllegalOperation("recall failed, timestamp invalid")
+        key = handle.unique_key
         properties: dict[str, str] = {
             Property.TAGS: _TAG,
-            Property.TIMER_DEL_UNIQKEY: handle.unique_key,
+            Property.TIMER_DEL_UNIQKEY: f"{handle.topic}+{key}" if config.timer_delete_key_has_topic else key,
             Property.UNIQUE_KEY: handle.unique_key,
             Property.TIMER_DELIVER_MS: str(handle.deliver_ms),
             Property.BORN_TIMESTAMP: str(now_ms),

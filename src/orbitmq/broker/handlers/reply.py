@@ -2,6 +2,7 @@
 
 The reply names its asker (REPLY_TO_CLIENT). Its connection is found among the producers, the reply pushed with
 PUSH_REPLY_MESSAGE_TO_CLIENT, and only then stored: the asker waits, and a reply in the log serves inspection only.
+With access control anyone may send to the cluster's reply topic; any other topic takes the right to publish there.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from orbitmq.errors import (
     BrokerError,
     ConnectionLostError,
     RequestTimeoutError,
+    TopicNotFound,
 )
+from orbitmq.model.names import is_reply_topic
+from orbitmq.model.topic import TopicConfig
 from orbitmq.record.hosts import encode_host, host_text
 from orbitmq.record.ids import offset_message_id
 from orbitmq.record.properties import find_property, set_property
@@ -82,24 +86,36 @@ class ReplyHandlers:
         }
         try:
             self._checks.broker(call.peer)
-            topic = self._checks.topic(header, call.peer.remote_text)
+            topic = self._topic(call)
         except BrokerError as error:
             return Reply(error.response_code, error.remark, ext=region)
         queue_id = header.queue_id
         if queue_id < 0:
-            queue_id = random.randrange(topic.write_queue_nums)
+            queue_id = 0 if topic is None else random.randrange(topic.write_queue_nums)
         properties = (header.properties or "").encode()
         failure = await self._push(call, properties)
         answer = SendMessageResponse(msg_id=_NOT_STORED, queue_id=queue_id, queue_offset=0)
         code = int(ResponseCode.SUCCESS)
-        if self._config.store_replies:
+        stores = self._config.store_replies and topic is not None
+        if stores:
             code = await self._stored(call, queue_id, properties, answer)
         if failure:
             logger.warning("reply not passed on reason=%s", failure)
-            return Reply(
-                ResponseCode.SYSTEM_ERROR, failure, answer if self._config.store_replies else None, region
-            )
+            return Reply(ResponseCode.SYSTEM_ERROR, failure, answer if stores else None, region)
         return Reply(code, header=answer, ext=region)
+
+    def _topic(self, call: Call[SendMessageRequest]) -> TopicConfig | None:
+        """The topic of a reply, which is never created: anyone may send a reply.
+
+        None for the reply topic of a namespace that has none; such a reply is passed on and not stored. Raises
+        ``BrokerError``.
+        """
+        try:
+            return self._checks.topic(call.header, call.peer.remote_text, create=False)
+        except TopicNotFound:
+            if not is_reply_topic(call.header.topic, self._config.cluster_name):
+                raise
+            return None
 
     async def _push(self, call: Call[SendMessageRequest], properties: bytes) -> str:
         """Hand the reply to its asker; returns the reason when that failed."""

@@ -111,16 +111,16 @@ class SendChecks:
         self._stalled = ""
         self._stalled_by = None
 
-    def topic(self, send: _Send, peer: str) -> TopicConfig:
-        """The topic of a send, made if it may be. Raises ``BrokerError``."""
+    def topic(self, send: _Send, peer: str, *, create: bool = True) -> TopicConfig:
+        """The topic of a send, created if it may be. Raises ``BrokerError``."""
         name = send.topic
         config = self._topics.configs.get(name)
         if not self._config.writable and config is not None and config.order:
             raise NoPermission(f"the broker[{self._config.broker_name}] sending message is forbidden")
         check_send_topic(name)
-        if config is None:
+        if config is None and create:
             config = self._topics.create_in_send(name, send.default_topic, send.default_topic_queue_nums)
-        if config is None and name.startswith(RETRY_PREFIX):
+        if config is None and create and name.startswith(RETRY_PREFIX):
             config = self._topics.create_in_send_back(name, 1, PERM_READ_WRITE)
         if config is None:
             raise TopicNotFound(f"topic[{name}] not exist, apply first please!\n{FAQ}")

@@ -11,7 +11,7 @@ from orbitmq.broker.delivery.put import PutDoor
 from orbitmq.broker.delivery.transactions import Transactions
 from orbitmq.codes import Property, SysFlag
 from orbitmq.errors import BrokerError, IllegalOperation, RecordError, ServerError, SlaveNotAvailable
-from orbitmq.model.names import HALF_TOPIC
+from orbitmq.model.names import HALF_TOPIC, TRANSACTION_CHECK_MAX_TIME_TOPIC
 from orbitmq.record.codec import Record, decode_record
 from orbitmq.record.ids import parse_offset_message_id
 from orbitmq.requests import RequestCode
@@ -113,6 +113,8 @@ class TransactionHandlers:
         try:
             log_offset = parse_offset_message_id(call.header.msg_id or "").log_offset
             record = self._record(log_offset)
+            if record.topic not in (TRANSACTION_CHECK_MAX_TIME_TOPIC, HALF_TOPIC):
+                raise ServerError(f"{call.header.msg_id} is not a half message")
             log_end = self._transactions.resume(record)
         except (RecordError, StoreError, ServerError) as error:
             raise ServerError(f"Put message back to {HALF_TOPIC} failed. {error}") from None

@@ -55,6 +55,8 @@ class ClientChannel(msgspec.Struct):
     """Name, as in ``LanguageCode``."""
     version: int
     last_update_ms: int
+    user: str = ""
+    """Who signed its last heartbeat; empty without access control."""
 
 
 class ConsumerGroup:
@@ -302,7 +304,7 @@ class ProducerTable:
             if not self._config.register_producers and self._config.transactions_refused:
                 return
             channels = self.groups.setdefault(group, {})
-            self._connection_of[channel.client_id] = channel.connection
+            self._name(channel)
             self._groups_of.setdefault(channel.connection, set()).add(group)
             logger.info(
                 "producer connected group=%s client=%s peer=%s",
@@ -329,9 +331,20 @@ class ProducerTable:
                 self._remove(group, channel.connection, "no heartbeat")
                 channel.connection.close()
 
-    def pick(self, group: str) -> Connection | None:
-        """A live channel of the group, in turn; one that does not read comes last."""
-        channels = list(self.groups.get(group, ()))
+    def _name(self, channel: ClientChannel) -> None:
+        """Let replies to a client id go to this connection, unless a connection of another user has the id."""
+        known = self._connection_of.get(channel.client_id)
+        if known is not None and not known.closed:
+            groups = self._groups_of.get(known, ())
+            if any(self.groups[group][known].user != channel.user for group in groups):
+                return
+        self._connection_of[channel.client_id] = channel.connection
+
+    def pick(
+        self, group: str, may: Callable[[ClientChannel], bool] = lambda _channel: True
+    ) -> Connection | None:
+        """A live channel of the group, in turn, of those that ``may``; one that does not read comes last."""
+        channels = [connection for connection, channel in self.groups.get(group, {}).items() if may(channel)]
         if not channels:
             return None
         self._turn += 1
@@ -377,6 +390,7 @@ def _put_channel(channels: dict[Connection, ClientChannel], channel: ClientChann
     known = channels.get(channel.connection)
     if known is not None and known.client_id == channel.client_id:
         known.last_update_ms = channel.last_update_ms
+        known.user = channel.user
         return False
     channels[channel.connection] = channel
     if known is None:

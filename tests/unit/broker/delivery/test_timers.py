@@ -43,9 +43,9 @@ class Bench:
         self.puts = door(self.store, self.clock, config)
         return Timers(config=config, store=self.store, puts=self.puts, fs=LOCAL_FILE_SYSTEM, clock=self.clock)
 
-    def send(self, body: bytes, **properties: str) -> NewMessage:
+    def send(self, body: bytes, topic: str = "T", **properties: str) -> NewMessage:
         message = NewMessage(
-            "T",
+            topic,
             2,
             body,
             encode_properties({"UNIQ_KEY": body.decode(), **properties}),
@@ -315,6 +315,18 @@ def test_a_message_taken_back_never_fires(tmp_path: Path, key: str) -> None:
         await bench.restart()
         await bench.work_until(START_MS + 8_000)
         assert bench.bodies() == [b"b"]
+
+    run(test, Bench(tmp_path))
+
+
+@pytest.mark.parametrize("key", ["a", "T+a"])
+def test_message_of_another_topic_takes_nothing_back(tmp_path: Path, key: str) -> None:
+    async def test(bench: Bench) -> None:
+        sent = bench.send(b"a", TIMER_DELAY_MS="5300")
+        due_ms = RecallHandle.decode(recall_handle(sent, "broker-a") or "").deliver_ms
+        bench.send(b"gone", "other", TIMER_DELIVER_MS=str(due_ms), TIMER_DEL_UNIQKEY=key)
+        await bench.work_until(START_MS + 8_000)
+        assert bench.bodies() == [b"a"]
 
     run(test, Bench(tmp_path))
 

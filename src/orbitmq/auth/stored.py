@@ -1,0 +1,97 @@
+"""Which topic's rights apply to a stored record, whatever topic a request names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from orbitmq.codes import Property
+from orbitmq.model.names import (
+    DLQ_PREFIX,
+    HALF_OP_TOPIC,
+    HALF_TOPIC,
+    RETRY_PREFIX,
+    ROCKSDB_HALF_OP_TOPIC,
+    ROCKSDB_HALF_TOPIC,
+    SCHEDULE_TOPIC,
+    SYSTEM_TOPIC_PREFIX,
+    TIMER_TOPIC,
+    TRANSACTION_CHECK_MAX_TIME_TOPIC,
+)
+from orbitmq.record.codec import Record
+
+__all__ = ["BrokerFacts", "Place", "is_internal", "place_of"]
+
+_PARKING: Final = frozenset(
+    {HALF_TOPIC, ROCKSDB_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, TRANSACTION_CHECK_MAX_TIME_TOPIC}
+)
+_INTERNAL: Final = _PARKING | {HALF_OP_TOPIC, ROCKSDB_HALF_OP_TOPIC}
+_REAL_TOPIC: Final = Property.REAL_TOPIC.encode()
+_RETRY_TOPIC: Final = Property.RETRY_TOPIC.encode()
+_ORIGIN_GROUP: Final = Property.ORIGIN_GROUP.encode()
+
+
+def is_internal(topic: str) -> bool:
+    """Whether brokers keep messages of other topics, or state of their own, in this topic."""
+    return topic in _INTERNAL or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+class Place(NamedTuple):
+    """Where a record belongs."""
+
+    topic: str
+    """The topic it is stored in or, while it is parked, the one it will be delivered to."""
+    origin: str
+    """The topic it was first sent to, if it waits for a retry or is a dead letter; else ``topic``."""
+
+
+def place_of(record: Record) -> Place:
+    """Returns where a record belongs.
+
+    A property is believed only in topics whose records a broker writes: anyone can send ``REAL_TOPIC`` to a topic of
+    their own.
+    """
+    topic = record.topic
+    if topic in _PARKING:
+        topic = _text(record, _REAL_TOPIC) or topic
+    origin = topic
+    if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        origin = _text(record, _RETRY_TOPIC) or topic
+    group = _text(record, _ORIGIN_GROUP)
+    if group and origin.startswith((f"{RETRY_PREFIX}{group}_", f"{RETRY_PREFIX}{group}+")):
+        origin = origin[len(RETRY_PREFIX) + len(group) + 1 :]
+    return Place(topic, origin or topic)
+
+
+def _text(record: Record, name: bytes) -> str:
+    return (record.find(name) or b"").decode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFacts:
+    """What decisions depend on besides the request: the broker's cluster, records, groups and topics."""
+
+    cluster: str
+    place_at: Callable[[int], Place | None] = lambda _log_offset: None
+    """Where the record at an offset of the log belongs."""
+    groups: Container[str] = ()
+    topics: Container[str] = ()
+    is_strict: bool = True
+    """Whether internal topics take a right on the cluster; with Apache's rules they are topics like any other."""
+
+    def retry_owner(self, name: str) -> tuple[str, str]:
+        """Returns the group, and the topic if the name has one, of the retry topic ``%RETRY%name``.
+
+        ``%RETRY%pay_roll`` is the retry topic of the group ``pay_roll`` and, with POP, of the group ``pay`` for the
+        topic ``roll``. A known group of the full name comes first, then the longest known one.
+        """
+        found: tuple[str, str] | None = None
+        if name not in self.groups:
+            for position in range(len(name) - 1, 0, -1):
+                if name[position] in "_+" and name[:position] in self.groups:
+                    split = name[:position], name[position + 1 :]
+                    if split[1] in self.topics:
+                        return split
+                    found = found or split
+        return found or (name, "")

@@ -1,0 +1,192 @@
+"""Rights are decided on what is served: every known way around them, with policies of 5.x and lists of 4.x."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from tests.integration.rights_kit import (
+    COLLIDING_KEY,
+    FORGED,
+    GROUP,
+    KEY,
+    PRODUCERS,
+    SALARY,
+    TOPIC,
+    Scene,
+    heartbeat,
+    scene,
+)
+from tests.integration.test_access_control import SEND, Asker, running
+
+from orbitmq.codes import ResponseCode
+from orbitmq.model.names import TIMER_TOPIC
+from orbitmq.record.codec import decode_record
+from orbitmq.record.properties import encode_properties
+from orbitmq.requests import RequestCode
+from orbitmq.wire.frame import Frame
+
+pytestmark = pytest.mark.slow
+
+Test = Callable[[Scene], Awaitable[None]]
+END = {"tranStateTableOffset": "0", "producerGroup": PRODUCERS}
+QUERY = {"maxNum": "32", "beginTimestamp": "0", "endTimestamp": str(2**62)}
+PULL = {"queueId": "0", "queueOffset": "0", "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0"}
+PULL |= {"suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0"}
+
+
+@pytest.fixture(params=[False, True], ids=["policies", "lists"])
+def attacked(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Test], None]:
+    def run(test: Test) -> None:
+        async def with_scene() -> None:
+            async with scene(tmp_path, is_4x=request.param) as made:
+                await test(made)
+
+        asyncio.run(with_scene())
+
+    return run
+
+
+def refused(answer: Frame) -> bool:
+    is_list = answer.code == ResponseCode.SYSTEM_ERROR and "AclException" in (answer.remark or "")
+    return answer.code == ResponseCode.NO_PERMISSION or is_list
+
+
+def stored_in(made: Scene, topic: str) -> list[bytes]:
+    return [record.body for record in made.records() if record.topic == topic]
+
+
+def test_records_of_others_are_not_sent_back_to_a_group_of_ones_own(attacked: Callable[[Test], None]) -> None:
+    async def test(made: Scene) -> None:
+        for offset in made.offsets.values():
+            for level in ("-1", "0"):
+                fields = {"offset": f"+{offset:05}", "group": "eve", "delayLevel": level}
+                assert refused(await made.eve.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields)), offset
+        sent = await made.eve.ask(RequestCode.SEND_MESSAGE_V2, {**SEND, "b": "eve"}, b"own")
+        own = next(record for record in made.records() if record.body == b"own")
+        assert sent.code == 0
+        fields = {"offset": str(own.log_offset), "group": "eve", "delayLevel": "-1"}
+        assert (await made.eve.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields)).code == 0
+        assert stored_in(made, "%DLQ%eve") == [b"own"]
+
+    attacked(test)
+
+
+def test_reply_writes_to_the_reply_topic_only_and_creates_none(attacked: Callable[[Test], None]) -> None:
+    async def reply(asker: Asker, topic: str) -> Frame:
+        properties = encode_properties({"REPLY_TO_CLIENT": "eve@1", "UNIQ_KEY": "k"}).decode()
+        fields = {**SEND, "b": topic, "i": properties}
+        return await asker.ask(RequestCode.SEND_REPLY_MESSAGE_V2, fields, FORGED)
+
+    async def test(made: Scene) -> None:
+        await made.eve.ask(RequestCode.HEART_BEAT, {}, heartbeat("", "askers"))
+        for topic in (TOPIC, "fresh", f"%RETRY%{GROUP}", "rmq_sys_wheel_timer"):
+            assert refused(await reply(made.eve, topic)), topic
+        assert (await reply(made.eve, "DefaultCluster_REPLY_TOPIC")).code == 0
+        assert (await reply(made.eve, "space%DefaultCluster_REPLY_TOPIC")).code == 0
+        assert (await reply(made.root, "fresh")).code == ResponseCode.TOPIC_NOT_EXIST
+        assert [frame.body for frame in made.pushed] == [FORGED, FORGED]
+        assert stored_in(made, TOPIC) == [SALARY]
+        assert stored_in(made, "DefaultCluster_REPLY_TOPIC") == [FORGED]
+        for topic in ("fresh", "space%DefaultCluster_REPLY_TOPIC"):
+            assert made.broker.topics.find(topic) is None
+
+    attacked(test)
+
+
+def test_records_of_others_are_not_pushed_to_a_consumer_of_ones_own(attacked: Callable[[Test], None]) -> None:
+    async def test(made: Scene) -> None:
+        await made.eve.ask(RequestCode.HEART_BEAT, {}, heartbeat("eve"))
+        for offset in made.offsets.values():
+            for more in ({}, {"topic": "eve"}):
+                fields = {
+                    "consumerGroup": "eve",
+                    "clientId": "eve@1",
+                    "msgId": made.message_id(offset),
+                    **more,
+                }
+                assert refused(await made.eve.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields))
+        assert made.pushed == []
+        fields = {"consumerGroup": GROUP, "clientId": "alice@1"}
+        fields["msgId"] = made.message_id(made.offsets["plain"])
+        assert (await made.alice.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields)).code == 0
+        assert [SALARY in frame.body for frame in made.pushed_to_alice] == [True]
+
+    attacked(test)
+
+
+def test_only_publishers_of_the_real_topic_end_a_transaction(attacked: Callable[[Test], None]) -> None:
+    async def test(made: Scene) -> None:
+        fields = {**END, "commitLogOffset": str(made.offsets["half"])}
+        for ending in ("8", "12"):
+            for more in ({}, {"topic": "eve"}, {"topic": "RMQ_SYS_TRANS_HALF_TOPIC"}):
+                ask = {**fields, "commitOrRollback": ending, **more}
+                assert refused(await made.eve.ask(RequestCode.END_TRANSACTION, ask))
+        assert stored_in(made, TOPIC) == [SALARY]
+        # Client 4.9.7 names no topic.
+        done = await made.alice.ask(RequestCode.END_TRANSACTION, {**fields, "commitOrRollback": "8"})
+        assert done.code == 0, done.remark
+        assert stored_in(made, TOPIC) == [SALARY, SALARY]
+
+    attacked(test)
+
+
+def test_half_message_is_shown_only_to_publishers_of_its_real_topic(attacked: Callable[[Test], None]) -> None:
+    async def test(made: Scene) -> None:
+        await made.eve.ask(RequestCode.HEART_BEAT, {}, heartbeat("eve", PRODUCERS))
+        for _ in range(4):  # the producers of a group are asked in turn
+            await made.broker.transactions.check()
+        for asker in (made.eve, made.alice):  # what was pushed before an answer has arrived with it
+            await asker.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "eve"})
+        assert made.pushed == []
+        assert {SALARY in frame.body for frame in made.pushed_to_alice} == {True}
+
+    attacked(test)
+
+
+def test_replies_to_a_client_are_not_diverted_by_its_name(attacked: Callable[[Test], None]) -> None:
+    async def test(made: Scene) -> None:
+        known = made.broker.producers.channel_of("alice@1")
+        await made.eve.ask(RequestCode.HEART_BEAT, {}, heartbeat("eve", "p", client="alice@1"))
+        assert made.broker.producers.channel_of("alice@1") is known is not None
+
+    attacked(test)
+
+
+def test_key_with_the_hash_of_another_topics_key_finds_nothing(attacked: Callable[[Test], None]) -> None:
+    async def test(made: Scene) -> None:
+        found = await made.alice.ask(RequestCode.QUERY_MESSAGE, {**QUERY, "topic": TOPIC, "key": KEY})
+        assert found.body.count(SALARY) == 1
+        fields = {**QUERY, "topic": "eve", "key": COLLIDING_KEY}
+        stolen = await made.eve.ask(RequestCode.QUERY_MESSAGE, fields)
+        assert (stolen.code, stolen.body) == (ResponseCode.QUERY_NOT_FOUND, b"")
+
+    attacked(test)
+
+
+def test_retry_topic_of_a_longer_group_name_is_not_ones_own(attacked: Callable[[Test], None]) -> None:
+    async def test(made: Scene) -> None:
+        body = {"groupName": "pay_roll", "retryQueueNums": 1}
+        assert (await made.root.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)).code == 0
+        retry = {**SEND, "b": "%RETRY%pay_roll"}
+        assert (await made.root.ask(RequestCode.SEND_MESSAGE_V2, retry, b"bonus")).code == 0
+        pull = {**PULL, "topic": "%RETRY%pay_roll", "consumerGroup": GROUP}
+        assert refused(await made.alice.ask(RequestCode.PULL_MESSAGE, pull))
+
+    attacked(test)
+
+
+def test_recall_names_its_topic_with_the_key_if_asked_to(tmp_path: Path) -> None:
+    async def run() -> list[bytes | None]:
+        options = ("recallMessageEnable=true", "appendTopicForTimerDeleteKey=true")
+        async with running(tmp_path, *options) as broker, Asker(broker.address, None) as asker:
+            properties = encode_properties({"TIMER_DELAY_SEC": "3600", "UNIQ_KEY": "K"}).decode()
+            sent = await asker.ask(RequestCode.SEND_MESSAGE_V2, {**SEND, "b": "T", "i": properties}, b"x")
+            fields = {"topic": "T", "recallHandle": sent.ext_fields["recallHandle"]}
+            assert (await asker.ask(RequestCode.RECALL_MESSAGE, fields)).code == 0
+            raw = broker.store.record_at(broker.store.log_offset_at(TIMER_TOPIC, 0, 1))
+            return [decode_record(bytes(raw or b"")).find(b"TIMER_DEL_UNIQKEY")]
+
+    assert asyncio.run(run()) == [b"T+K"]
