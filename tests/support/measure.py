@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import pytest
 
-__all__ = ["MeasurePlugin", "Measurement", "kind_of_process", "tables"]
+__all__ = ["MeasurePlugin", "Measurement", "kind_of_process", "summary", "tables"]
 
 _SAMPLE_S: Final = 1.0
 _SLOWEST: Final = 10
@@ -124,7 +124,7 @@ class MeasurePlugin:
         if path:
             Path(path).write_text(json.dumps([asdict(one) for one in self._measurements]))
         terminalreporter.section("measured")
-        for line in _summary(self._measurements):
+        for line in summary(self._measurements):
             terminalreporter.write_line(line)
         terminalreporter.write_line(
             f"wall time {time.perf_counter() - self._begin:.0f} s, peak memory {self._memory.peak_mib} MiB"
@@ -176,18 +176,21 @@ def _folder(test: str) -> str:
     return "/".join(_file(test).split("/")[:2])
 
 
-def _summary(measurements: Iterable[Measurement]) -> Generator[str, None, None]:
+def summary(measurements: Iterable[Measurement]) -> Generator[str, None, None]:
+    """Yields the time of each folder, the slowest tests, and how many processes were started."""
     folders: dict[str, float] = defaultdict(float)
+    cpu: dict[str, float] = defaultdict(float)
     count: Counter[str] = Counter()
     tests: dict[str, float] = defaultdict(float)
     processes: Counter[str] = Counter()
     for one in measurements:
         folders[_folder(one.test)] += one.wall_s
+        cpu[_folder(one.test)] += one.cpu_s
         tests[one.test] += one.wall_s
         count[_folder(one.test)] += one.phase == "call"
         processes.update(one.processes)
     for folder, wall_s in sorted(folders.items(), key=lambda row: -row[1]):
-        yield f"{wall_s:8.1f} s  {count[folder]:6d} tests  {folder}"
+        yield f"{wall_s:8.1f} s  {cpu[folder]:8.1f} s of CPU  {count[folder]:6d} tests  {folder}"
     yield f"the {_SLOWEST} slowest:"
     for test, wall_s in sorted(tests.items(), key=lambda row: -row[1])[:_SLOWEST]:
         yield f"{wall_s:8.1f} s  {test}"
