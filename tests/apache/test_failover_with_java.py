@@ -17,11 +17,13 @@ from tests.apache.harness import (
     JavaClients,
     Message,
     Producer,
+    PushConsumer,
     create_topic,
     remoting_call,
     wait_until,
 )
 from tests.apache.ours import OrbitBroker, OrbitNamesrv
+from tests.support.waiting import LIMIT_S, until
 
 from orbitmq.testing.chaos_proxy import ChaosProxy
 
@@ -84,7 +86,7 @@ class Load:
         began, before = time.monotonic(), len(self.safe)
         wait_until(lambda: len(self.safe) > before, timeout_s=timeout_s, what="a send that is safe")
         first_s = self.last_safe - began
-        wait_until(lambda: len(self.safe) >= before + count, timeout_s=30, what=f"{count} safe sends")
+        wait_until(lambda: len(self.safe) >= before + count, timeout_s=LIMIT_S, what=f"{count} safe sends")
         return first_s
 
 
@@ -234,30 +236,35 @@ def test_killed_master_without_failover_is_read_from_its_slave_and_loses_nothing
         create_topic(namesrv, master, topic, queue_count=1)
         consumer = java_latest.push_consumer(readers, namesrv, {topic: "*"}, from_first=True)
         with Load(java_latest.producer(unique("writers"), namesrv), topic) as load:
-            load.wait_more(100, 15)
+            load.wait_more(100, LIMIT_S)
             consumer.wait(50)
             consumer.suspend()
-            load.wait_more(100, 10)
+            load.wait_more(100, LIMIT_S)
             master.kill()
             before = set(load.safe)
             consumer.resume()
-            consumer.wait_bodies(before, timeout_s=30)
-            consumer.persist()
-            assert committed(slave, readers, topic) >= len(before)
+            consumer.wait_bodies(before, timeout_s=LIMIT_S)
+            wait_committed(consumer, slave, readers, topic, len(before))
             master.start()
-            load.wait_more(100, 30)
-        consumer.wait_bodies(load.safe, timeout_s=30)
+            load.wait_more(100, LIMIT_S)
+        consumer.wait_bodies(load.safe, timeout_s=LIMIT_S)
         wait_whole(master, slave)
         assert log_of(master) == log_of(slave)
         # What was committed to the slave meanwhile comes to the master with the client's next commit.
-        consumer.persist()
-        wait_until(
-            lambda: committed(master, readers, topic) >= len(load.safe),
-            timeout_s=10,
-            what="the offset at the master",
-        )
+        wait_committed(consumer, master, readers, topic, len(load.safe))
         master.check_log()
         slave.check_log()
+
+
+def wait_committed(consumer: PushConsumer, broker: OrbitBroker, group: str, topic: str, least: int) -> None:
+    """Until the broker has this offset. The consumer sends offsets oneway and up to its oldest unfinished message,
+    which may be behind the last delivery."""
+
+    def done() -> bool:
+        consumer.persist()
+        return committed(broker, group, topic) >= least
+
+    until(done, f"offset {least}", last=lambda: committed(broker, group, topic))
 
 
 def committed(broker: OrbitBroker, group: str, topic: str) -> int:
