@@ -1,7 +1,6 @@
 """The broker put together, started and stopped (Apache: BrokerController, without the god object).
 
-This is the only module that imports all parts. Each part gets the two or three collaborators it needs. Start and stop
-are one readable function each; their order is the contract:
+Imports all parts and passes each the two or three collaborators it needs. The order of start and stop is a contract:
 
 start: ports taken, metadata loaded, store opened and recovered, handlers built, ports served, jobs, registration.
 stop: unregistered, no new connections, waiting pulls answered, connections drained, jobs ended, metadata saved,
