@@ -31,7 +31,7 @@ from tests.apache.test_mqadmin_broker import SAME_SETTINGS, TOPIC, Side, Sides, 
 
 from orbitmq.cli.admin import AREAS, admin_commands, declarations
 
-AGREE_S: Final = 15.0
+AGREE_S: Final = 60.0
 ALL: Final = frozenset(name for names in AREAS.values() for name in names)
 # ACL 2.0 of the Apache broker: on, but not asked of clients.
 AUTH: Final[dict[str, Any]] = {
@@ -108,6 +108,12 @@ def rows(side: Side, text: str) -> list[str]:
 def tail_of_rows(side: Side, text: str) -> list[str]:
     """Rows without their first column."""
     return [line.partition(" ")[2] for line in rows(side, text)]
+
+
+def without_lag(side: Side, text: str) -> list[str]:
+    """Every line without our own column Lag, which comes last, and without its total."""
+    kept = [line for line in lines(side, text) if not line.startswith("Lag Total: ")]
+    return [line if line.startswith("Consume ") else line.rpartition(" ")[0] for line in kept]
 
 
 def below_header(side: Side, text: str) -> list[str]:
@@ -274,10 +280,10 @@ LOOKS: Final = (
     Look("topicStatus -t other", "broker-a"),
     Look("topicClusterList -t orders", "DefaultCluster"),
     Look("allocateMQ -t orders -i 10.0.0.1,10.0.0.2,10.0.0.3", "10.0.0.2", their_shares, our_shares),
-    Look("consumerProgress -g readers", TOPIC),
-    Look("consumerProgress -g readers -s true", TOPIC),
-    Look("consumerProgress -g lagging", "Diff Total: 12"),
-    Look("consumerProgress -g pickers -t orders", TOPIC),
+    Look("consumerProgress -g readers", TOPIC, ours=without_lag),
+    Look("consumerProgress -g readers -s true", TOPIC, ours=without_lag),
+    Look("consumerProgress -g lagging", "Diff Total: 12", ours=without_lag),
+    Look("consumerProgress -g pickers -t orders", TOPIC, ours=without_lag),
     Look(
         "consumerConnection -g pickers",
         "red",
@@ -338,8 +344,11 @@ def test_groups_are_listed_alike(clusters: Sides, mqadmin: AdminShell) -> None:
         kept = (line for line in rows(side, text) if not line.startswith("TOOLS_CONSUMER"))
         return [re.sub(r"(PUSH \S+|OFFLINE) \d+ ", r"\1 RATE ", line) for line in kept]
 
+    def still_without_lag(side: Side, text: str) -> list[str]:
+        return [line.rpartition(" ")[0] for line in still(side, text)]
+
     for side in clusters:
-        agree(Look("consumerProgress", "lagging", still), side, mqadmin)
+        agree(Look("consumerProgress", "lagging", still, still_without_lag), side, mqadmin)
 
 
 @pytest.mark.parametrize("command", ["exportConfigs", "exportMetadata", "exportMetrics"])
