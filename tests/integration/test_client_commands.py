@@ -93,9 +93,12 @@ def test_worker_runs_until_it_is_told_to_stop_and_lets_handlers_end(
     assert worker.stderr is not None
     try:
         port = worker.stderr.readline().split()[-1]
-        assert worker.stderr.readline().startswith("running")
+        lines = iter(worker.stderr.readline, "")
+        assert any(" INFO    orbitmq.run running worker:consumer group=workers" in line for line in lines)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=10) as answer:
             assert answer.status == 200
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            assert b'orbitmq_client_held_messages{group="workers"' in answer.read()
         with sync.Producer("work", broker.name_server) as producer:
             producer.send(Message("work", "x"))
         assert worker.stdout.readline() == "began\n"
@@ -141,7 +144,7 @@ def test_worker_ends_beside_a_handler_that_does_not(
         assert worker.stdout.readline() == "began\n"
         worker.send_signal(signal.SIGTERM)
         _, err = worker.communicate(timeout=30)
-        assert "stopped beside 1 handlers" in err
+        assert "stopped beside 1 handler that" in err
         assert worker.returncode == 1
     finally:
         worker.kill()
@@ -204,14 +207,14 @@ def test_worker_is_started_again_when_its_source_changes(broker: RunningBroker, 
     assert worker.stderr is not None
     try:
         with sync.Producer("reloaded", broker.name_server) as producer:
-            assert worker.stderr.readline().startswith("running")
+            lines = iter(worker.stderr.readline, "")
+            assert any("orbitmq.run running" in line for line in lines)
             producer.send(Message("reloaded", "1"))
             assert worker.stdout.readline() == "old 1\n"
             (tmp_path / "reloaded.py").write_text("def (")
-            lines = iter(worker.stderr.readline, "")
             assert any("invalid syntax" in line for line in lines), "and it goes on"
             (tmp_path / "reloaded.py").write_text(source.replace("WORD", "new"))
-            assert any(line.startswith("running") for line in lines)
+            assert any("orbitmq.run running" in line for line in lines)
             producer.send(Message("reloaded", "2"))
             assert worker.stdout.readline() == "new 2\n"
         worker.send_signal(signal.SIGINT)
@@ -219,7 +222,8 @@ def test_worker_is_started_again_when_its_source_changes(broker: RunningBroker, 
         assert "stopped" in err
         assert worker.returncode == 0
     finally:
-        worker.kill()
+        if worker.poll() is None:
+            worker.terminate()  # it ends its child, which has the same pipes
         worker.communicate()
 
 
@@ -261,9 +265,83 @@ def test_saved_contexts_stand_for_addresses_and_keys(
     assert "Traceback" not in broken.stderr
 
 
+def worker_module(folder: Path, name: str, text: str) -> Path:
+    (folder / f"{name}.py").write_text(
+        "import asyncio\nfrom orbitmq import PushConsumer\n"
+        f"{text}\n"
+        "@consumer.listen('quiet')\n"
+        "async def handle(message):\n"
+        "    print('began', flush=True)\n"
+        "    await asyncio.sleep(600)\n"
+    )
+    return folder
+
+
+def test_worker_without_a_name_server_ends_with_code_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NAMESRV_ADDR", "ORBITMQ_NAMESRV"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.chdir(worker_module(tmp_path, "nowhere", "consumer = PushConsumer('g')"))
+    wrong = orbit("run", "nowhere:consumer")
+    assert (wrong.returncode, "-n HOST:PORT, ORBITMQ_NAMESRV" in wrong.stderr) == (2, True), wrong.stderr
+    monkeypatch.setenv("ORBITMQ_ACCESS_KEY", "only-half")
+    wrong = orbit("run", "nowhere:consumer", "-n", "127.0.0.1:1")
+    assert (wrong.returncode, "belong together" in wrong.stderr) == (2, True), wrong.stderr
+
+
+def test_worker_takes_its_connection_from_options_and_context_and_logs_json(
+    broker: RunningBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.create_topic("quiet", queue_count=1)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    orbit("context", "set", "here", "-n", broker.name_server)
+    worker_module(tmp_path, "open", "consumer = PushConsumer('open', start='first', close_wait_s=0.2)")
+    command = [sys.executable, "-m", "orbitmq", "run", "open:consumer", "--log-format", "json"]
+    worker = subprocess.Popen(
+        [*command, "--context", "here"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert worker.stdout is not None
+    try:
+        with sync.Producer("work", broker.name_server) as producer:
+            producer.send(Message(topic, "x"))
+        assert worker.stdout.readline() == "began\n"
+        worker.send_signal(signal.SIGTERM)
+        _, err = worker.communicate(timeout=30)
+        events = [json.loads(line) for line in err.splitlines()]
+        assert {"time", "level", "logger", "message"} <= set(events[0])
+        assert events[-1]["message"] == "stopped", "the coroutine was cancelled after close_wait_s"
+        assert worker.returncode == 0
+    finally:
+        worker.kill()
+
+
+def test_commands_take_the_addresses_of_the_environment_and_name_tls(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("surroundings", queue_count=1)
+    monkeypatch.setenv("ORBITMQ_NAMESRV", broker.name_server)
+    assert "1 message sent" in orbit("produce", "surroundings", "one").stderr
+    assert orbit("consume", "surroundings").stdout == "one\n"
+    assert "surroundings" in orbit("admin", "topicList").stdout
+    with sync.Producer("surroundings") as producer:
+        producer.send(Message("surroundings", "two"))
+    closed = orbit("produce", "surroundings", "x", "-n", "127.0.0.1:1")
+    assert (closed.returncode, "--tlsCa FILE" in closed.stderr) == (1, True), closed.stderr
+    encrypted = orbit("produce", "surroundings", "x", "--tls")
+    assert encrypted.returncode == 1, "the broker's certificate is not one this machine trusts"
+    assert "certificate" in encrypted.stderr.lower() or "TLS" in encrypted.stderr, encrypted.stderr
+
+
 def test_worker_that_cannot_be_found_is_said_plainly() -> None:
     wrong = orbit("run", "no_such_module:consumer")
-    assert wrong.returncode == 1
+    assert wrong.returncode == 2
     assert "no_such_module" in wrong.stderr
     assert "Traceback" not in wrong.stderr
 

@@ -18,10 +18,10 @@ from orbitmq.cli.servers import (
     warn_without_effect,
 )
 from orbitmq.cli.supervisor import Child, Supervisor, broker_children
+from orbitmq.client.surroundings import name_servers_given
 from orbitmq.errors import ConfigError
 from orbitmq.kernel import NAME as KERNEL
 from orbitmq.runtime.logs import configure_logging
-from orbitmq.runtime.machine import environment
 from orbitmq.runtime.options import options_of
 
 __all__ = ["broker_command"]
@@ -69,7 +69,7 @@ def broker_command(
         if namesrv_addr is not None:
             overrides = (*overrides, f"namesrvAddr={namesrv_addr}")
         settings = read_broker_settings(config_file, overrides)
-        if not settings.config.name_servers and (known := environment("NAMESRV_ADDR")):
+        if not settings.config.name_servers and (known := name_servers_given()):
             overrides = (*overrides, f"namesrvAddr={known}")
             settings = read_broker_settings(config_file, overrides)
         proxy_config = None if proxy_file is None else local_proxy_config(proxy_file)
@@ -86,7 +86,7 @@ def broker_command(
     warn_without_effect(settings.without_effect, config_file or "command line")
     if not settings.config.name_servers:
         logger.warning(
-            "no name server is configured, so clients cannot find this broker: use -n, namesrvAddr or NAMESRV_ADDR"
+            "no name server is configured, so clients cannot find this broker: use -n, namesrvAddr or ORBITMQ_NAMESRV"
         )
     if processes > 1:
         arguments = [part for override in overrides for part in ("--set", override)]

@@ -112,7 +112,7 @@ def console_command(**given: Any) -> None:
             return
         admin = open_admin(given, os.environ)
         if not admin.name_servers:
-            raise ConfigError("no name server is given: use -n HOST:PORT or the variable NAMESRV_ADDR")
+            raise ConfigError("no name server is given: use -n HOST:PORT or the variable ORBITMQ_NAMESRV")
         settings = ConsoleSettings(
             state=given["state"],
             users=given["users"],

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 import msgspec
 
-__all__ = ["CONTEXT_VARIABLE", "Context", "client_settings", "context_commands", "current_context"]
+__all__ = ["CONTEXT_VARIABLE", "Context", "context_commands", "current_context"]
 
 CONTEXT_VARIABLE: Final = "ORBITMQ_CONTEXT"
 
@@ -60,9 +60,9 @@ def _save(contexts: _Contexts) -> None:
     os.replace(beside, path)
 
 
-def current_context() -> Context | None:
-    """The one in use, if there is one."""
-    wanted = os.environ.get(CONTEXT_VARIABLE, "")
+def current_context(name: str = "") -> Context | None:
+    """The one with this name, else the one in use, if there is one."""
+    wanted = name or os.environ.get(CONTEXT_VARIABLE, "")
     if not wanted and not _path().exists():
         return None
     saved = _load()
@@ -74,25 +74,6 @@ def current_context() -> Context | None:
             f"there is no context {name!r}; `orbitmq context list` shows those there are"
         )
     return saved.contexts[name]
-
-
-def client_settings() -> dict[str, Any]:
-    """Settings of a client beside the name servers: those of the context, and of the variables for keys."""
-    context = current_context() or Context("")
-    settings: dict[str, Any] = {}
-    key = os.environ.get("ORBITMQ_ACCESS_KEY") or context.access_key
-    secret = os.environ.get("ORBITMQ_SECRET_KEY") or context.secret_key
-    if key and secret:
-        from orbitmq.client.options import Credentials
-
-        settings["credentials"] = Credentials(key, secret)
-    if context.tls_ca:
-        from orbitmq.transport.tls import client_context
-
-        settings["tls"] = client_context(trusted=Path(context.tls_ca))
-    elif context.tls:
-        settings["tls"] = True
-    return settings
 
 
 @click.group("context")

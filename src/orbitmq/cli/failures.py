@@ -12,6 +12,7 @@ __all__ = ["remedies", "start_failure"]
 _PORT: Final = (
     "Stop the program that has it, or choose another port: --port, --broker-port, --set listenPort=0 ..."
 )
+_TLS: Final = "If it takes only encrypted connections (TLS): --tls, or --tlsCa FILE with its authority."
 _FOLDER: Final = "Name a folder that this user may write: --data, --set storePathRootDir=..."
 
 
@@ -31,22 +32,25 @@ def start_failure(error: BaseException) -> str:
     return text
 
 
-def remedies(error: OrbitError, name_server: str) -> list[str]:
+def remedies(error: OrbitError, name_server: str, *, encrypted: bool = False) -> list[str]:
     """What a user of ``produce``, ``consume`` or ``run`` can do; empty if the error says it itself."""
     from orbitmq.client import ConnectFailedError, NameServerError, NoRouteError, SendConnectionError
     from orbitmq.client.errors import hint_for
 
     doctor = f"`orbitmq doctor -n {name_server}` searches for the cause."
     if isinstance(error, NameServerError):
-        return [
+        lines = [
             "If none runs there: `orbitmq up` starts one, with a broker. If it is elsewhere: -n HOST:PORT."
         ]
+        if not encrypted:
+            lines.append(_TLS)
+        return lines
     if isinstance(error, NoRouteError | TopicNotFound):
         return ["`orbitmq admin topicList` lists the topics, `updateTopic` creates or changes one.", doctor]
     if isinstance(error, MessageIllegal):
         return ["Send less in one message; a broker's own limit is maxMessageSize."]
     if isinstance(error, SendConnectionError | ConnectFailedError):
-        return ["Its broker is down or cannot be reached from here.", doctor]
+        return ["Its broker is down or cannot be reached from here.", *([] if encrypted else [_TLS]), doctor]
     if isinstance(error, BrokerError) and (hint := hint_for(error.response_code)):
         return [f"{hint}."]
     return []

@@ -28,7 +28,7 @@ _COMMANDS: Final = {
     "dlq": ("orbitmq.cli.dlq", "dlq_commands", "Dead letters: list, show, resend, drop, export."),
     "produce": ("orbitmq.cli.messages", "produce_command", "Send lines to a topic."),
     "consume": ("orbitmq.cli.messages", "consume_command", "Print the messages of a topic."),
-    "run": ("orbitmq.cli.messages", "run_command", "Run a worker: module:consumer."),
+    "run": ("orbitmq.cli.worker", "run_command", "Run a worker: module:consumer."),
     "context": ("orbitmq.cli.contexts", "context_commands", "Clusters with a name: save, use, list, remove."),
     "mcp": ("orbitmq.cli.mcp_server", "mcp_command", "Serve a cluster to assistants, read-only by default."),
     "completion": ("orbitmq.cli.completion", "completion_command", "Print a shell's completion script."),

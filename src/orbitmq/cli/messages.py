@@ -1,26 +1,20 @@
-"""``orbitmq produce``, ``orbitmq consume`` and ``orbitmq run``: messages from and to the terminal, and workers."""
+"""``orbitmq produce`` and ``orbitmq consume``: messages from and to the terminal."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
-import logging
 import os
-import signal
 import sys
 import threading
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from orbitmq.cli.contexts import client_settings
+from orbitmq.cli.client_connection import ClientConnection, client_connection
 from orbitmq.cli.failures import remedies
-from orbitmq.cli.name_server import name_server_option
-from orbitmq.cli.reload import run_and_reload
 from orbitmq.client import (
     BodyMismatch,
     ClientError,
@@ -28,19 +22,18 @@ from orbitmq.client import (
     Message,
     OrbitError,
     Producer,
-    PushConsumer,
     ReceivedMessage,
 )
 from orbitmq.errors import RequestTimeoutError
+from orbitmq.runtime.words import counted
 
-__all__ = ["consume_command", "moment", "produce_command", "run_command"]
+__all__ = ["consume_command", "moment", "produce_command"]
 
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _SILENT_S_MAX: Final = 30
 _PIECE_BYTES: Final = 64 * 1024
 _LINE_BYTES_MAX: Final = 64 * 1024 * 1024
 """More than any broker is set to take: no line is read further."""
-_name_server = name_server_option()
 
 
 def moment(text: str, now: datetime) -> Any:
@@ -63,7 +56,7 @@ def moment(text: str, now: datetime) -> Any:
 @click.command("produce")
 @click.argument("topic")
 @click.argument("bodies", nargs=-1)
-@_name_server
+@client_connection
 @click.option("--tags", default="", help="Tag of every message.")
 @click.option("--key", "keys", multiple=True, help="Key of every message; may be repeated.")
 @click.option("--property", "-p", "properties", multiple=True, help="NAME=VALUE; may be repeated.")
@@ -71,7 +64,7 @@ def moment(text: str, now: datetime) -> Any:
 def produce_command(
     topic: str,
     bodies: tuple[str, ...],
-    namesrv: str,
+    connection: ClientConnection,
     tags: str,
     keys: tuple[str, ...],
     properties: tuple[str, ...],
@@ -86,15 +79,16 @@ def produce_command(
 
     async def send() -> int:
         count = 0
-        async with Producer(group, namesrv, **client_settings()) as producer:
+        async with Producer(group, connection.name_servers) as producer:
             async for body in _given(bodies):
                 if body:
                     await producer.send(Message(topic, body, tags=tags, keys=keys, properties=pairs))
                     count += 1
         return count
 
-    count = _run(send(), namesrv)
-    click.echo(f"{count} messages sent to {topic}", err=True)
+    connection.export(os.environ)
+    count = _run(send(), connection)
+    click.echo(f"{counted(count, 'message')} sent to {topic}", err=True)
 
 
 async def _given(bodies: tuple[str, ...]) -> AsyncIterator[bytes]:
@@ -148,7 +142,7 @@ def _settle(done: asyncio.Future[bytes], piece: bytes) -> None:
 
 @click.command("consume")
 @click.argument("topic")
-@_name_server
+@client_connection
 @click.option("--follow", "-f", is_flag=True, help="Wait for more instead of ending when all is read.")
 @click.option(
     "--from", "start", default="earliest", show_default=True, help="earliest, latest, ISO time, -15m."
@@ -157,11 +151,22 @@ def _settle(done: asyncio.Future[bytes], piece: bytes) -> None:
 @click.option("--count", "-c", type=click.IntRange(1), help="End after that many.")
 @click.option("--expression", "-e", default="*", show_default=True, help="Tags: A || B.")
 def consume_command(
-    topic: str, namesrv: str, follow: bool, start: str, form: str, count: int | None, expression: str
+    topic: str,
+    connection: ClientConnection,
+    follow: bool,
+    start: str,
+    form: str,
+    count: int | None,
+    expression: str,
 ) -> None:
-    """Print the messages of TOPIC. No group is used, so reading here moves no group's offset."""
+    """Print the messages of TOPIC, queue after queue.
+
+    They are read as group orbitmq-consume, which is registered with the brokers and stores no offsets.
+    """
     begin = moment(start, datetime.now(UTC))
-    _run(_print_all(topic, namesrv, begin, form, (follow, count, expression)), namesrv)
+    connection.export(os.environ)
+    servers = connection.name_servers
+    _run(_print_all(topic, servers, begin, form, (follow, count, expression)), connection)
 
 
 async def _print_all(
@@ -169,9 +174,7 @@ async def _print_all(
 ) -> int:
     follow, count, expression = wanted
     printed = 0
-    async with LitePullConsumer(
-        "orbitmq-consume", namesrv, auto_commit=False, **client_settings()
-    ) as consumer:
+    async with LitePullConsumer("orbitmq-consume", namesrv, auto_commit=False) as consumer:
         queues = await consumer.fetch_queues(topic)
         await consumer.assign(queues, expression)
         ends = {queue: await consumer.max_offset(queue) for queue in queues}
@@ -229,91 +232,11 @@ def _shown(message: ReceivedMessage) -> dict[str, Any]:
     }
 
 
-@click.command("run")
-@click.argument("target")
-@click.option(
-    "--health-port", type=click.IntRange(0, 65_535), help="Serve /live and /ready over HTTP on loopback."
-)
-@click.option("--reload", is_flag=True, help="Start again when a .py file below this directory changes.")
-def run_command(target: str, health_port: int | None, reload: bool) -> None:
-    """Run a worker: TARGET is module:consumer, a PushConsumer with handlers. SIGTERM and SIGINT let handlers end."""
-    if reload:
-        arguments = [] if health_port is None else ["--health-port", str(health_port)]
-        sys.exit(run_and_reload([sys.executable, "-m", "orbitmq", "run", target, *arguments], Path.cwd()))
-    _run(_work(target, health_port))
-
-
-async def _work(target: str, health_port: int | None) -> None:
-    consumer = _load(target)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    health = None
-    if health_port is not None:
-        health = await asyncio.start_server(lambda r, w: _health(consumer, r, w), "127.0.0.1", health_port)
-        click.echo(f"health port {health.sockets[0].getsockname()[1]}", err=True)
-    try:
-        async with consumer:
-            click.echo(f"running {target} group={consumer.group}", err=True)
-            await stop.wait()
-            click.echo("stopping: handlers may end", err=True)
-    finally:
-        if health is not None:
-            health.close()
-    if consumer.abandoned:
-        click.echo(
-            f"stopped beside {consumer.abandoned} handlers that did not end within close_wait_s "
-            f"({consumer.options.close_wait_s:g} s); their messages come again",
-            err=True,
-        )
-        # The interpreter would wait for their threads, and asyncio for their tasks, for ever.
-        logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1)
-    click.echo("stopped", err=True)
-
-
-def _load(target: str) -> PushConsumer:
-    """Import the consumer on the loop: asyncio's own objects belong to the loop they are made on."""
-    module_name, _, name = target.partition(":")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        found = getattr(importlib.import_module(module_name), name or "consumer")
-    except (ImportError, AttributeError) as error:
-        raise click.ClickException(f"{target}: {error}") from error
-    if not isinstance(found, PushConsumer):
-        raise click.ClickException(f"{target} is a {type(found).__name__}; a PushConsumer is needed")
-    return found
-
-
-async def _health(consumer: PushConsumer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        async with asyncio.timeout(5):
-            line = await reader.readline()
-        path = line.split(b" ")[1:2]
-        status = "200 OK"
-        if path == [b"/ready"]:
-            try:
-                await consumer.wait_ready(0.5)
-            except OrbitError:
-                status = "503 Service Unavailable"
-        elif path != [b"/live"]:
-            status = "404 Not Found"
-        writer.write(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
-        await writer.drain()
-    except (OSError, TimeoutError):
-        pass
-    finally:
-        writer.close()
-
-
-def _run(work: Any, name_server: str = "") -> Any:
+def _run(work: Any, connection: ClientConnection) -> Any:
     try:
         return asyncio.run(work)
     except (ClientError, OrbitError) as error:
         click.echo(f"orbitmq: {error}", err=True)
-        for line in remedies(error, name_server):
+        for line in remedies(error, connection.name_servers, encrypted=connection.encrypted):
             click.echo(f"  {line}", err=True)
         sys.exit(1)

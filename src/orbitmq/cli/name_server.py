@@ -9,14 +9,15 @@ import click
 
 __all__ = [
     "NAME_SERVER_DEFAULT",
-    "NAME_SERVER_VARIABLE",
+    "NAME_SERVER_VARIABLES",
     "NameServerOption",
     "name_server_option",
     "name_servers_in_use",
 ]
 
 NAME_SERVER_DEFAULT: Final = "127.0.0.1:9876"
-NAME_SERVER_VARIABLE: Final = "NAMESRV_ADDR"
+NAME_SERVER_VARIABLE: Final = "ORBITMQ_NAMESRV"
+NAME_SERVER_VARIABLES: Final = (NAME_SERVER_VARIABLE, "NAMESRV_ADDR")
 F = TypeVar("F", bound=Callable[..., Any])
 _SPELLINGS: Final = ("--namesrv-addr", "--namesrv")
 """Understood as well: what earlier releases and other tools call it."""
@@ -28,7 +29,7 @@ class NameServerOption(click.Option):
     def __init__(self, names: Sequence[str], **settings: Any) -> None:
         text = (
             settings.pop("help", None)
-            or f"Name servers, else the variable {NAME_SERVER_VARIABLE}, else the context [{NAME_SERVER_DEFAULT}]."
+            or f"Name servers. Else {' or '.join(NAME_SERVER_VARIABLES)}, else the context [{NAME_SERVER_DEFAULT}]."
         )
         spelt = ["-n", "--namesrvAddr", *_SPELLINGS, *names]
         super().__init__(spelt, metavar="HOST:PORT;...", help=text, **settings)
@@ -39,7 +40,9 @@ class NameServerOption(click.Option):
 
 def name_server_option(name: str = "namesrv") -> Callable[[F], F]:
     """The option as a decorator; its value is never empty."""
-    return click.option(name, cls=NameServerOption, default=name_servers_in_use, envvar=NAME_SERVER_VARIABLE)
+    return click.option(
+        name, cls=NameServerOption, default=name_servers_in_use, envvar=list(NAME_SERVER_VARIABLES)
+    )
 
 
 def name_servers_in_use() -> str:

@@ -8,9 +8,9 @@ import click
 
 from orbitmq.cli.name_server import NameServerOption
 from orbitmq.cli.servers import fail, logging_options, metrics_text, run_server
+from orbitmq.client.surroundings import name_servers_given
 from orbitmq.errors import ConfigError
 from orbitmq.runtime.logs import configure_logging
-from orbitmq.runtime.machine import environment
 from orbitmq.runtime.options import options_of, render_value
 
 __all__ = ["proxy_command"]
@@ -59,13 +59,11 @@ def proxy_command(
                 click.echo(f"{declared.key}={render_value(getattr(config, declared.name))}")
             return
         if not config.name_servers:
-            config, unknown = read_proxy_config(
-                config_file, {**given, "namesrvAddr": environment("NAMESRV_ADDR")}
-            )
+            config, unknown = read_proxy_config(config_file, {**given, "namesrvAddr": name_servers_given()})
         if config.mode.upper() == "LOCAL":
             raise ConfigError("proxyMode=LOCAL runs inside a broker: orbitmq broker --proxy FILE")
         if not config.name_servers:
-            raise ConfigError("no name server is given: -n host:port, namesrvAddr or NAMESRV_ADDR")
+            raise ConfigError("no name server is given: -n host:port, namesrvAddr or ORBITMQ_NAMESRV")
         proxy = Proxy(config)
     except (ConfigError, OSError) as error:
         fail(str(error))

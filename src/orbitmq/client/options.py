@@ -5,6 +5,7 @@ Answers to the settings of Apache's ClientConfig, DefaultMQProducer, DefaultMQPu
 
 from __future__ import annotations
 
+import difflib
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, fields
@@ -13,6 +14,7 @@ from numbers import Integral, Real
 from typing import Any, Final, Literal, TypeVar
 
 from orbitmq.client.delays import moment_ms
+from orbitmq.client.surroundings import keys_given, tls_given
 from orbitmq.codes import SerializeType
 from orbitmq.errors import ConfigError
 from orbitmq.model.names import AUTO_CREATE_TOPIC, TRACE_TOPIC
@@ -250,12 +252,41 @@ def build_options(kind: type[T], options: T | None, settings: dict[str, Any]) ->
     known = {option.name for option in fields(kind)}
     unknown = sorted(set(settings) - known)
     if unknown:
-        raise ConfigError(
-            f"no such setting: {', '.join(unknown)}; {kind.__name__} has {', '.join(sorted(known))}"
-        )
+        raise ConfigError(_unknown_settings(unknown, known, kind.__name__))
+    settings = _from_environment(kind, options, settings) | settings
     if options is None:
         return kind(**settings)
     if not settings:
         return options
     values = {name: getattr(options, name) for name in known}
     return kind(**(values | settings))
+
+
+def _unknown_settings(unknown: list[str], known: set[str], kind: str) -> str:
+    """Each with the settings it may stand for; without any, all there are."""
+    texts, near = [], False
+    for name in unknown:
+        found = difflib.get_close_matches(name, sorted(known), n=2)
+        near |= bool(found)
+        texts.append(name + (f" (did you mean {' or '.join(found)}?)" if found else ""))
+    return f"no such setting: {', '.join(texts)}" + (
+        "" if near else f"; {kind} has {', '.join(sorted(known))}"
+    )
+
+
+def _from_environment(
+    kind: type[Any], options: ClientOptions | None, settings: dict[str, Any]
+) -> dict[str, Any]:
+    """Keys and TLS that neither the options object nor the arguments set."""
+    found: dict[str, Any] = {}
+    if not issubclass(kind, ClientOptions):
+        return found
+    if "credentials" not in settings and (options is None or options.credentials is None):
+        keys = keys_given()
+        if keys is not None:
+            found["credentials"] = Credentials(*keys)
+    if "tls" not in settings and (options is None or options.tls is None):
+        tls = tls_given()
+        if tls is not None:
+            found["tls"] = tls
+    return found

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
+from datetime import UTC, datetime
 from typing import Final
 
-__all__ = ["LOG_LEVELS", "OneLineFormatter", "configure_logging"]
+__all__ = ["LOG_FORMATS", "LOG_LEVELS", "JsonFormatter", "OneLineFormatter", "configure_logging"]
 
 LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
+LOG_FORMATS: Final = ("text", "json")
 
 _FORMAT: Final = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 _FILE_BYTES: Final = 64 * 1024 * 1024
@@ -30,7 +33,22 @@ class OneLineFormatter(logging.Formatter):
         return super().formatMessage(record).translate(_CONTROL)
 
 
-def configure_logging(level: str = "INFO", file: str | None = None) -> None:
+class JsonFormatter(logging.Formatter):
+    """One event, one JSON object on a line: ``time`` (UTC), ``level``, ``logger``, ``message`` and ``exception``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        event = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            event["exception"] = self.formatException(record.exc_info)
+        return json.dumps(event)
+
+
+def configure_logging(level: str = "INFO", file: str | None = None, form: str = "text") -> None:
     """Log to ``file``, which rolls over so that at most 11 x 64 MiB stay, or to standard error.
 
     Raises ``OSError`` when the file cannot be opened.
@@ -43,7 +61,7 @@ def configure_logging(level: str = "INFO", file: str | None = None) -> None:
         from logging.handlers import RotatingFileHandler
 
         handler = RotatingFileHandler(file, maxBytes=_FILE_BYTES, backupCount=_FILE_COUNT, encoding="utf-8")
-    handler.setFormatter(OneLineFormatter(_FORMAT))
+    handler.setFormatter(JsonFormatter() if form == "json" else OneLineFormatter(_FORMAT))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)

@@ -82,7 +82,7 @@ def test_picker_leaves_slow_brokers_alone_for_a_while() -> None:
 
 
 def test_options_refuse_unknown_names_and_values_out_of_range() -> None:
-    with pytest.raises(ConfigError, match=r"no such setting: retrys; ProducerOptions has .*retries"):
+    with pytest.raises(ConfigError, match=r"no such setting: retrys .did you mean retries"):
         build_options(ProducerOptions, None, {"retrys": 3})
     with pytest.raises(ConfigError, match="workers is 0; 1 to 1000 is accepted"):
         PushOptions(workers=0)

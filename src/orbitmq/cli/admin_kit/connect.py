@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,9 +11,9 @@ import click
 from orbitmq.admin import Admin, AdminOptions
 from orbitmq.admin.session import Progress
 from orbitmq.cli.contexts import Context, current_context
-from orbitmq.cli.name_server import NAME_SERVER_DEFAULT, NAME_SERVER_VARIABLE, NameServerOption
+from orbitmq.cli.name_server import NAME_SERVER_DEFAULT, NAME_SERVER_VARIABLES, NameServerOption
 
-__all__ = ["CONNECTION_KEYS", "connection_options", "open_admin"]
+__all__ = ["CONNECTION_KEYS", "connection_given", "connection_options", "open_admin"]
 
 
 def connection_options() -> list[click.Option]:
@@ -20,6 +21,9 @@ def connection_options() -> list[click.Option]:
     path = click.Path(exists=True, dir_okay=False, path_type=Path)
     return [
         NameServerOption(["namesrv_addr"]),
+        click.Option(
+            ["--context", "context"], help="Saved context to use (`orbitmq context`). Else ORBITMQ_CONTEXT."
+        ),
         click.Option(["--json", "as_json"], is_flag=True, default=None, help="The result as JSON."),
         click.Option(
             ["--wide", "wide"],
@@ -55,11 +59,19 @@ def connection_options() -> list[click.Option]:
 
 
 CONNECTION_KEYS: Final = tuple(str(option.name) for option in connection_options())
-_VARIABLES: Final = {
-    "namesrv_addr": NAME_SERVER_VARIABLE,
-    "access_key": "ORBITMQ_ACCESS_KEY",
-    "secret_key": "ORBITMQ_SECRET_KEY",
+_VARIABLES: Final[dict[str, tuple[str, ...]]] = {
+    "namesrv_addr": NAME_SERVER_VARIABLES,
+    "access_key": ("ORBITMQ_ACCESS_KEY",),
+    "secret_key": ("ORBITMQ_SECRET_KEY",),
+    "security_token": ("ORBITMQ_SECURITY_TOKEN",),
+    "tls": ("ORBITMQ_TLS",),
+    "tls_ca": ("ORBITMQ_TLS_CA",),
+    "tls_any_host": ("ORBITMQ_TLS_ANY_HOST",),
+    "tls_cert": ("ORBITMQ_TLS_CERT",),
+    "tls_key": ("ORBITMQ_TLS_KEY",),
 }
+_FLAGS: Final = frozenset({"tls", "tls_any_host"})
+_OFF: Final = frozenset({"", "0", "false", "no", "off"})
 
 
 def _tools_file(home: str) -> tuple[str | None, str | None]:
@@ -81,7 +93,7 @@ def _tools_file(home: str) -> tuple[str | None, str | None]:
 
 def _take_context(given: dict[str, Any], context: Context) -> None:
     """What neither options nor variables say comes from the context in use."""
-    given["namesrv_addr"] = context.name_servers
+    given["namesrv_addr"] = given["namesrv_addr"] or context.name_servers
     if not given["access_key"] and not given["secret_key"]:
         given["access_key"], given["secret_key"] = context.access_key, context.secret_key
     if context.tls or context.tls_ca:
@@ -89,23 +101,36 @@ def _take_context(given: dict[str, Any], context: Context) -> None:
         given["tls_ca"] = given["tls_ca"] or context.tls_ca or None
 
 
+def connection_given(settings: dict[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """The options of a command; what they leave open comes from ``environment``, then from the context in use.
+
+    Raises ``click.UsageError`` for half a pair of keys.
+    """
+    chosen = settings.get("context")
+    given: dict[str, Any] = {key: settings.get(key) for key in CONNECTION_KEYS}
+    for key, names in _VARIABLES.items():
+        if given[key] or (key == "namesrv_addr" and chosen):  # a context that was asked for has its own
+            continue
+        text = next((environment[name] for name in names if environment.get(name)), None)
+        given[key] = text if key not in _FLAGS else (text or "").strip().lower() not in _OFF
+    if not given["access_key"] and not given["secret_key"]:
+        given["access_key"], given["secret_key"] = _tools_file(environment.get("ROCKETMQ_HOME") or "")
+    context = current_context(chosen or "") if chosen or not given["namesrv_addr"] else None
+    if context is not None:
+        _take_context(given, context)
+    if bool(given["access_key"]) != bool(given["secret_key"]):
+        raise click.UsageError("--accessKey and --secretKey belong together")
+    return given
+
+
 def open_admin(settings: dict[str, Any], environment: Any, progress: Progress | None = None) -> Admin:
     """A session from the options of a command; what they leave open comes from ``environment``.
 
     Raises ``ConfigError`` for TLS files that cannot be used, ``click.UsageError`` for half a pair of keys.
     """
-    given = {
-        key: settings.get(key) or environment.get(_VARIABLES.get(key, ""), None) for key in CONNECTION_KEYS
-    }
-    if not given["access_key"] and not given["secret_key"]:
-        given["access_key"], given["secret_key"] = _tools_file(environment.get("ROCKETMQ_HOME") or "")
-    context = None if given["namesrv_addr"] else current_context()
-    if context is not None:
-        _take_context(given, context)
+    given = connection_given(settings, environment)
     credentials = None
-    if given["access_key"] or given["secret_key"]:
-        if not (given["access_key"] and given["secret_key"]):
-            raise click.UsageError("--accessKey and --secretKey belong together")
+    if given["access_key"]:
         from orbitmq.client.options import Credentials
 
         credentials = Credentials(given["access_key"], given["secret_key"], given["security_token"] or "")

@@ -64,6 +64,7 @@ class ConcurrentService:
         self._idle: deque[asyncio.Future[None]] = deque()
         self._started = 0
         self._running = 0
+        self._left_on_threads = 0
         self._stopping = False
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -75,7 +76,7 @@ class ConcurrentService:
     @property
     def running(self) -> int:
         """Workers that have something to do."""
-        return self._running
+        return self._running + self._left_on_threads
 
     def submit(self, held: ProcessQueue, handler: Handler, messages: list[ReceivedMessage]) -> None:
         """Have messages consumed, in chunks of the handler's batch size."""
@@ -190,6 +191,13 @@ class ConcurrentService:
     async def _run_on_thread(
         self, held: ProcessQueue, handler: Handler, messages: list[ReceivedMessage]
     ) -> None:
+        try:
+            await self._on_thread(held, handler, messages)
+        except asyncio.CancelledError:
+            self._left_on_threads += 1  # cancelled at the stop; the thread cannot be
+            raise
+
+    async def _on_thread(self, held: ProcessQueue, handler: Handler, messages: list[ReceivedMessage]) -> None:
         if self._wrap is not None:
             self._begin_chunk(held, messages, self._clock.now_ms())
             call = partial(self._calls.in_thread, handler.run_blocking, messages)
@@ -255,8 +263,8 @@ class ConcurrentService:
         self._stopping = True
         self._ready.clear()
 
-    async def stop(self, wait_s: float) -> int:
-        """Start no more handlers and wait for those at work; returns how many still run."""
+    async def stop(self, wait_s: float) -> None:
+        """Start no more handlers and wait for those at work."""
         self.begin_stop()
         for waiting in self._idle:
             if not waiting.done():
@@ -267,8 +275,7 @@ class ConcurrentService:
                 await self._quiet.wait()
         except TimeoutError:
             self._settle()
-            logger.warning("handlers still run after the stop running=%d", self._running)
-        return self._running
+            logger.warning("handlers outlived the stop, coroutines are cancelled running=%d", self._running)
 
 
 class _Group:

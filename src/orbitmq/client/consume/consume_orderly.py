@@ -65,6 +65,7 @@ class OrderlyService:
         self._hooks = hooks
         self._call_time = CallTime()
         self._running = 0
+        self._left_on_threads = 0
         self._stopping = False
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -72,7 +73,7 @@ class OrderlyService:
     @property
     def running(self) -> int:
         """Handlers at work now."""
-        return self._running
+        return self._running + self._left_on_threads
 
     def submit(self, held: ProcessQueue) -> None:
         """The queue has messages."""
@@ -118,6 +119,9 @@ class OrderlyService:
                 return 0.0
             self._hooks.failed(messages, outcome)
             return await self.again(held, messages, outcome)
+        except asyncio.CancelledError:
+            self._left_on_threads += not handler.is_async  # cancelled at the stop; a thread cannot be
+            raise
         finally:
             self._running -= 1
             if not self._running:
@@ -203,15 +207,14 @@ class OrderlyService:
         """Start no more handlers."""
         self._stopping = True
 
-    async def stop(self, wait_s: float) -> int:
-        """Start no more handlers and wait for those at work; returns how many still run."""
+    async def stop(self, wait_s: float) -> None:
+        """Start no more handlers and wait for those at work."""
         self.begin_stop()
         try:
             async with asyncio.timeout(wait_s):
                 await self._quiet.wait()
         except TimeoutError:
-            logger.warning("handlers still run after the stop running=%d", self._running)
-        return self._running
+            logger.warning("handlers outlived the stop, coroutines are cancelled running=%d", self._running)
 
 
 class _Row:

@@ -123,6 +123,11 @@ class ConsumerBase:
     # -- for users -------------------------------------------------------------------------------------
 
     @property
+    def name_servers(self) -> list[str]:
+        """The name servers in use, or the page they are read from; empty if nothing names any."""
+        return self._instance.name_server_sources
+
+    @property
     def client_id(self) -> str:
         return self._instance.client_id
 

@@ -91,7 +91,7 @@ class PushConsumer(ConsumerBase):
         self._orderly: OrderlyService | None = None
         self._suspended = False
         self.abandoned = 0
-        """Handlers that still ran when ``stop`` had waited ``close_wait_s`` for them; their messages come again."""
+        """Handlers that did not end within ``close_wait_s`` and could not be cancelled."""
         self._inbox: Inbox | None = None
         self._observed = Observed(self.group, self._hooks, clock.now_ms)
         self._life = TaskOwner("consumer")
@@ -298,7 +298,7 @@ class PushConsumer(ConsumerBase):
         self._pops.drop_all()
         service = self._concurrent or self._orderly
         if service is not None:
-            self.abandoned = await service.stop(self.options.close_wait_s)
+            await service.stop(self.options.close_wait_s)
         await self._pops.settled(self.options.close_wait_s)
         await self._call_back(self.options.on_revoked, self.queues, self.options.close_wait_s)
         for held in self._held.values():
@@ -307,7 +307,9 @@ class PushConsumer(ConsumerBase):
         if self.orderly and not self.broadcasting:
             # A queue whose handler still runs keeps its lock until it expires: nobody else may run beside it.
             await self._unlock([queue for queue, held in self._held.items() if not held.consuming], wait=True)
-        await self._instance.stop()
+        await self._instance.stop()  # cancels coroutines that are left
+        if service is not None:
+            self.abandoned = service.running
         if self._tracer is not None:
             await self._tracer.stop()
         self._calls.close()

@@ -21,6 +21,7 @@ from orbitmq.client.net.name_server_lookup import is_page, look_up
 from orbitmq.client.net.routes import RouteBook, split_name_servers
 from orbitmq.client.net.signing import sign
 from orbitmq.client.options import ClientOptions
+from orbitmq.client.surroundings import name_servers_given
 from orbitmq.codes import ResponseCode
 from orbitmq.errors import ConnectFailedError, OrbitError, RequestTimeoutError, TopicNotFound, error_for_code
 from orbitmq.model.names import AUTO_CREATE_TOPIC
@@ -28,7 +29,7 @@ from orbitmq.model.route import MASTER_ID
 from orbitmq.record.ids import UniqueKeys
 from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock, month_of
-from orbitmq.runtime.machine import environment, process_id
+from orbitmq.runtime.machine import process_id
 from orbitmq.runtime.network import own_address
 from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.transport.client import RpcClient
@@ -83,7 +84,7 @@ class ClientInstance:
         self.clock = clock
         self._member = member
         check_type("name_servers", name_servers, str)
-        given = name_servers or environment("NAMESRV_ADDR")
+        given = name_servers or name_servers_given()
         self._page = given if is_page(given) else ""
         self.name_servers = [] if self._page else split_name_servers(given)
         self._process_id = process_id()
@@ -166,6 +167,11 @@ class ClientInstance:
         self._stopped = True
         await self.tasks.close()
         await self._rpc.close()
+
+    @property
+    def name_server_sources(self) -> list[str]:
+        """The addresses, or the page they are read from."""
+        return [self._page] if self._page else list(self.name_servers)
 
     def check_running(self) -> None:
         """Raises when the client is not running, or runs in another process."""
