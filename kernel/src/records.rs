@@ -527,7 +527,7 @@ fn split_entry(data: &[u8], position: usize) -> Result<Entry<'_>, String> {
 }
 
 /// One whole record in a buffer.
-struct Found {
+pub struct Found {
     position: usize,
     size: usize,
     magic: u32,
@@ -538,11 +538,11 @@ struct Found {
     sys_flag: i32,
     store_ms: i64,
     body: (usize, usize),
-    topic: (usize, usize),
+    pub topic: (usize, usize),
     properties: (usize, usize),
 }
 
-fn record_at(
+pub fn record_at(
     data: &[u8],
     position: usize,
     end: usize,

@@ -1,18 +1,21 @@
 //! Which records of a queue a read returns; the twin of `plain/select.py`.
 //!
-//! The log is mapped memory that other calls append to, so it is read through cells: the fixed part of a record field
-//! by field, its properties by copying them, which costs 10 ns for the usual hundred bytes. A call looks at no more
-//! units than a pull may (some hundreds, 0.1 us each), so the GIL is kept: giving it up for that long costs more.
+//! The log is mapped memory that other calls append to, so it is read through cells: the head of a record field by
+//! field. One whose checksum is wanted is copied, which costs less than the checksum does, and checked in the copy. A
+//! call looks at no more units than a pull may (some hundreds, 0.2 us each), so the GIL is kept: giving it up for that
+//! long costs more.
 
 use pyo3::buffer::{PyBuffer, ReadOnlyCell};
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyTuple};
 
 use crate::layout::{
-    BORN_V6, FIXED_BYTES, HOST_V6_MORE_BYTES, MAGIC_AT, MAGIC_V1, MAGIC_V2, STORE_V6, SYS_FLAG_AT,
-    UNIT_BYTES,
+    BORN_V6, FIXED_BYTES, HOST_V6_MORE_BYTES, LOG_OFFSET_AT, MAGIC_AT, MAGIC_V1,
+    MAGIC_V2, QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_BYTES_MIN, STORE_V6, SYS_FLAG_AT, UNIT_BYTES,
 };
+use crate::records::record_at;
 use crate::sql::{Program, Scratch};
 
 const EXTENSION_ADDRESS_MAX: i64 = -(1 << 31) - 1;
@@ -90,14 +93,13 @@ impl Filter {
         text: &mut Vec<u8>,
         scratch: &mut Scratch,
     ) -> bool {
-        match (&self.program, properties_at(record)) {
-            (None, _) => true,
-            (Some(_), None) => false,
-            (Some(program), Some(start)) => {
+        match &self.program {
+            None => true,
+            Some(program) => properties_at(record).map_or(false, |start| {
                 text.clear();
                 text.extend(record[start..].iter().map(ReadOnlyCell::get));
                 program.selects(text, scratch)
-            }
+            }),
         }
     }
 }
@@ -145,36 +147,48 @@ fn long(bytes: &[u8]) -> i64 {
         .fold(0, |number, byte| number << 8 | u64::from(*byte)) as i64
 }
 
-type Selected<'py> = (usize, i64, i64, Bound<'py, PyBytes>, bool);
+type Selected<'py> = (
+    usize,
+    i64,
+    i64,
+    Bound<'py, PyBytes>,
+    bool,
+    Bound<'py, PyTuple>,
+);
 
 /// Select records of consume queue units; see `plain/select.py`.
 #[pyfunction]
-#[pyo3(signature = (units, at, window, window_offset, limits, taken, wanted))]
+#[pyo3(signature = (units, at, window, limits, taken, wanted, place))]
 #[allow(clippy::too_many_arguments)] // Python's own is counted, too
 fn select<'py>(
     py: Python<'py>,
     units: &[u8],
     mut at: usize,
-    window: PyBuffer<u8>,
-    window_offset: i64,
+    window: (PyBuffer<u8>, i64),
     limits: (i64, i64),
     taken: (i64, i64),
     wanted: Option<PyRef<'_, Filter>>,
+    place: (PyBackedBytes, i64, i64, i64),
 ) -> PyResult<Selected<'py>> {
+    let (window, window_offset) = window;
     let cells = cells_of(py, &window)?;
+    let (topic, queue_id, first_offset, trusted_offset) = place;
     let (count_max, bytes_max) = limits;
     let (mut count, mut total) = taken;
     let (mut slices, mut last_end): (Vec<u8>, usize) = (Vec::new(), 0);
     let mut is_outside = false;
-    let mut text: Vec<u8> = Vec::new();
+    let mut damaged: Vec<usize> = Vec::new();
+    let mut follows_from = i64::MAX;
+    let mut copy: Vec<u8> = Vec::new();
     let mut scratch = Scratch::default();
     while count < count_max {
         let unit = match units.get(at * UNIT_BYTES..(at + 1) * UNIT_BYTES) {
             Some(unit) => unit,
             None => break,
         };
+        let log_offset = long(&unit[..8]);
         let size = long(&unit[8..12]) as u32 as i32;
-        let (start, end) = match place(long(&unit[..8]), size, window_offset, cells.len()) {
+        let (start, end) = match placed(log_offset, size, window_offset, cells.len()) {
             Some(found) => found,
             None => {
                 is_outside = true;
@@ -182,39 +196,83 @@ fn select<'py>(
             }
         };
         let size = i64::from(size);
-        let selected = match &wanted {
-            None => {
-                if count > 0 && total + size > bytes_max {
-                    break;
-                }
-                true
+        let is_wanted = wanted
+            .as_ref()
+            .map_or(true, |filter| filter.matches_code(long(&unit[12..])));
+        if is_wanted {
+            if count > 0 && total + size > bytes_max {
+                break;
             }
-            Some(filter) if filter.matches_code(long(&unit[12..])) => {
-                if count > 0 && total + size > bytes_max {
-                    break;
-                }
-                filter.matches(&cells[start..end], &mut text, &mut scratch)
-            }
-            Some(_) => false,
-        };
-        if selected {
-            count += 1;
-            total += size;
-            if slices.is_empty() || last_end != start {
-                slices.extend_from_slice(&(start as u64).to_be_bytes());
+            let number = i64::try_from(at)
+                .ok()
+                .and_then(|at| first_offset.checked_add(at));
+            let record = &cells[start..end];
+            let is_trusted = log_offset >= trusted_offset;
+            let is_right = (is_trusted && log_offset >= follows_from)
+                || (is_named(record, log_offset, queue_id, number)
+                    && (is_trusted || is_whole(record, &topic, &mut copy)));
+            follows_from = if is_right {
+                log_offset.saturating_add(size)
             } else {
-                slices.truncate(slices.len() - 8);
+                i64::MAX
+            };
+            if !is_right {
+                damaged.push(at);
+            } else if wanted.as_ref().map_or(true, |filter| {
+                filter.matches(record, &mut copy, &mut scratch)
+            }) {
+                count += 1;
+                total += size;
+                if slices.is_empty() || last_end != start {
+                    slices.extend_from_slice(&(start as u64).to_be_bytes());
+                } else {
+                    slices.truncate(slices.len() - 8);
+                }
+                slices.extend_from_slice(&(end as u64).to_be_bytes());
+                last_end = end;
             }
-            slices.extend_from_slice(&(end as u64).to_be_bytes());
-            last_end = end;
         }
         at += 1;
     }
-    Ok((at, count, total, PyBytes::new(py, &slices), is_outside))
+    Ok((
+        at,
+        count,
+        total,
+        PyBytes::new(py, &slices),
+        is_outside,
+        PyTuple::new(py, damaged)?,
+    ))
+}
+
+/// Whether the head of a record is that of the message that a unit names.
+fn is_named(
+    record: &[ReadOnlyCell<u8>],
+    log_offset: i64,
+    queue_id: i64,
+    queue_offset: Option<i64>,
+) -> bool {
+    if record.len() < RECORD_BYTES_MIN {
+        return false;
+    }
+    let int = |at: usize| number(&record[at..at + 4]) as u32;
+    let long = |at: usize| number(&record[at..at + 8]) as i64;
+    matches!(int(MAGIC_AT), MAGIC_V1 | MAGIC_V2)
+        && usize::try_from(int(0) as i32) == Ok(record.len())
+        && long(LOG_OFFSET_AT) == log_offset
+        && i64::from(int(QUEUE_ID_AT) as i32) == queue_id
+        && Some(long(QUEUE_OFFSET_AT)) == queue_offset
+}
+
+/// Whether it is one whole record of a topic with an intact body.
+fn is_whole(record: &[ReadOnlyCell<u8>], topic: &[u8], copy: &mut Vec<u8>) -> bool {
+    copy.clear();
+    copy.extend(record.iter().map(ReadOnlyCell::get));
+    record_at(copy, 0, copy.len(), true, None)
+        .map_or(false, |found| &copy[found.topic.0..found.topic.1] == topic)
 }
 
 /// Start and end of a record in the window; None when it does not lie in it.
-fn place(
+fn placed(
     log_offset: i64,
     size: i32,
     window_offset: i64,

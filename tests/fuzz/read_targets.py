@@ -115,17 +115,22 @@ def _records() -> list[bytes]:
     ]
 
 
+def _placed(record: bytes, number: int, log_offset: int) -> bytes:
+    """The record as message ``number`` of queue 0 at a log offset."""
+    place = number.to_bytes(8, "big", signed=True) + log_offset.to_bytes(8, "big", signed=True)
+    return record[:12] + bytes(4) + record[16:20] + place + record[36:]
+
+
 def fuzz_select(rng: random.Random, note: Callable[[bytes], None]) -> None:
     base = rng.choice((0, 1 << 30, 1 << 62))
-    pieces = [
-        mutate(rng, record, _records()) if rng.random() < 0.2 else record
-        for record in rng.choices(_records(), k=rng.randrange(1, 8))
-    ]
-    window, units = b"".join(pieces), b""
-    at = base
-    for piece in pieces:
-        units += UNIT.pack(at, len(piece), rng.choice((0, 1, 2, -(2**31) - 1)))
-        at += len(piece)
+    first = rng.choice((0, 5, 2**63 - 8))
+    window, units = b"", b""
+    for number, record in enumerate(rng.choices(_records(), k=rng.randrange(1, 8))):
+        piece = _placed(record, first + number, base + len(window))
+        if rng.random() < 0.2:
+            piece = mutate(rng, piece, _records())
+        units += UNIT.pack(base + len(window), len(piece), rng.choice((0, 1, 2, -(2**31) - 1)))
+        window += piece
     if rng.random() < 0.5:
         units = mutate(rng, units, [units])
     note(units)
@@ -134,9 +139,11 @@ def fuzz_select(rng: random.Random, note: Callable[[bytes], None]) -> None:
     codes = rng.choice((None, {0, 1}, {2}))
     program = rng.choice((None, rng.choice(_programs())))
     start = rng.choice((0, 0, 0, 1, 3))
+    queue = (rng.choice((b"GoldenT", b"GoldenT", b"T")), 0, rng.choice((first, first, first, 2**63 - 1)))
+    trusted = rng.choice((0, base + len(window) // 2, 2**63 - 1))
     same(
         lambda kernel: kernel.select(
-            units, start, window, base, limits, taken, rng_filter(kernel, codes, program)
+            units, start, (window, base), limits, taken, rng_filter(kernel, codes, program), (*queue, trusted)
         )
     )
 

@@ -43,7 +43,7 @@ __all__ = [
     "walk_records",
 ]
 
-API: Final = 10
+API: Final = 11
 """Of the functions below, their signatures and their results; ``kernel/src/lib.rs`` has the same number."""
 _OURS: Final = frozenset({"API", "NAME"})
 """What every compiled kernel has, and what only this module has; the other names in ``__all__`` are functions."""

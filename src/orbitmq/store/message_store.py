@@ -16,7 +16,6 @@ from typing import Final
 
 from orbitmq.codes import Property
 from orbitmq.errors import CorruptionError
-from orbitmq.record.layout import BLANK, BLANK_BYTES, MAGIC_V1
 from orbitmq.record.scan import EndKind, scan
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM, FileSystem
@@ -94,6 +93,8 @@ class MessageStore:
         self._now_ms = clock.now_ms
         self._replayer = Replayer(parts)
         self._reader = QueueReader(parts, physical_memory_bytes() if memory_bytes is None else memory_bytes)
+        self.integrity: Final = self._reader.integrity
+        """What was found damaged and repaired since the start."""
         self._flusher = Flusher(parts, clock, post)
         self._retention = Retention(config)
         self._clean_at = 0.0
@@ -157,6 +158,7 @@ class MessageStore:
             self._release()
             raise
         self._is_open = True
+        self._reader.own_offset = self._log.end
         if self.recovery.queue_fault:
             self._queue_fault = f"queue units cannot be written: {self.recovery.queue_fault}"
         self._retention.guard.observe(*self._disks_used())  # a disk that is full already is said so now
@@ -251,7 +253,9 @@ class MessageStore:
     def append_raw(self, log_offset: int, data: bytes | memoryview) -> None:
         """Replication: add bytes exactly at the end of the log, then dispatch the records that are whole now.
 
-        Raises ``BadAppend`` when they do not continue the log, ``CorruptionError`` when they are no records.
+        Raises ``BadAppend`` when they do not continue the log. Raises ``CorruptionError`` when a record in them is
+        damaged, by its checksum too; the log then has what precedes it, and has to be cut to ``whole_log_offset`` if
+        a part of the damaged record had arrived before.
         """
         log = self._log
         if self._appender.refusal and log.partial_start < 0:
@@ -265,30 +269,38 @@ class MessageStore:
                 f"bytes for log offset {log_offset} do not continue the log, which ends at {log.end}"
             )
         undispatched = log.end if log.partial_start < 0 else log.partial_start
-        with memoryview(data) as rest:
-            position = 0
-            while position < len(rest):
-                if log.handle < 0:
-                    log.roll()
-                count = min(len(rest) - position, log.segment_start + log.segment_bytes - log.end)
-                log.write(rest[position : position + count])
-                position += count
-                if log.end == log.segment_start + log.segment_bytes:
-                    log.move_to(log.end)
-        arrived: dict[ConsumeQueue, None] = {}
         if undispatched < log_offset:
             begun = log.slice(undispatched, log_offset - undispatched)
             data = b"" if begun is None else b"".join((begun, data))
-        dispatched, long_queues = self._replayer.replay(data, undispatched, arrived)
+        replica = self._replayer.check(bytes(data), undispatched)
+        self._write_raw(memoryview(data)[log_offset - undispatched : replica.size])
+        arrived: dict[ConsumeQueue, None] = {}
+        dispatched, long_queues = self._replayer.replay(replica, arrived)
         for queue in long_queues:
             self._appender.write_tail(queue)
-        if dispatched < log.end and not _is_begun(data, dispatched - undispatched):
+        if dispatched < undispatched + replica.whole_size:
             dispatched = self._dispatch_from(dispatched, arrived)
         log.partial_start = dispatched if dispatched < log.end else -1
         self._appender.announce(arrived)
         if log.end > log.prepare_at:
             self._prepare_segment()
         self._renew_refusal()
+        if replica.fault:
+            self.integrity.refused_count += 1
+            raise CorruptionError(
+                f"replicated bytes at log offset {undispatched + replica.size}: {replica.fault}"
+            )
+
+    def _write_raw(self, data: memoryview) -> None:
+        log, position = self._log, 0
+        while position < len(data):
+            if log.handle < 0:
+                log.roll()
+            count = min(len(data) - position, log.segment_start + log.segment_bytes - log.end)
+            log.write(data[position : position + count])
+            position += count
+            if log.end == log.segment_start + log.segment_bytes:
+                log.move_to(log.end)
 
     def _dispatch_from(self, log_offset: int, arrived: dict[ConsumeQueue, None]) -> int:
         """Dispatch replicated records of any kind; returns where the first one begins that is not whole yet."""
@@ -311,11 +323,6 @@ class MessageStore:
             if scanned.end.kind is EndKind.BLANK and limit == log.segment_bytes:
                 log_offset = start + log.segment_bytes
             elif scanned.end.kind is not EndKind.LIMIT:
-                head = bytes(view[scanned.end.position : min(scanned.end.position + BLANK_BYTES, limit)])
-                if len(head) == BLANK_BYTES and 0 <= BLANK.unpack(head)[0] <= start + limit - log_offset:
-                    raise CorruptionError(
-                        f"replicated bytes at log offset {log_offset}: {scanned.end.reason}"
-                    )
                 break
         return log_offset
 
@@ -407,8 +414,11 @@ class MessageStore:
 
     # Read: `read` is set in __init__.
     def record_at(self, log_offset: int, size: int | None = None) -> memoryview | None:
-        """One whole record, or None when none starts there."""
-        return self._log.record(log_offset, size)
+        """One whole record whose body has its checksum, or None when none starts there."""
+        record = self._log.record(log_offset, size)
+        if record is None or not self.integrity.is_whole(record, log_offset):
+            return None
+        return record
 
     def log_range(self, log_offset: int, max_bytes: int) -> memoryview:
         """Raw log bytes from an offset, within one segment; empty at the end of the log. Zero copy."""
@@ -454,7 +464,7 @@ class MessageStore:
             return [], IndexUpdate(0, 0)
         count = min(max_count, self.config.query_count_max)
         found = self._index.query(topic, key, begin_ms, end_ms, count)
-        records = [record for log_offset in found if (record := self._log.record(log_offset)) is not None]
+        records = [record for log_offset in found if (record := self.record_at(log_offset)) is not None]
         return records, self._index.last_update
 
     # Facts.
@@ -671,12 +681,3 @@ class MessageStore:
 def log_size(results: list[Appended]) -> int:
     """Bytes of a batch."""
     return results[-1].log_offset + results[-1].size - results[0].log_offset
-
-
-def _is_begun(data: bytes | memoryview, position: int) -> bool:
-    """Whether an ordinary record begins there and extends past the end: a walk would only find out as much."""
-    rest = len(data) - position
-    if rest < BLANK_BYTES:
-        return False
-    size, magic = BLANK.unpack_from(data, position)
-    return bool(magic == MAGIC_V1 and size > rest)

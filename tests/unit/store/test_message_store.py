@@ -502,3 +502,44 @@ def test_post_is_used_for_every_report_of_the_worker(tmp_path: Path) -> None:
         work()
     assert store.flushed_offset == done.size
     store.close()
+
+
+# A master whose log is damaged.
+
+
+def refusal(replica: MessageStore, start: int, data: bytes) -> str:
+    """Append bytes as a slave does; returns the reason when a record in them is damaged."""
+    try:
+        replica.append_raw(start, data)
+    except CorruptionError as error:
+        replica.truncate(replica.whole_log_offset)
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 100, 1000, 32768])
+@pytest.mark.parametrize("position", [0, 1, 3, 5, 10, 30, 35, 60, 86, 90], ids=lambda at: f"byte {at}")
+def test_replica_refuses_a_damaged_record_and_keeps_what_precedes_it(position: int, piece_bytes: int) -> None:
+    source = source_store()
+    place = source.log_offset_at("TopicA", 0, 5)
+    starts = range(0, source.max_log_offset, SEGMENT_BYTES)
+    log = bytearray().join(bytes(source.log_range(start, SEGMENT_BYTES)) for start in starts)
+    log[place + position] ^= 0x41
+    fs = FaultyFileSystem()
+    replica = open_store(fs)
+    reasons: list[str] = []
+    while replica.max_log_offset < len(log) and len(reasons) < 3:
+        start = replica.max_log_offset
+        if reason := refusal(replica, start, bytes(log[start : start + piece_bytes])):
+            reasons.append(reason)
+            assert f"log offset {place}" in reason
+            assert replica.max_log_offset == place
+    unchecked = position == 60  # the store time is under no checksum
+    assert len(reasons) == (0 if unchecked else 3)
+    assert replica.integrity.refused_count == len(reasons)
+    assert bodies(replica, "TopicA", 0) == bodies(source, "TopicA", 0)[: None if unchecked else 5]
+    if not unchecked:
+        assert replica.writable
+        replica.append_raw(place, source.log_range(place, 1000))
+        replica.close()
+        assert b"body 15" in bodies(open_store(fs), "TopicA", 0)

@@ -188,6 +188,16 @@ ACKS_WAITING: Final = _gauge(
     "orbitmq_acks_waiting", "Sends stored and waiting for the disk or a slave before they are answered."
 )
 PUT_FAILURES: Final = _counter("orbitmq_put_failures_total", "Sends the store refused.")
+DAMAGED: Final = _counter(
+    "orbitmq_damaged_messages_total",
+    "Messages that readers skipped because the log holds no whole record of them.",
+)
+UNITS_REPAIRED: Final = _counter(
+    "orbitmq_repaired_queue_units_total", "Damaged queue units that were written again from their records."
+)
+TRANSFERS_REFUSED: Final = _counter(
+    "orbitmq_refused_transfers_total", "Transfers of the master refused because of a damaged record in them."
+)
 SLAVE_BEHIND: Final = _gauge("orbitmq_slave_behind_bytes", "How far a connected slave is behind.", "slave")
 DELAY_BEHIND: Final = _gauge("orbitmq_delay_level_messages", "Messages waiting on a delay level.", "level")
 POP_CHECKPOINTS: Final = _gauge(
@@ -238,6 +248,9 @@ BROKER_FAMILIES: Final = (
     PULLS_WAITING,
     ACKS_WAITING,
     PUT_FAILURES,
+    DAMAGED,
+    UNITS_REPAIRED,
+    TRANSFERS_REFUSED,
     SLAVE_BEHIND,
     DELAY_BEHIND,
     POP_CHECKPOINTS,
@@ -574,6 +587,9 @@ class BrokerMetrics:
         families.gauge(PULLS_WAITING, self.waiting_pulls())
         families.gauge(ACKS_WAITING, self.gate.waiting_count)
         families.gauge(PUT_FAILURES, self.stats.put_failures)
+        families.gauge(DAMAGED, self.store.integrity.damaged_count)
+        families.gauge(UNITS_REPAIRED, self.store.integrity.repaired_count)
+        families.gauge(TRANSFERS_REFUSED, self.store.integrity.refused_count)
         slaves = families.start(SLAVE_BEHIND)
         for link in self.roles.status().ha_connection_info or ():
             slaves.add(link.diff, link.addr or "")

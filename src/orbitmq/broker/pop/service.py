@@ -62,12 +62,13 @@ _ACKS_MAX: Final = 4_096
 """Checkpoints with such acknowledgements."""
 _DUE_PORTION: Final = 32
 _SLEEP_MAX_S: Final = 60.0
+_PASSED_OVER: Final = frozenset({ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING})
+"""Nothing could be handed out of what was read: the next messages are."""
 _CORRECTED: Final = frozenset(
     {
         ReadStatus.OFFSET_TOO_SMALL,
         ReadStatus.OFFSET_OVERFLOW_BADLY,
         ReadStatus.OFFSET_FOUND_NULL,
-        ReadStatus.MESSAGE_WAS_REMOVING,
         ReadStatus.NO_MATCHED_LOGIC_QUEUE,
         ReadStatus.NO_MESSAGE_IN_QUEUE,
     }
@@ -396,11 +397,11 @@ class PopService:
                 break
             if status in _CORRECTED and not corrected and result.next_offset != start:
                 corrected = True
-            elif status is not ReadStatus.NO_MATCHED_MESSAGE:
+            elif status not in _PASSED_OVER:
                 break
             start = result.next_offset
             self.offsets.commit("pop", question.group, topic, queue_id, start)
-            if start >= result.max_offset and status is ReadStatus.NO_MATCHED_MESSAGE:
+            if start >= result.max_offset and status in _PASSED_OVER:
                 break
         return result, start
 

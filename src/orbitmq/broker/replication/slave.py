@@ -4,8 +4,8 @@ Theory of operation
 1. ``Follower`` keeps one connection to the master's replication port and tries again when it is lost.
 2. Before each connection the two logs are compared (``log_prefix``); a slave with another history than its master
    does not follow it.
-3. Bytes are appended exactly where they stood in the master's log, then dispatched, then reported. A transfer that
-   does not continue our log ends the connection.
+3. Bytes are checked, appended exactly where they stood in the master's log, then dispatched, then reported. A
+   transfer that does not continue our log ends the connection. So does a damaged record: our log ends before it.
 4. A report means written, as Apache's does. A member of a failover group whose master runs under SYNC_FLUSH reports
    only what it has flushed (``Membership.reports_flushed``): it asks the store's sync thread for a flush as soon as
    bytes arrive, and all bytes that arrive during one flush share the next.
@@ -147,11 +147,10 @@ class MasterLink(asyncio.Protocol):
             self._append(start, pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
     def _append(self, log_offset: int, body: bytes | memoryview) -> None:
-        boundary = self._store.whole_log_offset
         try:
             self._store.append_raw(log_offset, body)
         except CorruptionError:
-            self._store.truncate(boundary)
+            self._store.truncate(self._store.whole_log_offset)
             raise
 
     @property

@@ -43,6 +43,7 @@ __all__ = [
     "encode_records",
     "find_property",
     "hash_keys",
+    "record_at",
     "record_starts",
     "tag_code",
     "walk_records",
@@ -364,7 +365,7 @@ def _walk(
     walked: list[Walked] = []
     position = start
     while len(walked) < count_max:
-        record = _record_at(data, position, min(end, len(data)), check_crc, log_base)
+        record = record_at(data, position, min(end, len(data)), check_crc, log_base)
         if record is None:
             break
         walked.append(record)
@@ -372,7 +373,8 @@ def _walk(
     return walked, position
 
 
-def _record_at(data: bytes, position: int, end: int, check_crc: bool, log_base: int | None) -> Walked | None:
+def record_at(data: bytes, position: int, end: int, check_crc: bool, log_base: int | None) -> Walked | None:
+    """The whole record at a position, as ``walk_records`` finds it; None without one."""
     if position < 0 or position > end - RECORD_BYTES_MIN:
         return None
     (sys_flag,) = INT.unpack_from(data, position + SYS_FLAG_AT)

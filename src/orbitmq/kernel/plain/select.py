@@ -12,17 +12,20 @@ from orbitmq.kernel.plain.layout import (
     INT,
     MAGIC_V1,
     MAGIC_V2,
+    RECORD_BYTES_MIN,
     SIZE_AND_MAGIC,
     SLICE,
     STORE_V6,
     SYS_FLAG_AT,
     UNIT,
 )
+from orbitmq.kernel.plain.records import record_at
 from orbitmq.kernel.plain.sql import Node, parse_program, selects
 
 __all__ = ["Filter", "record_properties", "select"]
 
 _EXTENSION_ADDRESS_MAX: Final = -(2**31) - 1
+MAX_OFFSET: Final = 2**63 - 1
 
 
 class Filter:
@@ -88,39 +91,77 @@ def record_properties(record: bytes | memoryview) -> bytes | None:
 def select(
     units: bytes,
     at: int,
-    window: memoryview | bytes,
-    window_offset: int,
+    window: tuple[memoryview | bytes, int],
     limits: tuple[int, int],
     taken: tuple[int, int],
     wanted: Filter | None,
-) -> tuple[int, int, int, bytes, bool]:
+    place: tuple[bytes, int, int, int],
+) -> tuple[int, int, int, bytes, bool, tuple[int, ...]]:
     """Select records of consume queue units, from unit number ``at`` on.
 
-    ``window`` is a part of the log that begins at log offset ``window_offset``. ``limits``: most records and most
+    ``window`` is a part of the log and the log offset it begins at. ``limits``: most records and most
     bytes of the whole read, whose first record is selected however large it is. ``taken``: what it has already.
+    ``place``: topic, queue id, the queue offset of unit number 0, and the log offset from which on log and units are
+    trusted.
+
+    A record before the trusted offset is selected only if it is whole, its body has the checksum it says,
+    and it names its own log offset and the unit's queue and queue offset. Others are passed over as damaged, unless
+    their tag code already excludes them. From the trusted offset on records are not looked at: only one that does not
+    follow that of the unit before it, or the first one of the call, must name its place, because its unit may be an
+    old one that is damaged.
+
     Returns the number of the first unit not looked at, records and bytes taken, where slices begin and end in the
-    window (a row of ``SLICE``; records that are neighbours share one), and whether a unit was met whose record does
-    not lie in the window: it is the first not looked at.
+    window (a row of ``SLICE``; records that are neighbours share one), whether a unit was met whose record does
+    not lie in the window (it is the first not looked at), and the numbers of the damaged units.
     """
+    data, data_offset = window
     count_max, bytes_max = limits
     count, total = taken
+    topic, queue_id, first_offset, trusted_offset = place
     slices: list[tuple[int, int]] = []
+    damaged: list[int] = []
     is_outside = False
+    follows_from = MAX_OFFSET
     while at < len(units) // UNIT.size and count < count_max:
         log_offset, size, tag_code = UNIT.unpack_from(units, at * UNIT.size)
-        start, end = log_offset - window_offset, log_offset - window_offset + size
-        if size <= 0 or start < 0 or end > len(window):
+        start, end = log_offset - data_offset, log_offset - data_offset + size
+        if size <= 0 or start < 0 or end > len(data):
             is_outside = True
             break
         if wanted is None or wanted.matches_code(tag_code):
             if count and total + size > bytes_max:
                 break
-            if wanted is None or wanted.matches_record(window[start:end]):
+            record = bytes(data[start:end])
+            is_trusted = log_offset >= trusted_offset
+            if is_trusted and log_offset >= follows_from:
+                is_right = True
+            else:
+                is_right = _is_named(record, log_offset, queue_id, first_offset + at)
+                is_right = is_right and (is_trusted or _is_whole(record, log_offset, topic))
+            if not is_right:
+                damaged.append(at)
+            elif wanted is None or wanted.matches_record(record):
                 count += 1
                 total += size
                 if slices and slices[-1][1] == start:
                     slices[-1] = (slices[-1][0], end)
                 else:
                     slices.append((start, end))
+            follows_from = log_offset + size if is_right else MAX_OFFSET
         at += 1
-    return at, count, total, b"".join(SLICE.pack(*each) for each in slices), is_outside
+    return at, count, total, b"".join(SLICE.pack(*each) for each in slices), is_outside, tuple(damaged)
+
+
+def _is_named(record: bytes, log_offset: int, queue_id: int, queue_offset: int) -> bool:
+    """Whether the head of a record is that of the message a unit names."""
+    if len(record) < RECORD_BYTES_MIN:
+        return False
+    size, magic, _, *own = FIXED_V4.unpack_from(record)[:7]
+    named = size == len(record) and (own[0], own[2], own[3]) == (queue_id, queue_offset, log_offset)
+    return magic in (MAGIC_V1, MAGIC_V2) and named
+
+
+def _is_whole(record: bytes, log_offset: int, topic: bytes) -> bool:
+    """Whether it is one whole record of a topic with an intact body."""
+    found = record_at(record, 0, len(record), True, log_offset)
+    return found is not None and found[11] == topic

@@ -99,6 +99,7 @@ class ConsumeQueue:
         "tail",
         "tail_start",
         "topic",
+        "topic_bytes",
         "unsynced",
     )
 
@@ -112,6 +113,7 @@ class ConsumeQueue:
         self._path_number = -1
         self._path_text = ""
         self.topic = topic
+        self.topic_bytes = topic.encode("utf-8", "surrogateescape")
         self.queue_id = queue_id
         self.has_own_codes = topic == SCHEDULE_TOPIC
         """Units hold something else than the tag code, or may: due times, addresses of extensions."""
@@ -222,6 +224,22 @@ class ConsumeQueue:
             self.tail += units
             self.max_offset += len(units) // UNIT_BYTES
             log_offset, size, _ = UNIT.unpack_from(units, len(units) - UNIT_BYTES)
+            self.log_end = log_offset + size
+
+    def replace(self, queue_offset: int, log_offset: int, size: int, tag_code: int) -> None:
+        """Overwrite the unit of a message. Raises ``OSError``."""
+        unit = UNIT.pack(log_offset, size, tag_code)
+        if queue_offset >= self.tail_start:
+            start = (queue_offset - self.tail_start) * UNIT_BYTES
+            self.tail[start : start + UNIT_BYTES] = unit
+        else:
+            number, index = divmod(queue_offset, self._file_units)
+            handle = self._handles.open(self._path(number))
+            if self._fs.pwrite(handle, unit, index * UNIT_BYTES) != UNIT_BYTES:
+                raise OSError(28, f"queue file {self._path(number)} takes no unit")
+            self.unsynced.add(number)
+            self._ahead = b""
+        if queue_offset == self.max_offset - 1:
             self.log_end = log_offset + size
 
     @staticmethod

@@ -1,7 +1,8 @@
 """Reading queues: batches of records as slices of the log, and searches by time (Apache: ``getMessage``).
 
 A read copies no message: units are read from the queue, ``kernel.select`` chooses among their records, and each run
-of neighbours in the log becomes one slice of the mapped segment.
+of neighbours in the log becomes one slice of the mapped segment. It also checks each record that it chooses, with its
+checksum: what is damaged is skipped and reported (``store/read/integrity.py``).
 
 Where a unit holds an extension address in place of a tag code (``enableConsumeQueueExt``) and the extension is gone,
 the message passes any tag filter: the client compares the tag itself.
@@ -16,6 +17,7 @@ from orbitmq.record.layout import LONG
 from orbitmq.store.components import StoreParts
 from orbitmq.store.layout import UNIT, UNIT_BYTES
 from orbitmq.store.queues.consume_queue import ConsumeQueue
+from orbitmq.store.read.integrity import Integrity
 from orbitmq.store.types import ReadResult, ReadStatus
 
 __all__ = ["QueueReader"]
@@ -42,6 +44,10 @@ class QueueReader:
         self._parts = parts
         self._extensions = parts.queues.extensions
         self._machine_bytes = memory_bytes
+        self.own_offset = 0
+        """From here on this process has written the log itself. What of that is in memory by
+        ``memory_ratio_percent`` is not checked again."""
+        self.integrity = Integrity(parts.log, parts.dispatcher)
         self.corrects_offsets = True
         """False on a slave: a consumer there keeps its offset whatever it asked for."""
         self.confirm_offset: int | None = None
@@ -91,7 +97,12 @@ class QueueReader:
         if wanted is not None and wanted.has_tags and self._extensions is not None:
             units = self._extensions.with_tag_codes(queue, units)
         result = ReadResult(_NO_MATCH, offset, low, high)
-        looked = self._collect(units, first_offset, (count_max, bytes_max), wanted, result)
+        trusted_offset = self.own_offset if self.own_offset > memory_start else memory_start
+        limits = (count_max, bytes_max)
+        place = (queue.topic_bytes, queue_id, offset, trusted_offset)
+        looked, damaged = self._collect(units, first_offset, limits, wanted, result, place)
+        if damaged and self.integrity.examine(queue, [offset + number for number in damaged]):
+            return self.read(topic, queue_id, offset, max_count, max_bytes=max_bytes, wanted=wanted)
         if not looked:
             result.status = ReadStatus.OFFSET_OVERFLOW_ONE  # all of it is held back
             return result
@@ -115,14 +126,17 @@ class QueueReader:
         limits: tuple[int, int],
         wanted: Filter | None,
         result: ReadResult,
-    ) -> int:
-        """Add what is selected to the result, and set its status; returns how many units were looked at. The record
-        of the first unit starts at ``log_offset``.
+        place: tuple[bytes, int, int, int],
+    ) -> tuple[int, list[int]]:
+        """Add what is selected to the result, and set its status; returns how many units were looked at, and which of
+        them are damaged, or their records. The record of the first unit starts at ``log_offset``; ``place`` is topic,
+        queue id and queue offset of the first unit. Records before ``trusted_offset`` are checked.
 
         Records that end after ``confirm_offset`` are not there yet for a reader, not even to be passed over by a
         filter. Those that are gone or damaged are passed over.
         """
         at, count, total = 0, 0, 0
+        damaged: list[int] = []
         log, confirm_offset = self._log, self.confirm_offset
         while True:
             if confirm_offset is not None:
@@ -132,15 +146,19 @@ class QueueReader:
             before, is_outside = at, True
             found = log.window(log_offset, confirm_offset)
             if found is not None:
-                view, view_offset = found
-                at, count, total, bounds, is_outside = select(
-                    units, at, view, view_offset, limits, (count, total), wanted
+                at, count, total, bounds, is_outside, faulty = select(
+                    units, at, found, limits, (count, total), wanted, place
                 )
+                if faulty:
+                    damaged += faulty
                 if bounds:
-                    result.pieces.append((view, bounds))
+                    result.pieces.append((found[0], bounds))
             if at > before:
                 result.status = _FOUND if count else _NO_MATCH
             elif is_outside:
+                unit_offset, size, _ = UNIT.unpack_from(units, at * UNIT_BYTES)
+                if self.integrity.is_damage(unit_offset, size):
+                    damaged.append(at)
                 at += 1
                 if not count:
                     result.status = _REMOVING
@@ -148,7 +166,7 @@ class QueueReader:
                 break
             log_offset = LONG.unpack_from(units, at * UNIT_BYTES)[0]
         result.count, result.size_bytes = count, total
-        return at
+        return at, damaged
 
     def _outside(self, offset: int, low: int, high: int) -> ReadResult:
         if high == 0:

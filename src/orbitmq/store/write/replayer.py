@@ -1,4 +1,4 @@
-"""Queue units and index keys of replicated records, read from the bytes they came in.
+"""Checks replicated bytes before they are stored, and reads queue units and index keys from them.
 
 A slave does this for every message of its master, in bulk (``orbitmq.kernel``). What is not that simple (a queue met
 for the first time, numbers that jump, units that hold something else than tag codes) is left to ``Dispatcher``.
@@ -6,11 +6,93 @@ for the first time, numbers that jump, units that hold something else than tag c
 
 from __future__ import annotations
 
+from typing import Final
+
 from orbitmq.kernel import NO_KEYS, dispatch_records
+from orbitmq.record.layout import (
+    BLANK,
+    BLANK_BYTES,
+    BORN_V6,
+    FIXED,
+    IDENTITY,
+    INT,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    PROPERTIES_BYTES_MAX,
+    RECORD_BYTES_MIN,
+    STORE_V6,
+    SYS_FLAG_AT,
+)
+from orbitmq.record.scan import EndKind, scan
 from orbitmq.store.components import StoreParts
 from orbitmq.store.queues.consume_queue import TAIL_BYTES_MAX, ConsumeQueue
 
-__all__ = ["Replayer"]
+__all__ = ["Replayer", "Replica"]
+
+MORE_THAN_BODY_BYTES: Final = PROPERTIES_BYTES_MAX + 1024
+"""What a record may have besides its body."""
+
+Found = tuple[list[tuple[bytes, int, int, bytes]], int, int, int, bytes]
+
+
+class Replica:
+    """Bytes of a master's log from a record boundary on, checked."""
+
+    def __init__(self, data: bytes, log_offset: int, with_keys: int, segment_bytes: int) -> None:
+        self.log_offset = log_offset
+        self.found: Found | None = dispatch_records(
+            data, 0, len(data), True, log_offset, with_keys, len(data)
+        )
+        self.fault = ""
+        """Why not all of it may be stored; empty if all may."""
+        position = 0 if self.found is None else self.found[3]
+        while position < len(data):
+            room = segment_bytes - (log_offset + position) % segment_bytes
+            if _is_begun(data, position, room, log_offset):
+                break
+            limit = min(len(data), position + room)
+            scanned = scan(data, position, limit, log_base=log_offset)
+            for _ in scanned:
+                pass
+            assert scanned.end is not None
+            room -= scanned.end.position - position
+            position = scanned.end.position
+            if scanned.end.kind is EndKind.BLANK and not scanned.end.reason and position + room == limit:
+                position = limit
+            elif position < limit and not _is_begun(data, position, room, log_offset):
+                self.fault = scanned.end.reason or "zeros"
+                break
+        self.whole_size = position
+        """Bytes of the leading whole records and markers."""
+        self.size = position if self.fault else len(data)
+        """How many leading bytes may be stored: those, and possibly the beginning of another record."""
+
+
+def _is_begun(data: bytes, position: int, room: int, log_base: int) -> bool:
+    """Whether a record or an end-of-segment marker may begin there that extends past the end of the data.
+
+    ``room`` is how much of the segment is left, ``log_base`` the log offset of position 0.
+    """
+    rest = len(data) - position
+    if rest < BLANK_BYTES:
+        return rest < room
+    size, magic = BLANK.unpack_from(data, position)
+    if magic == MAGIC_BLANK:
+        return bool(rest < size == room)
+    if magic not in (MAGIC_V1, MAGIC_V2) or not max(rest + 1, RECORD_BYTES_MIN) <= size <= room - BLANK_BYTES:
+        return False
+    if rest < RECORD_BYTES_MIN:
+        return True
+    (sys_flag,) = INT.unpack_from(data, position + SYS_FLAG_AT)
+    fixed_bytes = FIXED[sys_flag & (BORN_V6 | STORE_V6)].size
+    if IDENTITY.unpack_from(data, position)[2] != log_base + position:
+        return False
+    if rest < fixed_bytes:
+        return True
+    # A size that is rot would make the replica wait for bytes that are other records.
+    (body_bytes,) = INT.unpack_from(data, position + fixed_bytes - INT.size)
+    return bool(body_bytes >= 0 and 0 < size - body_bytes - fixed_bytes <= MORE_THAN_BODY_BYTES)
 
 
 class Replayer:
@@ -20,19 +102,19 @@ class Replayer:
         self._parts = parts
         self._with_keys = NO_KEYS if parts.index is None else parts.index.with_keys
 
-    def replay(
-        self, data: bytes | memoryview, log_offset: int, arrived: dict[ConsumeQueue, None]
-    ) -> tuple[int, list[ConsumeQueue]]:
-        """Take in the leading records of ``data``, which lies at ``log_offset`` in the log: all of them or none.
+    def check(self, data: bytes, log_offset: int) -> Replica:
+        """Read bytes that lie at a record boundary of the master's log. Changes nothing."""
+        return Replica(data, log_offset, self._with_keys, self._parts.log.segment_bytes)
+
+    def replay(self, replica: Replica, arrived: dict[ConsumeQueue, None]) -> tuple[int, list[ConsumeQueue]]:
+        """Take in the leading records: all of them or none.
 
         Gives the log offset after them, and the queues whose tails have got long, for the caller to write.
         """
-        parts = self._parts
-        data = bytes(data)
-        found = dispatch_records(data, 0, len(data), False, log_offset, self._with_keys, len(data))
-        if found is None:
+        parts, log_offset = self._parts, replica.log_offset
+        if replica.found is None:
             return log_offset, []
-        groups, _, newest_ms, position, keys = found
+        groups, _, newest_ms, position, keys = replica.found
         by_key = parts.queues.by_key
         queues: list[ConsumeQueue] = []
         for topic, queue_id, first, _ in groups:

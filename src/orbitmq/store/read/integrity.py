@@ -1,0 +1,232 @@
+"""Damaged messages: found by readers, reported once, skipped, and repaired where the log has what a queue lost.
+
+A reader skips a message whose unit and record do not agree (see ``kernel.select``) and reports it here. The log is
+the truth: if it holds a whole record with that number between the records of the neighbouring units, the unit is what
+is damaged, and it is overwritten. Otherwise the record is damaged, and only another replica has it.
+
+What is not found this way: the checksum of a record covers its body alone, so a changed property, flag, time or host
+is served as it is, and a changed tag code of a unit hides the message from readers that filter by tag.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Final
+
+from orbitmq.kernel import record_starts, walk_records
+from orbitmq.record.layout import (
+    BLANK,
+    BLANK_BYTES,
+    IDENTITY,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    QUEUE_OFFSET,
+    RECORD_BYTES_MIN,
+)
+from orbitmq.record.scan import ScannedRecord, scan
+from orbitmq.store.layout import BLANK_UNIT_SIZE
+from orbitmq.store.log.commit_log import CommitLog
+from orbitmq.store.queues.consume_queue import ConsumeQueue
+from orbitmq.store.write.dispatch import Dispatcher
+
+__all__ = ["Integrity"]
+
+logger = logging.getLogger(__name__)
+
+SEARCH_BYTES: Final = 32 << 20
+"""How much of the log is searched for the records of damaged units in one read: some 20 ms."""
+NEIGHBOURS: Final = 256
+"""Units looked at on each side of a damaged one for the nearest that is right."""
+KNOWN_MAX: Final = 10_000
+"""Damaged messages remembered; beyond that the oldest are reported again when they are read again."""
+ATTEMPTS: Final = 3
+"""Repairs of one unit: a file that does not keep what is written must not make a reader try for ever."""
+_PIECE_BYTES: Final = 1 << 20
+_MAGICS: Final = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
+
+
+class Integrity:
+    """What one store knows of its damaged messages."""
+
+    def __init__(self, log: CommitLog, dispatcher: Dispatcher) -> None:
+        self._log = log
+        self._dispatcher = dispatcher
+        self._attempts_left: OrderedDict[tuple[str, int, int], int] = OrderedDict()
+        self.damaged_count = 0
+        """Messages found damaged since the start."""
+        self.repaired_count = 0
+        """Queue units repaired since the start."""
+        self.refused_count = 0
+        """Times that bytes of a master were refused because a record in them was damaged."""
+
+    def is_damage(self, log_offset: int, size: int) -> bool:
+        """Whether a unit whose record is not in the log is damaged: not one that stands for a message known to be
+        lost."""
+        return size != BLANK_UNIT_SIZE and not self._log.in_damage(log_offset)
+
+    def examine(self, queue: ConsumeQueue, numbers: Sequence[int]) -> bool:
+        """Repair or report the messages of these queue offsets (ascending), each once. True: read again, a unit was
+        repaired."""
+        keys = {number: (queue.topic, queue.queue_id, number) for number in numbers}
+        left = {number: self._attempts_left.get(key, ATTEMPTS) for number, key in keys.items()}
+        wanted = [number for number in numbers if left[number]]
+        if not wanted:
+            return False
+        found = self._search(queue, wanted)
+        is_repaired = False
+        for number in wanted:
+            record = found.get(number)
+            reason = self._fault(queue, number) if record is None else self._repair(queue, record)
+            is_repaired = is_repaired or not reason
+            self._remember(keys[number], 0 if reason else left[number] - 1)
+            if reason:
+                self.damaged_count += 1
+                logger.error(
+                    "damaged message skipped topic=%s queue_id=%d queue_offset=%d reason=%s",
+                    *keys[number],
+                    reason,
+                )
+        return is_repaired
+
+    def is_whole(self, record: memoryview, log_offset: int) -> bool:
+        """Whether the bytes are one record with an intact body; one that is not is reported once."""
+        walked, _ = walk_records(bytes(record), 0, len(record), True, log_offset)
+        if walked:
+            return True
+        key = ("", 0, log_offset)
+        if key not in self._attempts_left:
+            self.damaged_count += 1
+            scanned = scan(record, 0, len(record), log_base=log_offset)
+            reason = "" if any(scanned) or scanned.end is None else scanned.end.reason
+            logger.error("damaged message skipped log_offset=%d reason=%s", log_offset, reason)
+        self._remember(key, 0)
+        return False
+
+    def _remember(self, key: tuple[str, int, int], attempts_left: int) -> None:
+        known = self._attempts_left
+        known[key] = attempts_left
+        known.move_to_end(key)
+        if len(known) > KNOWN_MAX:
+            known.popitem(last=False)
+
+    def _repair(self, queue: ConsumeQueue, record: ScannedRecord) -> str:
+        """Overwrite the unit of a message with what its record says; returns the reason when that fails."""
+        number = record.queue_offset
+        before = queue.unit(number)
+        if before is not None and before[:2] == (record.log_offset, record.size):
+            return ""  # it is right now: the bytes were read wrongly once
+        code = self._dispatcher.code(queue, record.properties, record.store_timestamp_ms)
+        try:
+            queue.replace(number, record.log_offset, record.size, code)
+        except OSError as error:
+            return f"the queue unit is damaged and cannot be written: {error}"
+        self.repaired_count += 1
+        logger.warning(
+            "queue unit repaired topic=%s queue_id=%d queue_offset=%d log_offset=%d size=%d damaged=%s",
+            *(queue.topic, queue.queue_id, number, record.log_offset, record.size, before),
+        )
+        return ""
+
+    def _fault(self, queue: ConsumeQueue, number: int) -> str:
+        """What is wrong with a message that the log does not hold whole."""
+        unit = queue.unit(number)
+        if unit is None:
+            return "the queue unit cannot be read"
+        log_offset, size, _ = unit
+        where = f"log offset {log_offset}"
+        data = self._log.slice(log_offset, size) if size > 0 else None
+        if data is None:
+            return f"the queue unit names {size} bytes at {where}, which the log does not have"
+        scanned = scan(data, 0, size, log_base=log_offset)
+        record = next(iter(scanned), None)
+        if record is None:
+            reason = "" if scanned.end is None else scanned.end.reason
+            return f"no whole record at {where}: {reason or 'zeros'}"
+        if record.size != size:
+            return f"the record at {where} has {record.size} bytes, the queue unit says {size}"
+        topic = record.topic.decode("utf-8", "replace")
+        return f"the record at {where} is number {record.queue_offset} of {topic}/{record.queue_id}"
+
+    # Search.
+    def _search(self, queue: ConsumeQueue, numbers: Sequence[int]) -> dict[int, ScannedRecord]:
+        """Whole records of messages, found in the log between the neighbours of their units."""
+        low = self._end_before(queue, numbers[0])
+        high = min(self._start_after(queue, numbers[-1]), low + SEARCH_BYTES)
+        wanted, found = frozenset(numbers), dict[int, ScannedRecord]()
+        for log_offset, view in self._heads(low, high):
+            (number,) = QUEUE_OFFSET.unpack_from(view)
+            if number not in wanted or number in found:
+                continue
+            record = next(iter(scan(view, 0, len(view), log_base=log_offset)), None)
+            if (
+                record is not None
+                and (record.topic, record.queue_id) == (queue.topic_bytes, queue.queue_id)
+                and not self._log.in_damage(log_offset)
+            ):
+                found[number] = record._replace(position=log_offset)
+                if len(found) == len(wanted):
+                    break
+        return found
+
+    def _end_before(self, queue: ConsumeQueue, number: int) -> int:
+        """Where the record of the nearest earlier message ends whose unit is right."""
+        for earlier in range(number - 1, max(queue.min_offset, number - NEIGHBOURS) - 1, -1):
+            unit = queue.unit(earlier)
+            if unit is not None and self._is_at(earlier, unit):
+                return unit[0] + unit[1]
+        return self._log.start
+
+    def _start_after(self, queue: ConsumeQueue, number: int) -> int:
+        """Where the record of the nearest later message begins whose unit is right."""
+        for later in range(number + 1, min(queue.max_offset, number + NEIGHBOURS)):
+            unit = queue.unit(later)
+            if unit is not None and self._is_at(later, unit):
+                return unit[0]
+        return self._log.whole_end(self._log.end)
+
+    def _is_at(self, number: int, unit: tuple[int, int, int]) -> bool:
+        record = self._log.record(unit[0], unit[1])
+        return record is not None and QUEUE_OFFSET.unpack_from(record)[0] == number
+
+    def _heads(self, low: int, high: int) -> Iterator[tuple[int, memoryview]]:
+        """What looks like a record between two record boundaries, with its log offset."""
+        log = self._log
+        while low < high:
+            start = low - low % log.segment_bytes
+            view = log.segments.view(start)
+            if view is None:
+                low = start + log.segment_bytes
+                continue
+            position, end = low - start, min(high - start, log.segment_bytes)
+            while position < end:
+                packed, following = record_starts(view, position, min(position + _PIECE_BYTES, end))
+                starts = array("q", packed)
+                for begin, stop in pairwise((*starts, following)):
+                    yield start + begin, view[begin:stop]
+                position = (
+                    self._next_head(view, following, end, start) if following == position else following
+                )
+            low = start + log.segment_bytes
+
+    @staticmethod
+    def _next_head(view: memoryview, position: int, end: int, base: int) -> int:
+        """Where the next record begins that names its own offset, at a position or after it; ``end`` without one."""
+        if position + BLANK_BYTES <= end and BLANK.unpack_from(view, position)[1] == MAGIC_BLANK:
+            return end
+        while position + RECORD_BYTES_MIN <= end:
+            content = bytes(view[position : position + _PIECE_BYTES])
+            at = 4
+            while found := [place for magic in _MAGICS if (place := content.find(magic, at)) >= 0]:
+                candidate = position + min(found) - 4
+                if candidate + RECORD_BYTES_MIN <= end:
+                    size, _, log_offset = IDENTITY.unpack_from(view, candidate)
+                    if log_offset == base + candidate and RECORD_BYTES_MIN <= size <= end - candidate:
+                        return candidate
+                at = min(found) + 1
+            position += max(1, len(content) - 7)
+        return end
