@@ -304,9 +304,9 @@ def verify_command(root: str, log_path: str, as_json: bool, quiet: bool) -> None
 @click.option(
     "--from",
     "ha_address",
-    required=True,
     metavar="HOST:PORT",
-    help="Replication address of another broker of the group: its haListenPort, by default listenPort + 1.",
+    help="Replication address of another broker of the group (its haListenPort, by default listenPort + 1): damaged "
+    "parts of the log are fetched from it. Without it only queues are repaired.",
 )
 @click.option(
     "-c",
@@ -318,9 +318,9 @@ def verify_command(root: str, log_path: str, as_json: bool, quiet: bool) -> None
 @click.option("--dry-run", is_flag=True, help="Fetch and test, but write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="The report as one JSON object.")
 def repair_command(
-    root: str, log_path: str, ha_address: str, config_file: str | None, dry_run: bool, as_json: bool
+    root: str, log_path: str, ha_address: str | None, config_file: str | None, dry_run: bool, as_json: bool
 ) -> None:
-    """Fetch damaged parts of the log again from another broker.
+    """Fetch damaged parts of the log again from another broker, and rewrite damaged queue units from the log.
 
     The broker of this store must be stopped; the other one runs, master or slave.
     """
@@ -332,8 +332,8 @@ def repair_command(
     with _opened(root, log_path) as store:
         config = store.config
     try:
-        peer = LogPeer(ha_address, protection_of(config_file))
-        report = repair(root, peer.fetch, config, dry_run=dry_run)
+        fetch = None if ha_address is None else LogPeer(ha_address, protection_of(config_file)).fetch
+        report = repair(root, fetch, config, dry_run=dry_run)
     except (OSError, ValueError, StoreLocked, CorruptionError, ConfigError) as error:
         _fail(str(error))
     if as_json:
@@ -342,10 +342,16 @@ def repair_command(
     for one in report.ranges:
         outcome = ("would be repaired" if dry_run else "repaired") if one.repaired else f"left: {one.problem}"
         click.echo(f"log offset {one.start}: {one.end - one.start} bytes, {one.reason}: {outcome}")
+    for queue in report.queues:
+        outcome = "would be rewritten" if dry_run else "rewritten"
+        units = "1 unit" if queue.unit_count == 1 else f"{queue.unit_count} units"
+        click.echo(f"queue {queue.topic}/{queue.queue_id}: {units} {outcome} from the log")
     if report.rebuild:
         click.echo("queues and index lacked lost messages: removed, the next start builds them from the log")
     left = sum(1 for one in report.ranges if not one.repaired)
-    click.echo(f"result      {len(report.ranges)} damaged ranges, {left} left")
+    click.echo(
+        f"result      {len(report.ranges)} damaged ranges, {left} left; {len(report.queues)} damaged queues"
+    )
     sys.exit(0 if report.ok else 1)
 
 

@@ -1,4 +1,4 @@
-"""Puts back what rotted in the log of a stopped broker, with the bytes of another broker of its group.
+"""Repairs the store of a stopped broker: its log with the bytes of another broker of its group, then its queues.
 
 Master and slaves have the same log, byte for byte, so a damaged range of one is fetched from another. Nothing is
 believed unseen: the bytes are asked for together with some whole records before the damage and after it, of which one
@@ -12,8 +12,9 @@ A range is one of:
 * the rest of a segment that ends without its marker although another segment follows;
 * the end of the log, if the checkpoint or a queue says that it went on.
 
-Queues and index are derived from the log and are not touched, unless an earlier start went past the damage
-(``damagedRanges.json``): then they lack the lost messages, and are removed, so that the next start builds them anew.
+Queue units that disagree with the log are then rewritten from it (``repair_queues``), which needs no other broker.
+Only if an earlier start skipped damage (``damagedRanges.json``) and all of it is repaired, queues and index lack the
+lost messages: they are removed, and the next start rebuilds them.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from orbitmq.record.scan import EndKind, ScanEnd, ScannedRecord, is_zero, scan
 from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM, FileSystem
 from orbitmq.store.config import StoreConfig
 from orbitmq.store.tools.offline import OfflineSegment, OfflineStore
+from orbitmq.store.tools.repair_queues import RepairedQueue, repair_queues
 from orbitmq.store.tools.verify import next_record
 from orbitmq.store.upkeep.checkpoint import Checkpoint
 from orbitmq.store.upkeep.lock_files import StoreLock
@@ -66,6 +68,8 @@ class RepairReport(msgspec.Struct):
     ranges: list[RepairedRange] = []
     rebuild: bool = False
     """Queues and index were removed; the next start builds them from the log."""
+    queues: list[RepairedQueue] = []
+    """Queues with units that disagreed with the log; they were written again, or would be in a dry run."""
 
     @property
     def ok(self) -> bool:
@@ -74,7 +78,7 @@ class RepairReport(msgspec.Struct):
 
 def repair(
     root: str,
-    fetch: Fetch,
+    fetch: Fetch | None,
     config: StoreConfig | None = None,
     *,
     fs: FileSystem = LOCAL_FILE_SYSTEM,
@@ -82,7 +86,8 @@ def repair(
 ) -> RepairReport:
     """Repair the store below ``root``; ``dry_run`` fetches and tests, but writes nothing.
 
-    Raises ``StoreLocked`` when a broker runs on it, and ``OSError``.
+    Without ``fetch`` damage of the log is only reported. Raises ``StoreLocked`` when a broker runs on it,
+    ``CorruptionError`` when the list of deleted topics cannot be read, and ``OSError``.
     """
     chosen = StoreConfig(root=root) if config is None else dataclasses.replace(config, root=root)
     lock = StoreLock(fs, chosen.path("lock"))
@@ -93,6 +98,8 @@ def repair(
             report = RepairReport(root, find_damage(store))
             for one in report.ranges:
                 try:
+                    if fetch is None:
+                        raise FetchFailed("no other broker was named to fetch it from")
                     _repair_range(store, one, fetch, dry_run=dry_run)
                 except FetchFailed as error:
                     one.problem = str(error)
@@ -101,6 +108,12 @@ def repair(
         if report.ok and not dry_run and fs.stat(chosen.path(_DAMAGE_NOTES)) is not None:
             _forget_derived(chosen, fs)
             report.rebuild = True
+        else:
+            store = OfflineStore(chosen, fs)
+            try:
+                report.queues = repair_queues(store, dry_run=dry_run)
+            finally:
+                store.close()
         return report
     finally:
         lock.release()

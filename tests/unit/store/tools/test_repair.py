@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
-from tests.fault.workload import LOG, ROOT, Writer
+from tests.fault.workload import LOG, ROOT, Writer, config, message
 
+from orbitmq.record.layout import UNIT
 from orbitmq.store.config import StoreConfig
 from orbitmq.store.errors import StoreLocked
+from orbitmq.store.layout import BLANK_UNIT_SIZE
+from orbitmq.store.message_store import MessageStore
 from orbitmq.store.tools.offline import OfflineStore
 from orbitmq.store.tools.repair import FetchFailed, repair
 from orbitmq.store.tools.verify import verify
@@ -158,3 +162,121 @@ def test_queues_that_lack_lost_messages_are_built_anew() -> None:
     again = verify(ROOT, fs=fs)
     assert again.ok, again.findings[:3]
     assert again.unit_count == COUNT
+
+
+# Queues, from the log of the store itself.
+
+QUEUES = f"{ROOT}/consumequeue/"
+
+
+def queue_files(fs: FaultyFileSystem) -> dict[str, bytes]:
+    return {path: fs.content(path) for path in fs.paths() if path.startswith(QUEUES)}
+
+
+def repaired_queues(fs: FaultyFileSystem, **options: Any) -> list[tuple[str, int, int]]:
+    report = repair(ROOT, None, config(), fs=fs, **options)
+    return [(one.topic, one.queue_id, one.unit_count) for one in report.queues]
+
+
+@pytest.mark.parametrize("position", range(20))
+def test_flip_in_any_unit_is_repaired_to_the_byte(position: int) -> None:
+    fs = store()
+    whole = queue_files(fs)
+    path = f"{QUEUES}TopicA/1/{0:020d}"
+    fs.flip(path, 5 * 20 + position, 4)
+    [finding] = [found for found in verify(ROOT, fs=fs).findings if "queue offset 5" in found.where]
+    assert finding.where == "TopicA/1 queue offset 5"
+    assert repaired_queues(fs, dry_run=True) == [("TopicA", 1, 1)]
+    assert queue_files(fs) != whole
+    assert repaired_queues(fs) == [("TopicA", 1, 1)]
+    assert queue_files(fs) == whole
+    assert repaired_queues(fs) == []
+    assert verify(ROOT, fs=fs).ok
+
+
+@pytest.mark.parametrize(
+    "damage", ["zeros", "noise", "short", "no file", "no queue", "no queues", "last file"]
+)
+def test_queues_are_rebuilt_whatever_became_of_their_files(damage: str) -> None:
+    fs = store()
+    whole = queue_files(fs)
+    paths = [path for path in whole if path.startswith(f"{QUEUES}TopicA/1/")]
+    assert len(paths) > 2
+    if damage == "zeros":
+        overwrite(fs, paths[1], 0, bytes(200))
+    elif damage == "noise":
+        overwrite(fs, paths[0], 3, random.Random(1).randbytes(250))
+    elif damage == "short":
+        fs.resize(paths[1], 100)
+    elif damage == "no queues":
+        fs.remove_tree(QUEUES.rstrip("/"))
+    else:
+        for path in paths[-1:] if damage == "last file" else paths[1:2] if damage == "no file" else paths:
+            fs.remove(path)
+    assert repaired_queues(fs)
+    assert queue_files(fs) == whole
+    assert verify(ROOT, fs=fs).ok
+    opened = MessageStore(config(), fs=fs)
+    assert opened.open().rebuilt_queues == []
+    opened.close()
+    assert queue_files(fs) == whole
+
+
+def test_unit_is_repaired_beside_damage_in_the_log() -> None:
+    fs = store()
+    peer = Peer(fs)
+    whole = queue_files(fs)
+    path = f"{QUEUES}TopicA/1/{0:020d}"
+    bad, _, _ = UNIT.unpack_from(whole[path], 3 * 20)
+    fs.flip(f"{LOG}{0:020d}", bad + 4, 1)
+    fs.flip(path, 5 * 20 + 7, 4)
+    report = repair(ROOT, None, config(), fs=fs)
+    assert [one.problem for one in report.ranges] == ["no other broker was named to fetch it from"]
+    assert not report.ok
+    assert queue_files(fs) == whole, "the unit of the damaged record is left as it is"
+    assert repair(ROOT, peer.fetch, config(), fs=fs).ok
+    assert verify(ROOT, fs=fs).ok
+
+
+def test_unit_of_a_lost_message_is_blank_in_a_queue_that_is_rebuilt() -> None:
+    fs = store()
+    path = f"{QUEUES}TopicA/1/{0:020d}"
+    bad, _, _ = UNIT.unpack_from(fs.content(path), 3 * 20)
+    fs.flip(f"{LOG}{0:020d}", bad + 4, 1)
+    fs.remove_tree(f"{QUEUES}TopicA")
+    assert {(topic, queue_id) for topic, queue_id, _ in repaired_queues(fs)} == {("TopicA", 0), ("TopicA", 1)}
+    assert UNIT.unpack_from(fs.content(path), 3 * 20)[1] == BLANK_UNIT_SIZE
+    opened = MessageStore(config(), fs=fs)
+    opened.open()
+    assert opened.read("TopicA", 1, 3, 1).count == 0
+    assert opened.read("TopicA", 1, 4, 1).count == 1
+    opened.close()
+
+
+def test_number_that_rotted_in_the_head_of_a_record_is_not_believed() -> None:
+    fs = store()
+    whole = queue_files(fs)
+    path = f"{QUEUES}TopicA/1/{0:020d}"
+    for number, position in ((3, 20), (4, 27)):
+        log_offset, _, _ = UNIT.unpack_from(whole[path], number * 20)
+        fs.flip(f"{LOG}{0:020d}", log_offset + position, 0x10)
+    assert repaired_queues(fs) == []
+    assert queue_files(fs) == whole
+
+
+def test_earlier_life_of_a_topic_is_not_brought_back() -> None:
+    fs = FaultyFileSystem()
+    opened = MessageStore(config(), fs=fs)
+    opened.open()
+    for number in range(30):
+        opened.append(message(number, queue_count=1))
+    opened.delete_topic("TopicA")
+    opened.delete_topic("TopicB")
+    for number in range(5):
+        opened.append(message(number, queue_count=1))
+    opened.close()
+    whole = queue_files(fs)
+    assert repaired_queues(fs) == []
+    fs.remove(f"{ROOT}/deletedTopics.json")
+    assert repaired_queues(fs) == []
+    assert queue_files(fs) == whole
