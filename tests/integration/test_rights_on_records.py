@@ -22,14 +22,18 @@ from tests.integration.rights_kit import (
 from tests.integration.test_access_control import SEND, Asker, running
 
 from orbitmq.codes import ResponseCode
-from orbitmq.model.names import TIMER_TOPIC
-from orbitmq.record.codec import decode_record
+from orbitmq.model.names import HALF_TOPIC, TIMER_TOPIC
+from orbitmq.record.codec import decode_record, encode_record
 from orbitmq.record.properties import encode_properties
 from orbitmq.requests import RequestCode
+from orbitmq.store.types import NewMessage
 from orbitmq.wire.frame import Frame
 
 pytestmark = pytest.mark.slow
 
+HOST = b"\x7f\x00\x00\x01\x00\x00\x00\x01"
+FIXED_BYTES = 88
+"""Of a record with IPv4 hosts, up to its body."""
 Test = Callable[[Scene], Awaitable[None]]
 END = {"tranStateTableOffset": "0", "producerGroup": PRODUCERS}
 QUERY = {"maxNum": "32", "beginTimestamp": "0", "endTimestamp": str(2**62)}
@@ -174,6 +178,51 @@ def test_retry_topic_of_a_longer_group_name_is_not_ones_own(attacked: Callable[[
         assert (await made.root.ask(RequestCode.SEND_MESSAGE_V2, retry, b"bonus")).code == 0
         pull = {**PULL, "topic": "%RETRY%pay_roll", "consumerGroup": GROUP}
         assert refused(await made.alice.ask(RequestCode.PULL_MESSAGE, pull))
+
+    attacked(test)
+
+
+def fake_record(made: Scene, message: NewMessage, queue_offset: int, span: int) -> bytes:
+    """The body of the next message: a record of its own at the offset it will have, whose properties go on for
+    ``span`` bytes into whatever is stored behind it."""
+    body_at = made.broker.store.max_log_offset + FIXED_BYTES
+    raw = bytearray(encode_record(message, queue_offset, body_at, 1, HOST))
+    length = len(message.properties) + span
+    raw[0:4] = (len(raw) + span).to_bytes(4, "big")
+    raw[-len(message.properties) - 2 : len(raw) - len(message.properties)] = length.to_bytes(2, "big")
+    return bytes(raw)
+
+
+def test_record_forged_in_a_body_is_believed_by_no_check(attacked: Callable[[Test], None]) -> None:
+    async def test(made: Scene) -> None:
+        forged_at = made.broker.store.max_log_offset + FIXED_BYTES
+        body = fake_record(made, NewMessage("eve", 0, b"x", b"A\x01B\x02", 1, HOST), 7, 400)
+        await made.eve.ask(RequestCode.SEND_MESSAGE_V2, {**SEND, "b": "eve"}, body)
+        for _ in range(3):
+            await made.alice.ask(RequestCode.SEND_MESSAGE_V2, {**SEND, "b": TOPIC}, SALARY)
+        raw = made.broker.store.record_at(forged_at)
+        assert SALARY in bytes(raw or b""), (
+            "the store takes it for a record that holds the messages behind it"
+        )
+        view = await made.eve.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(forged_at)})
+        assert (refused(view), view.body) == (True, b"")
+        back = {"offset": str(forged_at), "group": "eve", "delayLevel": "-1"}
+        assert refused(await made.eve.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back))
+
+    attacked(test)
+
+
+def test_forged_half_message_ends_no_transaction_of_others(attacked: Callable[[Test], None]) -> None:
+    async def test(made: Scene) -> None:
+        forged_at = made.broker.store.max_log_offset + FIXED_BYTES
+        properties = encode_properties({"REAL_TOPIC": "eve", "REAL_QID": "0", "PGROUP": PRODUCERS})
+        body = fake_record(made, NewMessage(HALF_TOPIC, 0, b"x", properties, 1, HOST), 0, 0)
+        await made.eve.ask(RequestCode.SEND_MESSAGE_V2, {**SEND, "b": "eve"}, body)
+        fields = {**END, "commitLogOffset": str(forged_at), "commitOrRollback": "12"}
+        assert refused(await made.eve.ask(RequestCode.END_TRANSACTION, fields))
+        fields = {**END, "commitLogOffset": str(made.offsets["half"]), "commitOrRollback": "8"}
+        assert (await made.alice.ask(RequestCode.END_TRANSACTION, fields)).code == 0
+        assert stored_in(made, TOPIC) == [SALARY, SALARY]
 
     attacked(test)
 

@@ -160,11 +160,18 @@ class Security:
         """Let checks see whose records and retry topics requests are about."""
 
         def place_at(log_offset: int) -> Place | None:
-            record = store.record_at(log_offset)
+            raw = store.record_at(log_offset)
+            if raw is None:
+                return None
             try:
-                return None if record is None else place_of(decode_record(bytes(record)))
+                record = decode_record(bytes(raw))
             except RecordError as error:
                 raise NoPermission(f"the right to the record is unknown: {error}") from None
+            # The body of a message may look like a record, one that reaches into the messages behind it.
+            units = store.units(record.topic, record.queue_id, record.queue_offset, 1)
+            if not units or units[0][:2] != (log_offset, len(raw)):
+                raise NoPermission(f"no message of a queue starts at offset {log_offset} of the log")
+            return place_of(record)
 
         is_strict = self.config.compatibility != "apache"
         for checker in (self._files, self.control):
