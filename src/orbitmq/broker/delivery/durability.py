@@ -43,7 +43,7 @@ class AckGate:
         """With failover: whether this broker is surely the master still. Looked at when a send is acknowledged, since
         a process may have slept between the check of its lease and this moment."""
         self.refusal = ""
-        """Why no send is taken now; empty when they are."""
+        """With failover: why no send is taken now; empty when they are."""
 
     @property
     def closed(self) -> str:

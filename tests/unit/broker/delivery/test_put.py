@@ -90,6 +90,7 @@ def test_puts_are_refused_while_sends_would_be(tmp_path: Path) -> None:
     clock = ManualClock()
     store = open_store(tmp_path, clock)
     puts = door(store, clock)
+    puts.gate.is_master = lambda: True
     puts.gate.refusal = "the in-sync replicas are not enough"
     with pytest.raises(StoreUnavailable, match="in-sync"):
         puts.deliver((message("T"),))
