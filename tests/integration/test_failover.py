@@ -14,7 +14,10 @@ from tests.apache.etcd import Etcd, etcd, memory_path
 from tests.integration.failover_kit import QUICK, TTL_S, Group, Node, group, on_uvloop
 from tests.integration.ha_kit import BORN_HOST, assert_equal_logs, config_file, log_bytes, until
 
+from orbitmq.admin import Admin
+from orbitmq.admin.brokers import change_role
 from orbitmq.codes import ResponseCode
+from orbitmq.errors import ServerError
 from orbitmq.model.topic import TopicConfig
 from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.store.types import NewMessage
@@ -64,6 +67,41 @@ def test_a_clean_stop_of_the_master_saves_its_cursors(etcd: Etcd, memory_path: P
             assert config_file(broker, "delayOffset.json") is None
             await first.stop()
             assert config_file(broker, "delayOffset.json")["offsetTable"] == {"1": 1}
+
+    on_uvloop(scenario)
+
+
+def test_an_operator_elects_a_broker_that_lacks_messages_and_is_told_so(
+    etcd: Etcd, memory_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The old master keeps what only it has, until it is allowed to cut it off."""
+
+    async def scenario() -> None:
+        async with group(memory_path, etcd) as brokers:
+            first = await brokers.settled()
+            second = next(node for node in brokers.nodes if node is not first)
+            assert await brokers.send(first, 10) == ResponseCode.SUCCESS
+            first.replication.accepting = False
+            first.replication.cut()
+            await until(lambda: first.failover.in_sync.members == {first.number}, "the slave to leave", 15)
+            assert await brokers.send(first, 10, b"only the first has this") == ResponseCode.SUCCESS
+            await first.stop()
+            await until(lambda: second.failover.barred, "no master", 15)
+            async with Admin() as admin:
+                with pytest.raises(ServerError, match="not in the in-sync set"):
+                    await change_role(admin, second.running.address, "SYNC_MASTER")
+                changed = await change_role(admin, second.running.address, "SYNC_MASTER", accept_loss=True)
+            assert "would lose messages" in changed.changes[0].detail
+            assert second.is_master
+            assert await brokers.send(second, 5) == ResponseCode.SUCCESS
+            first.heal()
+            await first.start()
+            await until(lambda: "elected a master without our log" in caplog.text, "the refusal to cut", 15)
+            assert b"only the first has this" in log_bytes(first.running)
+            object.__setattr__(first.running.config, "cut_differing_log", True)
+            assert await brokers.settled() is second
+            assert b"only the first has this" not in log_bytes(first.running)
+            assert_equal_logs(second.running, first.running)
 
     on_uvloop(scenario)
 
