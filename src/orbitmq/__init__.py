@@ -81,3 +81,7 @@ def __getattr__(name: str) -> object:
     if name not in __all__:  # also a submodule's name: the import system looks here before it loads one
         raise AttributeError(f"module 'orbitmq' has no attribute {name!r}")
     return getattr(importlib.import_module("orbitmq.client"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

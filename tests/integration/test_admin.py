@@ -195,6 +195,9 @@ def test_message_is_found_by_every_id_it_has(cluster: RunningBroker) -> None:
         ("updateTopic -b {broker} -t bad$name", "(code 29)", 1),
         ("cloneGroupOffset -s readers -d nobody -t orders", "(code 26)", 4),
         ("getColdDataFlowCtrInfo -b {broker}", "code 3", 1),
+        ("wipeWritePerm -b broker-b", "Did you mean broker-a?", 4),
+        ("addWritePerm -b broker-b", "Did you mean broker-a?", 4),
+        ("updateTopic -b {broker} -t empty -r 0 -w 0", "would have no queue", 1),
     ],
 )
 def test_failure_says_what_may_have_been_meant(

@@ -348,6 +348,7 @@ def test_worker_that_cannot_be_found_is_said_plainly() -> None:
 
 def test_surface_is_listed_and_importable() -> None:
     assert set(orbitmq.__all__) == {*orbitmq.client.__all__, "sync", "__version__"}
+    assert set(orbitmq.__all__) <= set(dir(orbitmq)), "for completion in a shell"
     for name in orbitmq.__all__:
         assert getattr(orbitmq, name) is not None
     assert orbitmq.sync.Producer is sync.Producer

@@ -155,7 +155,7 @@ def test_port_in_use(tmp_path: Path) -> None:
         lines = told("up", "--data", str(tmp_path), "--port", str(port), "--broker-port", "0", "--no-console")
     assert lines == [
         f"orbitmq: port {port} of 127.0.0.1 is in use. Stop the program that has it, or choose another port: "
-        "--port, --broker-port, --set listenPort=0 ..."
+        "--port, --broker-port, --metrics-port"
     ]
 
 
@@ -164,6 +164,7 @@ def test_wrong_address() -> None:
         "orbitmq: no name server answers: cannot connect to 127.0.0.1:1: [Errno 111] Connect call failed "
         "('127.0.0.1', 1). Check the name server address and that it can be reached from here",
         "  If none runs there: `orbitmq up` starts one, with a broker. If it is elsewhere: -n HOST:PORT.",
+        "  If it takes only encrypted connections (TLS): --tls, or --tlsCa FILE with its authority.",
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import os
@@ -20,6 +21,8 @@ from kombu.asynchronous import Hub
 from kombu.exceptions import OperationalError
 
 import orbitmq_kombu
+from orbitmq.admin import Admin
+from orbitmq.admin.census import all_groups, all_topics
 from orbitmq.testing import RunningBroker, run_broker
 from orbitmq_kombu.transport import topic_of
 
@@ -149,6 +152,39 @@ def test_lease_of_a_held_message_is_renewed(server: RunningBroker) -> None:
             time.sleep(0.1)
         message.ack()
         assert bound.queue_declare(passive=True).message_count == 0
+
+
+def test_queue_for_replies_leaves_no_topic_and_no_group(server: RunningBroker) -> None:
+    queue = Queue(name("reply"), auto_delete=True)
+    with connect(server) as connection, connection.channel() as channel:
+        bound = queue(channel)
+        bound.declare()
+        Producer(channel).publish("pong", routing_key=queue.name)
+        seen: list[Any] = []
+
+        def take(body: Any, message: Any) -> None:
+            seen.append(body)
+            message.ack()
+
+        with Consumer(channel, bound, callbacks=[take]):
+            drain(connection, lambda: bool(seen))
+        topics, groups = names_of(server)
+        assert topic_of(queue.name) in topics
+        assert f"kombu-{topic_of(queue.name)}" in groups
+    topics, groups = names_of(server)
+    assert [one for one in (*topics, *groups) if topic_of(queue.name) in one] == []
+
+
+def names_of(server: RunningBroker) -> tuple[list[str], list[str]]:
+    """Topics and groups of the broker."""
+
+    async def ask() -> tuple[list[str], list[str]]:
+        async with Admin(server.name_server) as admin:
+            return list(await all_topics(admin, server.address)), list(
+                await all_groups(admin, server.address)
+            )
+
+    return asyncio.run(ask())
 
 
 def test_purge_no_ack_and_prefetch(connection: Connection) -> None:

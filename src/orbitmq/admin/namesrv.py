@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orbitmq.admin.base import Change, Changed, Result, properties_text, read_properties
+from orbitmq.admin.errors import UnknownNameError
 from orbitmq.admin.session import Admin
 from orbitmq.requests import RequestCode
 from orbitmq.wire.header import decode_header
@@ -83,8 +84,16 @@ async def delete_kv(admin: Admin, namespace: str, key: str) -> Changed:
     return Changed(changes=[Change(target=a, action="key deleted", detail=detail) for a in answers])
 
 
+async def _check_broker(admin: Admin, broker_name: str) -> None:
+    """Name servers answer for an unknown broker with success and no topic."""
+    known = (await admin.cluster_info()).broker_addr_table
+    if broker_name not in known:
+        raise UnknownNameError("broker", broker_name, known)
+
+
 async def wipe_write_perm(admin: Admin, broker_name: str) -> PermChanges:
-    """Take a broker out of sending: its topics become read-only in every name server."""
+    """Take a broker out of sending: its topics become read-only in every name server. Raises ``UnknownNameError``."""
+    await _check_broker(admin, broker_name)
     header = WipeWritePermOfBrokerRequest(broker_name=broker_name)
     answers = await admin.tell_name_servers(RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
     rows = [
@@ -100,6 +109,7 @@ async def wipe_write_perm(admin: Admin, broker_name: str) -> PermChanges:
 
 async def add_write_perm(admin: Admin, broker_name: str) -> PermChanges:
     """Take a broker back into sending."""
+    await _check_broker(admin, broker_name)
     header = AddWritePermOfBrokerRequest(broker_name=broker_name)
     answers = await admin.tell_name_servers(RequestCode.ADD_WRITE_PERM_OF_BROKER, header)
     rows = [

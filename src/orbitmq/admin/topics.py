@@ -281,6 +281,8 @@ async def update_topic(
     ``changes`` to attributes are ``{"+name": "value", "-name": ""}``. An ordered topic also gets its entry in the
     name servers.
     """
+    if config.read_queue_nums <= 0 and config.write_queue_nums <= 0:
+        raise AdminError(f"topic {config.topic_name} would have no queue: give at least 1 with -r or -w")
     targets = await admin.targets(broker, cluster)
     done = (await _put_topic(admin, targets, config, changes)).changes
     if config.order:

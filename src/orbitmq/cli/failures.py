@@ -5,13 +5,15 @@ from __future__ import annotations
 import errno
 from typing import Final
 
+import click
+
 from orbitmq.errors import BrokerError, MessageIllegal, OrbitError, TopicNotFound
 
 __all__ = ["remedies", "start_failure"]
 
-_PORT: Final = (
-    "Stop the program that has it, or choose another port: --port, --broker-port, --set listenPort=0 ..."
-)
+_PORT: Final = "Stop the program that has it, or choose another port: "
+_PORT_OPTIONS: Final = {"up": "--port, --broker-port, --metrics-port"}
+"""Of commands that start more than one server; all others have ``--set listenPort=PORT``."""
 _TLS: Final = "If it takes only encrypted connections (TLS): --tls, or --tlsCa FILE with its authority."
 _FOLDER: Final = "Name a folder that this user may write: --data, --set storePathRootDir=..."
 
@@ -23,7 +25,9 @@ def start_failure(error: BaseException) -> str:
         number = error.errno
         text = text.removeprefix(f"[Errno {number}] ")
         if number == errno.EADDRINUSE:
-            return f"{text}. {_PORT}"
+            context = click.get_current_context(silent=True)
+            command = (context.info_name or "") if context is not None else ""
+            return f"{text}. {_PORT}{_PORT_OPTIONS.get(command, '--set listenPort=PORT')}"
         if number in (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EROFS):
             where = f"{error.filename}: " if error.filename and str(error.filename) not in text else ""
             return f"{where}{text}. {_FOLDER}"

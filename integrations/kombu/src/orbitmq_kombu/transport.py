@@ -26,6 +26,8 @@ from orbitmq import (
     SimpleConsumer,
     sync,
 )
+from orbitmq.admin.errors import UnknownNameError
+from orbitmq.admin.groups import delete_group
 from orbitmq.admin.session import Admin, AdminOptions
 from orbitmq.admin.topics import delete_topic, update_topic
 from orbitmq.model.topic import TopicConfig
@@ -229,7 +231,11 @@ class Channel(virtual.Channel):
     def delete_own(self) -> None:
         """Delete the queues that end with this channel."""
         while self._own:
-            self._transport.delete_topic(self._own.pop())
+            queue = self._own.pop()
+            source = self._sources.pop(queue, None)
+            if source is not None:  # its next heartbeat would create the group again
+                _close_all({queue: source})
+            self._transport.delete_topic(queue)
 
 
 def _exchange_name(exchange: str) -> str:
@@ -409,7 +415,7 @@ class Transport(virtual.Transport):
         return self.loop.run(self._create_topic(topic))
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic this connection created; one that cannot be deleted stays."""
+        """Delete a topic this connection created, and its group; what cannot be deleted stays."""
         self._topics.discard(topic_of(name))
         try:
             self.loop.run(self._delete_topic(topic_of(name)))
@@ -442,3 +448,8 @@ class Transport(virtual.Transport):
         async with self._admin() as admin:
             for cluster in (await admin.cluster_info()).cluster_addr_table:
                 await delete_topic(admin, topic, cluster)
+                try:
+                    group = f"{self._group_prefix}{topic}"
+                    await delete_group(admin, group, broker=None, cluster=cluster, remove_offset=True)
+                except UnknownNameError:
+                    pass  # nothing was received from it
