@@ -25,6 +25,7 @@ from orbitmq.admin.census import (
     gather_bounded,
     runtime_or_reason,
 )
+from orbitmq.admin.groups import group_members
 from orbitmq.admin.ha import HaStatus, ha_status
 from orbitmq.admin.topics import topic_stats
 from orbitmq.console.history import History
@@ -49,6 +50,8 @@ logger = logging.getLogger(__name__)
 TOPICS_PER_ROUND: Final = 200
 _HISTORY_TOPICS: Final = 200
 _HISTORY_GROUPS: Final = 200
+_STALLED_GROUPS: Final = 5
+_STALLED_LINES: Final = 3
 _LAG_SHARE: Final = 20
 """A request that took n seconds is not repeated within 20 n: the console must not load a broker."""
 
@@ -185,6 +188,14 @@ class Snapshot:
     problems: list[str] = field(default_factory=list)
     """What could not be had."""
 
+    stalled: dict[str, list[str]] = field(default_factory=dict)
+    """Of the groups furthest behind: members that hold messages and finish none, in words."""
+
+    @property
+    def known(self) -> bool:
+        """Whether the cluster answered."""
+        return self.at_ms > 0 and not self.error
+
     @property
     def own_topics(self) -> list[TopicSample]:
         """Those people made."""
@@ -250,6 +261,7 @@ class Sampler:
                     fresh.topics[name].of_server = True
         self._add_lags(fresh)
         await self._add_offsets(fresh)
+        await self._add_stalled(fresh)
         self.snapshot = fresh
         self._first.set()
         await asyncio.to_thread(self._history.add, fresh.at_ms, _figures(fresh))
@@ -303,6 +315,17 @@ class Sampler:
                     by_topic[lag.topic] += lag.diff
         for name, lag_sum in by_topic.items():
             fresh.topics[name].lag = lag_sum
+
+    async def _add_stalled(self, fresh: Snapshot) -> None:
+        """Ask the members of the groups with the largest lag what they are doing."""
+        behind = sorted(
+            (group for group in fresh.groups.values() if group.lag), key=lambda one: -(one.lag or 0)
+        )
+        chosen = behind[:_STALLED_GROUPS]
+        answers = await gather_bounded(lambda group: group_members(self._admin, group.name), chosen)
+        for group, answer in zip(chosen, answers, strict=True):
+            if not isinstance(answer, OrbitError) and answer.findings:
+                fresh.stalled[group.name] = answer.findings[:_STALLED_LINES]
 
     async def _add_offsets(self, fresh: Snapshot) -> None:
         """Offsets of as many topics as a round may ask for; the others keep what they had."""

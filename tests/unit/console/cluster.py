@@ -118,6 +118,8 @@ class Cluster:
                 return self._pull(ext)
             case RequestCode.QUERY_MESSAGE:
                 return self._query(ext)
+            case RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG:
+                return Frame(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, 0, remark="no such group")
             case RequestCode.VIEW_MESSAGE_BY_ID:
                 return self._view(int(ext["offset"]))
         return Frame(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, 0, remark=f"no code {code} here")

@@ -19,3 +19,10 @@ def test_dead_letters_need_attention_with_the_most_first() -> None:
         "group b has 1,200 dead letters to resend or drop",
         "group a has 1 dead letter to resend or drop",
     ]
+
+
+def test_members_that_finish_nothing_need_attention() -> None:
+    stalled = {"billing": ["m-1 orders/broker-a/0 holds 3 messages and finished none for 2 min"]}
+    assert needs_attention(Snapshot(at_ms=NOW_MS, stalled=stalled), NOW_MS) == [
+        "group billing: m-1 orders/broker-a/0 holds 3 messages and finished none for 2 min"
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 from contextlib import aclosing
 
 from starlette.responses import Response
@@ -45,7 +46,7 @@ async def dead_groups(view: View) -> Response:
         "newest": lambda row: row[1].last_ms,
     }
     found = listing(view, rows, columns, "-count", "name")
-    return view.page("dead.html", list=found, jobs=list(view.console.jobs.values())[::-1])
+    return view.page("dead.html", snapshot=snapshot, list=found, jobs=list(view.console.jobs.values())[::-1])
 
 
 async def dead_group(view: View) -> Response:
@@ -118,6 +119,13 @@ async def _chosen(view: View, form: Form) -> list[DeadLetter]:
     return found
 
 
+def _which(form: Form) -> str:
+    """What a form selects, as arguments of ``orbitmq dlq``."""
+    if not form.flag("everything"):
+        return shlex.join(form.many("id"))
+    return f"--text {shlex.quote(form.text('text'))}" if form.text("text") else "--all"
+
+
 def _counted(letters: list[DeadLetter], topic: str) -> dict[str, int]:
     counts: dict[str, int] = {}
     for letter in letters:
@@ -144,7 +152,8 @@ async def _plan_resend(view: View, form: Form) -> Plan:
         rows=[(name, f"{count:,}") for name, count in counts.items()],
         button="Resend them",
         back=link("dlq", group),
-        command=f"orbitmq dlq resend {group} --rate {rate}" + (f" --to {topic}" if topic else ""),
+        command=f"orbitmq dlq resend {group} {_which(form)} --rate {rate}"
+        + (f" --to {topic}" if topic else ""),
     )
 
 
@@ -206,7 +215,7 @@ async def _plan_drop(view: View, form: Form) -> Plan:
         button="Drop them",
         danger=True,
         back=link("dlq", group),
-        command=f"orbitmq dlq drop {group}",
+        command=f"orbitmq dlq drop {group} {_which(form)}",
     )
 
 

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from orbitmq.admin import AdminError
 from orbitmq.admin import groups as admin_groups
 from orbitmq.admin.census import gather_bounded
+from orbitmq.admin.errors import UnknownNameError
 from orbitmq.admin.offsets import END, max_offset, offset_at, reset_queue
 from orbitmq.admin.reading import by_offset, min_offset
 from orbitmq.console.pages.messages import parse_time
@@ -111,6 +112,8 @@ async def group(view: View) -> Response:
         for queue in one.info.queues
     }
     snapshot = await view.console.sampler.ready()
+    if not (configs or rows or connection or name in snapshot.groups):
+        raise UnknownNameError("consumer group", name, snapshot.groups)
     return view.page(
         "group.html",
         name=name,

@@ -36,15 +36,21 @@ async def overview(view: View) -> Response:
         clusters=clusters,
         in_rate=_sum([sample.in_rate for sample in masters]),
         out_rate=_sum([sample.out_rate for sample in masters]),
-        lag=None if snapshot.problems or snapshot.error else sum(lags),
-        dead_count=_sum([group.dead for group in snapshot.groups.values()]) if snapshot.groups else 0,
+        lag=sum(lags) if snapshot.known and not snapshot.problems else None,
+        dead_count=_dead_count(snapshot),
         groups=groups[:8],
         dead=dead[:8],
         wrong=needs_attention(snapshot, view.now_ms),
-        topic_count=len(snapshot.own_topics),
-        group_count=len(snapshot.own_groups),
+        topic_count=len(snapshot.own_topics) if snapshot.known else None,
+        group_count=len(snapshot.own_groups) if snapshot.known else None,
         now_ms=view.now_ms,
     )
+
+
+def _dead_count(snapshot: Snapshot) -> float | None:
+    if not snapshot.known:
+        return None
+    return _sum([group.dead for group in snapshot.groups.values()]) if snapshot.groups else 0
 
 
 def _sum(values: list[float | None] | list[int | None]) -> float | None:
@@ -80,6 +86,7 @@ def needs_attention(snapshot: Snapshot, now_ms: int) -> list[str]:
             found.append(
                 f"group {group.name} is {group.lag:,} messages and {age_ms // 60_000:,} minutes behind"
             )
+    found += (f"group {name}: {line}" for name, lines in snapshot.stalled.items() for line in lines)
     dead = [group for group in snapshot.groups.values() if group.dead]
     dead.sort(key=lambda group: -(group.dead or 0))
     found += (

@@ -11,7 +11,7 @@ from orbitmq.codes import Perm
 from orbitmq.console.sampler import TopicSample
 from orbitmq.console.settings import Role
 from orbitmq.console.view import Action, Done, Form, Plan, View, link, listing
-from orbitmq.errors import OrbitError
+from orbitmq.errors import OrbitError, TopicNotFound
 from orbitmq.model.names import check_topic, is_system_topic
 from orbitmq.model.topic import TOPIC_ATTRIBUTES, TopicConfig, perm_text
 
@@ -65,6 +65,8 @@ async def topic(view: View) -> Response:
         route = await admin_topics.topic_route(view.admin, name)
         status = await admin_topics.topic_status(view.admin, name)
     except OrbitError as error:
+        if isinstance(error, TopicNotFound) and sample is None:
+            raise
         problems.append(str(error))
     groups = []
     if sample is not None:

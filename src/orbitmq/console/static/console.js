@@ -15,11 +15,12 @@
     const text = size < 60 ? `${size} s` : size < 5400 ? `${Math.round(size / 60)} min` : size < 129600 ? `${Math.round(size / 3600)} h` : `${Math.round(size / 86400)} d`;
     return seconds < 0 ? `in ${text}` : `${text} ago`;
   };
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
   const tellTimes = (root) => all("time[data-ms]", root).forEach((time) => {
     const ms = Number(time.dataset.ms);
     const here = exact(ms) + "." + pad(new Date(ms).getMilliseconds(), 3);
     time.textContent = time.classList.contains("exact") ? here : relative(ms);
-    time.title = `${here} (${Intl.DateTimeFormat().resolvedOptions().timeZone}); ${new Date(ms).toISOString()}`;
+    time.title = `${here} (${zone}); ${new Date(ms).toISOString()}`;
   });
   const tellZone = (root) => all("[data-zone]", root).forEach((input) => { input.value = String(new Date().getTimezoneOffset()); });
 
@@ -54,7 +55,7 @@
     const share = box.dataset.unit === "share";
     const shown = share ? (v) => Math.round(v * 100) + " %" : short;
     drawn.set(box, new uPlot({
-      width: box.clientWidth, height: 150, legend: { show: names.length > 1, live: false }, cursor: { drag: { x: false, y: false } },
+      width: box.clientWidth, height: 150, legend: { show: false }, cursor: { drag: { x: false, y: false } },
       scales: { x: { range: [Math.max(now - hours * 3600, Math.min(body.times[0], now - 600)), now] }, y: { range: (u, low, high) => share ? [0, 1] : [0, Math.max(1e-9, high || 1) * 1.1] } },
       axes: [{ ...axis, size: 26, space: 70, values: (u, splits) => splits.map((t) => { const d = new Date(t * 1000); return `${pad(d.getHours())}:${pad(d.getMinutes())}`; }) }, { ...axis, size: 46, values: (u, values) => values.map(shown) }],
       series: [{}, ...labels.map((label, i) => ({ label, stroke: colour(`--chart${i + 1}`), width: 1.6, points: { show: false }, spanGaps: true, fill: i ? undefined : colour("--chart1") + "18" }))],
@@ -162,6 +163,8 @@
   const ready = (root) => { tellTimes(root); tellZone(root); liveSearch(root); refresh(); };
   ready(document);
   drawAll();
+  const named = document.getElementById("zone");
+  if (named) named.textContent = `Times in ${zone}`;
   // On a narrow screen the menu is a row that scrolls: show where we are.
   const here = document.querySelector("#nav [aria-current]");
   if (here) here.parentElement.scrollLeft = here.offsetLeft - here.parentElement.offsetLeft - 40;
