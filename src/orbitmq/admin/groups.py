@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -65,6 +65,7 @@ __all__ = [
     "QueueProgress",
     "RunningConsumer",
     "Subscription",
+    "SubscriptionRow",
     "consume_stats",
     "consumer_configs",
     "consumer_connection",
@@ -78,6 +79,7 @@ __all__ = [
     "running_consumer",
     "running_info",
     "set_consume_mode",
+    "subscription_rows",
     "update_group",
     "update_group_list",
 ]
@@ -530,6 +532,33 @@ async def group_members(
         same_subscription=_subscribe_alike(list(infos.values()), now_ms),
         findings=findings,
     )
+
+
+class SubscriptionRow(NamedTuple):
+    """A topic, and what each member subscribes to."""
+
+    topic: str
+    expressions: dict[str, str]
+    """By client; a client that does not subscribe is missing."""
+    differs: bool
+
+
+def subscription_rows(members: Sequence[GroupMember]) -> list[SubscriptionRow]:
+    """The topics that members subscribe to; ``differs`` where their expressions do."""
+    topics = sorted(
+        {s.topic for one in members for s in one.info.subscriptions if not is_retry_topic(s.topic)}
+    )
+    rows = []
+    for topic in topics:
+        by_client = {
+            one.client_id: s.sub_expression
+            for one in members
+            for s in one.info.subscriptions
+            if s.topic == topic
+        }
+        differs = len(by_client) < len(members) or len(set(by_client.values())) > 1
+        rows.append(SubscriptionRow(topic, by_client, differs))
+    return rows
 
 
 def _subscribe_alike(infos: Sequence[ConsumerRunningInfo], now_ms: int) -> bool:

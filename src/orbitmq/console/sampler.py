@@ -36,14 +36,13 @@ from orbitmq.model.names import (
     is_dlq_topic,
     is_retry_topic,
     is_system_group,
-    is_system_topic,
     reply_topic,
     without_prefix,
 )
-from orbitmq.model.topic import MESSAGE_TYPE_ATTRIBUTE, TopicConfig
+from orbitmq.model.topic import TopicConfig, kind_of_topic
 from orbitmq.wire.bodies import TopicStats
 
-__all__ = ["BrokerSample", "GroupSample", "Sampler", "Snapshot", "TopicSample", "kind_of_topic"]
+__all__ = ["BrokerSample", "GroupSample", "Sampler", "Snapshot", "TopicSample"]
 
 logger = logging.getLogger(__name__)
 
@@ -205,18 +204,6 @@ class Snapshot:
     @property
     def own_groups(self) -> list[GroupSample]:
         return [group for group in self.groups.values() if group.name not in PREDEFINED_GROUPS]
-
-
-def kind_of_topic(name: str, config: TopicConfig | None) -> str:
-    """What a topic is for, in a word."""
-    if is_retry_topic(name):
-        return "retry"
-    if is_dlq_topic(name):
-        return "dead letters"
-    if is_system_topic(name):
-        return "system"
-    said = (config.attributes if config else {}).get(MESSAGE_TYPE_ATTRIBUTE, "").lower()
-    return said if said and said != "unspecified" else "fifo" if config and config.order else "normal"
 
 
 class Sampler:

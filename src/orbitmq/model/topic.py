@@ -10,12 +10,14 @@ import msgspec
 
 from orbitmq.codes import Perm
 from orbitmq.errors import InvalidParameter
+from orbitmq.model.names import is_dlq_topic, is_retry_topic, is_system_topic
 
 __all__ = [
     "MESSAGE_TYPE_ATTRIBUTE",
     "NO_LITE_TOPICS",
     "PERM_READ_WRITE",
     "QUEUE_NUMS_DEFAULT",
+    "QUEUE_NUMS_MAX",
     "TOPIC_ATTRIBUTES",
     "Attribute",
     "TopicConfig",
@@ -26,6 +28,7 @@ __all__ = [
     "is_perm_valid",
     "is_readable",
     "is_writable",
+    "kind_of_topic",
     "parse_attribute_changes",
     "perm_text",
 ]
@@ -64,6 +67,11 @@ def perm_text(perm: int) -> str:
     return "".join(
         letter if perm & bit else "-" for letter, bit in (("R", _READ), ("W", _WRITE), ("X", _INHERIT))
     )
+
+
+QUEUE_NUMS_MAX: Final = 65_535
+"""Of a topic on one broker. Apache has no limit; a topic of 2 billion queues would only stop every request that lists
+them."""
 
 
 class TopicFilterType(StrEnum):
@@ -244,3 +252,19 @@ def _check_value(name: str, attribute: Attribute, value: str) -> None:
         raise InvalidParameter(
             f"attribute {name!r} must be a whole number from {attribute.low} to {attribute.high}, not {value!r}"
         )
+
+
+def kind_of_topic(name: str, config: TopicConfig | None) -> str:
+    """What a topic is for, in a word: its message type unless the system owns it."""
+    if is_retry_topic(name):
+        return "retry"
+    if is_dlq_topic(name):
+        return "dead letters"
+    if is_system_topic(name):
+        return "system"
+    if config is None:
+        return "normal"
+    declared = config.attributes.get(MESSAGE_TYPE_ATTRIBUTE, "").lower()
+    if declared not in ("", "unspecified"):
+        return declared
+    return "fifo" if config.order else "normal"

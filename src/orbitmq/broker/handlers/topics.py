@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final
 
 import msgspec
 
@@ -15,6 +14,7 @@ from orbitmq.errors import InvalidParameter, ServerError, TopicNotFound
 from orbitmq.model.names import check_topic, pop_retry_topic
 from orbitmq.model.topic import (
     MESSAGE_TYPE_ATTRIBUTE,
+    QUEUE_NUMS_MAX,
     TopicConfig,
     TopicFilterType,
     is_perm_valid,
@@ -34,9 +34,6 @@ from orbitmq.wire.headers import (
 __all__ = ["TopicHandlers"]
 
 logger = logging.getLogger(__name__)
-
-_QUEUES_MAX: Final = 65_535
-"""Apache has no limit; a topic of 2 billion queues would only stop every request that lists them."""
 
 
 class TopicHandlers:
@@ -174,8 +171,8 @@ def _check_numbers(config: TopicConfig) -> None:
         ("readQueueNums", config.read_queue_nums),
         ("writeQueueNums", config.write_queue_nums),
     ):
-        if not 0 <= count <= _QUEUES_MAX:
-            raise InvalidParameter(f"{name} {count} is not within 0 to {_QUEUES_MAX}")
+        if not 0 <= count <= QUEUE_NUMS_MAX:
+            raise InvalidParameter(f"{name} {count} is not within 0 to {QUEUE_NUMS_MAX}")
     if not is_perm_valid(config.perm):
         raise InvalidParameter(f"perm {config.perm} is not made of 4 (read), 2 (write) and 1 (inherit)")
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from starlette.responses import Response
 
-from orbitmq.admin import AdminError
 from orbitmq.admin import groups as admin_groups
 from orbitmq.admin.census import gather_bounded
 from orbitmq.admin.errors import UnknownNameError
-from orbitmq.admin.offsets import END, max_offset, offset_at, reset_queue
-from orbitmq.admin.reading import by_offset, min_offset
+from orbitmq.admin.moves import OffsetTarget, QueueMove, plan_moves
+from orbitmq.admin.offsets import END, reset_queue
+from orbitmq.admin.reading import by_offset
 from orbitmq.console.pages.messages import parse_time
 from orbitmq.console.pages.topics import summary
 from orbitmq.console.settings import Role
@@ -58,33 +57,6 @@ async def group_list(view: View) -> Response:
     )
 
 
-@dataclass(slots=True)
-class SubscriptionRow:
-    """A topic, and what each member subscribes to."""
-
-    topic: str
-    expressions: dict[str, str]
-    """By client; a client that does not subscribe is missing."""
-    differs: bool
-
-
-def differences(members: list[admin_groups.GroupMember]) -> list[SubscriptionRow]:
-    """Topics members subscribe to; ``differs`` where not all say the same."""
-    topics = sorted(
-        {s.topic for one in members for s in one.info.subscriptions if not is_retry_topic(s.topic)}
-    )
-    rows = []
-    for topic in topics:
-        said = {
-            one.client_id: s.sub_expression
-            for one in members
-            for s in one.info.subscriptions
-            if s.topic == topic
-        }
-        rows.append(SubscriptionRow(topic, said, len(said) < len(members) or len(set(said.values())) > 1))
-    return rows
-
-
 async def group(view: View) -> Response:
     """One group: members, subscriptions, every queue with its lag in messages and time."""
     name = view.name("group")
@@ -119,7 +91,7 @@ async def group(view: View) -> Response:
         name=name,
         connection=connection,
         members=members,
-        subscriptions=differences(members.members) if members else [],
+        subscriptions=admin_groups.subscription_rows(members.members) if members else [],
         rows=rows,
         ages=await _ages(view, rows),
         holders=holders,
@@ -164,79 +136,20 @@ async def member(view: View) -> Response:
 # -- offsets -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Move:
-    queue: MessageQueue
-    address: str
-    now: int
-    then: int
-    low: int
-    high: int
-
-
-async def _moves(view: View, form: Form) -> list[_Move]:
+async def _moves(view: View, form: Form) -> list[QueueMove]:
     """Where every chosen queue would be set to."""
+    wanted = OffsetTarget(
+        kind=form.text("to"),
+        offset=form.number("offset", "the offset") if form.text("to") == "offset" else 0,
+        shift=form.number("shift", "the number of messages to shift by") if form.text("to") == "shift" else 0,
+        source=form.required("source", "the group to copy from") if form.text("to") == "group" else "",
+        time_ms=0,
+    )
+    if wanted.kind == "time":
+        text, zone = form.required("time", "the time"), form.number("zone", "the zone", 0)
+        wanted = wanted._replace(time_ms=parse_time(text, zone) or 0)
     group_name, topic = form.required("group", "the group"), form.required("topic", "the topic")
-    admin = view.admin
-    route = await admin.route(topic)
-    addresses = dict(await admin.addresses_of_topic(topic))
-    try:
-        stats = (await admin_groups.consume_stats(admin, group_name, topic)).offset_table
-    except OrbitError:
-        stats = None
-    wanted = form.text("queue")
-    queues = [
-        queue
-        for queue in route.subscribe_queues(topic)
-        if wanted in ("", f"{queue.broker_name}:{queue.queue_id}") and queue.broker_name in addresses
-    ]
-    if not queues:
-        raise AdminError(f"topic {topic} has no such queue")
-    others = None
-    if form.text("to") == "group":
-        source = form.required("source", "the group to copy from")
-        others = (await admin_groups.consume_stats(admin, source, topic)).offset_table
-
-    async def one(queue: MessageQueue) -> _Move:
-        address = addresses[queue.broker_name]
-        low, high = await min_offset(admin, address, queue), await max_offset(admin, address, queue)
-        known = None if stats is None else next((o for q, o in stats.items() if q == queue), None)
-        now = low if known is None else known.consumer_offset
-        copied = None if others is None else next((o for q, o in others.items() if q == queue), None)
-        then = await _target(view, form, (queue, address), now, low, high)
-        if copied is not None:
-            then = copied.consumer_offset
-        return _Move(queue, address, now, min(max(then, low), high), low, high)
-
-    answers = await gather_bounded(one, queues)
-    for answer in answers:
-        if isinstance(answer, OrbitError):
-            raise answer
-    return [answer for answer in answers if isinstance(answer, _Move)]
-
-
-async def _target(
-    view: View, form: Form, where: tuple[MessageQueue, str], now: int, low: int, high: int
-) -> int:
-    queue, address = where
-    match form.text("to"):
-        case "first":
-            return low
-        case "last":
-            return high
-        case "offset":
-            return form.number("offset", "the offset")
-        case "shift":
-            return now + form.number("shift", "the number of messages to shift by")
-        case "time":
-            at_ms = parse_time(form.required("time", "the time"), form.number("zone", "the zone", 0))
-            return await offset_at(view.admin, address, queue, at_ms or 0)
-        case "group":
-            return now
-        case other:
-            raise AdminError(
-                f"offsets can be set to first, last, time, offset, shift or group, not {other!r}"
-            )
+    return await plan_moves(view.admin, group_name, topic, wanted, queue_name=form.text("queue"))
 
 
 async def _plan_reset(view: View, form: Form) -> Plan:

@@ -13,7 +13,7 @@ from orbitmq.console.settings import Role
 from orbitmq.console.view import Action, Done, Form, Plan, View, link, listing
 from orbitmq.errors import OrbitError, TopicNotFound
 from orbitmq.model.names import check_topic, is_system_topic
-from orbitmq.model.topic import TOPIC_ATTRIBUTES, TopicConfig, perm_text
+from orbitmq.model.topic import QUEUE_NUMS_MAX, TOPIC_ATTRIBUTES, TopicConfig, perm_text
 
 __all__ = ["ACTIONS", "topic", "topic_list"]
 
@@ -42,7 +42,14 @@ async def topic_list(view: View) -> Response:
         await view.console.sampler.sample_topics(missing)
     clusters = sorted({sample.place.cluster for sample in snapshot.brokers})
     return view.page(
-        "topics.html", list=found, kind=kind, kinds=_KINDS, snapshot=snapshot, clusters=clusters, types=_TYPES
+        "topics.html",
+        list=found,
+        kind=kind,
+        kinds=_KINDS,
+        snapshot=snapshot,
+        clusters=clusters,
+        types=_TYPES,
+        queues_max=QUEUE_NUMS_MAX,
     )
 
 
@@ -87,6 +94,7 @@ async def topic(view: View) -> Response:
         problems=problems,
         system=is_system_topic(name),
         types=_TYPES,
+        queues_max=QUEUE_NUMS_MAX,
         tab="queues",
     )
 
@@ -106,8 +114,8 @@ def _config(form: Form) -> tuple[TopicConfig, dict[str, str], str]:
         perm=int(perm),
         order=form.flag("order"),
     )
-    if not (0 < config.read_queue_nums <= 1024 and 0 < config.write_queue_nums <= 1024):
-        raise AdminError("a topic has 1 to 1024 queues on a broker")
+    if not all(0 < count <= QUEUE_NUMS_MAX for count in (config.read_queue_nums, config.write_queue_nums)):
+        raise AdminError(f"a topic has 1 to {QUEUE_NUMS_MAX:,} queues on a broker")
     kind = form.text("type")
     if kind not in _TYPES:
         raise AdminError(f"there is no message type {kind!r}")
