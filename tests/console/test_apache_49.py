@@ -43,7 +43,7 @@ def test_page_shows(site: Site, browser: Browser, name: str) -> None:
 def test_users_are_said_to_be_unknown(site: Site, browser: Browser) -> None:
     with watched_page(browser, site.url) as page:
         page.goto("/access")
-        expect(page.locator(".note.warn")).to_contain_text("do not tell their users")
+        expect(page.locator(".note.warn")).to_contain_text("do not list their users")
 
 
 # 4.9 has no recall, and a transaction that was rolled back is shown as open there (docs/console.md).
