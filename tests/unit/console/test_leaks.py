@@ -10,7 +10,7 @@ from tests.unit.console.cluster import BROKER, Browser, Cluster, browse
 
 from orbitmq.admin.browse import MessageFilter
 from orbitmq.admin.reading import pull_once
-from orbitmq.console.masking import LISTED
+from orbitmq.console.masking import HIDDEN, LISTED
 from orbitmq.console.pages.table import PAGES
 from orbitmq.console.settings import Bodies, ConsoleSettings
 from orbitmq.model.route import MessageQueue
@@ -128,6 +128,7 @@ def test_form_from_an_old_message_leaves_masked_properties_out(bodies: Bodies) -
     unique = cluster.records["orders"][0].unique_key or ""
     page = ask(cluster, bodies, "/topics/orders/send", like=unique)
     assert "Masked properties are left out: customer, password" in page
+    assert HIDDEN not in page, "a mask must not be sent as a key"
 
 
 def test_live_tail_is_filtered_by_what_it_shows() -> None:

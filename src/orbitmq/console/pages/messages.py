@@ -248,11 +248,17 @@ async def send_page(view: View) -> Response:
     old, shown = None, None
     own: dict[str, str] = {}
     hidden: list[str] = []
+    fields: dict[str, str] = {}
     if template := view.query("like"):
         old = await by_id(view.admin, view.query("from") or name, template, read_bytes=OPENED.read_bytes)
         shown = view.console.masking.mask(old)
         hidden = sorted(key for key, value in own_properties(old).items() if shown.properties[key] != value)
         own = {key: value for key, value in own_properties(shown).items() if key not in hidden}
+        fields = {
+            name: old.properties[key]
+            for name, key in (("tags", "TAGS"), ("keys", "KEYS"), ("shard_key", "__SHARDINGKEY"))
+            if key in old.properties and shown.properties[key] == old.properties[key]
+        }
     masking = view.console.masking
     return view.page(
         "send.html",
@@ -261,6 +267,7 @@ async def send_page(view: View) -> Response:
         body=shown.body if shown is not None and masking.shows_all else "",
         properties="\n".join(f"{key}={value}" for key, value in own.items()),
         hidden=hidden,
+        fields=fields,
         queues=await _queues(view, name),
         tab="send",
         binary=old is not None and old.body is None,
