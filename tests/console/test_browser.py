@@ -160,7 +160,6 @@ def test_message_is_sent_with_everything(page: Page) -> None:
 
 
 def test_tail_shows_what_comes_and_pauses(page: Page, site: Site) -> None:
-    page.goto("/topics/shipping/messages")
     site.loop.run(_send(site, "shipping", ["first"]))
     page.goto("/topics/shipping/tail")
     expect(page.locator("#tail-state")).to_have_text("live")
