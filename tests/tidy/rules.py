@@ -299,8 +299,8 @@ def check_calls(source: Source) -> Iterator[str]:
 
 
 def check_package_file(source: Source) -> Iterator[str]:
-    """package-file: ``__init__.py`` holds a docstring, imports, ``__all__`` and, at the root, the version and a
-    ``__getattr__`` that loads the client when it is first used."""
+    """package-file: ``__init__.py`` holds a docstring, imports, ``__all__`` and, at the root, the version, a
+    ``__getattr__`` that loads the client when it is first used and a ``__dir__`` that lists what it finds."""
     if not source.path.endswith("/__init__.py") or not source.path.startswith("src/"):
         return
     for node in source.tree.body:
@@ -313,7 +313,7 @@ def check_package_file(source: Source) -> Iterator[str]:
             if name == "__all__" or (name == "__version__" and source.path == "src/orbitmq/__init__.py"):
                 continue
         at_root = source.path == "src/orbitmq/__init__.py"
-        if at_root and isinstance(node, ast.FunctionDef) and node.name == "__getattr__":
+        if at_root and isinstance(node, ast.FunctionDef) and node.name in ("__getattr__", "__dir__"):
             continue
         yield f"package-file: {source.path}:{node.lineno}: an __init__.py only re-exports"
 
