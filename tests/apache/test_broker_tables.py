@@ -40,6 +40,7 @@ class Outcome(NamedTuple):
 ON_PURPOSE = {
     "topic with -1 queues": "Apache stores it; every send to it then fails inside the broker",
     "topic with a reserve time": "Apache stores it and keeps the messages no longer",
+    "show Res": "the topic with a reserve time, which is refused here",
     "topic with permission 9": "Apache stores it; its own tools refuse it",
     "commit of a negative offset": "Apache stores it and then treats it as not committed",
     "commit for a negative queue": "Apache stores it; no such queue can exist",
