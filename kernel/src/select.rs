@@ -12,8 +12,8 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyTuple};
 
 use crate::layout::{
-    BORN_V6, FIXED_BYTES, HOST_V6_MORE_BYTES, LOG_OFFSET_AT, MAGIC_AT, MAGIC_V1,
-    MAGIC_V2, QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_BYTES_MIN, STORE_V6, SYS_FLAG_AT, UNIT_BYTES,
+    BORN_V6, FIXED_BYTES, HOST_V6_MORE_BYTES, LOG_OFFSET_AT, MAGIC_AT, MAGIC_V1, MAGIC_V2,
+    QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_BYTES_MIN, STORE_V6, SYS_FLAG_AT, UNIT_BYTES,
 };
 use crate::records::record_at;
 use crate::sql::{Program, Scratch};
