@@ -287,6 +287,9 @@ class SendHandlers:
         if fields.reconsume_times > limit or self.locks.any_held(group):
             dead = self.topics.create_in_send_back(dlq_topic(group), 1, PERM_READ_WRITE)
             properties = remove_property(message.properties, b"DELAY")
+            origin = find_property(properties, b"RETRY_TOPIC")
+            name = message.topic if origin is None else origin.decode("utf-8", "replace")
+            self.stats.add("DEAD_LETTERS", f"{name}@{group}")
             return message._replace(topic=dead.topic_name, queue_id=0, properties=properties)
         return message
 
