@@ -277,6 +277,8 @@ def test_one_read_feeds_several_sinks_and_one_that_fails_does_not_double_the_oth
     assert {name: outcome.rows(name) for name in ("delta", "files", "shown")} == dict.fromkeys(
         ("delta", "files", "shown"), 60
     )
+    rates = {outcome.reports[name][0].rows_per_second for name in ("delta", "files", "shown")}
+    assert len(rates) == 3, "each sink has a rate of its own"
     assert [path.name for path in (tmp_path / "state").iterdir()] == ["orders_sinks"]
     assert [(query.name, query.messages, query.behind) for query in status.queries] == [
         ("orders_sinks", 60, 0)

@@ -119,7 +119,8 @@ def test_the_newest_row_of_a_key_stays_and_small_files_are_joined(
         spark, broker, tmp_path, form, key="id", compact_every="1 millisecond", keep_versions="1 millisecond"
     )
     table.send(*({"id": number, "n": number} for number in range(4)), {"id": 1, "n": 100})
-    table.run("id int, n int")
+    outcome = table.run("id int, n int")
+    assert [sum(batch.rows for batch in batches) for batches in outcome.reports.values()] == [4], "not 5"
     assert table.rows("id, n") == [(0, 0), (1, 100), (2, 2), (3, 3)]
     table.send({"id": 2, "n": 200}, {"id": 7, "n": 7}, {"id": 2, "n": 201})
     table.run("id int, n int")

@@ -113,6 +113,27 @@ def test_disabled_sink_makes_no_query_and_no_warning() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
+        (
+            {"steps": [{"name": "a", "kind": "sql", "query": "SELECT * FROM ordrs"}]},
+            "steps[0].query: it names none of the relations before it: orders (did you mean 'orders'?)",
+        ),
+        (
+            {
+                "steps": [
+                    {
+                        "name": "good",
+                        "kind": "quality",
+                        "rules": {"positive": "amount > 0"},
+                        "deadLetter": {"topic": "%bad name%"},
+                    }
+                ]
+            },
+            "steps[0].deadLetter.topic: topic '%bad name%' contains illegal characters",
+        ),
+        (
+            {"sinks": [{"kind": "topic", "topic": "a b", "from": "orders"}]},
+            "sinks[0].topic: topic 'a b' contains illegal characters",
+        ),
         ({"sources": {"a": {"kind": "topic"}}}, "sources.a.topic: give either topic or topicPattern"),
         ({"sources": {"a": {"kind": "topic", "topicPattern": "("}}}, "sources.a.topicPattern: not a regular"),
         ({"sources": {"a": TOPIC | {"tags": "a", "sql": "b"}}}, "sources.a.sql: give either tags or sql"),

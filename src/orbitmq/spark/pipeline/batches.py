@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.spark.pipeline import spec
 from orbitmq.spark.pipeline.database import DatabaseWriter
 from orbitmq.spark.pipeline.errors import SpecError, did_you_mean
@@ -23,9 +24,19 @@ from orbitmq.spark.store_files import open_location
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["AllSinks", "OneSink", "TableView", "is_connect", "partitioned", "show", "table_partitions"]
+__all__ = [
+    "AllSinks",
+    "Note",
+    "OneSink",
+    "TableView",
+    "Written",
+    "is_connect",
+    "partitioned",
+    "show",
+    "table_partitions",
+]
 
-Write = Callable[["DataFrame", BatchKey], object]
+Write = Callable[["DataFrame", BatchKey], int | None]
 
 
 class TableView(Protocol):
@@ -39,17 +50,39 @@ def is_connect(frame: object) -> bool:
     return type(frame).__module__.startswith("pyspark.sql.connect")
 
 
-class OneSink:
-    """Writes micro-batches to one sink, each once."""
+class Written(NamedTuple):
+    """What one sink did with a micro-batch."""
 
-    def __init__(self, plan: Plan, query: Query, view: TableView | None) -> None:
+    rows: int | None
+    """Rows that were written to a table with a key; None where all rows are written."""
+    seconds: float
+
+
+Note = Callable[[str, int, Written], None]
+"""Takes the name of a sink, the number of a batch, and what was written."""
+
+
+class OneSink:
+    """Writes micro-batches to one sink, each once. ``note`` is told about them, in a driver of our own."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        query: Query,
+        view: TableView | None,
+        note: Note | None = None,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self._plan = plan
         self._query = query
         self._view = view
+        self._note = note
+        self._clock = clock
         self._write: Write | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_write": None, "_view": None}
+        return {**self.__dict__, "_write": None, "_view": None, "_note": None}
 
     def open(self, frame: DataFrame) -> None:
         """Make the writer. Raises ``PipelineError``, also for columns that ``frame`` has not."""
@@ -89,7 +122,13 @@ class OneSink:
             self.open(batch)
         assert self._write is not None, "just made"
         frame, _ = partitioned(batch, table_partitions(self._query.sink), self._query)
-        self._write(frame, key)
+        start = self._clock.monotonic()
+        rows = self._write(frame, key)
+        if self._note is not None:
+            seconds = self._clock.monotonic() - start
+            self._note(
+                self._query.name, key.number, Written(rows if isinstance(rows, int) else None, seconds)
+            )
 
 
 class AllSinks:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from orbitmq.spark.pipeline import spec
-from orbitmq.spark.pipeline.errors import PipelineError, RunFailed, SpecError
+from orbitmq.spark.pipeline.errors import PipelineError, SpecError
 from orbitmq.spark.pipeline.failures import explained
 from orbitmq.spark.pipeline.plan import Plan, Query
 from orbitmq.spark.pipeline.preflight import check_query, check_source
@@ -122,9 +122,7 @@ def _check_table(frame: DataFrame, plan: Plan, query: Query) -> None:
 
 def _finding(error: PipelineError, path: str) -> Finding:
     if not isinstance(error, SpecError):
-        return Finding(
-            path, str(error).removeprefix(f"{path}: ") if isinstance(error, RunFailed) else str(error)
-        )
+        return Finding(path, str(error).removeprefix(f"{path}: "))
     if error.path.startswith(("sources.", "steps[", "sinks[")):
         return Finding(error.path, error.problem)
     field = _SINK_FIELD.fullmatch(error.path)

@@ -8,10 +8,12 @@ after a crash finds its number and does nothing, or finds files without a commit
 from __future__ import annotations
 
 import logging
+import math
 import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow.fs as pafs  # type: ignore[import-untyped]  # pyarrow has no types of its own
@@ -27,10 +29,22 @@ if TYPE_CHECKING:
 
     from orbitmq.spark.pipeline.spec import DeltaSink, IcebergSink
 
-__all__ = ["BatchKey", "Upkeep", "WrittenFile", "newest_rows", "write_files", "written_files"]
+__all__ = [
+    "BatchKey",
+    "Bounds",
+    "Upkeep",
+    "WrittenFile",
+    "column_bounds",
+    "newest_rows",
+    "write_files",
+    "written_files",
+]
 
 logger = logging.getLogger(__name__)
 
+_BOUNDED_COLUMNS: Final = 32
+"""As many as Delta's own writers describe."""
+_BOUND_LENGTH_MAX: Final = 64
 _NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 _STORED: Final = ("_store_timestamp", "store_timestamp")
 _OFFSETS: Final = ("_queue_offset", "queue_offset")
@@ -44,6 +58,14 @@ class BatchKey:
     number: int
 
 
+class Bounds(NamedTuple):
+    """Of the columns of a file: least and greatest value as JSON, and the number of nulls."""
+
+    low: dict[str, int | float | str]
+    high: dict[str, int | float | str]
+    nulls: dict[str, int]
+
+
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
     """A Parquet file that Spark wrote and no table names yet."""
@@ -54,6 +76,7 @@ class WrittenFile:
     modified_ms: int
     row_count: int
     partition: tuple[tuple[str, str | None], ...]
+    bounds: Bounds
 
 
 def written_files(directory: str) -> list[WrittenFile]:
@@ -63,16 +86,58 @@ def written_files(directory: str) -> list[WrittenFile]:
     for info in filesystem.get_file_info(pafs.FileSelector(root, recursive=True, allow_not_found=True)):
         if info.type != pafs.FileType.File or not info.base_name.endswith(".parquet"):
             continue
-        rows = pq.read_metadata(info.path, filesystem=filesystem).num_rows
+        footer = pq.read_metadata(info.path, filesystem=filesystem)
         path = posixpath.relpath(info.path, root)
         pairs = [part.partition("=") for part in posixpath.dirname(path).split("/") if "=" in part]
         partition = tuple(
             (name, None if value == _NULL_PARTITION else unquote(value)) for name, _, value in pairs
         )
         modified_ms = (info.mtime_ns or 0) // 1_000_000
-        if rows:
-            found.append(WrittenFile(path, info.size, modified_ms, rows, partition))
+        if footer.num_rows:
+            found.append(
+                WrittenFile(path, info.size, modified_ms, footer.num_rows, partition, column_bounds(footer))
+            )
     return sorted(found, key=lambda one: one.path)
+
+
+def column_bounds(footer: Any) -> Bounds:
+    """The bounds of the first columns, from a Parquet footer: numbers, short texts, dates and times. Other and nested
+    columns have none, so readers do not skip files by them."""
+    bounds = Bounds({}, {}, {})
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    for index in range(min(footer.num_columns, _BOUNDED_COLUMNS)):
+        name = footer.schema.column(index).path
+        if footer.schema.column(index).max_repetition_level or "." in name:
+            continue
+        found = [group.column(index).statistics for group in groups]
+        if not all(one is not None and one.has_null_count for one in found):
+            continue
+        bounds.nulls[name] = sum(one.null_count for one in found)
+        filled = [one for one in found if one.num_values]
+        if not filled or not all(one.has_min_max for one in filled):
+            continue
+        low = _bound(min(one.min for one in filled), up=False)
+        high = _bound(max(one.max for one in filled), up=True)
+        if low is not None and high is not None:
+            bounds.low[name], bounds.high[name] = low, high
+    return bounds
+
+
+def _bound(value: object, *, up: bool) -> int | float | str | None:
+    """A bound in the form of Delta's protocol; None for types without one. Times have milliseconds there."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, str):
+        return value if len(value) <= _BOUND_LENGTH_MAX else None
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            return None
+        if up and value.microsecond % 1000:
+            value += timedelta(milliseconds=1)
+        return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return value.isoformat() if isinstance(value, date) else None
 
 
 def write_files(

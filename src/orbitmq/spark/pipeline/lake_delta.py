@@ -122,7 +122,14 @@ class DeltaTableWriter:
                 partition_values=dict(file.partition),
                 modification_time=file.modified_ms,
                 data_change=True,
-                stats=f'{{"numRecords": {file.row_count}}}',
+                stats=json.dumps(
+                    {
+                        "numRecords": file.row_count,
+                        "minValues": file.bounds.low,
+                        "maxValues": file.bounds.high,
+                        "nullCount": file.bounds.nulls,
+                    }
+                ),
             )
             for file in files
         ]

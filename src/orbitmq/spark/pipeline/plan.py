@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, assert_never
 
+from orbitmq.errors import OrbitError
+from orbitmq.model.names import check_send_topic
 from orbitmq.spark.pipeline import spec
 from orbitmq.spark.pipeline.errors import SpecError, did_you_mean
 from orbitmq.spark.pipeline.moments import milliseconds, moment_text
@@ -169,6 +171,16 @@ def _check_source(pipeline: spec.Pipeline, source: spec.Source, path: str) -> No
         raise SpecError(f"{path}.endingOffsets", "a stream has no end; --once ends at what is there")
 
 
+def _check_topic(topic: str, path: str) -> None:
+    """Refuse a name that no topic can have, or that only the broker writes to; empty: a column has the names."""
+    if not topic:
+        return
+    try:
+        check_send_topic(topic)
+    except OrbitError as error:
+        raise SpecError(path, str(error)) from error
+
+
 def _check_cluster(pipeline: spec.Pipeline, address: str, path: str) -> None:
     address = address or pipeline.namesrv_addr
     if not address:
@@ -184,8 +196,10 @@ def _inputs(step: spec.Step, relations: dict[str, Relation], last: str, path: st
         words = set(_WORD.findall(_SQL_NOISE.sub(" ", step.query)))
         named = tuple(name for name in relations if name in words)
         if not named:
+            near = (did_you_mean(word, relations) for word in sorted(words))
+            meant = next((text for text in near if "did you mean" in text), "")
             raise SpecError(
-                f"{path}.query", f"it names none of the relations before it: {', '.join(relations)}"
+                f"{path}.query", f"it names none of the relations before it: {', '.join(relations)}{meant}"
             )
         return named
     given = step.source
@@ -301,6 +315,7 @@ def _queries(
             raise SpecError(f"{path}.name", f"there is a sink {name!r} already; give this one a name")
         names.add(name)
         if isinstance(sink, spec.TopicSink):
+            _check_topic(sink.topic, f"{path}.topic")
             _check_cluster(pipeline, sink.namesrv_addr, path)
             if stream:
                 _check_circle(pipeline, sink, path)

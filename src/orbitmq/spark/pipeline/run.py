@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from orbitmq.spark.pipeline import spec
+from orbitmq.spark.pipeline.batches import Written
 from orbitmq.spark.pipeline.failures import explained, failure
 from orbitmq.spark.pipeline.plan import Plan, Query, query_name
 from orbitmq.spark.pipeline.sinks import TableView, start_query, write_batch
@@ -36,8 +37,9 @@ class BatchReport:
     query: str
     batch_id: int
     rows: int
-    """Rows the sink got."""
+    """Rows the sink wrote; with a key these are fewer than it was given."""
     rows_per_second: float
+    """Of the whole query; of this sink alone where several share a read."""
     duration_ms: int
     behind: int | None
     """Messages not read yet; None where the sources do not say."""
@@ -100,10 +102,10 @@ def run_batch(
         frame = frames[query.relation].observe(counter, f.count(f.lit(1)).alias("rows"))
         with _timed() as took_ms:
             try:
-                write_batch(frame, plan, query, view)
+                written = write_batch(frame, plan, query, view)
             except Exception as error:
                 raise failure(f"sink {query.name}", error) from error
-        rows = int(counter.get["rows"])
+        rows = int(counter.get["rows"]) if written is None else written
         quality = {
             step: {key: int(value) for key, value in observed[step].get.items()}
             for step, name in counted.items()
@@ -150,7 +152,12 @@ def run_stream(
     from pyspark.sql import functions as f
 
     counted = _counted_in(plan)
-    listener = _listener(plan, report, counted)
+    written: dict[tuple[str, int], Written] = {}
+    listener = _listener(plan, report, counted, written)
+
+    def note(sink: str, number: int, what: Written) -> None:
+        written[sink, number] = what
+
     session.streams.addListener(listener)
     queries: dict[str, StreamingQuery] = {}
     try:
@@ -161,7 +168,7 @@ def run_stream(
             name = ", ".join(query.name for query in group)
             with explained(f"sink {name}"):
                 counted_frame = frames[group[0].relation].observe(_ROWS, f.count(f.lit(1)).alias("rows"))
-                queries[name] = start_query(counted_frame, plan, group, view, once=once)
+                queries[name] = start_query(counted_frame, plan, group, view, note, once=once)
             _let_begin(queries[name], stop, once=once)
             _raise_failed(queries)
         while not stop.wait(_POLL_S):
@@ -210,7 +217,9 @@ def _end(queries: Mapping[str, StreamingQuery]) -> None:
             continue
 
 
-def _listener(plan: Plan, report: Reporter, counted: Mapping[str, str]) -> Any:
+def _listener(
+    plan: Plan, report: Reporter, counted: Mapping[str, str], written: dict[tuple[str, int], Written]
+) -> Any:
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
     by_name = {query_name(plan, group[0]): group for group in plan.groups}
@@ -229,7 +238,9 @@ def _listener(plan: Plan, report: Reporter, counted: Mapping[str, str]) -> Any:
 
         def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
             for query in by_name.get(event.progress.name or "", ()):
-                report(_report(query, json.loads(event.progress.json), counted))
+                progress = json.loads(event.progress.json)
+                own = written.pop((query.name, int(progress.get("batchId", 0))), None)
+                report(_report(query, progress, counted, own))
 
         def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - Spark's name
             """Nothing to tell."""
@@ -247,13 +258,20 @@ def _listener(plan: Plan, report: Reporter, counted: Mapping[str, str]) -> Any:
     return Listener()
 
 
-def _report(query: Query, progress: Mapping[str, Any], counted: Mapping[str, str]) -> BatchReport:
+def _report(
+    query: Query, progress: Mapping[str, Any], counted: Mapping[str, str], own: Written | None
+) -> BatchReport:
     duration_ms = int(
         progress.get("batchDuration") or progress.get("durationMs", {}).get("triggerExecution", 0)
     )
     observed = progress.get("observedMetrics") or {}
     # What the source read is another figure: dead letters are a few of those rows, and a join may make more of them.
     rows = int(_row(observed[_ROWS]).get("rows") or 0) if _ROWS in observed else 0
+    rate = float(progress.get("processedRowsPerSecond") or 0.0)
+    if own is not None:
+        rows = rows if own.rows is None else own.rows
+        if query.group:
+            rate = rows / max(own.seconds, 0.001)
     behind = [
         offsets_behind(source.get("endOffset"), source.get("latestOffset"))
         for source in progress.get("sources", ())
@@ -269,7 +287,7 @@ def _report(query: Query, progress: Mapping[str, Any], counted: Mapping[str, str
         query.name,
         int(progress.get("batchId", 0)),
         rows,
-        float(progress.get("processedRowsPerSecond") or 0.0),
+        rate,
         duration_ms,
         sum(known) if known else None,
         quality,

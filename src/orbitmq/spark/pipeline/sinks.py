@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from orbitmq.errors import ConfigError
 from orbitmq.spark.pipeline import spec
-from orbitmq.spark.pipeline.batches import AllSinks, OneSink, TableView, partitioned, show
+from orbitmq.spark.pipeline.batches import AllSinks, Note, OneSink, TableView, partitioned, show
 from orbitmq.spark.pipeline.database import DatabaseWriter
 from orbitmq.spark.pipeline.errors import SpecError, did_you_mean
 from orbitmq.spark.pipeline.lake import BatchKey, newest_column
@@ -38,14 +38,20 @@ _PLACE_COLUMNS: Final = ("broker", "queue_id")
 
 
 def start_query(
-    frame: DataFrame, plan: Plan, queries: Sequence[Query], view: TableView, *, once: bool
+    frame: DataFrame,
+    plan: Plan,
+    queries: Sequence[Query],
+    view: TableView,
+    note: Note,
+    *,
+    once: bool,
 ) -> StreamingQuery:
-    """Start the query of a sink, or of several that share one read."""
+    """Start the query of a sink, or of several that share one read. ``note`` is told what sinks wrote."""
     first = queries[0]
     sink = first.sink
     writer: Any
     if len(queries) > 1:
-        sinks = [_opened(OneSink(plan, query, view), frame) for query in queries]
+        sinks = [_opened(OneSink(plan, query, view, note), frame) for query in queries]
         writer = frame.writeStream.foreachBatch(AllSinks(sinks, first.checkpoint))
     elif isinstance(sink, spec.ParquetSink) and sink.layout == "spark":
         frame, by = partitioned(frame, sink.partition_by, first)
@@ -55,7 +61,7 @@ def start_query(
         writer = _messages(frame, sink, first).writeStream.format("rocketmq")
         writer = writer.options(**_topic_options(frame, plan, sink)).outputMode(sink.output_mode)
     else:
-        function = _opened(OneSink(plan, first, view), frame)
+        function = _opened(OneSink(plan, first, view, note), frame)
         writer = frame.writeStream.outputMode(output_mode(sink)).foreachBatch(function)
     writer = writer.queryName(query_name(plan, first))
     if first.checkpoint:
@@ -107,8 +113,8 @@ def _key_of(sink: spec.Sink) -> str:
     return sink.key if isinstance(sink, spec.DeltaSink | spec.IcebergSink) else ""
 
 
-def write_batch(frame: DataFrame, plan: Plan, query: Query, view: TableView) -> None:
-    """Write all rows of a relation."""
+def write_batch(frame: DataFrame, plan: Plan, query: Query, view: TableView) -> int | None:
+    """Write all rows of a relation; returns how many were written where the sink counts them."""
     sink = query.sink
     # No batch is repeated here, so every run has a name of its own.
     run = BatchKey(uuid.uuid4().hex, 0)
@@ -121,10 +127,10 @@ def write_batch(frame: DataFrame, plan: Plan, query: Query, view: TableView) -> 
             frame, by = partitioned(
                 frame, [] if sink.key and not sink.partition_by else sink.partition_by, query
             )
-            DeltaTableWriter(sink, plan.located(sink.path)).write(frame, run, by)
+            return DeltaTableWriter(sink, plan.located(sink.path)).write(frame, run, by)
         case spec.IcebergSink():
             frame, _ = partitioned(frame, sink.partition_by or [], query)
-            IcebergTableWriter(sink).write(frame, run)
+            return IcebergTableWriter(sink).write(frame, run)
         case spec.JdbcSink():
             DatabaseWriter(frame.sparkSession, sink, run.query).write(frame, None)
         case spec.TopicSink():
@@ -134,6 +140,7 @@ def write_batch(frame: DataFrame, plan: Plan, query: Query, view: TableView) -> 
             show(frame, sink, sink.title or query.relation, view)
         case _:
             assert_never(sink)
+    return None
 
 
 def _topic_options(frame: DataFrame, plan: Plan, sink: spec.TopicSink) -> dict[str, str]:
