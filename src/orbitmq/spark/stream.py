@@ -176,8 +176,9 @@ class _Driver:
             queues = self._cluster.queues(expected=start)
             answers = self._cluster.latest_known(queues)
             self._check_silence(bool(answers.offsets) or not queues)
+            listed = set(queues)
             gone = self._cluster.deleted(
-                key for key in start if key not in answers.offsets and key not in queues
+                key for key in start if key not in answers.offsets and key not in listed
             )
         fewer, unsure = self._fewer_queues(start)
         gone |= fewer
