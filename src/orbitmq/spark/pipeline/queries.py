@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from orbitmq.spark.pipeline.batches import is_connect
 from orbitmq.spark.pipeline.errors import SpecError
 from orbitmq.spark.pipeline.failures import explained
 
@@ -23,31 +24,29 @@ _ONLY_A_QUERY: Final = "SELECT * FROM (WITH _step AS (\n{}\n) SELECT * FROM _ste
 
 def require_query(session: SparkSession, text: str, path: str) -> str:
     """The text without a final semicolon. Raises ``SpecError`` unless it is one query; executes nothing."""
-    from pyspark.errors import PySparkException
+    from pyspark.errors import AnalysisException, ParseException
 
     text = text.rstrip().rstrip(";")
     try:
         _parse(session, _ONLY_A_QUERY.format(text))
-    except PySparkException as error:
-        if not _is_connect(session):
+    except ParseException as error:
+        if not is_connect(session):
             with explained(path):
                 _parse(session, text)  # a syntax error is told with its own lines
         raise SpecError(
             path,
             "must be a query (SELECT, WITH, VALUES, FROM or TABLE): other statements are not executed; sinks write",
         ) from error
+    except AnalysisException:
+        pass  # a Connect server looks at names, too: it is a query, and its own error tells more
     return text
 
 
 def _parse(session: SparkSession, text: str) -> None:
-    if _is_connect(session):
+    if is_connect(session):
         session.sql(text)  # the server parses it; a SELECT is not executed
     else:
         _internal(session).sessionState().sqlParser().parsePlan(text)
-
-
-def _is_connect(session: SparkSession) -> bool:
-    return type(session).__module__.startswith("pyspark.sql.connect")
 
 
 def _internal(session: SparkSession) -> Any:
