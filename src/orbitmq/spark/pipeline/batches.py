@@ -126,9 +126,8 @@ class OneSink:
         rows = self._write(frame, key)
         if self._note is not None:
             seconds = self._clock.monotonic() - start
-            self._note(
-                self._query.name, key.number, Written(rows if isinstance(rows, int) else None, seconds)
-            )
+            keyed = isinstance(rows, int) and bool(getattr(self._query.sink, "key", ""))
+            self._note(self._query.name, key.number, Written(rows if keyed else None, seconds))
 
 
 class AllSinks:
