@@ -513,6 +513,25 @@ def test_topic_is_made_changed_and_deleted(sides: Sides, shell: AdminShell) -> N
     )
 
 
+@pytest.mark.parametrize(
+    ("attribute", "reason"),
+    [
+        ("cleanup.policy=COMPACTION", "topics are not compacted"),
+        ("queue.type=BatchCQ", "there are no batch consume queues"),
+        ("message.type=LITE", "lite topics are not served"),
+        ("reserve.time=100", "messages of all topics are kept for fileReservedTime hours"),
+    ],
+)
+def test_refused_attribute_is_shown_with_code_and_reason(
+    sides: Sides, shell: AdminShell, attribute: str, reason: str
+) -> None:
+    side = sides.ours
+    args = ("updateTopic", "-b", side.broker.address, "-t", "refused", "-a", f"+{attribute}")
+    output = shell.run(*args, namesrv=side.namesrv).output
+    assert "CODE: 1 " in output
+    assert f"attribute {attribute} is refused: {reason}" in output
+
+
 def test_topics_and_groups_are_made_from_lists(sides: Sides, shell: AdminShell) -> None:
     topics = [{"topicName": f"list-{number}", "readQueueNums": 2, "writeQueueNums": 2} for number in range(3)]
     groups = [{"groupName": f"list-group-{number}", "retryMaxTimes": number} for number in range(3)]
