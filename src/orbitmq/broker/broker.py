@@ -292,6 +292,7 @@ class Broker:
             requests=requests,
             clock=self._clock,
             fs=self._fs,
+            bounds=(self.filters.bound, self.locks.bound),
             connection_count=lambda: len(self._server.connections),
             waiting_pulls=lambda: self._pull.waiters.count,
         )
@@ -490,12 +491,7 @@ class Broker:
                 puts=self.puts,
                 clock=self._clock,
             ),
-            RecallHandlers(
-                config=config,
-                topics=self.topics,
-                puts=self.puts,
-                clock=self._clock,
-            ),
+            RecallHandlers(config=config, topics=self.topics, puts=self.puts, clock=self._clock),
             ReplyHandlers(
                 config=config,
                 store_host=store_host,

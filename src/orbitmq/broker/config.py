@@ -12,7 +12,7 @@ import enum
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from orbitmq.broker.idle_options import IdleOptions
+from orbitmq.broker.tables.limits import TableLimits
 from orbitmq.codes import Perm
 from orbitmq.errors import ConfigError
 from orbitmq.runtime.options import option, options_of, parse_value
@@ -51,7 +51,7 @@ _SLAVE: Final = BrokerRole.SLAVE  # looked at for every request: a member of an 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(IdleOptions):
+class BrokerConfig(TableLimits):
     """Everything the broker may be told."""
 
     # Identity.

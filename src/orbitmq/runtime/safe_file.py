@@ -7,6 +7,7 @@ directory to the disk. Between the two renames only ``.bak`` exists, which is wh
 
 from __future__ import annotations
 
+import errno
 import logging
 import posixpath
 from collections.abc import Callable
@@ -36,7 +37,14 @@ class SafeFile:
         self._temporary_path = path + ".tmp"
 
     def save(self, content: bytes) -> None:
-        """Replace the content. Raises ``OSError`` and leaves a readable file behind when the disk refuses."""
+        """Replace the content. Raises ``OSError`` and leaves a readable file behind when the disk refuses, or when
+        the content is more than ``load`` would read."""
+        if len(content) > CONTENT_BYTES_MAX:
+            raise OSError(
+                errno.EFBIG,
+                f"the content is {len(content):,} bytes; the limit is {CONTENT_BYTES_MAX:,}",
+                self.path,
+            )
         fs = self._fs
         directory = posixpath.dirname(self.path)
         fs.make_directories(directory)

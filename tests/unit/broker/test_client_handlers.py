@@ -147,6 +147,28 @@ def test_a_heartbeat_that_names_300_new_groups_saves_each_table_once(
     assert all(f"%RETRY%g{number}" in again.topics.configs for number in range(300))
 
 
+def test_a_group_above_the_limit_is_refused_and_the_others_are_registered(tmp_path: Path) -> None:
+    room = len(GroupTable(CONFIG, ManualClock(), safe_file(tmp_path, "none.json")).configs)
+    world = World(tmp_path, BrokerConfig(groups_max=room + 1))
+    body = {
+        "clientID": "c",
+        "consumerDataSet": [consumer("g", "T"), consumer("h", "T")],
+        "producerDataSet": [{"groupName": "p"}, {"groupName": "x" * 1_025}],
+    }
+    answer = world.asker().ask(RequestCode.HEART_BEAT, body=json.dumps(body).encode())
+    assert answer.code == 29
+    assert f"group h is not created: this broker has {room + 1} groups" in (answer.remark or "")
+    assert set(world.consumers.groups) == {"g"}
+    assert set(world.producers.groups) == {"p"}
+    assert "%RETRY%h" not in world.topics.configs
+
+
+def test_a_client_id_without_end_is_refused(world: World) -> None:
+    answer = world.asker().ask(RequestCode.HEART_BEAT, body=json.dumps({"clientID": "c" * 1_025}).encode())
+    assert answer.code == 29
+    assert answer.remark == "the client id has 1,025 characters; the limit is 1024"
+
+
 def test_the_retry_topic_follows_the_group_and_its_topics(world: World) -> None:
     world.groups.update(SubscriptionGroupConfig(group_name="g", retry_queue_nums=3))
     world.topics.update(TopicConfig(topic_name="Ordered", order=True))

@@ -172,7 +172,7 @@ class Transactions:
     def _commit(self, cursors: dict[str, int]) -> None:
         for topic, cursor in cursors.items():
             if self.offsets.query(TRANSACTION_GROUP, topic, HALF_QUEUE) != cursor:
-                self.offsets.commit("broker", TRANSACTION_GROUP, topic, HALF_QUEUE, cursor)
+                self.offsets.commit("broker", TRANSACTION_GROUP, topic, HALF_QUEUE, cursor, own=True)
 
     @property
     def behind_count(self) -> int:
@@ -427,7 +427,7 @@ class Transactions:
         return where
 
     def _give_up(self, half: Record, times: int) -> bool:
-        topic = self.topics.create_in_send_back(TRANSACTION_CHECK_MAX_TIME_TOPIC, 1, PERM_READ_WRITE)
+        topic = self.topics.create_own(TRANSACTION_CHECK_MAX_TIME_TOPIC, 1, PERM_READ_WRITE)
         if self._append(moved_to(half, topic.topic_name, 0, half.properties)) is None:
             return False
         places = self._places.get(half.queue_offset, [half.queue_offset])

@@ -14,7 +14,7 @@ import asyncio
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -29,6 +29,7 @@ from orbitmq.broker.pop.service import PopService
 from orbitmq.broker.roles import RoleSwitch
 from orbitmq.broker.tables.clients import ClientChannel, ConsumerTable, ProducerTable
 from orbitmq.broker.tables.groups import GroupTable
+from orbitmq.broker.tables.limits import Bound
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import Perm, version_name
@@ -198,6 +199,13 @@ UNITS_REPAIRED: Final = _counter(
 TRANSFERS_REFUSED: Final = _counter(
     "orbitmq_refused_transfers_total", "Transfers of the master refused because of a damaged record in them."
 )
+TABLE_SIZE: Final = _gauge(
+    "orbitmq_table_size", "How much a table that clients can grow has; bytes for consumer offsets.", "table"
+)
+TABLE_LIMIT: Final = _gauge("orbitmq_table_limit", "How much it may have (maxTopics and others).", "table")
+TABLE_REFUSALS: Final = _counter(
+    "orbitmq_table_refusals_total", "Requests refused because the table was full.", "table"
+)
 SLAVE_BEHIND: Final = _gauge("orbitmq_slave_behind_bytes", "How far a connected slave is behind.", "slave")
 DELAY_BEHIND: Final = _gauge("orbitmq_delay_level_messages", "Messages waiting on a delay level.", "level")
 POP_CHECKPOINTS: Final = _gauge(
@@ -251,6 +259,9 @@ BROKER_FAMILIES: Final = (
     DAMAGED,
     UNITS_REPAIRED,
     TRANSFERS_REFUSED,
+    TABLE_SIZE,
+    TABLE_LIMIT,
+    TABLE_REFUSALS,
     SLAVE_BEHIND,
     DELAY_BEHIND,
     POP_CHECKPOINTS,
@@ -339,12 +350,24 @@ class BrokerMetrics:
     requests: RequestTimes
     clock: Clock
     fs: FileSystem
+    bounds: Sequence[Bound]
+    """Limits of further tables."""
     connection_count: Callable[[], int]
     waiting_pulls: Callable[[], int]
     sizes: MessageSizes = field(init=False)
 
     def __post_init__(self) -> None:
         self.sizes = MessageSizes(self.store, self.stats)
+        self._bounds = (
+            self.topics.bound,
+            self.groups.bound,
+            self.groups.forbidden_bound,
+            self.offsets.bound,
+            self.consumers.bound,
+            self.consumers.subscription_bound,
+            self.producers.bound,
+            *self.bounds,
+        )
         self._process = ProcessMetrics()
         self._common = {
             **parse_labels(self.config.metrics_labels),
@@ -590,6 +613,14 @@ class BrokerMetrics:
         families.gauge(DAMAGED, self.store.integrity.damaged_count)
         families.gauge(UNITS_REPAIRED, self.store.integrity.repaired_count)
         families.gauge(TRANSFERS_REFUSED, self.store.integrity.refused_count)
+        for family, values in (
+            (TABLE_SIZE, [bound.size for bound in self._bounds]),
+            (TABLE_LIMIT, [bound.limit for bound in self._bounds]),
+            (TABLE_REFUSALS, [bound.refused for bound in self._bounds]),
+        ):
+            tables = families.start(family)
+            for bound, value in zip(self._bounds, values, strict=True):
+                tables.add(value, bound.table)
         slaves = families.start(SLAVE_BEHIND)
         for link in self.roles.status().ha_connection_info or ():
             slaves.add(link.diff, link.addr or "")

@@ -16,7 +16,7 @@ from orbitmq.broker.tables.clients import ClientChannel, ConsumerTable, PeerInfo
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import TopicSysFlag
-from orbitmq.errors import ServerError
+from orbitmq.errors import InvalidParameter, ServerError
 from orbitmq.model.names import retry_topic
 from orbitmq.model.topic import PERM_READ_WRITE
 from orbitmq.requests import RequestCode
@@ -43,6 +43,8 @@ __all__ = ["ClientHandlers"]
 
 _CLIENT_IDS_MAX: Final = 1024
 """Ids remembered per connection; a real client has one or two."""
+_NAME_CHARS_MAX: Final = 1024
+"""Of client ids and producer groups; Apache's clients stay below 256."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -78,6 +80,7 @@ class ClientHandlers:
         has said that they did not change. IS_SUB_CHANGE = true makes the client send them again.
         """
         data = HeartbeatData.decode(call.body)
+        _check_name("client id", data.client_id)
         now_ms = self.clock.now_ms()
         frame = call.frame
         user = self.signer_of(frame)
@@ -86,14 +89,24 @@ class ClientHandlers:
         without_sub = fingerprint != 0 and data.without_sub is True
         changed = fingerprint == 0
         topics_before = len(self.topics.configs)
+        refusal: InvalidParameter | None = None
         for consumer in data.consumer_data_set:
-            changed |= self._register_consumer(consumer, channel, fingerprint, without_sub=without_sub)
+            try:
+                changed |= self._register_consumer(consumer, channel, fingerprint, without_sub=without_sub)
+            except InvalidParameter as error:
+                refusal = refusal or error  # a full table: the client's other groups are served
         for producer in data.producer_data_set:
             if producer.group_name:
-                self.producers.register(producer.group_name, _copy(channel))
+                try:
+                    _check_name("producer group", producer.group_name)
+                    self.producers.register(producer.group_name, _copy(channel))
+                except InvalidParameter as error:
+                    refusal = refusal or error
         peer = call.peer.attachment
         if isinstance(peer, PeerInfo) and len(peer.client_ids) < _CLIENT_IDS_MAX:
             peer.client_ids.add(data.client_id)
+        if refusal is not None:
+            raise refusal
         reply = Reply(header=HeartBeatResponse(supports_heart_beat_v2=True, subscription_changed=changed))
         if len(self.topics.configs) == topics_before or self.topics.registered is None:
             return reply
@@ -164,6 +177,11 @@ class ClientHandlers:
             )
         self.compile_filter(subscription.expression_type, subscription.sub_string)
         return Reply()
+
+
+def _check_name(what: str, name: str) -> None:
+    if len(name) > _NAME_CHARS_MAX:
+        raise InvalidParameter(f"the {what} has {len(name):,} characters; the limit is {_NAME_CHARS_MAX}")
 
 
 async def _after(registered: Awaitable[None], reply: Reply) -> Reply:

@@ -15,7 +15,7 @@ from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.errors import InvalidParameter, ServerError, SubscriptionGroupNotExist
 from orbitmq.model.group import SubscriptionGroupConfig
-from orbitmq.model.names import check_group
+from orbitmq.model.names import check_group, check_topic
 from orbitmq.requests import RequestCode
 from orbitmq.transport.router import Call, Reply, Route
 from orbitmq.wire.bodies import GroupForbidden, SubscriptionGroupList, decode_body, encode_body
@@ -121,6 +121,8 @@ class GroupHandlers:
     def forbidden(self, call: Call[UpdateAndGetGroupForbiddenRequest]) -> Reply:
         header = call.header
         if header.readable is not None:
+            check_group(header.group)
+            check_topic(header.topic)
             self._groups.forbid_reading(header.group, header.topic, forbidden=not header.readable)
         readable = not self._groups.forbidden(header.group, header.topic)
         answer = GroupForbidden(group=header.group, topic=header.topic, readable=readable)

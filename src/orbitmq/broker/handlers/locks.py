@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from orbitmq.broker.tables.queue_locks import QueueLocks
-from orbitmq.errors import ServerError
+from orbitmq.errors import InvalidParameter, ServerError
 from orbitmq.requests import RequestCode
 from orbitmq.transport.router import Call, Reply, Route
 from orbitmq.wire.bodies import LockBatchRequest, LockBatchResponse
 from orbitmq.wire.headers import LockBatchMqRequest, UnlockBatchMqRequest
 
 __all__ = ["LockHandlers"]
+
+_NAME_CHARS_MAX: Final = 1024
+"""Of groups, clients, topics and brokers; Apache's are below 256."""
 
 
 class LockHandlers:
@@ -26,6 +31,13 @@ class LockHandlers:
 
     def lock(self, call: Call[LockBatchMqRequest]) -> Reply:
         group, client_id, request = _read(call.body)
+        for name in (
+            group,
+            client_id,
+            *(name for one in request.mq_set for name in (one.topic, one.broker_name)),
+        ):
+            if len(name) > _NAME_CHARS_MAX:
+                raise InvalidParameter(f"a name has {len(name):,} characters; the limit is {_NAME_CHARS_MAX}")
         held = self._locks.lock(group, client_id, request.mq_set)
         return Reply(body=LockBatchResponse(lock_ok_mq_set=held).encode())
 

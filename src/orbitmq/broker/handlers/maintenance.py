@@ -12,6 +12,7 @@ from orbitmq.broker.tables.clients import ConsumerTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.errors import ServerError
+from orbitmq.model.names import check_group
 from orbitmq.requests import RequestCode
 from orbitmq.store.message_store import MessageStore
 from orbitmq.transport.router import Call, Reply, Route
@@ -89,6 +90,7 @@ class MaintenanceHandlers:
         """
         header = call.header
         source = header.src_group
+        check_group(header.dest_group)
         named = header.topic if header.topic and header.topic.strip() else None
         online = self._consumers.group(source)
         for topic in self._offsets.topics_of(source) if named is None else [named]:

@@ -259,6 +259,9 @@ class PopHandlers:
         selection = self._selection(group, topic.topic_name, request.exp, request.exp_type)
         self._learn(group, topic.topic_name, request.exp, request.exp_type)
         ordered = request.order is True
+        retry_topics = () if ordered else self.service.retry_topics(topic.topic_name, group)
+        for name in retry_topics[:1]:
+            self.topics.check_room_for(name)
         dice = self.service.dice()
         ranked = not ordered and self._ranked(topic, group)
         return PopQuestion(
@@ -273,7 +276,7 @@ class PopHandlers:
             selection,
             ordered,
             request.attempt_id,
-            () if ordered else self.service.retry_topics(topic.topic_name, group),
+            retry_topics,
             dice < (self.config.pop_retry_percent_ranked if ranked else self.config.pop_retry_percent),
         )
 

@@ -255,7 +255,7 @@ class PullHandlers:
         """Look again for a waiting pull. Never parks it a second time."""
         request = waiting.request
         topic = self.topics.configs.get(request.topic)
-        group = self.groups.find(request.consumer_group)
+        group = self.groups.configs.get(request.consumer_group)
         if topic is None or group is None:
             waiting.connection.send(
                 encode_response(

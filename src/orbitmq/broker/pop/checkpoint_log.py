@@ -327,4 +327,4 @@ class CheckpointLog:
             needed = self._next_read.get(queue_id, 0) if floor is None else floor
             # Nothing is committed before the first pop: admin tools would list an unused group.
             if needed > max(0, self._offsets.query(REVIVE_GROUP, self.topic, queue_id)):
-                self._offsets.commit("pop", REVIVE_GROUP, self.topic, queue_id, needed)
+                self._offsets.commit("pop", REVIVE_GROUP, self.topic, queue_id, needed, own=True)

@@ -165,7 +165,7 @@ class Redelivery:
         record.properties = set_property(record.properties, _RETRY_TOPIC, origin.encode())
         name = retry_topic(group)
         count = max(1, self.groups.configs[group].retry_queue_nums)
-        self.topics.create_in_send_back(name, count, PERM_READ_WRITE)
+        self.topics.create_own(name, count, PERM_READ_WRITE)
         return self._stored_again(record, name, 0)
 
     def move_retries(self, topic: str, group: str) -> int:
@@ -191,7 +191,7 @@ class Redelivery:
                 return moved
             records = decode_records(b"".join(result.slices))
             self.puts.deliver([self._pulled_retry(record, topic, group) for record in records])
-            self.offsets.commit("pop", group, name, queue_id, result.next_offset)
+            self.offsets.commit("pop", group, name, queue_id, result.next_offset, own=True)
             moved += len(records)
 
     def _retry_place(self, topic: str, group: str, queue_id: int) -> tuple[str, int]:
@@ -201,7 +201,7 @@ class Redelivery:
         count = 1
         if self.config.pop_separate_retry_queues:
             count = max(1, self.topics.configs[topic].read_queue_nums)
-        config = self.topics.create_in_send_back(name, count, PERM_READ_WRITE)
+        config = self.topics.create_own(name, count, PERM_READ_WRITE)
         return name, queue_id if queue_id < config.read_queue_nums and count > 1 else 0
 
 

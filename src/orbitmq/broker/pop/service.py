@@ -181,7 +181,7 @@ class PopService:
             return
         for (topic, group, queue_id), (end, pop_time_ms) in self.log.start().items():
             if pop_time_ms > offsets_saved_ms and end > self.offsets.query(group, topic, queue_id):
-                self.offsets.commit("pop", group, topic, queue_id, end)
+                self.offsets.commit("pop", group, topic, queue_id, end, own=True)
         self.offsets.before_save = self._log_stays
         self._tasks = TaskOwner("pop", watched=True)
         self._tasks.start(every(0.0, self._wait_and_redeliver, first_s=0.0), "redeliver")

@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.tables.limits import Bound
 from orbitmq.model.subscription import SubscriptionData
 from orbitmq.record.hosts import encode_host
 from orbitmq.requests import RequestCode
@@ -32,6 +33,9 @@ logger = logging.getLogger(__name__)
 
 _UNSENT_BYTES_MAX: Final = 1 << 20
 """A channel with more than this waiting is not picked while another one is free."""
+
+_SUBSCRIPTION_BYTES: Final = 500
+_CHAR_BYTES: Final = 32
 
 
 class PeerInfo(msgspec.Struct):
@@ -64,6 +68,7 @@ class ConsumerGroup:
 
     __slots__ = (
         "consume_type",
+        "cost",
         "fingerprint",
         "from_where",
         "members",
@@ -82,6 +87,8 @@ class ConsumerGroup:
         self.members: dict[Connection, ClientChannel] = {}
         self.subscriptions: dict[str, SubscriptionData] = {}
         """By topic."""
+        self.cost = 0
+        """Memory of the subscriptions, as it counts for the limit."""
 
     @property
     def broadcasting(self) -> bool:
@@ -132,6 +139,17 @@ class ConsumerTable:
         self._learnt: dict[str, ConsumerGroup] = {}
         self._collected: set[str] = set()
         self.groups: dict[str, ConsumerGroup] = {}
+        self._member_count = 0
+        self.bound = Bound(
+            "connected consumers", "maxConsumers", lambda: self._member_count, lambda: config.consumers_max
+        )
+        self._subscription_bytes = 0
+        self.subscription_bound = Bound(
+            "bytes of subscriptions",
+            "maxSubscriptionBytes",
+            lambda: self._subscription_bytes,
+            lambda: config.subscription_bytes_max,
+        )
         self.on_subscribe = on_subscribe
         """Told about the subscriptions of every full heartbeat of a group."""
         self.on_group_gone = on_group_gone
@@ -180,8 +198,10 @@ class ConsumerTable:
         notify: bool = True,
     ) -> bool:
         """Take in a heartbeat; True when the group changed. ``subscriptions`` is None when the client left them
-        out because they are the same as before; ``notify`` is the flag of the group's config."""
+        out because they are the same as before; ``notify`` is the flag of the group's config. Raises
+        ``InvalidParameter`` when there are too many consumers or subscriptions."""
         found = self.groups.get(group)
+        self._check_room(group, found, channel, subscriptions)
         if found is None:
             found = self.groups[group] = ConsumerGroup(group, consume_type, message_model, from_where)
         found.consume_type = consume_type
@@ -189,6 +209,7 @@ class ConsumerTable:
         found.from_where = from_where
         changed = _put_channel(found.members, channel)
         if changed:
+            self._member_count += 1
             self._groups_of.setdefault(channel.connection, set()).add(group)
             logger.info(
                 "consumer connected group=%s client=%s peer=%s type=%s model=%s",
@@ -199,6 +220,9 @@ class ConsumerTable:
                 message_model,
             )
         if subscriptions is not None:
+            cost = _cost(subscriptions)
+            self._subscription_bytes += cost - found.cost
+            found.cost = cost
             if found.replace_subscriptions(subscriptions):
                 logger.info("subscription changed group=%s topics=%s", group, sorted(found.subscriptions))
                 changed = True
@@ -207,6 +231,20 @@ class ConsumerTable:
         if changed and notify:
             self._announce(found)
         return changed
+
+    def _check_room(
+        self,
+        group: str,
+        found: ConsumerGroup | None,
+        channel: ClientChannel,
+        subscriptions: Collection[SubscriptionData] | None,
+    ) -> None:
+        if found is None or channel.connection not in found.members:
+            self.bound.check(f"client {channel.client_id} is not registered in group {group}")
+        if subscriptions:
+            more = _cost(subscriptions) - (0 if found is None else found.cost)
+            if more > 0:
+                self.subscription_bound.check(f"the subscriptions of group {group} are not stored", more)
 
     def unregister(self, group: str, connection: Connection, *, notify: bool = True) -> None:
         """A consumer unregisters; its connection may go on for other groups."""
@@ -253,6 +291,7 @@ class ConsumerTable:
 
     def _remove(self, group: ConsumerGroup, connection: Connection, reason: str) -> None:
         channel = group.members.pop(connection)
+        self._member_count -= 1
         _forget(self._groups_of, connection, group.name)
         logger.info(
             "consumer left group=%s client=%s peer=%s reason=%s",
@@ -263,6 +302,7 @@ class ConsumerTable:
         )
         if not group.members:
             self.groups.pop(group.name, None)
+            self._subscription_bytes -= group.cost
             if self.on_group_gone is not None:
                 self.on_group_gone(group.name)
 
@@ -294,15 +334,21 @@ class ProducerTable:
         self._groups_of: dict[Connection, set[str]] = {}
         self._connection_of: dict[str, Connection] = {}
         self._turn = 0
+        self._member_count = 0
+        self.bound = Bound(
+            "connected producers", "maxProducers", lambda: self._member_count, lambda: config.producers_max
+        )
         self.groups: dict[str, dict[Connection, ClientChannel]] = {}
 
     def register(self, group: str, channel: ClientChannel) -> None:
-        """Take in a heartbeat."""
+        """Take in a heartbeat. Raises ``InvalidParameter`` when there are too many producers."""
         channels = self.groups.get(group)
         if channels is None or channel.connection not in channels:
             # Only transactions need to find a producer again; with both switches off nothing is kept.
             if not self._config.register_producers and self._config.transactions_refused:
                 return
+            self.bound.check(f"client {channel.client_id} is not registered in group {group}")
+            self._member_count += 1
             channels = self.groups.setdefault(group, {})
             self._name(channel)
             self._groups_of.setdefault(channel.connection, set()).add(group)
@@ -371,6 +417,7 @@ class ProducerTable:
     def _remove(self, group: str, connection: Connection, reason: str) -> None:
         channels = self.groups[group]
         channel = channels.pop(connection)
+        self._member_count -= 1
         _forget(self._groups_of, connection, group)
         if not channels:
             del self.groups[group]
@@ -383,6 +430,11 @@ class ProducerTable:
             connection.remote_text,
             reason,
         )
+
+
+def _cost(subscriptions: Collection[SubscriptionData]) -> int:
+    """Memory of subscriptions: the expression is kept in words too."""
+    return sum(_SUBSCRIPTION_BYTES + _CHAR_BYTES * len(one.sub_string) for one in subscriptions)
 
 
 def _put_channel(channels: dict[Connection, ClientChannel], channel: ClientChannel) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.tables.limits import Bound
 from orbitmq.codes import Property
 from orbitmq.errors import (
     BodyError,
@@ -115,6 +116,8 @@ class ConsumerFilters:
         self._clock = clock
         self._file = file
         self._by_topic: dict[str, dict[str, _Entry]] = {}
+        self._count = 0
+        self.bound = Bound("filters", "maxFilters", lambda: self._count, lambda: config.filters_max)
         self._retry_filters: dict[str, Filter] = {}
         """By group; made when asked for, forgotten when any expression changes."""
         self._dirty = False
@@ -168,7 +171,8 @@ class ConsumerFilters:
     # -- what heartbeats tell --------------------------------------------------------------------------
 
     def subscribed(self, group: str, subscriptions: Collection[SubscriptionData]) -> None:
-        """Take over the expressions of a heartbeat; topics the group left out are dead from now on."""
+        """Take over the expressions of a heartbeat; topics the group left out are dead from now on. Raises
+        ``InvalidParameter`` when there are too many."""
         new_chars = 0
         for subscription in subscriptions:
             if subscription.is_tag_type or not subscription.sub_string:
@@ -216,9 +220,12 @@ class ConsumerFilters:
             # The pulls of the group are refused from now on, which is how its members get to know.
             logger.warning("filter refused group=%s topic=%s error=%s", group, topic, error)
             if groups.pop(group, None) is not None:
+                self._count -= 1
                 self._retry_filters.clear()
                 self._dirty = True
             return
+        if known is None:
+            self.bound.check(f"the expression of group {group} for topic {topic} is not stored")
         data = FilterData(
             bloom_filter_data=BloomData(self.bloom.bit_count, self.bloom.positions(f"{group}#{topic}")),
             born_time=self._clock.now_ms(),
@@ -245,7 +252,9 @@ class ConsumerFilters:
         bits = 0
         for position in data.bloom_filter_data.bit_pos:
             bits |= 1 << position
-        self._by_topic.setdefault(data.topic, {})[data.consumer_group] = _Entry(data, expression, bits)
+        groups = self._by_topic.setdefault(data.topic, {})
+        self._count += data.consumer_group not in groups
+        groups[data.consumer_group] = _Entry(data, expression, bits)
         self._retry_filters.clear()
 
     def _of_group(self, group: str) -> Iterator[_Entry]:
@@ -310,6 +319,7 @@ class ConsumerFilters:
             for group, entry in list(groups.items()):
                 if entry.data.dead and entry.data.dead_time <= horizon_ms:
                     del groups[group]
+                    self._count -= 1
                     self._retry_filters.clear()
                     self._dirty = True
                     logger.info("filter forgotten group=%s topic=%s", group, topic)

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.tables.limits import Bound
 from orbitmq.broker.tables.table_file import TableFile, TableSaves
 from orbitmq.errors import InvalidParameter
 from orbitmq.model import names
@@ -52,6 +53,8 @@ GROUP_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
     "lite.sub.wildcard": Attribute(refused=NO_LITE_TOPICS),
 }
 """Those of 5.5.0. Pops of PRIORITY topics act on the first."""
+_CONFIG_BYTES_MAX: Final = 1536
+"""As compact JSON: below 2 KiB in the file. One without attributes has about 400."""
 _READ_BIT: Final = 1 << 2
 _FORBIDDEN_MEMBER: Final = "forbiddenTable"
 
@@ -71,13 +74,22 @@ class GroupTable:
         self.configs: dict[str, SubscriptionGroupConfig] = {
             group: SubscriptionGroupConfig(group_name=group) for group in BUILT_IN_GROUPS
         }
+        self.bound = Bound("groups", "maxGroups", lambda: len(self.configs), lambda: config.groups_max)
         self.forbidden_table: ForbiddenTable = {}
+        self._forbidden_count = 0
+        self.forbidden_bound = Bound(
+            "forbidden topics of groups",
+            "maxGroups",
+            lambda: self._forbidden_count,
+            lambda: config.groups_max,
+        )
         self.data_version = DataVersion(timestamp_ms=clock.now_ms())
         self.on_version: Callable[[], None] | None = None
         """Told when a change has made a new version."""
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
-        """The config of a group; an unknown one is created when that is allowed and its name is good."""
+        """The config of a group; an unknown one is created when that is allowed and its name is good. Raises
+        ``InvalidParameter`` when there are too many groups."""
         known = self.configs.get(group)
         if known is not None:
             return known
@@ -89,6 +101,7 @@ class GroupTable:
             names.check_group(group)
         except InvalidParameter:
             return None
+        self.bound.check(f"group {group} is not created")
         created = SubscriptionGroupConfig(group_name=group)
         # Made again by the next heartbeat if it is lost, so no request waits for the disk.
         self._put_all([created], aside=True)
@@ -109,8 +122,12 @@ class GroupTable:
     def apply(self, requests: Sequence[SubscriptionGroupConfig]) -> None:
         """Create or replace groups whose ``attributes`` are signed changes (``+name``, ``-name``). All or none.
 
-        Raises ``InvalidParameter`` for attributes that are not allowed.
+        Raises ``InvalidParameter`` for attributes that are not allowed, for a config that is too large, and when
+        there are too many groups.
         """
+        new = {wanted.group_name for wanted in requests if wanted.group_name not in self.configs}
+        if new:
+            self.bound.check(f"group {min(new)} is not created", len(new))
         altered: list[SubscriptionGroupConfig] = []
         for wanted in requests:
             known = self.configs.get(wanted.group_name)
@@ -120,12 +137,19 @@ class GroupTable:
                 create=known is None,
                 known=GROUP_ATTRIBUTES,
             )
-            altered.append(msgspec.structs.replace(wanted, attributes=attributes))
+            config = msgspec.structs.replace(wanted, attributes=attributes)
+            size = len(msgspec.json.encode(config))
+            if size > _CONFIG_BYTES_MAX:
+                raise InvalidParameter(
+                    f"the config of group {config.group_name} is {size:,} bytes; the limit is {_CONFIG_BYTES_MAX:,}"
+                )
+            altered.append(config)
         self._put_all(altered)
 
     def delete(self, group: str) -> bool:
         """Remove a group; False when there is none."""
         barred = self.forbidden_table.pop(group, None)
+        self._forbidden_count -= len(barred or ())
         known = self.configs.pop(group, None)
         if known is None and barred is None:
             return False
@@ -142,16 +166,19 @@ class GroupTable:
             self.update(msgspec.structs.replace(known, consume_enable=False))
 
     def forbid_reading(self, group: str, topic: str, *, forbidden: bool) -> None:
-        """Bar a group from a topic, or let it in again."""
-        topics = self.forbidden_table.setdefault(group, {})
+        """Bar a group from a topic, or let it in again. Raises ``InvalidParameter`` when there are too many."""
+        topics = self.forbidden_table.get(group, {})
         before = topics.get(topic, 0)
         after = before | _READ_BIT if forbidden else before & ~_READ_BIT
+        if after > 0 and not before:
+            self.forbidden_bound.check(f"topic {topic} is not forbidden for group {group}")
+            self._forbidden_count += 1
         if after > 0:
-            topics[topic] = after
-        else:
-            topics.pop(topic, None)
-        if not topics:
-            del self.forbidden_table[group]
+            self.forbidden_table.setdefault(group, topics)[topic] = after
+        elif topics.pop(topic, None) is not None:
+            self._forbidden_count -= 1
+            if not topics:
+                del self.forbidden_table[group]
         if after != before:
             logger.info("group %s reading group=%s topic=%s", "stopped" if forbidden else "let", group, topic)
             self._bump()
@@ -168,7 +195,7 @@ class GroupTable:
             self._file.forget(group)
         self.configs.clear()
         self.configs.update(configs)
-        self.forbidden_table = forbidden_table
+        self._take_forbidden(forbidden_table)
         self.data_version = data_version
         self.saves.aside()
 
@@ -184,7 +211,7 @@ class GroupTable:
         self.configs.update(loaded.entries)
         for group, config in built_in.items():
             self.configs.setdefault(group, config)
-        self.forbidden_table = _forbidden(loaded.others.pop(_FORBIDDEN_MEMBER, None))
+        self._take_forbidden(_forbidden(loaded.others.pop(_FORBIDDEN_MEMBER, None)))
         self._others = loaded.others
         self.data_version = loaded.data_version
         for group, config in self.configs.items():
@@ -196,6 +223,10 @@ class GroupTable:
     def persist(self) -> None:
         """Save if the last attempt failed. Raises ``OSError``."""
         self.saves.persist()
+
+    def _take_forbidden(self, table: ForbiddenTable) -> None:
+        self.forbidden_table = table
+        self._forbidden_count = sum(map(len, table.values()))
 
     def _content(self) -> bytes:
         others = {**self._others, _FORBIDDEN_MEMBER: self.forbidden_table}

@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.tables.limits import Bound
 from orbitmq.model.data_version import DataVersion
 from orbitmq.model.names import SYSTEM_GROUP_PREFIX
 from orbitmq.runtime.clock import Clock
@@ -28,6 +29,10 @@ __all__ = ["ConsumerOffsets", "OffsetTable"]
 logger = logging.getLogger(__name__)
 
 _SEPARATOR: Final = "@"
+_OFFSET_BYTES: Final = 36
+"""Of one queue in the file at most: indentation, two numbers, colon and comma."""
+_PLACE_BYTES: Final = 32
+"""Of one topic and group in the file at most, in both tables, beside their names."""
 OffsetTable = dict[str, dict[int, int]]
 
 
@@ -50,31 +55,44 @@ class ConsumerOffsets:
         """``topic@group`` -> queue id -> next offset to pull, as the last pull said."""
         self._first_pulls: OffsetTable = {}
         """``topic@group`` -> queue id -> where the first pull of a queue without a committed offset started."""
+        self._file_bytes = 0
+        """Size of the file at most, kept up with every new queue."""
+        self.bound = Bound(
+            "bytes of consumer offsets",
+            "maxConsumerOffsetBytes",
+            lambda: self._file_bytes,
+            lambda: config.offset_bytes_max,
+        )
         self.data_version = DataVersion(timestamp_ms=clock.now_ms())
         self.before_save: Callable[[], Awaitable[bool]] | None = None
         """Waits for what offsets stand on; False: do not save them now."""
 
     # -- the hot path ----------------------------------------------------------------------------------
 
-    def commit(self, client_host: str, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Store an offset. A smaller one than before is taken too, with a warning: consumers may go back."""
+    def commit(
+        self, client_host: str, group: str, topic: str, queue_id: int, offset: int, *, own: bool = False
+    ) -> None:
+        """Store an offset. A smaller one than before is taken too, with a warning: consumers may go back.
+
+        Raises ``InvalidParameter`` for a new queue when the table is full, unless the offset is the broker's ``own``
+        bookkeeping.
+        """
         key = f"{topic}@{group}"
         queues = self.committed.get(key)
-        if queues is None:
-            self.committed[key] = {queue_id: offset}
-        else:
-            before = queues.get(queue_id)
-            if before is not None and offset < before:
-                logger.warning(
-                    "consumer offset moves back client=%s topic=%s group=%s queue_id=%d from=%d to=%d",
-                    client_host,
-                    topic,
-                    group,
-                    queue_id,
-                    before,
-                    offset,
-                )
-            queues[queue_id] = offset
+        if queues is None or queue_id not in queues:
+            self._make_room(key, 1, own=own)
+            queues = self.committed.setdefault(key, {})
+        elif offset < queues[queue_id]:
+            logger.warning(
+                "consumer offset moves back client=%s topic=%s group=%s queue_id=%d from=%d to=%d",
+                client_host,
+                topic,
+                group,
+                queue_id,
+                queues[queue_id],
+                offset,
+            )
+        queues[queue_id] = offset
         self._dirty = True
         self._commit_count += 1
         if self._commit_count % self._config.offset_version_step == 0:
@@ -93,19 +111,39 @@ class ConsumerOffsets:
         """Remember what a pull has covered: ``start`` to ``end``, where the next one continues."""
         key = f"{topic}@{group}"
         queues = self.pulled.get(key)
-        if queues is None:
-            queues = self.pulled[key] = {}
-        if queue_id not in queues and self.query(group, topic, queue_id) < 0:
-            self._first_pulls.setdefault(key, {})[queue_id] = start
+        if queues is None or queue_id not in queues:
+            cost = _OFFSET_BYTES if queues is not None else _OFFSET_BYTES + _PLACE_BYTES + len(key)
+            if self._file_bytes + cost > self._config.offset_bytes_max:
+                return  # for information only
+            self._file_bytes += cost
+            queues = self.pulled.setdefault(key, {})
+            if self.query(group, topic, queue_id) < 0:
+                self._first_pulls.setdefault(key, {})[queue_id] = start
         queues[queue_id] = end
+
+    def _make_room(self, key: str, count: int, *, own: bool) -> None:
+        """Count ``count`` new queues of a place. Raises ``InvalidParameter`` when there is no room for them."""
+        cost = count * _OFFSET_BYTES + (0 if key in self.committed else _place_bytes(key))
+        if not own:
+            topic, group = _split(key)
+            self.bound.check(f"the offset of group {group} for topic {topic} is not stored", cost)
+        self._file_bytes += cost
+
+    def _recount(self) -> None:
+        self._file_bytes = sum(
+            _place_bytes(key) + _OFFSET_BYTES * len(queues) for key, queues in self.committed.items()
+        ) + sum(_PLACE_BYTES + len(key) + _OFFSET_BYTES * len(queues) for key, queues in self.pulled.items())
 
     # -- resets ----------------------------------------------------------------------------------------
 
     def assign_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Order a consumer to ``offset``: the next pull is answered with it; the committed offset moves at once."""
+        """Order a consumer to ``offset``: the next pull is answered with it; the committed offset moves at once.
+        Raises ``InvalidParameter`` for a new queue when the table is full."""
         assert queue_id >= 0, queue_id
         assert offset >= 0, offset
         key = f"{topic}@{group}"
+        if queue_id not in self.committed.get(key, _NOTHING):
+            self._make_room(key, 1, own=False)
         self._resets.setdefault(key, {})[queue_id] = offset
         self.committed.setdefault(key, {})[queue_id] = offset
         self._dirty = True
@@ -165,16 +203,22 @@ class ConsumerOffsets:
     # -- changes by admins and masters -----------------------------------------------------------------
 
     def clone(self, source_group: str, target_group: str, topic: str) -> bool:
-        """Give ``target_group`` the offsets of ``source_group``; False when there are none."""
+        """Give ``target_group`` the offsets of ``source_group``; False when there are none. Raises
+        ``InvalidParameter`` when the table is full."""
         queues = self.committed.get(f"{topic}@{source_group}")
         if queues is None:
             return False
-        self.committed[f"{topic}@{target_group}"] = dict(queues)
+        target = f"{topic}@{target_group}"
+        self._make_room(target, len(queues) - len(self.committed.get(target, _NOTHING)), own=False)
+        self.committed[target] = dict(queues)
         self._dirty = True
         return True
 
     def clear_pulled(self, group: str, topic: str) -> None:
-        self.pulled.pop(f"{topic}@{group}", None)
+        key = f"{topic}@{group}"
+        queues = self.pulled.pop(key, None)
+        if queues is not None:
+            self._file_bytes -= _PLACE_BYTES + len(key) + _OFFSET_BYTES * len(queues)
 
     def remove_group(self, group: str) -> int:
         """Forget everything about a group; returns the number of topics it had offsets for."""
@@ -195,6 +239,7 @@ class ConsumerOffsets:
                 del table[key]
             if table is self.committed:
                 removed = len(keys)
+        self._recount()
         self._dirty = True
         return removed
 
@@ -202,6 +247,7 @@ class ConsumerOffsets:
         """Take over what a master sent; entries it does not have are kept."""
         for key, queues in table.items():
             self.committed.setdefault(key, {}).update(queues)
+        self._recount()
         self.data_version = data_version
         self._dirty = True
 
@@ -215,6 +261,7 @@ class ConsumerOffsets:
                 queues.update(saved[key])
             elif _split(key)[1].startswith(SYSTEM_GROUP_PREFIX):
                 del self.committed[key]
+        self._recount()
         self._dirty = True
 
     # -- encoding and saving ---------------------------------------------------------------------------
@@ -235,6 +282,7 @@ class ConsumerOffsets:
         saved, self._saved = content
         self.committed = saved.offset_table
         self.pulled = saved.pull_offset_table or {}
+        self._recount()
         if saved.data_version is not None:
             self.data_version = saved.data_version
 
@@ -325,6 +373,11 @@ def _decoded(content: bytes) -> bodies.ConsumerOffsets:
 
 def _quote(text: str) -> str:
     return msgspec.json.encode(text).decode()
+
+
+def _place_bytes(key: str) -> int:
+    """Of a topic and group in the file: once with their offsets, once in the table of topics by group."""
+    return 2 * (_PLACE_BYTES + len(key))
 
 
 def _split(key: str) -> tuple[str, str]:

@@ -6,18 +6,15 @@ In memory only: after a restart clients lock again, and the 20 s they renew in i
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 import msgspec
 
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.tables.limits import Bound
 from orbitmq.model.route import MessageQueue
 from orbitmq.runtime.clock import Clock
 
 __all__ = ["QueueLocks"]
-
-_LOCKS_MAX: Final = 65_536
-"""Queues one group may hold: more than a broker can have, less than a peer can make up."""
 
 
 class _Lock(msgspec.Struct, gc=False):
@@ -32,18 +29,24 @@ class QueueLocks:
         self._config = config
         self._clock = clock
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
+        self._count = 0
+        self.bound = Bound(
+            "queue locks", "maxQueueLocks", lambda: self._count, lambda: config.queue_locks_max
+        )
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Lock or renew what can be had; returns the queues the client now holds, in the order asked."""
+        """Lock or renew what can be had; returns the queues the client now holds, in the order asked. Raises
+        ``InvalidParameter`` when there are too many locks; those it got before expire or are renewed."""
         now_ms = self._clock.now_ms()
         horizon_ms = now_ms - self._config.lock_expiry_ms
-        held = self._groups.setdefault(group, {})
+        held = self._groups.get(group, {})
         got: dict[MessageQueue, None] = {}
         for queue in queues:
             lock = held.get(queue)
             if lock is None:
-                if len(held) >= _LOCKS_MAX:
-                    break
+                self.bound.check(f"queue {queue.queue_id} of topic {queue.topic} is not locked")
+                self._count += 1
+                held = self._groups.setdefault(group, held)
                 held[queue] = _Lock(client_id, now_ms)
             elif lock.client_id == client_id or lock.renewed_ms < horizon_ms:
                 lock.client_id = client_id
@@ -51,8 +54,6 @@ class QueueLocks:
             else:
                 continue
             got[queue] = None
-        if not held:
-            del self._groups[group]
         return list(got)
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
@@ -64,6 +65,7 @@ class QueueLocks:
             lock = held.get(queue)
             if lock is not None and lock.client_id == client_id:
                 del held[queue]
+                self._count -= 1
         if not held:
             del self._groups[group]
 
@@ -82,5 +84,6 @@ class QueueLocks:
             for queue, lock in list(held.items()):
                 if lock.renewed_ms < horizon_ms:
                     del held[queue]
+                    self._count -= 1
             if not held:
                 del self._groups[group]

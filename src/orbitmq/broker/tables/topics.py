@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.tables.limits import Bound
 from orbitmq.broker.tables.table_file import TableFile, TableSaves
 from orbitmq.codes import Perm
 from orbitmq.model import names
@@ -64,6 +65,7 @@ class TopicTable:
             "topics", lambda: self._file.content(self.data_version, self.configs), self._file.write
         )
         self.configs: dict[str, TopicConfig] = {topic.topic_name: topic for topic in _built_in_topics(config)}
+        self.bound = Bound("topics", "maxTopics", lambda: len(self.configs), lambda: config.topics_max)
         self.system_topics: frozenset[str] = names.SYSTEM_TOPICS | self.configs.keys()
         """Topics no request may change; those with the system's prefix are not listed."""
         self.data_version = DataVersion(timestamp_ms=clock.now_ms())
@@ -101,7 +103,8 @@ class TopicTable:
     ) -> TopicConfig | None:
         """The topic, created like ``default_topic`` when that one may be inherited from; None when it may not.
 
-        It is saved at once: the first message is acknowledged with the next answers.
+        It is saved at once: the first message is acknowledged with the next answers. Raises ``InvalidParameter``
+        when there are too many topics.
         """
         known = self.configs.get(topic)
         if known is not None:
@@ -112,6 +115,7 @@ class TopicTable:
             return None
         if default_topic == names.AUTO_CREATE_TOPIC and not self._config.auto_create_topics:
             return None
+        self.bound.check(f"topic {topic} is not created")
         queue_count = max(0, min(client_queue_count, template.write_queue_nums))
         return self._put(
             TopicConfig(
@@ -136,10 +140,12 @@ class TopicTable:
     ) -> TopicConfig:
         """A retry or dead letter topic, created when it is missing. ``order`` also corrects a known one.
 
-        ``aside``: saved soon rather than now, for a topic that holds no message yet.
+        ``aside``: saved soon rather than now, for a topic that holds no message yet. Raises ``InvalidParameter`` when
+        there are too many topics.
         """
         known = self.configs.get(topic)
         if known is None:
+            self.bound.check(f"topic {topic} is not created")
             queue_count = max(0, queue_count)
             return self._put(
                 TopicConfig(
@@ -156,6 +162,22 @@ class TopicTable:
             return self._put(msgspec.structs.replace(known, order=order), aside=aside)
         return known
 
+    def create_own(self, topic: str, queue_count: int, perm: int) -> TopicConfig:
+        """A topic that the broker stores a message in, created when it is missing even above the limit: the message
+        has been accepted already. Pops that may need one are refused before (``check_room_for``)."""
+        known = self.configs.get(topic)
+        if known is None:
+            config = TopicConfig(
+                topic_name=topic, read_queue_nums=queue_count, write_queue_nums=queue_count, perm=perm
+            )
+            return self._put(config)
+        return known
+
+    def check_room_for(self, topic: str) -> None:
+        """Raise ``InvalidParameter`` when a topic that may have to be created later could not be now."""
+        if topic not in self.configs:
+            self.bound.check(f"topic {topic} could not be created")
+
     # -- changes by admins, masters and name servers ---------------------------------------------------
 
     def update(self, config: TopicConfig) -> None:
@@ -165,8 +187,11 @@ class TopicTable:
     def apply(self, requests: Sequence[tuple[TopicConfig, Mapping[str, str]]]) -> None:
         """Create or replace topics, their attributes altered by signed changes (``+name``, ``-name``). All or none.
 
-        Raises ``InvalidParameter`` for attributes that are not allowed.
+        Raises ``InvalidParameter`` for attributes that are not allowed, and when there are too many topics.
         """
+        new = {wanted.topic_name for wanted, _ in requests if wanted.topic_name not in self.configs}
+        if new:
+            self.bound.check(f"topic {min(new)} is not created", len(new))
         altered: list[TopicConfig] = []
         for wanted, changes in requests:
             known = self.configs.get(wanted.topic_name)

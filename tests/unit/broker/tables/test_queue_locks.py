@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.unit.broker.kit import CONFIG
 
-from orbitmq.broker.tables import queue_locks
+from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.tables.queue_locks import QueueLocks
+from orbitmq.errors import InvalidParameter
 from orbitmq.model.route import MessageQueue
 from orbitmq.testing.manual_clock import ManualClock
 
@@ -60,8 +61,23 @@ def test_expiry_leaves_nothing_behind() -> None:
     assert locks._groups == {}
 
 
-def test_a_group_cannot_lock_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_locks, "_LOCKS_MAX", 3)
-    locks = QueueLocks(CONFIG, ManualClock())
-    assert locks.lock("g", "one", queues(*range(10))) == queues(0, 1, 2)
+def test_locks_above_the_limit_are_refused_and_those_held_are_renewed() -> None:
+    locks = QueueLocks(BrokerConfig(queue_locks_max=3), ManualClock())
+    with pytest.raises(InvalidParameter, match=r"3 queue locks and the limit is 3 \(maxQueueLocks\)"):
+        locks.lock("g", "one", queues(*range(10)))
     assert locks.lock("g", "one", queues(2, 1)) == queues(2, 1)
+    with pytest.raises(InvalidParameter):
+        locks.lock("made-up", "one", queues(0))
+    assert list(locks._groups) == ["g"]
+    locks.unlock("g", "one", queues(0))
+    assert locks.lock("h", "one", queues(0)) == queues(0)
+    assert (locks.bound.size, locks.bound.refused) == (3, 2)
+
+
+def test_expired_locks_make_room() -> None:
+    clock = ManualClock()
+    locks = QueueLocks(BrokerConfig(queue_locks_max=1), clock)
+    locks.lock("g", "one", queues(0))
+    clock.advance(60_001)
+    locks.expire()
+    assert locks.lock("h", "one", queues(0)) == queues(0)
