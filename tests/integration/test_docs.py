@@ -52,7 +52,7 @@ def test_examples_of_the_client_page_run_in_order() -> None:
 
 
 def known_names() -> set[str]:
-    found = set(orbitmq.client.__all__) | set(sync.__all__) | {"client_context", "NAMESRV_ADDR"}
+    found = set(orbitmq.client.__all__) | set(sync.__all__) | {"client_context", "NAMESRV_ADDR", "sync"}
     for kind in vars(options).values():
         if dataclasses.is_dataclass(kind):
             found |= {field.name for field in dataclasses.fields(kind)}

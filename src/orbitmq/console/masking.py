@@ -4,7 +4,7 @@
 see only its result, so none of them can tell what it hides.
 
 Bodies come from producers that nobody vouches for, so everything here takes time linear in their length. There is no
-pattern of the user's, and the two patterns of this module cannot backtrack: see docs/decisions/0036-linear-masks.md.
+pattern of the user's, and the two patterns of this module cannot backtrack: see docs/decisions/0037-linear-masks.md.
 """
 
 from __future__ import annotations
