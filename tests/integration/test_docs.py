@@ -7,6 +7,7 @@ import asyncio
 import dataclasses
 import inspect
 import re
+from concurrent.futures import Future
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -51,13 +52,17 @@ def test_examples_of_the_client_page_run_in_order() -> None:
         asyncio.run(run_page("client.md", broker.name_server))
 
 
+def public_things() -> list[Any]:
+    return [getattr(module, name) for module in (orbitmq.client, sync) for name in module.__all__]
+
+
 def known_names() -> set[str]:
     found = set(orbitmq.client.__all__) | set(sync.__all__) | {"client_context", "NAMESRV_ADDR", "sync"}
+    found |= {"Future", *dir(Future)}
     for kind in vars(options).values():
         if dataclasses.is_dataclass(kind):
             found |= {field.name for field in dataclasses.fields(kind)}
-    for name in orbitmq.client.__all__:
-        thing = getattr(orbitmq.client, name)
+    for thing in public_things():
         found |= {member for member in dir(thing) if not member.startswith("_")}
         if callable(thing) and not isinstance(thing, type):
             continue
