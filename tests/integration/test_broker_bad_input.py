@@ -50,8 +50,10 @@ STRICTER: Final = {
         )
         for value in ("abc", "", "1.5", "2147483648", "9223372036854775808")
     },
-    # Apache keeps offsets of queue -1 and offset -1, makes topics with -1 queues, and locks for a nameless client.
+    # Apache keeps offsets of queues that do not exist and offset -1, makes topics with -1 queues, and locks for a
+    # nameless client.
     "15 queueId='-1'": INVALID,
+    "15 queueId='99'": INVALID,
     "15 commitOffset='-1'": INVALID,
     **{f"17 {field}='-1'": INVALID for field in ("readQueueNums", "writeQueueNums", "perm")},
     "17 perm='99'": INVALID,
