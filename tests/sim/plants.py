@@ -58,9 +58,13 @@ def _double_master(stack: ExitStack) -> None:
 
 
 def _report_before_flush(stack: ExitStack) -> None:
-    """A member of a group under SYNC_FLUSH reports what it has written."""
-    written = property(lambda self: self._store.max_log_offset)
-    stack.enter_context(mock.patch.object(MasterLink, "_reportable_end", written))
+    """A member of a group under SYNC_FLUSH reports what it has written, and leaves the flush to its own interval."""
+
+    def written(self: MasterLink) -> None:
+        if self._store.max_log_offset > self._reported and not self._tables_due:
+            self._report(self._store.max_log_offset)
+
+    stack.enter_context(mock.patch.object(MasterLink, "_report_progress", written))
 
 
 def _no_doubt(stack: ExitStack) -> None:
