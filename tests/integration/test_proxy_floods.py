@@ -37,8 +37,9 @@ from orbitmq.transport.tls import ServerTls, TlsMode
 
 logger = logging.getLogger(__name__)
 
-TURN_S = 0.03
-"""A turn has 4 ms; the rest is for the collector and a slow core."""
+TURN_S = 0.1
+"""A turn has 4 ms; the rest is for the collector and a core shared with other work, where 45 ms were seen. The
+defects that these tests are for took seconds."""
 DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY = 0, 1, 3, 4, 6, 7
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sysconfig
+import os
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -10,9 +10,8 @@ from typing import Final
 __all__ = ["reason_of"]
 
 _OWN: Final = str(Path(__file__).parents[2])
-_LIBRARIES: Final = tuple(
-    {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")} - {""}
-)
+_STANDARD_LIBRARY: Final = str(Path(os.__file__).parent) + os.sep
+_INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 _TEXT_MAX: Final = 700
 """Of 1,024 bytes, so that the place fits behind it."""
 
@@ -36,7 +35,11 @@ def _place(traceback: TracebackType | None) -> str:
         if not code.co_filename.startswith((_OWN, "<frozen")):
             shown = f"{'/'.join(Path(code.co_filename).parts[-2:])}:{traceback.tb_lineno} in {code.co_name}"
             outermost = outermost or shown
-            if not code.co_filename.startswith(_LIBRARIES):
+            if not _is_library(code.co_filename):
                 innermost = shown
         traceback = traceback.tb_next
     return innermost or outermost
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith(_STANDARD_LIBRARY) or not _INSTALLED.isdisjoint(Path(file).parts)
