@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests.run_all import CACHE_KEY, is_beside_jvm
 
 # How long an example takes says more about what else the machine does than about the code.
 settings.register_profile("orbitmq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -40,15 +39,3 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=50,
         help="how often tests/fault/test_kill_minus_9.py kills a writer, for each way to flush",
     )
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Note which tests run again when they fail; see ``tests/run_all.py``."""
-    beside = [
-        item.nodeid
-        for item in session.items
-        if is_beside_jvm(item.nodeid, (mark.name for mark in item.iter_markers()))
-    ]
-    cache = getattr(session.config, "cache", None)  # absent with -p no:cacheprovider
-    if cache is not None:
-        cache.set(CACHE_KEY, beside)
