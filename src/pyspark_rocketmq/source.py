@@ -19,7 +19,7 @@ __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
-    """Hands everything to ``orbitmq.spark.source.RocketmqSource``."""
+    """Hands everything to ``orbitmq.spark.source.topic_source.RocketmqSource``."""
 
     @classmethod
     def name(cls) -> str:
@@ -27,7 +27,7 @@ class DefaultSource(DataSource):
 
     @property
     def _real(self) -> DataSource:
-        from orbitmq.spark.source import RocketmqSource
+        from orbitmq.spark.source.topic_source import RocketmqSource
 
         return RocketmqSource(self.options)
 

@@ -14,7 +14,7 @@ __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
-    """Hands everything to ``orbitmq.spark.store_source.RocketmqStoreSource``."""
+    """Hands everything to ``orbitmq.spark.store.store_source.RocketmqStoreSource``."""
 
     @classmethod
     def name(cls) -> str:
@@ -22,7 +22,7 @@ class DefaultSource(DataSource):
 
     @property
     def _real(self) -> DataSource:
-        from orbitmq.spark.store_source import RocketmqStoreSource
+        from orbitmq.spark.store.store_source import RocketmqStoreSource
 
         return RocketmqStoreSource(self.options)
 

@@ -16,9 +16,9 @@ from tests.integration.spark_servers import Server, Servers
 from orbitmq.broker.broker import Broker
 from orbitmq.errors import ConfigError
 from orbitmq.spark.options import SourceOptions
-from orbitmq.spark.planning import DataLossError, QueueKey, QueueRange
-from orbitmq.spark.source import TopicPartition, TopicReader
-from orbitmq.spark.stream import LOST_RANGES, TopicStreamReader
+from orbitmq.spark.source.planning import DataLossError, QueueKey, QueueRange
+from orbitmq.spark.source.stream import LOST_RANGES, TopicStreamReader
+from orbitmq.spark.source.topic_source import TopicPartition, TopicReader
 
 pytestmark = pytest.mark.slow
 
@@ -124,7 +124,7 @@ def test_a_topic_made_again_while_no_query_ran_is_a_loss_or_read_from_its_beginn
     servers: Servers, count: int, frozen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when the new one has as many messages by now as were read of the old one."""
-    monkeypatch.setattr("orbitmq.spark.stream._CLOCK_SKEW_MS", 0)  # one clock here
+    monkeypatch.setattr("orbitmq.spark.source.stream._CLOCK_SKEW_MS", 0)  # one clock here
     broker = servers.broker("broker-a")
     servers.create_topic("T", broker)
     servers.create_topic("U", broker)
@@ -192,7 +192,7 @@ def test_queues_added_under_a_running_query_are_read_from_their_beginning(server
 def test_a_topic_made_again_with_fewer_queues_names_each_and_is_read_from_its_beginning(
     servers: Servers, restarted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orbitmq.spark.stream._CLOCK_SKEW_MS", 0)  # one clock here
+    monkeypatch.setattr("orbitmq.spark.source.stream._CLOCK_SKEW_MS", 0)  # one clock here
     broker = servers.broker("broker-a")
     servers.create_topic("T", broker, queue_count=3)
     servers.send("T", range(12))

@@ -15,7 +15,7 @@ from tests.apache.etcd import Etcd, etcd
 from tests.integration.outage_kit import Load, failover, outages, processes
 
 from orbitmq.spark.options import SourceOptions
-from orbitmq.spark.stream import TopicStreamReader
+from orbitmq.spark.source.stream import TopicStreamReader
 
 __all__ = ["etcd"]
 pytestmark = pytest.mark.slow

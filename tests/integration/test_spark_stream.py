@@ -21,8 +21,8 @@ from orbitmq.namesrv.config import NameServerConfig
 from orbitmq.namesrv.server import NameServer
 from orbitmq.spark.connections import server_client
 from orbitmq.spark.options import SourceOptions, access
-from orbitmq.spark.planning import DataLossError
-from orbitmq.spark.stream import LOST_RANGES, TopicStreamReader
+from orbitmq.spark.source.planning import DataLossError
+from orbitmq.spark.source.stream import LOST_RANGES, TopicStreamReader
 from orbitmq.testing import RunningBroker, run_broker
 from orbitmq.transport.tls import TlsMode
 

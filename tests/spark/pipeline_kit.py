@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from orbitmq.client import sync
 from orbitmq.client.consume.puller import PullStatus
 from orbitmq.client.message import Message, ReceivedMessage
-from orbitmq.spark.pipeline.load import parse_pipeline
-from orbitmq.spark.pipeline.plan import Plan, make_plan
-from orbitmq.spark.pipeline.run import BatchReport, run_batch, run_stream
+from orbitmq.pipeline.load import parse_pipeline
+from orbitmq.pipeline.plan import Plan, make_plan
+from orbitmq.pipeline.run import BatchReport, run_batch, run_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,12 +19,12 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 from tests.spark.stream_job import short_session
 
-from orbitmq.spark import sink_commit
-from orbitmq.spark.sink_prepared import TransactionLog
-from orbitmq.spark.sink_send import SendSession
-from orbitmq.spark.sink_transactional import TransactionalStreamWriter
-from orbitmq.spark.sink_writers import stream_writer
-from orbitmq.spark.source import RocketmqSource
+from orbitmq.spark.sink import commit as sink_commit
+from orbitmq.spark.sink.prepared import TransactionLog
+from orbitmq.spark.sink.send import SendSession
+from orbitmq.spark.sink.transactional import TransactionalStreamWriter
+from orbitmq.spark.sink.writers import stream_writer
+from orbitmq.spark.source.topic_source import RocketmqSource
 
 POINT = sys.argv[4] if len(sys.argv) > 4 else ""
 DRIVER = os.getpgrp()

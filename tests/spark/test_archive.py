@@ -10,8 +10,7 @@ import pytest
 from tests.spark.pipeline_kit import read_all, send_all
 
 from orbitmq.client.message import Message, ReceivedMessage
-from orbitmq.runtime.clock import SYSTEM_CLOCK
-from orbitmq.spark.pipeline.archive import (
+from orbitmq.pipeline.archive import (
     Archive,
     Replay,
     Run,
@@ -21,7 +20,8 @@ from orbitmq.spark.pipeline.archive import (
     read_manifest,
     replay,
 )
-from orbitmq.spark.pipeline.errors import EnvironmentFault, RunFailed
+from orbitmq.runtime.clock import SYSTEM_CLOCK
+from orbitmq.spark.errors import EnvironmentFault, RunFailed
 from orbitmq.spark.register import register
 from orbitmq.testing import run_broker
 

@@ -11,8 +11,8 @@ import pytest
 from tests.spark.registry_kit import framed, run_registry
 
 from orbitmq.errors import ConfigError
-from orbitmq.spark.decoding import decode
-from orbitmq.spark.registry import SchemaNotFound
+from orbitmq.spark.decoding.columns import decode
+from orbitmq.spark.decoding.registry import SchemaNotFound
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

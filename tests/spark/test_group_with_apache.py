@@ -20,7 +20,7 @@ from orbitmq.client.net.instance import ClientInstance
 from orbitmq.client.sync import Producer
 from orbitmq.requests import RequestCode
 from orbitmq.spark.options import SourceOptions
-from orbitmq.spark.stream import TopicStreamReader
+from orbitmq.spark.source.stream import TopicStreamReader
 from orbitmq.testing import run_broker
 
 pytestmark = [pytest.mark.slow, pytest.mark.apache]

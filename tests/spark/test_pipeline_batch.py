@@ -17,10 +17,10 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]  # as above
 import pytest
 from google.protobuf import descriptor_pb2, wrappers_pb2
 
-from orbitmq.spark.pipeline.errors import PipelineError, RunFailed, SpecError
-from orbitmq.spark.pipeline.load import parse_pipeline
-from orbitmq.spark.pipeline.plan import Plan, make_plan
-from orbitmq.spark.pipeline.run import BatchReport, build_frames, run_batch
+from orbitmq.pipeline.load import parse_pipeline
+from orbitmq.pipeline.plan import Plan, make_plan
+from orbitmq.pipeline.run import BatchReport, build_frames, run_batch
+from orbitmq.spark.errors import PipelineError, RunFailed, SpecError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orbitmq.spark.pipeline.check import analyse, findings_text, line_of
-from orbitmq.spark.pipeline.errors import SpecError
-from orbitmq.spark.pipeline.load import load_pipeline
-from orbitmq.spark.pipeline.plan import make_plan
-from orbitmq.spark.pipeline.run import build_frames
+from orbitmq.pipeline.check import analyse, findings_text, line_of
+from orbitmq.pipeline.load import load_pipeline
+from orbitmq.pipeline.plan import make_plan
+from orbitmq.pipeline.run import build_frames
+from orbitmq.spark.errors import SpecError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

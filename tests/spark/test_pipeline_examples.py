@@ -12,8 +12,8 @@ from tests.spark.pipeline_kit import read_all, run_plan, send_all
 
 from orbitmq.client import ConsumeFromWhere, RetryLater, sync
 from orbitmq.client.message import Message, ReceivedMessage
-from orbitmq.spark.pipeline.load import load_pipeline
-from orbitmq.spark.pipeline.plan import Plan, make_plan
+from orbitmq.pipeline.load import load_pipeline
+from orbitmq.pipeline.plan import Plan, make_plan
 from orbitmq.spark.register import register
 from orbitmq.testing import run_broker
 

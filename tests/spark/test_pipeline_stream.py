@@ -12,11 +12,11 @@ from deltalake import DeltaTable
 from tests.spark.pipeline_kit import plan_of, read_all, run_plan, send_all
 
 from orbitmq.client.message import Message
-from orbitmq.spark.pipeline.check import analyse
-from orbitmq.spark.pipeline.errors import EnvironmentFault, RunFailed
-from orbitmq.spark.pipeline.lake_parquet import ParquetTableWriter
-from orbitmq.spark.pipeline.preflight import check_servers
-from orbitmq.spark.pipeline.status import read_status
+from orbitmq.pipeline.check import analyse
+from orbitmq.pipeline.lake_parquet import ParquetTableWriter
+from orbitmq.pipeline.preflight import check_servers
+from orbitmq.pipeline.status import read_status
+from orbitmq.spark.errors import EnvironmentFault, RunFailed
 from orbitmq.spark.register import register
 from orbitmq.testing import run_broker
 

@@ -18,9 +18,9 @@ from tests.spark.test_sink_transactional import bodies
 from orbitmq.client.message import ReceivedMessage, TransactionState
 from orbitmq.client.options import ProducerOptions
 from orbitmq.errors import RequestTimeoutError
-from orbitmq.spark.sink_commit import BATCH_PROPERTY, Committer, batch_mark, end_all, roll_back
-from orbitmq.spark.sink_prepared import Decision, Half, TransactionLog, pack, unpack
-from orbitmq.spark.sink_send import HalfRow, SendSession, SinkClient
+from orbitmq.spark.sink.commit import BATCH_PROPERTY, Committer, batch_mark, end_all, roll_back
+from orbitmq.spark.sink.prepared import Decision, Half, TransactionLog, pack, unpack
+from orbitmq.spark.sink.send import HalfRow, SendSession, SinkClient
 from orbitmq.testing import run_broker
 
 pytestmark = [pytest.mark.slow, pytest.mark.apache]
@@ -87,7 +87,7 @@ def mine(target: Target, query: str) -> list[str]:
 def test_second_driver_commits_what_the_first_one_left_and_questions_roll_back_the_rest(
     servers: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orbitmq.spark.sink_commit.SETTLE_S", 1.0)
+    monkeypatch.setattr("orbitmq.spark.sink.commit.SETTLE_S", 1.0)
     log = TransactionLog(str(tmp_path))
     lost = prepare(servers, "q", 0)  # of a driver that died before it decided
     halves = prepare(servers, "q", 0)
@@ -127,7 +127,7 @@ def test_second_driver_commits_what_the_first_one_left_and_questions_roll_back_t
 def test_rolled_back_rows_are_never_seen_and_a_wrong_half_message_is_named(
     servers: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orbitmq.spark.sink_commit.SETTLE_S", 0.1)
+    monkeypatch.setattr("orbitmq.spark.sink.commit.SETTLE_S", 0.1)
     halves = prepare(servers, "r", 1)
     client = committer(servers)
     try:

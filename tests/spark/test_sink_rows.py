@@ -29,9 +29,10 @@ from orbitmq.model.route import MessageQueue
 from orbitmq.record.batch import split_batch
 from orbitmq.record.ids import parse_unique_key
 from orbitmq.record.properties import decode_properties
-from orbitmq.spark import sink_place, sink_rows
-from orbitmq.spark.sink import plan_sink
-from orbitmq.spark.sink_rows import RowKeys, encode_rows, key_prefix, split_by_size
+from orbitmq.spark.sink import place as placing
+from orbitmq.spark.sink import rows as encoding
+from orbitmq.spark.sink.plan import plan_sink
+from orbitmq.spark.sink.rows import RowKeys, encode_rows, key_prefix, split_by_size
 
 KEYS = RowKeys(key_prefix("query", 7, 0))
 BODY_MAX = 4 * 1024 * 1024
@@ -86,7 +87,7 @@ def expected(row: dict[str, Any], key: str) -> tuple[bytes, dict[str, str]]:
     return row["body"], pairs
 
 
-def sent(encoded: sink_rows.EncodedRows) -> list[tuple[bytes, dict[str, str]]]:
+def sent(encoded: encoding.EncodedRows) -> list[tuple[bytes, dict[str, str]]]:
     data, offsets = encoded.entries()
     entries = split_batch(bytes(data[offsets[0] : offsets[-1]]))
     assert np.diff(offsets).tolist() == encoded.entry_sizes.tolist()
@@ -175,7 +176,7 @@ def test_row_that_is_no_message_is_refused_with_its_number(change: dict[str, Any
 
 
 def test_piece_of_a_large_batch_holds_every_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sink_rows, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(encoding, "PIECE_BYTES", 1000)
     batch = batch_of([{"body": bytes([row]) * 100} for row in range(100)], pa.schema([("body", pa.binary())]))
     pieces = list(split_by_size(batch))
     assert len(pieces) > 5
@@ -229,7 +230,7 @@ def place(
     batch_bytes: int = 1000,
 ) -> FakeSession:
     session = FakeSession()
-    sender: Any = sink_place.RowSender
+    sender: Any = placing.RowSender
     batch = batch_of(rows, pa.schema([("body", pa.binary()), *fields]))
     sender(FakeClient(QUEUES), session, "T", broker, batch_bytes).send(encode_rows(batch, 0, KEYS, BODY_MAX))
     return session
@@ -375,6 +376,6 @@ def test_sharding_key_may_be_a_number() -> None:
     batch = pa.RecordBatch.from_pylist(
         [{"body": b"x", "sharding_key": 7}, {"body": b"y", "sharding_key": None}]
     )
-    [first, second] = sent(sink_rows.encode_rows(batch, 0, sink_rows.RowKeys(b"0" * 16), 1000))
+    [first, second] = sent(encoding.encode_rows(batch, 0, encoding.RowKeys(b"0" * 16), 1000))
     assert first[1]["__SHARDINGKEY"] == "7"
     assert "__SHARDINGKEY" not in second[1]

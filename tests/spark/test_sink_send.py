@@ -17,9 +17,9 @@ from orbitmq.client.produce.sender import Outgoing
 from orbitmq.client.sync import PullConsumer
 from orbitmq.errors import ConnectionLostError, NoPermission, RequestTimeoutError
 from orbitmq.model.route import MessageQueue
-from orbitmq.spark.sink_place import RowSender
-from orbitmq.spark.sink_rows import RowKeys, encode_rows, key_prefix
-from orbitmq.spark.sink_send import QueueTally, SendSession, SinkClient
+from orbitmq.spark.sink.place import RowSender
+from orbitmq.spark.sink.rows import RowKeys, encode_rows, key_prefix
+from orbitmq.spark.sink.send import QueueTally, SendSession, SinkClient
 from orbitmq.testing import run_broker
 
 pytestmark = pytest.mark.slow

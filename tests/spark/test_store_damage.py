@@ -19,8 +19,8 @@ from tests.spark.test_store_files import (
 )
 
 from orbitmq.errors import CorruptionError, RecordError
-from orbitmq.spark.store_files import list_segments
-from orbitmq.spark.store_stream import end_of_log
+from orbitmq.spark.store.files import list_segments
+from orbitmq.spark.store.stream import end_of_log
 
 
 def hit(log: Log, start: int, end: int) -> list[int]:

@@ -19,8 +19,8 @@ from orbitmq.record.codec import Record, encode_record
 from orbitmq.record.layout import BLANK, BLANK_BYTES, MAGIC_BLANK, MAGIC_V1
 from orbitmq.spark.arrow import Positions, scan_records
 from orbitmq.spark.schema import COLUMNS
-from orbitmq.spark.store_files import CLOCK_SLACK_MS, Block, list_segments, open_location, plan_blocks
-from orbitmq.spark.store_source import StoreOptions, read_block
+from orbitmq.spark.store.files import CLOCK_SLACK_MS, Block, list_segments, open_location, plan_blocks
+from orbitmq.spark.store.store_source import StoreOptions, read_block
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 SEGMENT_BYTES = 4096
@@ -147,7 +147,7 @@ def test_apache_store_gives_every_record_in_every_split(
 def test_newest_segment_is_cut_into_equal_blocks_for_several_cores(
     tmp_path: Path, block_bytes: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orbitmq.spark.store_files._BLOCK_BYTES_MIN", 100)
+    monkeypatch.setattr("orbitmq.spark.store.files._BLOCK_BYTES_MIN", 100)
     log = write_log(tmp_path, [b"x" * 20] * 25)
     blocks = plan_blocks(list_segments(str(tmp_path)), block_bytes=block_bytes)
     sizes = [block.end - block.start for block in blocks]
@@ -174,7 +174,7 @@ def test_what_the_checkpoint_knows_is_not_walked_again(
         walked.append(start)
         return scan_records(view, start, end)
 
-    monkeypatch.setattr("orbitmq.spark.store_files.scan_records", scan)
+    monkeypatch.setattr("orbitmq.spark.store.files.scan_records", scan)
     for written_until in log.offsets:
         assert planned(tmp_path, written_until) == list(range(25))
         assert walked.pop() <= written_until
@@ -375,7 +375,7 @@ def test_segment_cut_while_it_is_read_is_an_error_and_no_signal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mapping of a file that became shorter ends the process with SIGBUS."""
-    monkeypatch.setattr("orbitmq.spark.store_source.BATCH_BYTES", 1000)
+    monkeypatch.setattr("orbitmq.spark.store.store_source.BATCH_BYTES", 1000)
     write_log(tmp_path, [b"x" * 300] * 60)
     block = plan_blocks(list_segments(str(tmp_path)), block_bytes=0)[0]
     batches = read_block(block, StoreOptions(paths=()), ("queue_offset",))
@@ -386,7 +386,7 @@ def test_segment_cut_while_it_is_read_is_an_error_and_no_signal(
 
 
 def test_record_longer_than_a_batch_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orbitmq.spark.store_source.BATCH_BYTES", 200)
+    monkeypatch.setattr("orbitmq.spark.store.store_source.BATCH_BYTES", 200)
     write_log(tmp_path, [b"x" * 1500, b"y", b"z" * 900] * 20)
     assert [len(row["body"]) for row in read(tmp_path, block_bytes=1000)] == [1500, 1, 900] * 20
 

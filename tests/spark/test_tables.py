@@ -15,11 +15,11 @@ from tests.spark.registry_kit import framed, run_registry
 from tests.spark.table_kit import read_table
 
 from orbitmq.client.message import Message
-from orbitmq.spark.pipeline.errors import PipelineError
-from orbitmq.spark.pipeline.load import parse_pipeline
-from orbitmq.spark.pipeline.plan import make_plan
-from orbitmq.spark.pipeline.run import run_stream
-from orbitmq.spark.pipeline.table import TableRequest, table_document
+from orbitmq.pipeline.load import parse_pipeline
+from orbitmq.pipeline.plan import make_plan
+from orbitmq.pipeline.run import run_stream
+from orbitmq.pipeline.table import TableRequest, table_document
+from orbitmq.spark.errors import PipelineError
 from orbitmq.spark.register import register
 from orbitmq.testing import RunningBroker, run_broker
 

@@ -47,11 +47,13 @@ IMPORTS: Final[Mapping[str, frozenset[str]]] = {
     "admin": frozenset({"client"}),
     # Reads store directories by itself, without a broker, and refuses a bad SQL filter before any broker is asked.
     "spark": frozenset({"client", "filter", "store"}),
+    # Files that describe a data pipeline, run on Spark.
+    "pipeline": frozenset({"spark"}),
     "console": frozenset({"admin"}),
     # gRPC in front of brokers: over the network through the client, or inside a broker's process.
     "proxy": frozenset({"auth", "client", "metrics"}),
     # The command line starts every server, so it stands above all of them.
-    "cli": frozenset({"admin", "broker", "filtersrv", "console", "namesrv", "proxy", "spark", "store"}),
+    "cli": frozenset({"admin", "broker", "filtersrv", "console", "namesrv", "pipeline", "proxy", "store"}),
 }
 SHIPPED_KIT: Final = "testing"  # imports anything; nothing in the package imports it
 

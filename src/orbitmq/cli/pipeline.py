@@ -23,16 +23,16 @@ from rich.console import Console
 
 from orbitmq.cli.name_server import NameServerOption, name_server_option
 from orbitmq.errors import OrbitError
-from orbitmq.spark.pipeline.errors import EnvironmentFault, PipelineError, SpecError
-from orbitmq.spark.pipeline.load import load_pipeline
-from orbitmq.spark.pipeline.moments import milliseconds, moment_text
-from orbitmq.spark.pipeline.plan import Plan, lines, make_plan
+from orbitmq.pipeline.load import load_pipeline
+from orbitmq.pipeline.plan import Plan, lines, make_plan
+from orbitmq.pipeline.times import milliseconds, moment_text
+from orbitmq.spark.errors import EnvironmentFault, PipelineError, SpecError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from orbitmq.spark.pipeline.check import Finding
-    from orbitmq.spark.pipeline.status import PipelineStatus, StatusFile
+    from orbitmq.pipeline.check import Finding
+    from orbitmq.pipeline.status import PipelineStatus, StatusFile
 
 __all__ = ["pipeline_commands"]
 
@@ -60,7 +60,7 @@ def _where(context: click.Context, parameter: click.Parameter, value: str | None
     """The master; empty under ``spark-submit`` unless one is given, which has its own."""
     if value is not None:
         return value
-    from orbitmq.spark.pipeline.session import under_submit
+    from orbitmq.pipeline.session import under_submit
 
     return "" if under_submit() else "local[*]"
 
@@ -125,7 +125,7 @@ def _session(
     python_path: Path | None = None,
     remote: str = "",
 ) -> Iterator[SparkSession]:
-    from orbitmq.spark.pipeline.session import build_session
+    from orbitmq.pipeline.session import build_session
 
     session = build_session(master, name, conf, log_level=log_level, python_path=python_path, remote=remote)
     try:
@@ -200,7 +200,7 @@ def check_command(file: Path, **options: Any) -> None:
 
 def _checked(file: Path, options: Mapping[str, Any]) -> Plan:
     """The plan of a file that would run; else its faults are printed, and the command ends."""
-    from orbitmq.spark.pipeline.check import Finding, findings_text
+    from orbitmq.pipeline.check import Finding, findings_text
 
     try:
         plan = _plan(file, options["given"])
@@ -215,8 +215,8 @@ def _checked(file: Path, options: Mapping[str, Any]) -> Plan:
 
 
 def _faults(plan: Plan, options: Mapping[str, Any]) -> list[Finding]:
-    from orbitmq.spark.pipeline.check import analyse, ask_servers
-    from orbitmq.spark.pipeline.session import check_environment
+    from orbitmq.pipeline.check import analyse, ask_servers
+    from orbitmq.pipeline.session import check_environment
 
     try:
         check_environment()
@@ -243,7 +243,7 @@ def _plan(file: Path, given: Mapping[str, str]) -> Plan:
         pipeline = load_pipeline(file, given, os.environ)
         plan = make_plan(pipeline, file.resolve().parent)
         if any(step.__struct_config__.tag == "python" for step in pipeline.steps):
-            from orbitmq.spark.pipeline.preflight import check_modules
+            from orbitmq.pipeline.preflight import check_modules
 
             check_modules(plan)
     except SpecError as error:
@@ -270,13 +270,13 @@ def _place(options: Mapping[str, Any]) -> str:
 
 
 def _run(plan: Plan, options: Mapping[str, Any]) -> None:
-    from orbitmq.spark.pipeline.session import check_environment
+    from orbitmq.pipeline.session import check_environment
 
     check_environment(options["remote"])
-    from orbitmq.spark.pipeline.display import PipelineMetrics, ProgressDisplay, print_table
-    from orbitmq.spark.pipeline.preflight import check_servers
-    from orbitmq.spark.pipeline.run import BatchReport, run_batch, run_stream
-    from orbitmq.spark.pipeline.status import StatusFile
+    from orbitmq.pipeline.display import PipelineMetrics, ProgressDisplay, print_table
+    from orbitmq.pipeline.preflight import check_servers
+    from orbitmq.pipeline.run import BatchReport, run_batch, run_stream
+    from orbitmq.pipeline.status import StatusFile
 
     for warning in plan.warnings:
         click.echo(f"orbitmq: note: {warning}", err=True)
@@ -374,8 +374,8 @@ def _run(plan: Plan, options: Mapping[str, Any]) -> None:
 def table_command(topic: str, path: str, **options: Any) -> None:
     """Keep the table at PATH in step with TOPIC. Run again, it goes on where it stopped."""
     with _told():
-        from orbitmq.spark.pipeline.load import parse_pipeline
-        from orbitmq.spark.pipeline.table import TableRequest, table_document
+        from orbitmq.pipeline.load import parse_pipeline
+        from orbitmq.pipeline.table import TableRequest, table_document
 
         named = (
             "form", "schema", "subject", "message", "framing", "key", "partition", "dead_letter", "checkpoint",
@@ -413,7 +413,7 @@ def table_command(topic: str, path: str, **options: Any) -> None:
 def status_command(path: str, **options: Any) -> None:
     """Say how the stream of PATH is doing: a pipeline file, a table's directory, or a checkpoint."""
     with _told():
-        from orbitmq.spark.pipeline.status import read_status
+        from orbitmq.pipeline.status import read_status
 
         place = _absolute(path)
         file = Path(path)
@@ -468,10 +468,10 @@ def _status_lines(found: PipelineStatus) -> Iterator[str]:
 def archive_command(directory: str, topics: tuple[str, ...], **options: Any) -> None:
     """Write messages of topics to DIRECTORY as Parquet. Again: only what came since."""
     with _told():
-        from orbitmq.spark.pipeline.session import check_environment
+        from orbitmq.pipeline.session import check_environment
 
         check_environment()
-        from orbitmq.spark.pipeline.archive import Archive, archive_topics, plan_archive, read_manifest
+        from orbitmq.pipeline.archive import Archive, archive_topics, plan_archive, read_manifest
 
         since, until = _moment(options["since"], "--since"), _moment(options["until"], "--until")
         if bool(topics) == bool(options["topic_pattern"]):
@@ -514,11 +514,11 @@ def archive_command(directory: str, topics: tuple[str, ...], **options: Any) -> 
 def replay_command(directory: str, topics: tuple[str, ...], rename: dict[str, str], **options: Any) -> None:
     """Send the messages of an archive again: body, keys, tags and properties as they were."""
     with _told():
-        from orbitmq.spark.pipeline.session import check_environment
+        from orbitmq.pipeline.session import check_environment
 
         check_environment()
-        from orbitmq.spark.pipeline.archive import Replay, replay
-        from orbitmq.spark.pipeline.preflight import check_target
+        from orbitmq.pipeline.archive import Replay, replay
+        from orbitmq.pipeline.preflight import check_target
 
         request = Replay(
             source=_absolute(directory),

@@ -38,8 +38,8 @@ from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.spark.connections import CALL_TIMEOUT_S, probe, raise_refusal, replicas, server_client
 from orbitmq.spark.options import SourceOptions
-from orbitmq.spark.planning import QueueKey, QueueOffsets
 from orbitmq.spark.pool import is_passing, patiently
+from orbitmq.spark.source.planning import QueueKey, QueueOffsets
 from orbitmq.wire.bodies import TopicStats
 from orbitmq.wire.frame import Frame
 from orbitmq.wire.header import Header, decode_header

@@ -16,8 +16,8 @@ def register(spark: SparkSession) -> SparkSession:
     Needed only where Spark does not find them on its own: it looks once, at the first use of any Python data source,
     and gives up silently if some other package's source cannot be imported.
     """
-    from orbitmq.spark.source import RocketmqSource
-    from orbitmq.spark.store_source import RocketmqStoreSource
+    from orbitmq.spark.source.topic_source import RocketmqSource
+    from orbitmq.spark.store.store_source import RocketmqStoreSource
 
     spark.dataSource.register(RocketmqSource)
     spark.dataSource.register(RocketmqStoreSource)

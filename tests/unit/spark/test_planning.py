@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from orbitmq.errors import ConfigError
 from orbitmq.spark.options import EARLIEST, LATEST
-from orbitmq.spark.planning import (
+from orbitmq.spark.source.planning import (
     DataLossError,
     LostRange,
     QueueKey,

@@ -13,16 +13,16 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from tests.spark.registry_kit import RegistryStub, framed, run_registry
 
 from orbitmq.errors import ConfigError
-from orbitmq.spark.decoding import RegistryAvro, RegistryProtobuf, message_indexes
-from orbitmq.spark.json_schema import columns_of
-from orbitmq.spark.pipeline.errors import SpecError
-from orbitmq.spark.registry import (
+from orbitmq.spark.decoding.columns import RegistryAvro, RegistryProtobuf, message_indexes
+from orbitmq.spark.decoding.json_schema import columns_of
+from orbitmq.spark.decoding.registry import (
     Registry,
     RegistryAccess,
     RegistryError,
     RegistryUnavailable,
     SchemaNotFound,
 )
+from orbitmq.spark.errors import SpecError
 
 
 @pytest.fixture

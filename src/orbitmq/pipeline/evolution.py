@@ -1,0 +1,98 @@
+"""How the columns of a table may change while it is written: the rules, as arithmetic on Spark's types.
+
+1. A column may be added at the end; rows of before have null there.
+2. A type may become wider: an integer a longer one, float double, a decimal more digits of the same scale.
+3. Rows narrower than their column are cast to it.
+Everything else (another type, a column that is gone, a change inside of a struct) stops the writer with a sentence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.spark.errors import RunFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType, StructField, StructType
+
+__all__ = ["Evolution", "align", "evolve"]
+
+_INTEGERS: Final = ("byte", "short", "integer", "long")
+_FLOATS: Final = ("float", "double")
+
+
+@dataclass(frozen=True, slots=True)
+class Evolution:
+    """What has to change before the rows fit."""
+
+    added: tuple[StructField, ...]
+    widened: tuple[StructField, ...]
+    """With their new types."""
+    result: StructType
+    """The columns of the table afterwards, all nullable."""
+
+
+def evolve(table: StructType, rows: StructType, name: str) -> Evolution:
+    """The change that lets ``rows`` into the table ``name``. Raises ``RunFailed`` with the rule that forbids it."""
+    from pyspark.sql.types import StructField, StructType
+
+    known = {field.name.lower(): field for field in table.fields}
+    given = {field.name.lower(): field for field in rows.fields}
+    if len(given) < len(rows.fields):
+        raise RunFailed(f"{name}: the rows have two columns whose names differ in case alone")
+    missing = [field.name for key, field in known.items() if key not in given]
+    if missing:
+        raise RunFailed(
+            f"{name}: the rows have no column {missing[0]!r} any more, which the table has. Select it again (null AS "
+            f"{missing[0]}), or write to a new table"
+        )
+    added: list[StructField] = []
+    widened: list[StructField] = []
+    fields: list[StructField] = []
+    for key, old in known.items():
+        new = given[key].dataType
+        if _plain(new) == _plain(old.dataType) or is_wider(old.dataType, new):
+            fields.append(StructField(old.name, old.dataType))
+        elif is_wider(new, old.dataType):
+            fields.append(StructField(old.name, new))
+            widened.append(fields[-1])
+        else:
+            raise RunFailed(
+                f"{name}: column {old.name!r} is {old.dataType.simpleString()} in the table and "
+                f"{new.simpleString()} in the rows. A column may be added, and a type may become wider (int to "
+                "bigint, float to double, more digits of a decimal), nothing else: cast it in a step, or write to a "
+                "new table"
+            )
+    for key, field in given.items():
+        if key not in known:
+            fields.append(StructField(field.name, field.dataType))
+            added.append(fields[-1])
+    return Evolution(tuple(added), tuple(widened), StructType(fields))
+
+
+def is_wider(new: DataType, old: DataType) -> bool:
+    """Whether every value of ``old`` is one of ``new``, of the same kind, and not the same type."""
+    from pyspark.sql.types import DecimalType
+
+    for ladder in (_INTEGERS, _FLOATS):
+        if old.typeName() in ladder and new.typeName() in ladder:
+            return ladder.index(new.typeName()) > ladder.index(old.typeName())
+    if isinstance(old, DecimalType) and isinstance(new, DecimalType):
+        return new.scale == old.scale and new.precision > old.precision
+    return False
+
+
+def _plain(kind: DataType) -> str:
+    """A type without what a table does not keep: nullability, metadata."""
+    return kind.simpleString().lower()
+
+
+def align(frame: DataFrame, columns: StructType) -> DataFrame:
+    """The rows with exactly these columns, in their order and of their types."""
+    from pyspark.sql import functions as f
+
+    return frame.select(
+        *[f.col(f"`{one.name}`").cast(one.dataType).alias(one.name) for one in columns.fields]
+    )

@@ -1,0 +1,138 @@
+"""The Spark session of a pipeline: one place for Java, Python, logging and what differs from Spark's defaults."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.spark.errors import EnvironmentFault
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["build_session", "check_environment", "session_options", "under_submit"]
+
+LOG_LEVELS: Final = ("OFF", "ERROR", "WARN", "INFO")
+_OF_A_SERVER: Final = frozenset({"spark.sql.streaming.numRecentProgressUpdates"})
+_LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+
+
+def under_submit() -> bool:
+    """Whether ``spark-submit`` runs this program: where Spark runs is said there."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def check_environment(remote: str = "") -> None:
+    """Raise ``EnvironmentFault`` with what to do when Spark cannot start here, or not reach a Connect server."""
+    try:
+        import pyspark  # noqa: F401  # only asked whether it is there
+    except ImportError:
+        raise EnvironmentFault("pipelines need PySpark: pip install 'orbitmq[spark]'") from None
+    if remote:
+        _check_connect(remote)
+        return
+    home = os.environ.get("JAVA_HOME", "")
+    if home:
+        if not os.access(Path(home) / "bin" / "java", os.X_OK):
+            raise EnvironmentFault(f"JAVA_HOME is {home}, and there is no bin/java in it")
+    elif shutil.which("java") is None:
+        raise EnvironmentFault("Spark needs a JDK 17 or 21: install one, or set JAVA_HOME to it")
+
+
+def _check_connect(remote: str) -> None:
+    if not remote.startswith("sc://"):
+        raise EnvironmentFault(f"--remote is {remote!r}, not sc://host:port")
+    try:
+        import pyspark.sql.connect.session  # noqa: F401  # only asked whether it can be imported
+    except ImportError as error:
+        raise EnvironmentFault(
+            f"--remote needs more packages: pip install 'orbitmq[connect]' ({_first_line(str(error))})"
+        ) from None
+
+
+def session_options(master: str, options: Mapping[str, str], log_level: str = "OFF") -> dict[str, str]:
+    """All settings of a session; ``options`` win over ours."""
+    java = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()} -Dorbitmq.spark.log={log_level}"
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # Days and hours of messages mean the same on every machine.
+        "spark.sql.session.timeZone": "UTC",
+        # The default, INT96, is read by fewer and fewer tools.
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        "spark.sql.streaming.stopTimeout": "30s",
+        "spark.sql.streaming.numRecentProgressUpdates": "200",
+        # Spark's Arrow form of plain UDFs needs pandas; without it every UDF would print a warning first.
+        "spark.sql.execution.pythonUDF.arrow.enabled": str(find_spec("pandas") is not None).lower(),
+        **options,
+    }
+    if master.startswith("local"):
+        # 200 partitions are for a cluster; here each costs a task and, in a stream, a state file.
+        settings.setdefault("spark.sql.shuffle.partitions", "4")
+        settings.setdefault("spark.driver.host", "127.0.0.1")
+        settings.setdefault("spark.driver.bindAddress", "127.0.0.1")
+    settings["spark.driver.extraJavaOptions"] = " ".join(
+        filter(None, (java, settings.get("spark.driver.extraJavaOptions", "")))
+    )
+    return settings
+
+
+def build_session(
+    master: str,
+    name: str,
+    options: Mapping[str, str] | None = None,
+    *,
+    log_level: str = "OFF",
+    python_path: Path | None = None,
+    remote: str = "",
+) -> SparkSession:
+    """A session with our data sources. Raises ``EnvironmentFault`` when it cannot be had.
+
+    An empty ``master`` leaves it to ``spark-submit`` where Spark runs. ``remote`` is a Connect server, whose settings
+    are its own but for those of SQL. ``python_path`` is where modules of the pipeline lie; Python workers on this
+    machine look there too.
+    """
+    check_environment(remote)
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    from orbitmq.spark.register import register
+
+    # Workers would take the first python3 of the path, which may have neither pyarrow nor this package.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if python_path is not None:
+        known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        if str(python_path) not in known:
+            os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(python_path), *known]))
+    builder = SparkSession.builder.remote(remote) if remote else SparkSession.builder.appName(name)
+    if master and not remote:
+        builder = builder.master(master)
+    for key, value in session_options(master, options or {}, log_level).items():
+        if not remote or (key.startswith("spark.sql.") and key not in _OF_A_SERVER):
+            builder = builder.config(key, value)
+    try:
+        session = builder.getOrCreate()
+    except PySparkException as error:
+        raise EnvironmentFault(f"Spark does not start: {_first_line(str(error))}") from error
+    except Exception as error:  # py4j wraps whatever the JVM raised; the author needs its first line
+        where = remote or master or "the master of spark-submit"
+        raise EnvironmentFault(f"Spark does not start on {where}: {_first_line(str(error))}") from error
+    if log_level == "OFF":
+        # PySpark prints what it also raises, as JSON with a Java stack.
+        logging.getLogger("SQLQueryContextLogger").disabled = True
+    register(session)
+    return session
+
+
+def _first_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("\tat ")]
+    return " ".join(lines[:2])[:300] or "no reason given"

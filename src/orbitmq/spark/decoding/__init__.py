@@ -1,0 +1,6 @@
+"""Bodies become columns: Avro, Protobuf and JSON, with files or a schema registry."""
+
+from orbitmq.spark.decoding.columns import decode
+from orbitmq.spark.decoding.registry import RegistryAccess
+
+__all__ = ["RegistryAccess", "decode"]

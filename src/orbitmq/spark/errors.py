@@ -1,0 +1,51 @@
+"""Failures that the author of a pipeline or query can act on: one line each, with the exit code that goes with it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import ClassVar, Final
+
+from orbitmq.errors import OrbitError
+
+__all__ = ["EnvironmentFault", "PipelineError", "RunFailed", "SpecError", "did_you_mean"]
+
+EXIT_FAILED: Final = 1
+EXIT_MISUSED: Final = 2
+
+
+class PipelineError(OrbitError):
+    """Base of the failures below."""
+
+    exit_code: ClassVar[int] = EXIT_FAILED
+
+
+class SpecError(PipelineError):
+    """The file says something that cannot be done; the text begins with the path of the field."""
+
+    exit_code = EXIT_MISUSED
+
+    def __init__(self, path: str, problem: str) -> None:
+        self.path = path
+        self.problem = problem
+        super().__init__(f"{path}: {problem}" if path else problem)
+
+
+class EnvironmentFault(PipelineError):
+    """Something the pipeline needs is not there: Java, a package, a server, a topic, a directory."""
+
+    exit_code = EXIT_MISUSED
+
+
+class RunFailed(PipelineError):
+    """The pipeline started and could not go on."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`` (did you mean ...?)``, or the names there are; empty when there are none."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    lowered = [one for one in names if one.lower() == name.lower()]
+    if lowered or close:
+        return f" (did you mean {(lowered or close)[0]!r}?)"
+    return f" (known: {', '.join(names)})" if names else ""

@@ -1,0 +1,253 @@
+"""The driver's side of ``mode=transactional``: half messages become messages, or nothing.
+
+Tasks store rows as half messages, which no consumer sees. When all tasks of a micro-batch are through, the driver
+writes its decision (``sink_prepared.py``), commits every half message, and notes that it is done. A driver that dies
+before the decision leaves half messages that nobody will commit; the rows come again with the next attempt. A driver
+that dies after it is followed by one that goes on committing.
+
+Rules
+1. Only a decision leads to commits, and only the driver commits. A broker that asks about a half message is told to
+   roll it back once its micro-batch is over (a broker may ask about a copy of one that is committed), and nothing
+   before.
+2. A commit without an answer may have happened, and a broker that is told twice may store the message twice. So
+   nothing is repeated before the queues were read from where they ended at the time of the decision, and what is
+   there is left alone. Requests of a dead driver have some seconds to arrive first.
+3. A half message that nobody asks about stays as it is: a broker gives up asking, but a commit still finds it, for as
+   long as the log is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from orbitmq.client.callables import UserCalls
+from orbitmq.client.message import ReceivedMessage, TransactionState
+from orbitmq.client.options import ProducerOptions
+from orbitmq.client.produce.transactions import Transactions
+from orbitmq.client.settings import ClientSettings
+from orbitmq.client.sync import PullConsumer
+from orbitmq.errors import OrbitError, RequestTimeoutError
+from orbitmq.model.route import MessageQueue
+from orbitmq.requests import RequestCode
+from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
+from orbitmq.spark.connections import DEFAULT_GROUP
+from orbitmq.spark.sink.prepared import Decision, Half
+from orbitmq.spark.sink.send import SinkClient
+from orbitmq.transport.router import RawRoute, Route
+from orbitmq.wire.headers import CheckTransactionStateRequest, EndTransactionRequest
+
+__all__ = ["BATCH_PROPERTY", "Committer", "batch_mark", "end_all", "roll_back"]
+
+logger = logging.getLogger(__name__)
+
+BATCH_PROPERTY: Final = "SPARK_BATCH"
+"""Of a half message: the query and the micro-batch it belongs to."""
+SETTLE_S: Final = 3.0
+"""How long requests of a dead driver may take to be carried out."""
+IN_FLIGHT: Final = 256
+CALL_TIMEOUT_S: Final = 10.0
+_PULL_COUNT: Final = 1000
+
+
+def batch_mark(query: str, batch: int) -> str:
+    """The value of ``BATCH_PROPERTY``."""
+    return f"{query}/{batch}"
+
+
+class Committer(SinkClient):
+    """Ends half messages for a driver, and answers brokers that ask about them."""
+
+    def __init__(
+        self, group: str, name_servers: str, options: ProducerOptions, settings: ClientSettings
+    ) -> None:
+        self._settings = settings
+        self._servers = name_servers
+        self._over: dict[str, int] = {}
+        """The last micro-batch of each query that is over."""
+        self._reader: PullConsumer | None = None
+        self._lock = threading.Lock()
+        super().__init__(group, name_servers, options)
+
+    async def _open(self) -> None:
+        await super()._open()
+        calls = UserCalls(1, "orbitmq-spark-checks")
+        self._transactions = Transactions(self.instance, self.sender, self._judge, calls)
+
+    def routes(self) -> list[Route | RawRoute]:
+        return [
+            Route(
+                RequestCode.CHECK_TRANSACTION_STATE,
+                lambda call: self._transactions.asked(call),
+                CheckTransactionStateRequest,
+            )
+        ]
+
+    def close(self) -> None:
+        with self._lock:
+            reader, self._reader = self._reader, None
+        try:
+            if reader is not None:
+                reader.stop()
+        finally:
+            super().close()
+
+    async def _judge(self, message: ReceivedMessage) -> TransactionState:
+        query, _, batch = (message.get(BATCH_PROPERTY) or "").rpartition("/")
+        over = batch.isdecimal() and int(batch) <= self._over.get(query, -1)
+        return TransactionState.ROLLBACK if over else TransactionState.UNKNOWN
+
+    def note_over(self, query: str, batch: int) -> None:
+        """Brokers that ask about half messages of this or earlier micro-batches may roll them back."""
+        self._over[query] = max(batch, self._over.get(query, -1))
+
+    def greet(self, topics: Iterable[str]) -> None:
+        """Let the brokers of some topics know whom to ask."""
+
+        async def known() -> None:
+            for topic in topics:
+                await self.sender.pick(topic)
+            await self.instance.ensure_known()
+
+        self.loop.run(known())
+
+    # -- where queues end ------------------------------------------------------------------------------
+
+    def _pulls(self) -> PullConsumer:
+        with self._lock:
+            if self._reader is None:
+                self._reader = PullConsumer(DEFAULT_GROUP, self._servers, **self._settings)
+                self._reader.start()
+            return self._reader
+
+    def ends(self, halves: Sequence[Half]) -> dict[MessageQueue, int]:
+        """Where the queues of some half messages end now. Raises ``OrbitError``."""
+        queues = sorted({(half.topic, half.broker, half.queue_id) for half in halves})
+        pulls = self._pulls()
+        found = {}
+        for topic, broker, queue_id in queues:
+            queue = MessageQueue(topic=topic, broker_name=broker, queue_id=queue_id)
+            found[queue] = pulls.max_offset(queue)
+        return found
+
+    def committed(self, starts: Mapping[MessageQueue, int], keys: frozenset[str]) -> Counter[str]:
+        """Which of the keys the queues hold behind some places, and how often. Raises ``OrbitError``."""
+        pulls = self._pulls()
+        found: Counter[str] = Counter()
+        for queue, start in starts.items():
+            offset, end = max(start, pulls.min_offset(queue)), pulls.max_offset(queue)
+            while offset < end:
+                result = pulls.pull(queue, offset, _PULL_COUNT)
+                found.update(one.message_id for one in result.messages if one.message_id in keys)
+                if result.next_offset <= offset:
+                    break
+                offset = result.next_offset
+        return found
+
+    # -- the end of a micro-batch ----------------------------------------------------------------------
+
+    def finish(
+        self, decision: Decision, timeout_s: float, *, resumed: bool, clock: Clock = SYSTEM_CLOCK
+    ) -> int:
+        """Commit every half message of a decision once; returns how many were committed here.
+
+        ``resumed``: another driver may have begun. Raises ``RequestTimeoutError`` when brokers do not answer in time;
+        the same decision can be finished later.
+        """
+        deadline = clock.monotonic() + timeout_s
+        missing: Sequence[Half] = decision.halves
+        total = 0
+        doubtful = resumed
+        while True:
+            try:
+                if doubtful:
+                    threading.Event().wait(SETTLE_S)
+                    missing = self._not_committed(decision, missing)
+                failed = self.loop.run(end_all(self, missing, TransactionState.COMMIT))
+            except OrbitError as error:  # the queues could not be read
+                failed = [(half, error) for half in missing]
+            total += len(missing) - len(failed)
+            if not failed:
+                return total
+            if clock.monotonic() >= deadline:
+                half, reason = failed[0]
+                raise RequestTimeoutError(
+                    f"{len(failed)} of {len(decision.halves)} rows were not committed within {timeout_s:g} s "
+                    f"(sendTimeoutMs), as the one for {half.topic}/{half.broker}/{half.queue_id}: {reason}. "
+                    f"They are decided: the query commits them when it starts again"
+                )
+            logger.warning("commits failed count=%d error=%s", len(failed), failed[0][1])
+            missing, doubtful = [half for half, _ in failed], True
+
+    def _not_committed(self, decision: Decision, halves: Sequence[Half]) -> list[Half]:
+        found = self.committed(decision.starts, frozenset(half.key for half in halves))
+        missing = []
+        for half in halves:
+            if found[half.key] > 0:
+                found[half.key] -= 1
+            else:
+                missing.append(half)
+        return missing
+
+
+def roll_back(client: SinkClient, halves: Sequence[Half]) -> None:
+    """Nobody will get these rows. Brokers that do not hear it give the half messages up later."""
+    try:
+        failed = client.loop.run(end_all(client, halves, TransactionState.ROLLBACK))
+    except OrbitError as error:
+        failed = [(half, error) for half in halves]
+    if failed:
+        logger.info("half messages not rolled back count=%d error=%s", len(failed), failed[0][1])
+
+
+async def end_all(
+    client: SinkClient, halves: Sequence[Half], state: TransactionState
+) -> list[tuple[Half, OrbitError]]:
+    """Tell the brokers; returns those without a good answer. Rows that chose their queue go one after the other."""
+    placed: dict[tuple[str, str, int], list[Half]] = defaultdict(list)
+    free: list[Half] = []
+    for half in halves:
+        if half.placed and state is TransactionState.COMMIT:
+            placed[half.topic, half.broker, half.queue_id].append(half)
+        else:
+            free.append(half)
+    failed: list[tuple[Half, OrbitError]] = []
+    for topic in {half.topic for half in halves}:
+        await client.sender.pick(topic)
+
+    async def work(lane: Iterator[Half]) -> None:
+        for half in lane:
+            try:
+                await _end(client, half, state)
+            except OrbitError as error:
+                failed.append((half, error))
+
+    lanes = [iter(sorted(lane, key=lambda half: (half.partition, half.row))) for lane in placed.values()]
+    shared = iter(free)
+    lanes += [shared] * min(IN_FLIGHT, len(free))
+    await asyncio.gather(*(work(lane) for lane in lanes))
+    for topic in {half.topic for half, _ in failed}:
+        try:
+            await client.instance.book.refresh(topic)
+        except OrbitError as error:
+            logger.info("route not refreshed topic=%s error=%s", topic, error)
+    return failed
+
+
+async def _end(client: SinkClient, half: Half, state: TransactionState) -> None:
+    header = EndTransactionRequest(
+        producer_group=client.group,
+        tran_state_table_offset=half.half_offset,
+        commit_log_offset=half.log_offset,
+        commit_or_rollback=state.value,
+        msg_id=half.key,
+        transaction_id=half.key,
+        topic=half.topic,
+        broker_name=half.broker,
+    )
+    address = client.instance.master(half.broker)
+    await client.instance.ask(address, RequestCode.END_TRANSACTION, header, timeout_s=CALL_TIMEOUT_S)

@@ -1,0 +1,355 @@
+"""Topics as a stream: where it begins, what a micro-batch holds, what was lost on the way.
+
+One reader lives on the driver for the whole life of a query and is asked for offsets; another is pickled to executors
+and reads. So nothing that ``read`` needs may be state of this object: it travels in the partitions.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from orbitmq.errors import ConfigError, ConnectionLostError
+from orbitmq.runtime.clock import SYSTEM_CLOCK
+from orbitmq.spark.cluster import Answers, Cluster
+from orbitmq.spark.options import SourceOptions
+from orbitmq.spark.schema import COLUMNS
+from orbitmq.spark.source.planning import (
+    DataLossError,
+    LostRange,
+    QueueKey,
+    QueueOffsets,
+    as_offsets,
+    begun_anew,
+    from_offsets,
+    limit_offsets,
+    loss_text,
+    ranges_between,
+    read_at,
+    stamped,
+)
+from orbitmq.spark.source.progress import GroupMirror
+from orbitmq.spark.source.topic_source import TopicPartition, planned_partitions, starting_offsets
+from orbitmq.spark.worker import leave_modules_uncollected
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
+
+__all__ = ["LOST_RANGES", "TopicStreamReader"]
+
+logger = logging.getLogger(__name__)
+
+LOST_RANGES = "lost ranges"
+"""Where the progress of a query names what was lost, beside the topics; no topic can have a blank in its name."""
+
+
+class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The stream of one query."""
+
+    def __init__(self, options: SourceOptions, columns: Sequence[str] = COLUMNS) -> None:
+        self._options = options
+        self._columns = tuple(columns)
+        self._driver: _Driver | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_driver": None}
+
+    @property
+    def _side(self) -> _Driver:
+        if self._driver is None:
+            self._driver = _Driver(self._options)
+        return self._driver
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # PySpark's name, like the others below
+        return dict(self._side.initial())
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        most = self._options.offsets_per_trigger_max
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        return dict(self._side.latest(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        self._side.freeze()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        return self._side.report()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return self._side.partitions(from_offsets(start), from_offsets(end), begun_anew(end))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from orbitmq.spark.source.reading import read_ranges
+
+        if isinstance(partition, TopicPartition):
+            yield from read_ranges(
+                self._options,
+                partition.pieces,
+                partition.address,
+                self._columns,
+                from_master=partition.from_master,
+            )
+        leave_modules_uncollected()
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._side.mirror.show(from_offsets(end))
+
+
+class _Driver:
+    """State on the driver: what is known of the cluster, of the query's end, and of losses."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._cluster = Cluster(options)
+        self.mirror = GroupMirror(self._cluster, options.group)
+        self._target: Answers | None = None
+        self._frozen = False
+        self._waiting_since: float | None = None
+        self._silent_since: float | None = None
+        self._answers = Answers()
+        self._known_ends: QueueOffsets = {}
+        self._begun_ms: int | None = None
+        self._compared = False
+        self._lost: dict[QueueKey, list[list[int | None]]] = {}
+        self._hidden: QueueOffsets = {}
+        self._gone: list[LostRange] = []
+
+    def initial(self) -> Mapping[str, Any]:
+        self._begun_ms = SYSTEM_CLOCK.now_ms()
+        offsets = starting_offsets(self._cluster, self._options)
+        self._cluster.check_filter(offsets)
+        return as_offsets(offsets)
+
+    def freeze(self) -> None:
+        """Trigger.AvailableNow: read up to here and no further, whatever arrives or appears later."""
+        self._frozen = True
+        try:
+            self._target = self._cluster.latest_of_all(self._cluster.queues())
+        except ConfigError:
+            # No such topic. Only the checkpoint, which Spark shows with the first batch, tells whether there was one.
+            return
+
+    def latest(self, given: Mapping[str, Any], most: int | None) -> Mapping[str, Any]:
+        """The end of the next micro-batch; ``given`` itself when there is none."""
+        start = from_offsets(given)
+        ends = self._ends(start)
+        now_ms = SYSTEM_CLOCK.now_ms()  # behind the answers: a message stored later lies behind these ends
+        # Spark asks for the next batch when the one before is done: what lies before ``start`` is processed. Its own
+        # ``commit`` comes one batch later, and for the last batch of a run not at all.
+        self.mirror.show(start)
+        since = read_at(given)
+        anew = self._anew(start, ends, self._begun_ms if since is None else since)
+        self._note_ends()
+        begins = self._begins(start, ends) | anew
+        if not self._enough(begins, ends):
+            return given
+        most = self._by_bytes(begins, ends, most)
+        if most is not None and self._backlog(begins, ends) > most:
+            # What is gone must not use up the limit: a stream far behind would pass over it batch by batch, and an
+            # error would name one batch of it.
+            low = self._cluster.earliest_known(key for key in self._cluster.queues() if key in ends)
+            begins = begins | {key: min(max(low[key], begins[key]), ends[key]) for key in low}
+        limited = limit_offsets(begins, ends, most)
+        self._compared = True
+        return given if limited == start and not anew else stamped(limited, anew, now_ms)
+
+    def _ends(self, start: QueueOffsets) -> QueueOffsets:
+        """The end of each queue, of those the query knows and of those that appeared since. One that is before its
+        ``start`` means that the queue is not the one that was read."""
+        if self._frozen and self._target is None:
+            self._target = self._cluster.latest_of_all(self._cluster.queues(expected=start))
+        if self._target is not None:
+            answers = self._target
+            # Queues that are not in the target wait for the next run.
+            gone = self._cluster.deleted(key for key in start if key not in answers.offsets)
+        else:
+            queues = self._cluster.queues(expected=start)
+            answers = self._cluster.latest_known(queues)
+            self._check_silence(bool(answers.offsets) or not queues)
+            listed = set(queues)
+            gone = self._cluster.deleted(
+                key for key in start if key not in answers.offsets and key not in listed
+            )
+        fewer, unsure = self._fewer_queues(start)
+        gone |= fewer
+        if fewer:
+            self._compared = False  # the topic is another one: so are those of its queues that have regrown
+        self._answers = answers
+        held = {key[:2] for key in unsure}  # whether the topic is another one is known soon
+        ends = {key: end for key, end in answers.offsets.items() if key not in gone and key[:2] not in held}
+        for key in answers.of_slaves & start.keys() & ends.keys():
+            ends[key] = max(ends[key], start[key])  # a slave that lags has lost nothing
+        self._note_deleted(start, gone)
+        # Queues of a broker that does not answer keep their place until it is back.
+        return ends | {key: start[key] for key in start if key not in ends and key not in gone}
+
+    def _fewer_queues(self, reached: QueueOffsets) -> tuple[set[QueueKey], set[QueueKey]]:
+        """Queues that were read up to an offset and are not there any more, because their topic was made again with
+        fewer; and those of which that cannot be said now. A topic that was only shrunk keeps the messages of the
+        queues it hides, and they keep their place."""
+        found, unsure = self._cluster.removed(reached)
+        ends = {key: end for key, end in found.offsets.items() if key in reached}
+        for key, end in ends.items():
+            if end > reached[key] and self._hidden.get(key) != end:
+                self._hidden[key] = end
+                logger.warning(
+                    "topic has fewer queues now, unread is queue=%s from=%d to=%d", key, reached[key], end
+                )
+        lost = {key for key, end in ends.items() if end < reached[key] and key not in found.of_slaves}
+        return lost, unsure
+
+    def _anew(self, start: QueueOffsets, ends: QueueOffsets, since_ms: int | None) -> QueueOffsets:
+        """Where to begin in queues that are not the ones that were read: their topic was deleted and made again, or
+        their broker came back without its last messages. What was stored since is new, what is older was read."""
+        wrong = {key for key in start if ends.get(key, start[key]) < start[key]}
+        # One queue made again means that others of its topic are, which may have regrown by now.
+        if since_ms is not None and (wrong or not self._compared):
+            wrong |= self._regrown(start, ends, since_ms)
+        begins: QueueOffsets = {}
+        if wrong:
+            found = dict(ends) if since_ms is None else self._cluster.at_time_known(wrong, since_ms + 1)
+            for key in wrong - found.keys():
+                ends[key] = start[key]  # its broker went away meanwhile: later
+            begins = {key: min(found[key], ends[key]) for key in sorted(wrong & found.keys())}
+        ended = [LostRange(key, start[key], self._unread_end(key, start[key]), ends[key]) for key in begins]
+        self._report(
+            sorted(self._gone + ended, key=lambda lost: lost.queue)
+        )  # at once: an error names all of them
+        for key, begin in begins.items():
+            logger.warning("queue is begun anew queue=%s reached=%d begin=%d", key, start[key], begin)
+        return begins
+
+    def _regrown(self, start: QueueOffsets, ends: QueueOffsets, since_ms: int) -> set[QueueKey]:
+        """Queues made again that have as many messages by now as were read of the old ones: their first message is
+        younger than the checkpoint. Looked for when a query goes on, and when another queue was made again."""
+        answered = self._answers.offsets
+        keys = [key for key, at in start.items() if key in answered and 0 < at <= ends.get(key, -1)]
+        later = self._cluster.at_time_known(keys, since_ms + _CLOCK_SKEW_MS) if keys else {}
+        first = [key for key, offset in later.items() if offset == 0]
+        return (
+            {key for key, low in self._cluster.earliest_known(first).items() if low == 0} if first else set()
+        )
+
+    def _note_ends(self) -> None:
+        of_slaves = self._answers.of_slaves
+        self._known_ends |= {
+            key: max(end, self._known_ends.get(key, 0)) if key in of_slaves else end
+            for key, end in self._answers.offsets.items()
+        }
+
+    def _check_silence(self, answered: bool) -> None:
+        """Raise when no broker at all has answered for ``retryTimeoutMs``."""
+        now = SYSTEM_CLOCK.monotonic()
+        if answered:
+            self._silent_since = None
+        elif self._silent_since is None:
+            self._silent_since = now
+        elif now - self._silent_since > self._options.retry_timeout_ms / 1000:
+            raise ConnectionLostError(
+                f"no broker has answered for {self._options.retry_timeout_ms} ms (retryTimeoutMs)"
+            )
+
+    def _unread_end(self, key: QueueKey, start: int) -> int | None:
+        """Where a queue ended when it was last seen, if that is behind ``start``."""
+        known = self._known_ends.get(key)
+        return known if known is not None and known > start else None
+
+    def _note_deleted(self, start: QueueOffsets, gone: Iterable[QueueKey]) -> None:
+        """Queues whose topic was deleted. A loss, as for Kafka's reader: nobody can say any more what they held."""
+        self._gone = [LostRange(key, start[key], self._unread_end(key, start[key])) for key in sorted(gone)]
+        for key, offset, *_ in self._gone:
+            logger.info("topic is deleted, its queue is left queue=%s offset=%d", key, offset)
+            self._known_ends.pop(key, None)
+
+    def _begins(self, start: QueueOffsets, ends: QueueOffsets) -> QueueOffsets:
+        """Where to begin. Drops new queues from ``ends`` that cannot be asked now."""
+        new = [key for key in ends if key not in start]
+        if not new:
+            return start
+        first = self._cluster.earliest_known(new)
+        for key in new:
+            if key not in first:
+                del ends[key]
+        return start | first
+
+    @staticmethod
+    def _backlog(begins: QueueOffsets, ends: QueueOffsets) -> int:
+        return sum(max(ends[key] - begins[key], 0) for key in ends)
+
+    def _by_bytes(self, begins: QueueOffsets, ends: QueueOffsets, most: int | None) -> int | None:
+        """The limit in messages that ``maxBytesPerTrigger`` comes to, by the size of the next few messages."""
+        limit = self._options.bytes_per_trigger_max
+        waiting = {key: at for key, at in begins.items() if ends.get(key, at) > at}
+        if limit is None or not waiting:
+            return most
+        size = self._cluster.message_bytes(waiting)
+        if size is None:
+            return most
+        rows = max(limit // max(size, 1), 1)
+        return rows if most is None else min(most, rows)
+
+    def _enough(self, begins: QueueOffsets, ends: QueueOffsets) -> bool:
+        """Whether ``minOffsetsPerTrigger`` is reached, or has been waited for long enough."""
+        least = self._options.offsets_per_trigger_min
+        if least is None or self._frozen:
+            return True
+        now = SYSTEM_CLOCK.monotonic()
+        available = self._backlog(begins, ends)
+        if self._waiting_since is None or not available:
+            self._waiting_since = now
+        if available < least and now - self._waiting_since < self._options.trigger_delay_max_ms / 1000:
+            return False
+        self._waiting_since = now
+        return True
+
+    def partitions(self, start: QueueOffsets, end: QueueOffsets, anew: QueueOffsets) -> list[InputPartition]:
+        """What to read of a micro-batch. The same for the same offsets, but for what was lost since."""
+        if start == end and not anew:
+            return []
+        start = start | anew
+        known = set(self._cluster.queues(expected=end))
+        moved = [key for key in end if start.get(key) != end[key]]
+        gone = self._cluster.deleted(key for key in moved if key not in known)
+        gone |= self._fewer_queues({key: end[key] for key in moved})[0]
+        low = self._cluster.earliest_known(key for key in moved if key in known)
+        plan = ranges_between(start, {key: end[key] for key in end if key not in gone}, low)
+        self._report([LostRange(key, start.get(key, 0), end[key]) for key in sorted(gone)] + plan.lost)
+        return planned_partitions(self._cluster, self._options, plan.ranges)
+
+    def report(self) -> dict[str, Any] | None:
+        """For the progress of the query: where the queues end, and what was lost."""
+        if not self._known_ends and not self._lost:
+            return None
+        report: dict[str, Any] = dict(as_offsets(self._known_ends))
+        if self._lost:
+            report[LOST_RANGES] = {str(key): ranges for key, ranges in sorted(self._lost.items())}
+        return report
+
+    def _report(self, lost: Sequence[LostRange]) -> None:
+        """The one place on the driver where missing messages stop the query or are said and passed over."""
+        new = [piece for piece in lost if [piece.start, piece.end] not in self._lost.get(piece.queue, ())]
+        if not new:
+            return
+        if self._options.fail_on_data_loss:
+            raise DataLossError(new)
+        logger.warning("messages lost before they were read ranges=%s", loss_text(new))
+        for piece in new:
+            ranges = self._lost.setdefault(piece.queue, [])
+            ranges.append([piece.start, piece.end])
+            del ranges[:-_LOST_KEPT]
+
+
+_CLOCK_SKEW_MS = 10_000
+"""What clocks of driver and brokers may differ by."""
+_LOST_KEPT = 20
+"""Ranges of one queue that the progress goes on naming."""

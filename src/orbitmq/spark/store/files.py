@@ -1,0 +1,433 @@
+"""The log of a store directory as blocks of whole records, for readers that have no broker.
+
+The directory may be a copy or belong to a running broker, on a local disk (then it is mapped into memory) or wherever
+``pyarrow.fs`` reaches. Nothing is locked or changed.
+
+How a segment is split without reading it: a record says its own log offset, so a place in the middle of a file
+where a whole record stands that says this very offset, with a right checksum, is a boundary. Bytes inside a body
+could only look like that on purpose. Against that purpose stands the reader's rule: the records of a block must end
+exactly where the next block begins, else the read fails instead of giving wrong rows.
+
+The last segment is walked, because behind the end of its data there may be zeroes, half a record, or records of an
+earlier life: from its beginning, or from the last boundary before the place that the store's checkpoint says is
+written. What the walk finds is the end of the table, however much is appended while it is read.
+On a remote file system that would mean to read it twice: there the last task finds the end.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+from pyarrow import fs as pafs  # type: ignore[import-untyped]  # pyarrow has no types of its own
+
+from orbitmq.errors import ConfigError, CorruptionError
+from orbitmq.record.layout import BLANK_BYTES, RECORD_BYTES_MIN
+from orbitmq.record.scan import EndKind, ScannedRecord, scan
+from orbitmq.spark.arrow import Positions, scan_records
+from orbitmq.spark.store.damaged_log import MAGIC
+from orbitmq.store.layout import FILE_NAME_DIGITS, offset_of_name
+
+__all__ = [
+    "Block",
+    "Bytes",
+    "Segment",
+    "begins_with_record",
+    "cut_segment",
+    "end_of_data",
+    "list_segments",
+    "open_location",
+    "open_segment",
+    "plan_blocks",
+    "walked_records",
+]
+
+logger = logging.getLogger(__name__)
+
+RESYNC_BYTES: Final = 8 * 1024 * 1024
+"""How far behind a wished boundary a record is looked for: twice the largest message of a default broker."""
+_CHUNK_BYTES: Final = 1024 * 1024
+_COPIED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Up to so much of a local file is copied: a sixth faster than the page faults of a mapping, and a file that is cut
+meanwhile gives fewer bytes and no SIGBUS."""
+CLOCK_SLACK_MS: Final = 60_000
+"""Store times only grow, unless the clock of the broker was set back. By up to this much it may have been."""
+_TAIL_BYTES: Final = 1024 * 1024
+_BLOCKS_MIN: Final = 8
+_BLOCK_BYTES_MIN: Final = 16 * 1024 * 1024
+_S3A: Final = re.compile(r"^s3[an]://")
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One file of the log."""
+
+    location: str
+    path: str
+    log_offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Records of one segment that a task reads. Positions are in the file."""
+
+    segment: Segment
+    start: int
+    end: int
+    first_ms: int
+    """Store time of its first record."""
+    open_end: bool = False
+    """``end`` is that of the file, and where the records end is not known."""
+    last_of_segment: bool = False
+    """The marker of the segment's end may stand before ``end``."""
+
+
+class Bytes(Protocol):
+    """A segment, opened."""
+
+    def read(self, start: int, end: int) -> memoryview:
+        """The bytes between two positions, fewer if the file ends before."""
+
+
+def open_location(location: str) -> tuple[pafs.FileSystem, str]:
+    """File system and path of a local path or a URI. Raises ``ConfigError``."""
+    try:
+        if "://" not in location:
+            return pafs.LocalFileSystem(), location.removeprefix("file:")
+        # Spark calls S3 by the name of Hadoop's file system, Arrow by its own.
+        filesystem, path = pafs.FileSystem.from_uri(_S3A.sub("s3://", location))
+    except (OSError, ValueError, NotImplementedError) as error:
+        raise ConfigError(f"cannot open {location!r}: {error}") from None
+    return filesystem, path
+
+
+def list_segments(location: str, filesystem: pafs.FileSystem | None = None) -> list[Segment]:
+    """The log files of a store, by offset. ``location`` is its root, its ``commitlog`` or one file of that.
+
+    Raises ``ConfigError`` when there is none.
+    """
+    if filesystem is None:
+        filesystem, root = open_location(location)
+    else:
+        root = location
+    log = posixpath.join(root, "commitlog")
+    try:
+        info = filesystem.get_file_info([log, root])
+        directory = next((one.path for one in info if one.type == pafs.FileType.Directory), None)
+        found = info[1:] if directory is None else filesystem.get_file_info(pafs.FileSelector(directory))
+    except OSError as error:
+        raise ConfigError(f"cannot list {location!r}: {error}") from None
+    segments = [
+        Segment(location, one.path, log_offset, one.size)
+        for one in found
+        if one.type == pafs.FileType.File and (log_offset := offset_of_name(one.base_name)) is not None
+    ]
+    if not segments:
+        raise ConfigError(
+            f"there is no commit log at {location!r}: give the root of a store, its commitlog directory or "
+            f"one of the files in that (names of {FILE_NAME_DIGITS} digits)"
+        )
+    return sorted(segments, key=lambda segment: segment.log_offset)
+
+
+class _Local:
+    def __init__(self, path: str) -> None:
+        self._file = open(path, "rb")  # noqa: SIM115 - closed by open_segment
+
+    def read(self, start: int, end: int) -> memoryview:
+        if end - start <= _COPIED_BYTES_MAX:
+            return memoryview(os.pread(self._file.fileno(), max(0, end - start), start))
+        if not self._file.seek(0, 2):
+            return memoryview(b"")
+        # Unmapped when the last array on it is gone.
+        return memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))[start:end]
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Remote:
+    def __init__(self, filesystem: pafs.FileSystem, path: str) -> None:
+        self._file = filesystem.open_input_file(path)
+
+    def read(self, start: int, end: int) -> memoryview:
+        size = self._file.size()
+        end = min(end, size)
+        return memoryview(self._file.read_at(end - start, start) if end > start else b"")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@contextmanager
+def open_segment(segment: Segment, filesystem: pafs.FileSystem | None = None) -> Iterator[Bytes]:
+    """The bytes of a segment. Raises ``CorruptionError`` when the file is gone."""
+    if filesystem is None:
+        filesystem, _ = open_location(segment.location)
+    opened: _Local | _Remote
+    try:
+        if isinstance(filesystem, pafs.LocalFileSystem):
+            opened = _Local(segment.path)
+        else:
+            opened = _Remote(filesystem, segment.path)
+    except FileNotFoundError:
+        raise CorruptionError(
+            f"{segment.path} is gone: deleted by retention since the read was planned?"
+        ) from None
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+# -- planning ------------------------------------------------------------------------------------------
+
+
+def plan_blocks(
+    segments: Sequence[Segment],
+    *,
+    block_bytes: int,
+    starting_ms: int | None = None,
+    ending_ms: int | None = None,
+    fail_on_data_loss: bool = True,
+    filesystem: pafs.FileSystem | None = None,
+    written_until: int = 0,
+) -> list[Block]:
+    """The blocks that may hold records stored from ``starting_ms`` on and before ``ending_ms``.
+
+    ``block_bytes`` 0 leaves segments whole. The log is known to be written up to ``written_until``. Raises
+    ``CorruptionError`` if a segment does not begin with a record, or logs it and leaves that segment out.
+    """
+    written = _written(segments, fail_on_data_loss, filesystem)
+    blocks: list[Block] = []
+    for index, (segment, first_ms) in enumerate(written):
+        is_last = index == len(written) - 1
+        following_ms = None if is_last else written[index + 1][1]
+        if not _may_hold(first_ms, following_ms, starting_ms, ending_ms):
+            continue
+        with open_segment(segment, filesystem) as data:
+            if is_last:
+                blocks += _last_blocks(segment, data, first_ms, block_bytes, written_until)
+            else:
+                blocks += _blocks(segment, data, first_ms, block_bytes, segment.size_bytes)
+    nexts = [*(block.first_ms for block in blocks[1:]), None]
+    return [
+        block
+        for block, following_ms in zip(blocks, nexts, strict=False)
+        if _may_hold(block.first_ms, following_ms, starting_ms, ending_ms)
+    ]
+
+
+def _written(
+    segments: Sequence[Segment], fail_on_data_loss: bool, filesystem: pafs.FileSystem | None
+) -> list[tuple[Segment, int]]:
+    """The segments that hold something, each with the store time of its first intact record."""
+    firsts = [_first_record(segment, filesystem) for segment in segments]
+    while firsts and firsts[-1] is None:
+        firsts.pop()  # segments are made ahead of need, and the first record of the newest may be half written
+    written: list[tuple[Segment, int]] = []
+    for segment, first in zip(segments, firsts, strict=False):
+        if first is None or (first[0] > 0 and fail_on_data_loss):
+            behind = (
+                "no whole record" if first is None else f"the next one at {segment.log_offset + first[0]}"
+            )
+            problem = (
+                f"{segment.path} ({segment.size_bytes} bytes) does not begin with a record of log offset "
+                f"{segment.log_offset}; behind that stands {behind}"
+            )
+            if fail_on_data_loss:
+                raise CorruptionError(problem)
+            logger.warning("segment left out: %s", problem)
+        else:
+            written.append((segment, first[1]))
+    return written
+
+
+def _may_hold(
+    first_ms: int, following_ms: int | None, starting_ms: int | None, ending_ms: int | None
+) -> bool:
+    """Whether records from ``first_ms`` up to ``following_ms`` (None: no end) may lie in the time asked for."""
+    if ending_ms is not None and first_ms - CLOCK_SLACK_MS >= ending_ms:
+        return False
+    return starting_ms is None or following_ms is None or following_ms + CLOCK_SLACK_MS >= starting_ms
+
+
+def _first_record(segment: Segment, filesystem: pafs.FileSystem | None) -> tuple[int, int] | None:
+    """Position and store time of the first intact record of a segment; at its beginning unless it is damaged."""
+    with open_segment(segment, filesystem) as data:
+        record = _record_at(data, 0, segment)
+        if record is not None:
+            return 0, record.store_timestamp_ms
+        return _resync(segment, data, 1, segment.size_bytes, within=segment.size_bytes)
+
+
+def begins_with_record(segment: Segment) -> bool:
+    """Whether an intact record stands at the beginning of a segment: the segments before it are full."""
+    with open_segment(segment) as data:
+        return _record_at(data, 0, segment) is not None
+
+
+def _record_at(data: Bytes, position: int, segment: Segment) -> ScannedRecord | None:
+    """The whole, intact record at a position, if there is one that says to be there."""
+    size = int.from_bytes(data.read(position, position + 4), "big", signed=True)
+    if size < RECORD_BYTES_MIN or position + size > segment.size_bytes:
+        return None
+    view = data.read(position, position + size)
+    return next(iter(scan(view, 0, len(view), log_base=segment.log_offset + position)), None)
+
+
+def _blocks(segment: Segment, data: Bytes, first_ms: int, block_bytes: int, end: int) -> list[Block]:
+    """A segment cut near each multiple of ``block_bytes`` where a record is found."""
+    starts = [(0, first_ms)]
+    if block_bytes:
+        for wish in range(block_bytes, end, block_bytes):
+            found = _resync(segment, data, max(wish, starts[-1][0] + 1), min(wish + block_bytes, end))
+            if found is not None:
+                starts.append(found)
+    ends = [*(start for start, _ in starts[1:]), end]
+    last = len(starts) - 1
+    return [
+        Block(segment, start, stop, first_ms, last_of_segment=index == last)
+        for index, ((start, first_ms), stop) in enumerate(zip(starts, ends, strict=True))
+    ]
+
+
+def cut_segment(segment: Segment, start: int, end: int, block_bytes: int) -> list[Block]:
+    """Part of a segment as blocks: records begin at ``start``, and end at ``end`` or with the segment."""
+    starts = [start]
+    if block_bytes and end - start > block_bytes:
+        with open_segment(segment) as data:
+            for wish in range(start + block_bytes, end, block_bytes):
+                found = _resync(segment, data, max(wish, starts[-1] + 1), min(wish + block_bytes, end))
+                if found is not None:
+                    starts.append(found[0])
+    whole = end == segment.size_bytes
+    return [
+        Block(segment, begin, stop, 0, last_of_segment=whole and stop == end)
+        for begin, stop in zip(starts, [*starts[1:], end], strict=True)
+    ]
+
+
+def _resync(
+    segment: Segment, data: Bytes, start: int, end: int, *, within: int = RESYNC_BYTES
+) -> tuple[int, int] | None:
+    """The first record that begins at ``start`` or behind it, before ``end``; and its store time."""
+    end = min(end, start + within)
+    position = start
+    while position < end:
+        # The magic stands behind the size; chunks overlap so that none is cut.
+        chunk = bytes(data.read(position, min(position + _CHUNK_BYTES, end) + BLANK_BYTES))
+        if not chunk.strip(b"\0"):
+            return None  # nothing is written here
+        for match in MAGIC.finditer(chunk):
+            candidate = position + match.start() - 4
+            if start <= candidate < end and (record := _record_at(data, candidate, segment)) is not None:
+                return candidate, record.store_timestamp_ms
+        position += _CHUNK_BYTES
+    return None
+
+
+def _last_blocks(
+    segment: Segment, data: Bytes, first_ms: int, block_bytes: int, written_until: int
+) -> list[Block]:
+    """The same of the segment being written."""
+    if isinstance(data, _Local):
+        known = min(written_until - segment.log_offset, segment.size_bytes)
+        step = _even_bytes(known, block_bytes) if known > 0 else 0
+        cuts = _blocks(segment, data, first_ms, step, known) if step and block_bytes else []
+        # The last of them is walked too: a copy made while the broker ran may end before its checkpoint.
+        begin = cuts[-1].start if cuts else 0
+        return [
+            *cuts[:-1],
+            *_walked_blocks(segment, data, begin, step if begin else block_bytes, written_until),
+        ]
+    blocks = _blocks(segment, data, first_ms, block_bytes, segment.size_bytes)
+    last = blocks.pop()
+    return [*blocks, Block(segment, last.start, last.end, last.first_ms, open_end=True, last_of_segment=True)]
+
+
+def _even_bytes(total: int, block_bytes: int) -> int:
+    """The size of blocks that are at most ``block_bytes`` and equally large: several cores are done at one time. What
+    would be a few large blocks becomes more of them."""
+    if not block_bytes or not total:
+        return max(total, 1)
+    count = max(-(-total // block_bytes), min(_BLOCKS_MIN, total // _BLOCK_BYTES_MIN))
+    return -(-total // count)
+
+
+def walked_records(segment: Segment, data: Bytes, begin: int, written_until: int) -> tuple[Positions, int]:
+    """The records of a segment from one that begins at ``begin`` on, and where the last whole one ends. Damaged parts
+    with newer records behind them are walked over, so that whoever reads the records comes upon them."""
+    view = data.read(0, segment.size_bytes)
+    chains: list[Positions] = []
+    at: int | None = begin
+    end, newest_ms = begin, 0
+    while at is not None:
+        starts = scan_records(view, at, len(view))
+        if len(starts):
+            chains.append(starts)
+            end = end_of_data(segment.path, view, starts, segment.log_offset, quiet=True)
+            last = _record_at(data, int(starts[-1]), segment)
+            newest_ms = newest_ms if last is None else last.store_timestamp_ms
+        at = _behind_damage(segment, data, end, newest_ms, written_until) if end < len(view) else None
+    if chains:
+        end_of_data(segment.path, view, chains[-1], segment.log_offset)
+    return np.concatenate(chains) if chains else np.zeros(0, np.int64), end
+
+
+def _behind_damage(segment: Segment, data: Bytes, end: int, newest_ms: int, written_until: int) -> int | None:
+    """Where whole records go on behind ``end``, where none begins; None where the log ends there.
+
+    Behind the end of a log may stand records of an earlier life of the file: they are older than those before it.
+    """
+    found = _resync(segment, data, end + 1, segment.size_bytes, within=segment.size_bytes)
+    if found is None:
+        return None
+    if _record_at(data, end, segment) is not None:
+        return end  # a broker appended meanwhile
+    position, stored_ms = found
+    return position if stored_ms >= newest_ms or segment.log_offset + position < written_until else None
+
+
+def _walked_blocks(
+    segment: Segment, data: Bytes, begin: int, block_bytes: int, written_until: int
+) -> list[Block]:
+    """From a record that begins at ``begin`` to the last whole one."""
+    starts, end = walked_records(segment, data, begin, written_until)
+    wishes = range(begin, end, block_bytes if begin else _even_bytes(end, block_bytes))
+    chosen = np.unique(np.searchsorted(starts, list(wishes)))
+    cuts = [int(starts[index]) for index in chosen.tolist() if index < len(starts) and starts[index] < end]
+    blocks: list[Block] = []
+    for start, stop in zip(cuts, [*cuts[1:], end], strict=True):
+        record = _record_at(data, start, segment)
+        # A damaged record may begin a block; the reader says so, with the offset.
+        first_ms = record.store_timestamp_ms if record is not None else 0
+        blocks.append(Block(segment, start, stop, first_ms))
+    return blocks
+
+
+def end_of_data(path: str, view: memoryview, starts: Positions, log_base: int, *, quiet: bool = False) -> int:
+    """Where the last whole record of ``starts`` ends, if nothing follows it.
+
+    The last one on disk may lack its end, with a right size and magic: its checksum, or zeroes in its text, tell.
+    """
+    last = int(starts[-1])
+    walked_end = last + int.from_bytes(view[last : last + 4], "big")
+    near = int(starts[int(np.searchsorted(starts, max(0, walked_end - _TAIL_BYTES)))])
+    walk = scan(view, near, len(view), log_base=log_base)
+    for _ in walk:
+        pass
+    assert walk.end is not None
+    if walk.end.kind is EndKind.BAD and not quiet:
+        logger.warning("the log ends with half a record path=%s at=%d: %s", path, *walk.end[1:])
+    # Bad bytes with whole records behind them are damage, not an end; the reader will come upon them.
+    return last if walk.end.position == last else walked_end
