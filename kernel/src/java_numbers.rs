@@ -1,4 +1,4 @@
-//! Numbers in texts, read and compared as Java does; the twin of `plain/java_numbers.py`.
+//! Numbers in texts, read and compared as Java does; the twin of `java_numbers.py`.
 
 use std::cmp::Ordering;
 

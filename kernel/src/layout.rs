@@ -1,5 +1,5 @@
 //! Positions and magic numbers of a record, a queue unit, a batch entry and a frame; the same numbers as
-//! `orbitmq/kernel/plain/layout.py`, and in no other file. Persisted: never renumber.
+//! `orbitmq/kernel/layout.py`, and in no other file. Persisted: never renumber.
 
 pub const MAGIC_V1: u32 = 0xDAA3_20A7;
 pub const MAGIC_V2: u32 = 0xDAA3_20AB;

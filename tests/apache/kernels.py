@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from orbitmq.kernel.chosen import _mismatch
-
-PLAIN_MODULES = ("columns", "frames", "hashes", "index", "pulls", "records", "select")
+from orbitmq.kernel.chosen import PLAIN, _mismatch
 
 Kernel = Any
 """The functions of one kernel by name; what they take and return is what the tests are about."""
@@ -22,9 +20,7 @@ def load(name: str) -> Kernel:
     """A kernel by its name. Where cargo is missing the fast one cannot be there: skip, or fail where that must not
     happen (`CI=true` or `ORBITMQ_REQUIRE_APACHE=1`)."""
     if name == "plain":
-        modules = [importlib.import_module(f"orbitmq.kernel.plain.{each}") for each in PLAIN_MODULES]
-        found = {public: getattr(each, public) for each in modules for public in getattr(each, "__all__", ())}
-        return SimpleNamespace(NAME="plain", **found)
+        return SimpleNamespace(NAME="plain", **PLAIN)
     try:
         fast = importlib.import_module("orbitmq_kernel")
         mismatch = _mismatch(fast)

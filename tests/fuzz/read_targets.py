@@ -17,8 +17,8 @@ from tests.unit.wire.recorded import recorded_frames
 from orbitmq.codes import SerializeType
 from orbitmq.errors import RecordError
 from orbitmq.filter import encode_program, parse
+from orbitmq.kernel.layout import SLICE
 from orbitmq.record.codec import Record, decode_record
-from orbitmq.record.layout import SLICE
 from orbitmq.requests import RequestCode
 from orbitmq.wire.frame import encode_binary_fields
 

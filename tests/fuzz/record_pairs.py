@@ -12,8 +12,8 @@ from tests.apache.kernels import load
 from tests.fuzz.mutate import INTERESTING_INTS, mutate
 from tests.golden import data
 
+from orbitmq.kernel.layout import INDEX_KEY
 from orbitmq.record.batch import encode_batch
-from orbitmq.record.layout import INDEX_KEY
 
 _kernel = cache(load)
 V4 = bytes((127, 0, 0, 1, 0, 0, 0x1F, 0x90))

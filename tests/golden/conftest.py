@@ -7,18 +7,15 @@ import sys
 import pytest
 from tests.apache.kernels import Kernel, load
 
-from orbitmq.kernel import chosen
+import orbitmq.kernel as kernel_package
+from orbitmq.kernel.chosen import PLAIN
 
 
 @pytest.fixture(params=["plain", "fast"])
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     """One kernel, in place of the chosen one in every module that imported something of it."""
     wanted = load(request.param)
-    new = {
-        id(getattr(chosen, name)): getattr(wanted, name)
-        for name in chosen.__all__
-        if name not in ("API", "NAME")
-    }
+    new = {id(getattr(kernel_package, name)): getattr(wanted, name) for name in PLAIN}
     for path, module in list(sys.modules.items()):
         if path.startswith("orbitmq.") and not path.startswith("orbitmq.kernel"):
             for name, value in list(vars(module).items()):

@@ -14,12 +14,12 @@ from tests.apache.kernels import Kernel
 from tests.golden.data import STORES, log_segments, messages
 
 from orbitmq.kernel import KEYS_AND_TAG
+from orbitmq.kernel.layout import BLANK, MAGIC_BLANK
 from orbitmq.record import codec
 from orbitmq.record.codec import Record, decode_record, encode_record
 from orbitmq.record.hashing import index_hash, java_hash, tags_code
 from orbitmq.record.hosts import host_text
 from orbitmq.record.ids import parse_offset_message_id, parse_unique_key
-from orbitmq.record.layout import BLANK, MAGIC_BLANK
 from orbitmq.record.properties import find_property
 from orbitmq.record.scan import EndKind, is_zero, scan
 

@@ -18,9 +18,9 @@ from orbitmq.broker.config import BrokerRole
 from orbitmq.client import ConsumeFromWhere, Message, Producer, PushConsumer, SimpleConsumer
 from orbitmq.client.message import ReceivedMessage
 from orbitmq.codes import PullFlag, ResponseCode
+from orbitmq.kernel.layout import UNIT
 from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
 from orbitmq.record.codec import decode_records
-from orbitmq.record.layout import UNIT
 from orbitmq.requests import RequestCode
 from orbitmq.testing import run_broker
 from orbitmq.testing.run_broker import RunningBroker

@@ -8,7 +8,7 @@ from tests.apache.kernels import both
 
 from orbitmq.errors import SubscriptionParseFailed
 from orbitmq.filter import encode_program, parse
-from orbitmq.kernel.plain.java_numbers import Unreadable
+from orbitmq.kernel.java_numbers import Unreadable
 from orbitmq.kernel.plain.sql import evaluate, parse_program
 
 NAMES = st.sampled_from(["a", "b", "c"])

@@ -15,8 +15,8 @@ from pyarrow import fs as pafs  # type: ignore[import-untyped]  # pyarrow has no
 from tests.golden import data as golden
 
 from orbitmq.errors import ConfigError, CorruptionError, RecordError
+from orbitmq.kernel.layout import BLANK, BLANK_BYTES, MAGIC_BLANK, MAGIC_V1
 from orbitmq.record.codec import Record, encode_record
-from orbitmq.record.layout import BLANK, BLANK_BYTES, MAGIC_BLANK, MAGIC_V1
 from orbitmq.spark.arrow import Positions, scan_records
 from orbitmq.spark.schema import COLUMNS
 from orbitmq.spark.store.files import CLOCK_SLACK_MS, Block, list_segments, open_location, plan_blocks

@@ -83,7 +83,7 @@ MANY_PARAMETERS: Final[Mapping[str, str]] = {
 }
 
 # Records, queue units and frames are laid out in one place; a file with layouts of something else says of what.
-LAYOUT_FILE: Final = "src/orbitmq/kernel/plain/layout.py"
+LAYOUT_FILE: Final = "src/orbitmq/kernel/layout.py"
 OTHER_LAYOUTS: Final[Mapping[str, str]] = {
     "src/orbitmq/broker/delivery/timer_files.py": "the timer wheel and its log, files of their own",
     "src/orbitmq/broker/replication/stream.py": "what frames the log on its way to a slave",

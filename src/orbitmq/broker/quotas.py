@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 from orbitmq.broker.tables.clients import PeerInfo
 from orbitmq.errors import ConfigError, SystemBusy
 from orbitmq.kernel import SendFields
+from orbitmq.kernel.layout import INT
 from orbitmq.model.names import DLQ_PREFIX, RETRY_PREFIX
-from orbitmq.record.layout import INT
 from orbitmq.runtime.options import option
 from orbitmq.transport.connection import Connection
 from orbitmq.transport.held_memory import HELD_BYTES_MAX

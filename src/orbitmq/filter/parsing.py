@@ -40,7 +40,7 @@ from orbitmq.filter.tree import (
     depth,
     is_truth,
 )
-from orbitmq.kernel.plain.java_numbers import INT_MAX, LONG_MAX, Kind, Unreadable, compare
+from orbitmq.kernel.java_numbers import INT_MAX, LONG_MAX, Kind, Unreadable, compare
 
 __all__ = ["DEPTH_MAX", "EXPRESSION_CHARS_MAX", "WORDS_MAX", "Parsed", "parse"]
 

@@ -27,7 +27,7 @@ from orbitmq.filter.tree import (
     Void,
 )
 from orbitmq.kernel import Filter
-from orbitmq.kernel.plain.java_numbers import Kind
+from orbitmq.kernel.java_numbers import Kind
 from orbitmq.kernel.sql_program import Op
 
 __all__ = ["Expression", "compile_expression", "encode_program"]

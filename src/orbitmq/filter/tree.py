@@ -11,7 +11,7 @@ from enum import Enum
 
 import msgspec
 
-from orbitmq.kernel.plain.java_numbers import Kind, Value
+from orbitmq.kernel.java_numbers import Kind, Value
 
 __all__ = [
     "And",

@@ -1,90 +1,18 @@
 """The bytes of records, frames and queue units: bytes in, bytes or columns out. No I/O, no clock, no state.
 
 ``orbitmq.kernel.plain`` is the definition, the extension module ``orbitmq_kernel`` (crate ``kernel/``) its compiled
-twin. One of them is chosen at import, and every name here is that one's (``chosen.py``).
+twin. The interface is what ``__all__`` of these modules lists; its functions are those of the kernel that was chosen
+when this package was imported (``chosen.py``). Numbers and positions are in ``layout.py``, which both twins share.
 """
 
-from orbitmq.kernel.chosen import (
-    NAME,
-    Filter,
-    answer_fields,
-    body_crc,
-    body_crcs,
-    dispatch_records,
-    encode_entries,
-    encode_record,
-    encode_records,
-    encode_send_answers,
-    encode_send_fields,
-    find_property,
-    hash_keys,
-    java_hash_bytes,
-    link_keys,
-    property_pairs,
-    property_values,
-    pull_answer,
-    pull_fields,
-    read_send,
-    read_send_answer,
-    record_starts,
-    record_values,
-    select,
-    split_frames,
-    stored_properties,
-    tag_code,
-    walk_records,
-)
-from orbitmq.kernel.plain.frames import (
-    Frame,
-    SendAnswer,
-    SendAnswerFields,
-    SendFields,
-    SendOrigin,
-    SendTarget,
-    StoredProperties,
-)
-from orbitmq.kernel.plain.pulls import PullFields
-from orbitmq.kernel.plain.records import KEYS, KEYS_AND_TAG, NO_KEYS, Message
+from orbitmq.kernel.plain.columns import *
+from orbitmq.kernel.plain.frames import *
+from orbitmq.kernel.plain.hashes import *
+from orbitmq.kernel.plain.index import *
+from orbitmq.kernel.plain.pulls import *
+from orbitmq.kernel.plain.records import *
+from orbitmq.kernel.plain.select import *
 
-__all__ = [
-    "KEYS",
-    "KEYS_AND_TAG",
-    "NAME",
-    "NO_KEYS",
-    "Filter",
-    "Frame",
-    "Message",
-    "PullFields",
-    "SendAnswer",
-    "SendAnswerFields",
-    "SendFields",
-    "SendOrigin",
-    "SendTarget",
-    "StoredProperties",
-    "answer_fields",
-    "body_crc",
-    "body_crcs",
-    "dispatch_records",
-    "encode_entries",
-    "encode_record",
-    "encode_records",
-    "encode_send_answers",
-    "encode_send_fields",
-    "find_property",
-    "hash_keys",
-    "java_hash_bytes",
-    "link_keys",
-    "property_pairs",
-    "property_values",
-    "pull_answer",
-    "pull_fields",
-    "read_send",
-    "read_send_answer",
-    "record_starts",
-    "record_values",
-    "select",
-    "split_frames",
-    "stored_properties",
-    "tag_code",
-    "walk_records",
-]
+# isort: split
+from orbitmq.kernel.chosen import *  # compiled functions, in place of the plain ones
+from orbitmq.kernel.chosen import NAME as NAME

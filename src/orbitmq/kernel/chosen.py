@@ -6,47 +6,26 @@ The compiled one is taken where it is installed, has our number of the interface
 
 from __future__ import annotations
 
-import importlib
 import os
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from inspect import isfunction
 from types import ModuleType
-from typing import TYPE_CHECKING, Final
-
-__all__ = [
-    "API",
-    "NAME",
-    "Filter",
-    "answer_fields",
-    "body_crc",
-    "body_crcs",
-    "dispatch_records",
-    "encode_entries",
-    "encode_record",
-    "encode_records",
-    "encode_send_answers",
-    "encode_send_fields",
-    "find_property",
-    "hash_keys",
-    "java_hash_bytes",
-    "link_keys",
-    "property_pairs",
-    "property_values",
-    "pull_answer",
-    "pull_fields",
-    "read_send",
-    "read_send_answer",
-    "record_starts",
-    "record_values",
-    "select",
-    "split_frames",
-    "stored_properties",
-    "tag_code",
-    "walk_records",
-]
+from typing import Any, Final
 
 API: Final = 11
 """Of the functions below, their signatures and their results; ``kernel/src/lib.rs`` has the same number."""
-_OURS: Final = frozenset({"API", "NAME"})
-"""What every compiled kernel has, and what only this module has; the other names in ``__all__`` are functions."""
+
+
+def _interface() -> Mapping[str, Callable[..., Any]]:
+    """The functions of the plain kernel, and its one class that is compiled."""
+    modules = ("columns", "frames", "hashes", "index", "pulls", "records", "select")
+    listed = (
+        (name, getattr(module, name))
+        for module in (import_module(f"orbitmq.kernel.plain.{each}") for each in modules)
+        for name in module.__all__
+    )
+    return {name: value for name, value in listed if isfunction(value) or name == "Filter"}
 
 
 def _load(wanted: str) -> ModuleType | None:
@@ -56,7 +35,7 @@ def _load(wanted: str) -> ModuleType | None:
     if wanted == "plain":
         return None
     try:
-        fast = importlib.import_module("orbitmq_kernel")
+        fast = import_module("orbitmq_kernel")
     except ImportError as error:
         if wanted == "fast":
             raise ImportError(
@@ -80,64 +59,16 @@ def _mismatch(fast: ModuleType) -> str:
     found = getattr(fast, "API", None)
     if found != API:
         return f"has interface {found}, {API} is needed"
-    missing = [name for name in __all__ if name not in _OURS and not hasattr(fast, name)]
+    missing = [name for name in PLAIN if not hasattr(fast, name)]
     return f"has no {', '.join(missing)}" if missing else ""
 
 
+PLAIN: Final = _interface()
+"""The functions of the plain kernel by name."""
 _fast: Final = _load(os.environ.get("ORBITMQ_KERNEL", ""))
 NAME: Final = "plain" if _fast is None else "fast"
 """Which kernel this process uses."""
+_compiled: Final = {} if _fast is None else {name: getattr(_fast, name) for name in PLAIN}
 
-if TYPE_CHECKING or _fast is None:
-    from orbitmq.kernel.plain.columns import property_pairs, property_values
-    from orbitmq.kernel.plain.frames import (
-        encode_send_answers,
-        encode_send_fields,
-        read_send,
-        read_send_answer,
-        split_frames,
-        stored_properties,
-    )
-    from orbitmq.kernel.plain.hashes import body_crc, body_crcs, java_hash_bytes
-    from orbitmq.kernel.plain.index import link_keys
-    from orbitmq.kernel.plain.pulls import answer_fields, pull_answer, pull_fields, record_values
-    from orbitmq.kernel.plain.records import (
-        dispatch_records,
-        encode_entries,
-        encode_record,
-        encode_records,
-        find_property,
-        hash_keys,
-        record_starts,
-        tag_code,
-        walk_records,
-    )
-    from orbitmq.kernel.plain.select import Filter, select
-else:
-    Filter = _fast.Filter
-    answer_fields = _fast.answer_fields
-    body_crc = _fast.body_crc
-    body_crcs = _fast.body_crcs
-    java_hash_bytes = _fast.java_hash_bytes
-    link_keys = _fast.link_keys
-    property_pairs = _fast.property_pairs
-    property_values = _fast.property_values
-    pull_answer = _fast.pull_answer
-    pull_fields = _fast.pull_fields
-    record_starts = _fast.record_starts
-    record_values = _fast.record_values
-    select = _fast.select
-    encode_send_answers = _fast.encode_send_answers
-    encode_send_fields = _fast.encode_send_fields
-    read_send = _fast.read_send
-    read_send_answer = _fast.read_send_answer
-    split_frames = _fast.split_frames
-    stored_properties = _fast.stored_properties
-    dispatch_records = _fast.dispatch_records
-    encode_entries = _fast.encode_entries
-    encode_record = _fast.encode_record
-    encode_records = _fast.encode_records
-    find_property = _fast.find_property
-    hash_keys = _fast.hash_keys
-    tag_code = _fast.tag_code
-    walk_records = _fast.walk_records
+__all__ = list(_compiled)
+globals().update(_compiled)

@@ -15,9 +15,9 @@ import msgspec
 
 from orbitmq.codes import SysFlag
 from orbitmq.errors import RecordError
+from orbitmq.kernel.layout import BATCH_ENTRY, LENGTH_16, PROPERTIES_BYTES_MAX
 from orbitmq.record.codec import Record
 from orbitmq.record.hashing import body_crc
-from orbitmq.record.layout import BATCH_ENTRY, LENGTH_16, PROPERTIES_BYTES_MAX
 
 __all__ = ["BatchEntry", "encode_batch", "is_inner_batch", "split_batch", "unwrap"]
 

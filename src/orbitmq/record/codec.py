@@ -19,9 +19,7 @@ from orbitmq.codes import COMPRESSION_MASK, SysFlag
 from orbitmq.errors import RecordError
 from orbitmq.kernel import encode_record as kernel_encode_record
 from orbitmq.kernel import record_values
-from orbitmq.record.compression import decompress_body
-from orbitmq.record.ids import offset_message_id
-from orbitmq.record.layout import (
+from orbitmq.kernel.layout import (
     BLANK,
     CRC_MASK,
     FIXED,
@@ -32,6 +30,8 @@ from orbitmq.record.layout import (
     MAGIC_V2,
     RECORD_BYTES_MIN,
 )
+from orbitmq.record.compression import decompress_body
+from orbitmq.record.ids import offset_message_id
 from orbitmq.record.properties import decode_properties, find_property
 
 __all__ = [

@@ -6,7 +6,7 @@ from functools import lru_cache
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 
 from orbitmq.errors import RecordError
-from orbitmq.record.layout import HOST_V4, HOST_V4_BYTES, HOST_V6, HOST_V6_BYTES
+from orbitmq.kernel.layout import HOST_V4, HOST_V4_BYTES, HOST_V6, HOST_V6_BYTES
 
 __all__ = ["decode_host", "encode_host", "host_text"]
 

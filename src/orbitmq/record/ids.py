@@ -12,8 +12,8 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from orbitmq.errors import RecordError
+from orbitmq.kernel.layout import HOST_V4_BYTES, HOST_V6_BYTES
 from orbitmq.record.hosts import decode_host
-from orbitmq.record.layout import HOST_V4_BYTES, HOST_V6_BYTES
 
 __all__ = [
     "OffsetMessageId",

@@ -13,7 +13,7 @@ from typing import Final
 
 from orbitmq.errors import RecordError
 from orbitmq.kernel import find_property
-from orbitmq.record.layout import PROPERTIES_BYTES_MAX
+from orbitmq.kernel.layout import PROPERTIES_BYTES_MAX
 
 __all__ = [
     "check_properties",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from orbitmq.record.layout import PROPERTIES_BYTES_MAX
+from orbitmq.kernel.layout import PROPERTIES_BYTES_MAX
 
 __all__ = ["REASON", "reason_bytes"]
 

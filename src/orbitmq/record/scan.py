@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 
 from orbitmq.errors import RecordError
 from orbitmq.kernel import walk_records
-from orbitmq.record.codec import decode_record
-from orbitmq.record.layout import (
+from orbitmq.kernel.layout import (
     BLANK_BYTES,
     BORN_V6,
     FIXED,
@@ -30,6 +29,7 @@ from orbitmq.record.layout import (
     STORE_V6,
     SYS_FLAG_AT,
 )
+from orbitmq.record.codec import decode_record
 
 __all__ = ["EndKind", "Scan", "ScanEnd", "ScannedRecord", "is_zero", "scan"]
 

@@ -1,6 +1,6 @@
 """From the bytes of records to an Arrow batch, without a Python object per field.
 
-A pull's answer and a log segment hold records one after the other (``record/layout.py``). The fixed part of all of
+A pull's answer and a log segment hold records one after the other (``kernel/layout.py``). The fixed part of all of
 them is copied into one array of structures, whose columns numpy swaps to native order. Variable parts use a trick:
 a buffer with increasing positions ``start0, end0, start1, end1, ...`` *is* an Arrow binary array: its even elements
 are the wanted parts, its odd ones what lies between. Taking the even elements is one C loop of memory copies.
@@ -26,11 +26,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of 
 from orbitmq.codes import SysFlag
 from orbitmq.errors import RecordError
 from orbitmq.kernel import body_crcs, property_pairs, property_values, record_starts
-from orbitmq.record.batch import unwrap
-from orbitmq.record.codec import decode_record, encode_record
-from orbitmq.record.compression import decompress_body
-from orbitmq.record.hosts import host_text
-from orbitmq.record.layout import (
+from orbitmq.kernel.layout import (
     BORN_HOST_AT,
     FIXED_FIELDS,
     FIXED_V4,
@@ -41,6 +37,10 @@ from orbitmq.record.layout import (
     MAGIC_V2,
     RECORD_BYTES_MIN,
 )
+from orbitmq.record.batch import unwrap
+from orbitmq.record.codec import decode_record, encode_record
+from orbitmq.record.compression import decompress_body
+from orbitmq.record.hosts import host_text
 from orbitmq.spark.schema import arrow_schema
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Numbers of the store's own files: names, sizes. Records and units are in ``orbitmq.record.layout``.
+"""Numbers of the store's own files: names, sizes. Records and units are in ``orbitmq.kernel.layout``.
 
 Everything here is persisted: every store directory depends on it. Never renumber.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from orbitmq.record.layout import UNIT
+from orbitmq.kernel.layout import UNIT
 
 __all__ = [
     "BLANK_UNIT_SIZE",

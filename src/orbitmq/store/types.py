@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from orbitmq.kernel import Message as NewMessage
-from orbitmq.record.layout import SLICE
+from orbitmq.kernel.layout import SLICE
 
 __all__ = [
     "Appended",

@@ -21,8 +21,8 @@ import msgspec
 from orbitmq.codes import FrameFlag, LanguageCode, SerializeType, Version
 from orbitmq.errors import FrameError
 from orbitmq.kernel import Frame, split_frames
+from orbitmq.kernel.layout import BINARY_FIXED, BINARY_MIN, FRAME_LENGTH, FRAME_PREFIX
 from orbitmq.kernel.plain.frames import encode_binary_fields
-from orbitmq.kernel.plain.layout import BINARY_FIXED, BINARY_MIN, FRAME_LENGTH, FRAME_PREFIX
 
 __all__ = [
     "FRAME_BYTES_MAX",

@@ -14,7 +14,7 @@ from tests.apache.kernels import Kernel
 from orbitmq.errors import SubscriptionParseFailed
 from orbitmq.filter import compile_expression, encode_program, parse
 from orbitmq.filter.parsing import DEPTH_MAX, EXPRESSION_CHARS_MAX, WORDS_MAX
-from orbitmq.kernel.plain.java_numbers import (
+from orbitmq.kernel.java_numbers import (
     INT_MAX,
     LONG_MAX,
     Unreadable,

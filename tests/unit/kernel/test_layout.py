@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from orbitmq.kernel.plain import layout
-from orbitmq.kernel.plain.layout import BATCH_ENTRY, FIXED_FIELDS, FIXED_V4, UNIT
+from orbitmq.kernel import layout
+from orbitmq.kernel.layout import BATCH_ENTRY, FIXED_FIELDS, FIXED_V4, UNIT
 
 RUST = Path(__file__).parents[3] / "kernel" / "src" / "layout.rs"
 OTHER_NAMES = {

@@ -11,8 +11,8 @@ from tests.unit.wire.recorded import recorded_frames
 from orbitmq.codes import SerializeType
 from orbitmq.errors import HeaderFieldError
 from orbitmq.kernel import PullFields
+from orbitmq.kernel.layout import SLICE
 from orbitmq.record.codec import Record, decode_record, encode_record
-from orbitmq.record.layout import SLICE
 from orbitmq.requests import RequestCode
 from orbitmq.store.types import NewMessage
 from orbitmq.wire.frame import Frame, FrameDecoder, encode_binary_fields, encode_response

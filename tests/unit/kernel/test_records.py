@@ -13,8 +13,8 @@ from tests.apache.kernels import Kernel, load
 from tests.fuzz.record_pairs import FUNCTIONS, compare
 
 from orbitmq.errors import RecordError
+from orbitmq.kernel.layout import HOLE_BYTES, INDEX_KEY
 from orbitmq.record.batch import encode_batch
-from orbitmq.record.layout import HOLE_BYTES, INDEX_KEY
 
 V4 = bytes((127, 0, 0, 1, 0, 0, 0x1F, 0x90))
 V6 = bytes(15) + b"\x01" + b"\0\0\x1f\x90"

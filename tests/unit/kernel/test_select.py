@@ -8,8 +8,8 @@ import pytest
 from tests.apache.kernels import Kernel
 
 from orbitmq.filter import encode_program, parse
+from orbitmq.kernel.layout import SLICE
 from orbitmq.record.codec import encode_record
-from orbitmq.record.layout import SLICE
 from orbitmq.store.types import NewMessage
 
 UNIT = Struct(">qiq")

@@ -9,9 +9,9 @@ from tests.unit.record.messages import HOST, HOST_V6, Sent
 
 from orbitmq.codes import SysFlag
 from orbitmq.errors import RecordError
+from orbitmq.kernel.layout import BLANK, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from orbitmq.record.codec import decode_record, decode_records, encode_record, encode_records, record_size
 from orbitmq.record.compression import Compression, compress_body
-from orbitmq.record.layout import BLANK, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 
 # What Apache's own encoder makes of this message.
 VECTOR = bytes.fromhex(

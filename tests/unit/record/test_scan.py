@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.unit.record.messages import HOST, HOST_V6, Sent
 
+from orbitmq.kernel.layout import BLANK, MAGIC_BLANK
 from orbitmq.record.codec import encode_record, encode_records
-from orbitmq.record.layout import BLANK, MAGIC_BLANK
 from orbitmq.record.scan import EndKind, Scan, ScanEnd, is_zero, scan
 
 MESSAGES = [

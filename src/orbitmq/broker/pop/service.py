@@ -39,9 +39,9 @@ from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import Property
 from orbitmq.errors import BrokerError, CorruptionError, MessageIllegal, RecordError
 from orbitmq.kernel import Filter
+from orbitmq.kernel.layout import INT, QUEUE_OFFSET
 from orbitmq.model.names import RETRY_PREFIX
 from orbitmq.record.codec import decode_record, encode_record
-from orbitmq.record.layout import INT, QUEUE_OFFSET
 from orbitmq.record.properties import set_property
 from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.safe_file import SafeFile

@@ -27,7 +27,7 @@ from orbitmq.filter import Expression, compile_expression, encode_program
 from orbitmq.filter.tree import And, Constant, Equal, In, Logic, Or, depth
 from orbitmq.filter.tree import Property as PropertyNode
 from orbitmq.kernel import Filter
-from orbitmq.kernel.plain.java_numbers import Kind
+from orbitmq.kernel.java_numbers import Kind
 from orbitmq.model.names import RETRY_PREFIX
 from orbitmq.model.subscription import SQL92, SubscriptionData
 from orbitmq.runtime.clock import Clock

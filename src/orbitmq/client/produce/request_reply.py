@@ -12,12 +12,12 @@ from orbitmq.client.net.instance import ClientInstance
 from orbitmq.client.produce.sender import SendContext, Sender
 from orbitmq.codes import COMPRESSION_MASK, Property, ResponseCode, SysFlag
 from orbitmq.errors import RecordError
+from orbitmq.kernel.layout import MAGIC_V1
 from orbitmq.model.route import MessageQueue
 from orbitmq.record.codec import Record
 from orbitmq.record.compression import decompress_body
 from orbitmq.record.hashing import body_crc
 from orbitmq.record.hosts import encode_host
-from orbitmq.record.layout import MAGIC_V1
 from orbitmq.transport.client import split_address
 from orbitmq.transport.router import Answer, Call, Reply
 from orbitmq.wire.headers import PushReplyMessageToClientRequest

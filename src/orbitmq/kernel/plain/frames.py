@@ -23,7 +23,7 @@ import msgspec
 
 from orbitmq.codes import FrameFlag, KernelRequest, LanguageCode, Property, SerializeType, Version
 from orbitmq.errors import FrameError, HeaderFieldError, RecordError
-from orbitmq.kernel.plain.layout import (
+from orbitmq.kernel.layout import (
     BINARY_FIXED,
     BINARY_KEY_LENGTH,
     BINARY_MIN,
@@ -40,13 +40,9 @@ __all__ = [
     "SendFields",
     "SendOrigin",
     "SendTarget",
-    "Split",
     "StoredProperties",
     "encode_send_answers",
     "encode_send_fields",
-    "parse_header",
-    "read_binary_fields",
-    "read_json_fields",
     "read_send",
     "read_send_answer",
     "split_frames",

@@ -8,9 +8,9 @@ from operator import mul
 from typing import Final
 from zlib import crc32
 
-from orbitmq.kernel.plain.layout import CRC_MASK
+from orbitmq.kernel.layout import CRC_MASK
 
-__all__ = ["body_crc", "body_crcs", "java_hash", "java_hash_bytes"]
+__all__ = ["body_crc", "body_crcs", "java_hash_bytes"]
 
 _POWERS: Final = tuple(pow(31, n, 1 << 32) for n in range(256))
 """Java's hash is the sum of ``unit[i] * 31 ** (n - 1 - i)``, cut to 32 bits."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sys import byteorder
 
-from orbitmq.kernel.plain.layout import INDEX_ENTRY, INDEX_KEY
+from orbitmq.kernel.layout import INDEX_ENTRY, INDEX_KEY
 
 __all__ = ["link_keys"]
 

@@ -9,8 +9,7 @@ from typing import Final
 import msgspec
 
 from orbitmq.codes import FrameFlag, LanguageCode, SerializeType, Version
-from orbitmq.kernel.plain.hashes import body_crc
-from orbitmq.kernel.plain.layout import (
+from orbitmq.kernel.layout import (
     BINARY_FIXED,
     BORN_V6,
     FIXED,
@@ -22,11 +21,10 @@ from orbitmq.kernel.plain.layout import (
     STORE_V6,
     SYS_FLAG_AT,
 )
+from orbitmq.kernel.plain.hashes import body_crc
 
 __all__ = [
-    "AnswerValues",
     "PullFields",
-    "RecordValues",
     "answer_fields",
     "pull_answer",
     "pull_fields",

@@ -9,8 +9,7 @@ from struct import error as struct_error
 from typing import Final, NamedTuple, TypeAlias
 
 from orbitmq.errors import RecordError
-from orbitmq.kernel.plain.hashes import body_crc, java_hash_bytes
-from orbitmq.kernel.plain.layout import (
+from orbitmq.kernel.layout import (
     BATCH_ENTRY,
     BLANK,
     BLANK_BYTES,
@@ -35,15 +34,19 @@ from orbitmq.kernel.plain.layout import (
     TOPIC_BYTES_MAX_V1,
     UNIT,
 )
+from orbitmq.kernel.plain.hashes import body_crc, java_hash_bytes
 
 __all__ = [
+    "KEYS",
+    "KEYS_AND_TAG",
+    "NO_KEYS",
+    "Message",
     "dispatch_records",
     "encode_entries",
     "encode_record",
     "encode_records",
     "find_property",
     "hash_keys",
-    "record_at",
     "record_starts",
     "tag_code",
     "walk_records",

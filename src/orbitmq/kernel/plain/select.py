@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from orbitmq.kernel.plain.layout import (
+from orbitmq.kernel.layout import (
     BORN_V6,
     FIXED,
     FIXED_V4,
@@ -22,7 +22,7 @@ from orbitmq.kernel.plain.layout import (
 from orbitmq.kernel.plain.records import record_at
 from orbitmq.kernel.plain.sql import Node, parse_program, selects
 
-__all__ = ["Filter", "record_properties", "select"]
+__all__ = ["Filter", "select"]
 
 _EXTENSION_ADDRESS_MAX: Final = -(2**31) - 1
 MAX_OFFSET: Final = 2**63 - 1

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from struct import Struct
 from typing import Any, Final
 
-from orbitmq.kernel.plain.java_numbers import Kind, Unreadable, Value, compare
+from orbitmq.kernel.java_numbers import Kind, Unreadable, Value, compare
 from orbitmq.kernel.sql_program import DEPTH_MAX, Op
 
 __all__ = ["Node", "evaluate", "parse_program", "properties_of", "selects"]

@@ -1,6 +1,6 @@
 """Rows to send, as the bytes of SEND_BATCH_MESSAGE, without a Python object per row.
 
-Arrow joins binary columns row by row in C. So the parts of a batch entry (``record/layout.py``) are made as columns:
+Arrow joins binary columns row by row in C. So the parts of a batch entry (``kernel/layout.py``) are made as columns:
 the fixed head with numpy, the body as it is, the properties as text pairs. One join gives a binary column whose data
 buffer *is* the body of a request, whatever range of rows is cut out of it.
 """
@@ -19,7 +19,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]  # the same
 
 from orbitmq.codes import Property
 from orbitmq.errors import MessageIllegal
-from orbitmq.record.layout import BATCH_ENTRY, LENGTH_16, PROPERTIES_BYTES_MAX
+from orbitmq.kernel.layout import BATCH_ENTRY, LENGTH_16, PROPERTIES_BYTES_MAX
 
 __all__ = ["EncodedRows", "RowKeys", "encode_rows", "key_prefix", "split_by_size"]
 

@@ -27,9 +27,9 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]  # the same
 
 from orbitmq.codes import ResponseCode, SysFlag
 from orbitmq.errors import ConnectionLostError, InvalidParameter, OrbitError, RecordError, TopicNotFound
+from orbitmq.kernel.layout import QUEUE_OFFSET
 from orbitmq.model.route import MASTER_ID
 from orbitmq.model.subscription import subscribe_by_tags
-from orbitmq.record.layout import QUEUE_OFFSET
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.spark.arrow import (
     Positions,

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from orbitmq.errors import RecordError
-from orbitmq.record.layout import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from orbitmq.kernel.layout import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from orbitmq.record.scan import EndKind, ScannedRecord, scan
 from orbitmq.spark.arrow import Positions
 

@@ -30,7 +30,7 @@ import numpy as np
 from pyarrow import fs as pafs  # type: ignore[import-untyped]  # pyarrow has no types of its own
 
 from orbitmq.errors import ConfigError, CorruptionError
-from orbitmq.record.layout import BLANK_BYTES, RECORD_BYTES_MIN
+from orbitmq.kernel.layout import BLANK_BYTES, RECORD_BYTES_MIN
 from orbitmq.record.scan import EndKind, ScannedRecord, scan
 from orbitmq.spark.arrow import Positions, scan_records
 from orbitmq.spark.store.damaged_log import MAGIC

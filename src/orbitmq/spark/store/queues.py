@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
 
 from orbitmq.errors import ConfigError, CorruptionError
-from orbitmq.record.layout import UNIT
+from orbitmq.kernel.layout import UNIT
 from orbitmq.spark.arrow import Positions
 from orbitmq.spark.store.checkpoint import store_root
 from orbitmq.spark.store.files import Block, Segment, list_segments, open_segment

@@ -31,7 +31,7 @@ from zlib import crc32
 
 from orbitmq.errors import CorruptionError
 from orbitmq.kernel import link_keys
-from orbitmq.record.layout import INDEX_ENTRY, INDEX_KEY
+from orbitmq.kernel.layout import INDEX_ENTRY, INDEX_KEY
 from orbitmq.runtime.filesystem import FileSystem
 
 __all__ = [

@@ -18,8 +18,8 @@ from typing import Final
 
 from orbitmq.errors import CorruptionError
 from orbitmq.kernel import KEYS, KEYS_AND_TAG, hash_keys
+from orbitmq.kernel.layout import INDEX_KEY
 from orbitmq.record.hashing import index_hash, java_hash
-from orbitmq.record.layout import INDEX_KEY
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.runtime.filesystem import FileSystem
 from orbitmq.store.config import StoreConfig

@@ -13,7 +13,7 @@ import errno
 import logging
 from typing import Final
 
-from orbitmq.record.layout import (
+from orbitmq.kernel.layout import (
     BLANK,
     BLANK_BYTES,
     BORN_V6,

@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Final
 
 from orbitmq.kernel import record_starts, walk_records
-from orbitmq.record.layout import (
+from orbitmq.kernel.layout import (
     BLANK,
     BLANK_BYTES,
     IDENTITY,

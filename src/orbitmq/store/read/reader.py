@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from orbitmq.kernel import Filter, select
-from orbitmq.record.layout import LONG
+from orbitmq.kernel.layout import LONG
 from orbitmq.store.components import StoreParts
 from orbitmq.store.layout import UNIT, UNIT_BYTES
 from orbitmq.store.queues.consume_queue import ConsumeQueue

@@ -16,9 +16,9 @@ from typing import Final
 import msgspec
 
 from orbitmq.codes import TRANSACTION_MASK, Property
+from orbitmq.kernel.layout import RECORD_BYTES_MIN
 from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.record.hashing import tags_code
-from orbitmq.record.layout import RECORD_BYTES_MIN
 from orbitmq.record.properties import find_property
 from orbitmq.record.scan import EndKind, ScannedRecord
 from orbitmq.store.errors import BadQueueName

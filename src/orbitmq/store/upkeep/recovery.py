@@ -25,7 +25,7 @@ from typing import Final
 
 from orbitmq.errors import CorruptionError
 from orbitmq.kernel import NO_KEYS, dispatch_records
-from orbitmq.record.layout import (
+from orbitmq.kernel.layout import (
     BLANK,
     MAGIC_BLANK,
     MAGIC_V1,

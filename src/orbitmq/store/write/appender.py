@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from orbitmq.errors import RecordError
 from orbitmq.kernel import NO_KEYS, encode_entries, encode_records
+from orbitmq.kernel.layout import BLANK_BYTES, PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX_V1
 from orbitmq.record.batch import split_batch
-from orbitmq.record.layout import BLANK_BYTES, PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX_V1
 from orbitmq.runtime.clock import Clock
 from orbitmq.store.components import StoreParts
 from orbitmq.store.errors import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from orbitmq.kernel import NO_KEYS, dispatch_records
-from orbitmq.record.layout import (
+from orbitmq.kernel.layout import (
     BLANK,
     BLANK_BYTES,
     BORN_V6,

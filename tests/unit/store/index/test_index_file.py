@@ -8,7 +8,7 @@ import random
 import pytest
 
 from orbitmq.errors import CorruptionError
-from orbitmq.record.layout import INDEX_KEY
+from orbitmq.kernel.layout import INDEX_KEY
 from orbitmq.store.index.index_file import ENTRY, HEADER, IndexFile
 from orbitmq.testing.faulty_fs import FaultyFileSystem
 

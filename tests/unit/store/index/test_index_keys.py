@@ -6,8 +6,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orbitmq.kernel import KEYS, KEYS_AND_TAG, hash_keys
+from orbitmq.kernel.layout import INDEX_KEY
 from orbitmq.record.hashing import index_hash, java_hash
-from orbitmq.record.layout import INDEX_KEY
 from orbitmq.store.index.index_keys import index_keys
 
 CLIENT = "7F0000010000764C12A3"

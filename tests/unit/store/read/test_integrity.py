@@ -8,7 +8,7 @@ import pytest
 from tests.unit.store.support import SEGMENT_BYTES, config, decoded, message, open_store
 
 from orbitmq.kernel import Filter
-from orbitmq.record.layout import UNIT
+from orbitmq.kernel.layout import UNIT
 from orbitmq.store.message_store import MessageStore
 from orbitmq.store.read import integrity
 from orbitmq.store.types import ReadStatus

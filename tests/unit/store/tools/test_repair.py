@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.fault.workload import LOG, ROOT, Writer, config, message
 
-from orbitmq.record.layout import UNIT
+from orbitmq.kernel.layout import UNIT
 from orbitmq.store.config import StoreConfig
 from orbitmq.store.errors import StoreLocked
 from orbitmq.store.layout import BLANK_UNIT_SIZE

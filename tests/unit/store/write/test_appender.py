@@ -17,9 +17,9 @@ from tests.unit.store.support import (
 )
 
 from orbitmq.codes import ResponseCode
+from orbitmq.kernel.layout import BLANK, MAGIC_BLANK, MAGIC_V2
 from orbitmq.record.codec import decode_record, encode_record
 from orbitmq.record.hashing import java_hash
-from orbitmq.record.layout import BLANK, MAGIC_BLANK, MAGIC_V2
 from orbitmq.store.errors import (
     BadMessage,
     BadQueueName,

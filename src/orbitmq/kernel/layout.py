@@ -8,7 +8,7 @@ A record is the same on disk and in the body of a pull response (Apache: ``Messa
     body size 4 | body | topic size 1 (V1) or 2 (V2) | topic | properties size 2 | properties
 
 Everything here is persisted or sent: every store directory and every client depends on it. Never renumber. No other
-file of the package has a Struct of these; other packages find those of records and units in ``record/layout.py``.
+file of the package has a Struct of these.
 """
 
 from __future__ import annotations
