@@ -30,7 +30,7 @@ class SafeFile:
 
     def __init__(self, fs: FileSystem, path: str, *, private: bool = False) -> None:
         """``private``: what is written is for its owner only, because it holds secrets."""
-        self._fs = fs
+        self.fs = fs
         self._private = private
         self.path = path
         self.backup_path = path + ".bak"
@@ -45,7 +45,7 @@ class SafeFile:
                 f"the content is {len(content):,} bytes; the limit is {CONTENT_BYTES_MAX:,}",
                 self.path,
             )
-        fs = self._fs
+        fs = self.fs
         directory = posixpath.dirname(self.path)
         fs.make_directories(directory)
         if self._private:
@@ -65,7 +65,7 @@ class SafeFile:
 
     def modified_ms(self) -> int:
         """When the content was last replaced; 0 when there is none."""
-        found = self._fs.stat(self.path) or self._fs.stat(self.backup_path)
+        found = self.fs.stat(self.path) or self.fs.stat(self.backup_path)
         return 0 if found is None else found.modified_ms
 
     def load(self, parse: Callable[[bytes], T]) -> T | None:
@@ -91,7 +91,7 @@ class SafeFile:
         return None
 
     def _write_temporary(self, content: bytes) -> None:
-        fs = self._fs
+        fs = self.fs
         handle = fs.open(self._temporary_path, write=True, create=True, private=self._private)
         try:
             fs.truncate(handle, 0)
@@ -107,13 +107,13 @@ class SafeFile:
             fs.close(handle)
 
     def _read(self, path: str) -> bytes | None:
-        found = self._fs.stat(path)
+        found = self.fs.stat(path)
         if found is None or found.is_directory:
             return None
         if found.size_bytes > CONTENT_BYTES_MAX:
             raise CorruptionError(f"{path} has {found.size_bytes} bytes, more than such a file can have")
-        handle = self._fs.open(path)
+        handle = self.fs.open(path)
         try:
-            return self._fs.pread(handle, found.size_bytes, 0)
+            return self.fs.pread(handle, found.size_bytes, 0)
         finally:
-            self._fs.close(handle)
+            self.fs.close(handle)

@@ -38,6 +38,7 @@ from orbitmq.broker.failover.etcd import Compare, EtcdClient, EtcdError, Put
 from orbitmq.broker.failover.group_view import Seen, read_group
 from orbitmq.broker.failover.in_sync import InSyncSet
 from orbitmq.broker.failover.own_state import OwnState
+from orbitmq.broker.failover.safe_end import LOOK_S, SafeEnd
 from orbitmq.broker.failover.state import (
     Acknowledged,
     GroupState,
@@ -104,7 +105,7 @@ class Failover:
         on_office: Callable[[int], None],
     ) -> None:
         """``file`` keeps the newest epoch our log has a part of. ``on_office`` is called with the epoch when this
-        broker has been elected, before it takes sends. Raises ``ConfigError``, ``CorruptionError``."""
+        broker has been elected, before it takes sends. Raises ``ConfigError``, ``CorruptionError``, ``OSError``."""
         self._config = config
         self._store = store
         self._roles = roles
@@ -134,9 +135,6 @@ class Failover:
         """When a rival had not told how long its log is; from then on they have their turns."""
         self._abstain_until = 0.0
         self._proposed_revision = -1
-        self._noted_end = 0
-        """What the group has acknowledged as last written to etcd."""
-        self._note_at = 0.0
         self._accepts_loss = False
         """An operator wants us elected whatever our log lacks."""
         self._aligning = _Aligned(0, 0, False)
@@ -150,6 +148,7 @@ class Failover:
         self._own_state = OwnState(
             file, is_empty=store.max_log_offset == 0, was_clean=recovery is None or recovery.clean
         )
+        self._safe_end = SafeEnd(file.fs, f"{file.path}.safe", store, self._etcd, self._prefix)
         self.in_sync = in_sync
         self.acting = False
         """Whether this broker is the master."""
@@ -176,6 +175,7 @@ class Failover:
     def start(self) -> None:
         self._tasks.start(self._run(), "rounds")
         self._tasks.start(every(0.1, self._check_minimum), "minimum")
+        self._tasks.start(every(LOOK_S, self._keep_safe_end), "safe-end")
 
     async def stop(self) -> None:
         """Be no master any more and say so, so that others need not wait for the end of the lease."""
@@ -357,7 +357,8 @@ class Failover:
             await self._flush_log()
         self._own_state.enter(state.epoch, exposed=not flushes)
         self._own_state.made_whole()
-        self._noted_end = seen.acknowledged_end
+        self._safe_end.noted = seen.acknowledged_end
+        self._safe_end.cut(self._store.max_log_offset)
         self._vacant_since = None
         self._roles.replicas.epoch = state.epoch
         self.in_sync.begin(state.in_sync, begun_at, loop.time())
@@ -395,7 +396,6 @@ class Failover:
                 return
             await self._write_state(seen, msgspec.structs.replace(state, preferred=0))
             return
-        await self._note_acknowledged(seen, now)
         wanted = self.in_sync.proposal(now)
         if wanted is None and self._proposed_revision == seen.state_revision:
             wanted = self.in_sync.members  # a write of unknown outcome must be overtaken
@@ -420,19 +420,13 @@ class Failover:
             (Put(f"{self._prefix}state", msgspec.json.encode(state)),),
         )
 
-    async def _note_acknowledged(self, seen: Seen, now: float) -> None:
-        """Keep in etcd up to where the whole set has the log, so that no member with less is elected unnoticed."""
-        end = self._store.confirm_offset
-        if now < self._note_at or end <= self._noted_end or not self._config.all_in_sync_acknowledge:
+    async def _keep_safe_end(self) -> None:
+        """Note how far the group has acknowledged: here, and as its master in etcd."""
+        if not self._config.all_in_sync_acknowledge:
             return
-        assert seen.master_key is not None
-        self._note_at = now + self._ttl_s / 3
-        value = msgspec.json.encode(Acknowledged(self.epoch, end))
-        if await self._etcd.transact(
-            (Compare(f"{self._prefix}master", seen.master_key.create_revision, created=True),),
-            (Put(f"{self._prefix}acknowledged", value),),
-        ):
-            self._noted_end = end
+        self._safe_end.keep()
+        if self._seen is not None and self.holds() and self._is_ours(self._seen):
+            await self._safe_end.note(self._seen, self.epoch, asyncio.get_running_loop().time())
 
     def _check_minimum(self) -> None:
         """Refuse sends while too few members are in sync (``minInSyncReplicas``)."""
@@ -525,7 +519,7 @@ class Failover:
 
     async def _elect(self, seen: Seen, end: int, *, forced: bool = False) -> None:
         """Write ourselves into etcd as the master of the next epoch, if nothing changed since it was read."""
-        state, acknowledged = seen.state, seen.acknowledged_end
+        state, acknowledged = seen.state, self._acknowledged(seen)
         if state is None:
             after = GroupState.first(self._own, end, max(0, self.epoch) + 1, acknowledged=acknowledged)
         else:
@@ -557,7 +551,7 @@ class Failover:
         """Why our log may lack what the group has acknowledged while another member may have it; empty when it
         lacks nothing, or nobody else can have more."""
         state = seen.state
-        if state is None or not (self.in_doubt or end < seen.acknowledged_end):
+        if state is None or not (self.in_doubt or end < self._acknowledged(seen)):
             return ""
         missing = seen.missing(self._own)
         if missing:
@@ -569,13 +563,18 @@ class Failover:
         longer = [one for one in state.in_sync if one != self._own and seen.members[one].log_end > end]
         return f"members {longer} have more of the log" if longer else ""
 
+    def _acknowledged(self, seen: Seen) -> int:
+        """Up to here at least the group has acknowledged, by etcd and by what we have kept ourselves."""
+        return max(seen.acknowledged_end, self._safe_end.kept)
+
     def _loss(self, seen: Seen, end: int) -> str:
         """What is lost if we are elected now, as far as it is known."""
         parts = [f"our log ends at {end}"]
-        if end < seen.acknowledged_end:
+        acknowledged = self._acknowledged(seen)
+        if end < acknowledged:
             parts.append(
-                f"messages were acknowledged up to {seen.acknowledged_end} at least, "
-                f"so {seen.acknowledged_end - end} bytes or more are missing"
+                f"messages were acknowledged up to {acknowledged} at least, "
+                f"so {acknowledged - end} bytes or more are missing"
             )
         if self.in_doubt:
             parts.append("what was not flushed before the unclean stop of this broker may be missing")
@@ -624,7 +623,10 @@ class Failover:
         """End the doubt once we have caught up. What was acknowledged before the master's epoch is below its
         beginning, and what was acknowledged since is below the safe end that the master sends."""
         end = self._store.max_log_offset
-        if self.in_doubt and 0 <= self._told_end <= end and self._aligning.begun_at <= end:
+        if not (0 <= self._told_end <= end and self._aligning.begun_at <= end):
+            return
+        self._safe_end.cut(end)
+        if self.in_doubt:
             logger.info("log is whole again log_offset=%d", end)
             self._own_state.made_whole()
 
@@ -655,6 +657,7 @@ class Failover:
             )
             self._store.truncate(end)
             self._store.confirm_offset = min(self._store.confirm_offset, end)
+            self._safe_end.cut(end)
         return True
 
     def _keep_acknowledged(self, state: GroupState, end: int) -> None:
@@ -662,8 +665,9 @@ class Failover:
         Raises ``StateError``."""
         log_end, config = self._store.max_log_offset, self._config
         lost = acknowledged_loss(state, self.epoch, log_end)
-        if lost is None and config.all_in_sync_acknowledge and self._store.confirm_offset > end:
-            lost = (end, min(log_end, self._store.confirm_offset))
+        safe_end = max(self._store.confirm_offset, self._safe_end.kept)
+        if lost is None and config.all_in_sync_acknowledge and safe_end > end:
+            lost = (end, min(log_end, safe_end))
         if lost is None or config.cut_differing_log:
             return
         raise StateError(

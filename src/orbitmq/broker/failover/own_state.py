@@ -84,7 +84,10 @@ class OwnState:
             self._save(kept)
 
     def _save(self, kept: _Kept) -> None:
-        self._file.save(msgspec.json.encode(kept))
+        content = msgspec.json.encode(kept)
+        self._file.save(content)
+        # Again, so that the backup says the same: an older epoch would cut off what was acknowledged since.
+        self._file.save(content)
         self._kept = kept
 
 
