@@ -170,6 +170,29 @@ def test_key_with_the_hash_of_another_topics_key_finds_nothing(attacked: Callabl
     attacked(test)
 
 
+def test_messages_of_others_are_not_acknowledged_by_another_name_of_a_field(
+    attacked: Callable[[Test], None],
+) -> None:
+    """Apache's readers take the long names of the fields of a batch too; the later of two names counts."""
+
+    async def test(made: Scene) -> None:
+        start, pop_time, invisible, revive, *_ = made.receipt.split(" ")
+        entry = {"t": "eve", "c": "eve", "so": int(start), "pt": int(pop_time), "it": int(invisible)}
+        entry |= {"rq": int(revive), "q": 0, "r": "0", "b": "AQ=="}
+        body = {"acks": [{**entry, "topic": TOPIC, "consumerGroup": GROUP}]}
+        await made.root.ask(RequestCode.POP_ROLLBACK, {})  # acknowledgements kept in memory are stored
+        log_end = made.broker.store.max_log_offset
+        assert refused(await made.eve.ask(RequestCode.BATCH_ACK_MESSAGE, {}, body))
+        await made.root.ask(RequestCode.POP_ROLLBACK, {})
+        assert made.broker.store.max_log_offset == log_end
+        body = {"acks": [{**entry, "t": TOPIC, "c": GROUP}]}
+        assert (await made.alice.ask(RequestCode.BATCH_ACK_MESSAGE, {}, body)).code == 0
+        await made.root.ask(RequestCode.POP_ROLLBACK, {})
+        assert made.broker.store.max_log_offset > log_end, "an acknowledgement is stored"
+
+    attacked(test)
+
+
 def test_retry_topic_of_a_longer_group_name_is_not_ones_own(attacked: Callable[[Test], None]) -> None:
     async def test(made: Scene) -> None:
         body = {"groupName": "pay_roll", "retryQueueNums": 1}

@@ -21,6 +21,7 @@ from orbitmq.model.names import DLQ_PREFIX, RETRY_PREFIX, is_reply_topic
 from orbitmq.record.ids import parse_offset_message_id
 from orbitmq.requests import RequestCode
 from orbitmq.wire import javajson
+from orbitmq.wire.bodies.queues import read_batch_acks
 
 __all__ = ["APACHE_ROWS", "ROWS", "Asked", "Row", "cluster_need", "group_need", "topic_need"]
 
@@ -312,7 +313,12 @@ def _request_mode(asked: Asked) -> Iterator[Need]:
 
 
 def _batch_ack(asked: Asked) -> Iterator[Need]:
-    pairs = {(_text(ack.get("t")), _text(ack.get("c"))) for ack in _items(asked.json().get("acks"))}
+    try:
+        pairs = {(ack.topic or "", ack.consumer_group or "") for ack in read_batch_acks(asked.body)}
+    except BodyError as error:
+        raise NoPermission(f"the body cannot be read, so the right it needs is unknown: {error}") from None
+    if not pairs:
+        asked.json()
     for topic, group in sorted(pairs):
         yield from _consuming(asked, topic, group, SUB)
 

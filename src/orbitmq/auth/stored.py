@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from orbitmq.codes import Property
 from orbitmq.model.names import (
+    DERIVED_TOPIC_LENGTH_MAX,
     DLQ_PREFIX,
     HALF_OP_TOPIC,
     HALF_TOPIC,
@@ -88,7 +89,7 @@ class BrokerFacts:
         """
         found: tuple[str, str] | None = None
         if name not in self.groups:
-            for position in range(len(name) - 1, 0, -1):
+            for position in range(min(len(name) - 1, DERIVED_TOPIC_LENGTH_MAX), 0, -1):
                 if name[position] in "_+" and name[:position] in self.groups:
                     split = name[:position], name[position + 1 :]
                     if split[1] in self.topics:

@@ -231,3 +231,17 @@ def test_dead_letter_may_be_handled_by_its_readers() -> None:
 def test_offset_that_a_handler_might_read_otherwise_is_refused(text: str) -> None:
     with pytest.raises(NoPermission):
         list(read_by(33, {"offset": text}, b""))
+
+
+def test_owner_of_a_very_long_retry_topic_is_looked_for_among_possible_groups_only() -> None:
+    class Asked(set[str]):
+        count = 0
+
+        def __contains__(self, name: object) -> bool:
+            Asked.count += 1
+            return super().__contains__(name)
+
+    facts = BrokerFacts("C", groups=Asked({"pay"}))
+    assert facts.retry_owner("_" * 100_000) == ("_" * 100_000, "")
+    assert facts.retry_owner("pay_" + "_" * 100_000) == ("pay", "_" * 100_000)
+    assert Asked.count < 1000

@@ -10,9 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, Protocol
-
-import msgspec
+from typing import Final, Protocol
 
 from orbitmq.broker.pop.receipts import (
     ORDERED_QUEUE_ID,
@@ -26,7 +24,6 @@ from orbitmq.broker.pop.waiters import ANY_QUEUE, PopWaiters, Waiting
 from orbitmq.broker.tables.clients import ConsumerTable
 from orbitmq.codes import Perm, ResponseCode, Version
 from orbitmq.errors import (
-    BodyError,
     BrokerError,
     InvalidParameter,
     MessageIllegal,
@@ -45,9 +42,8 @@ from orbitmq.model.topic import MESSAGE_TYPE_ATTRIBUTE, TopicConfig
 from orbitmq.requests import RequestCode
 from orbitmq.transport.connection import Connection
 from orbitmq.transport.router import Call, RawRoute, Reply, Route
-from orbitmq.wire import javajson
 from orbitmq.wire.bodies.heartbeat import ConsumeType, MessageModel
-from orbitmq.wire.bodies.queues import BatchAck
+from orbitmq.wire.bodies.queues import BatchAck, read_batch_acks
 from orbitmq.wire.frame import Frame, encode_response
 from orbitmq.wire.header import decode_header
 from orbitmq.wire.headers.base import Empty
@@ -71,8 +67,6 @@ _EARLY_MS: Final = 50
 """A wait ends this much before its time, so that the answer is there when the client expects it."""
 _POLL_MS_MAX: Final = 3_600_000
 _INVISIBLE_MS_MAX: Final = 30 * 24 * 3_600_000
-_ACKS_MAX: Final = 16_384
-_BATCH_BYTES_MAX: Final = 4 << 20
 _FOUND: Final = b"FOUND"
 _NOTHING: Final = b"NO_MESSAGE_IN_QUEUE"
 _UNSET: Final = "not set any response code"
@@ -81,23 +75,11 @@ _LEARN_MS: Final = 60_000
 _LEARNT_MAX: Final = 10_000
 _ZEROS: Final = {"invisibleTime": "0", "restNum": "0", "popTime": "0", "reviveQid": "0"}
 _CHANGE_ZEROS: Final = {"invisibleTime": "0", "popTime": "0", "reviveQid": "0"}
-
 _JSON_REPLY: Final = (
     b'{"code":%d,"extFields":{"invisibleTime":"%d","startOffsetInfo":"%b","restNum":"%d",%b"popTime":"%d",'
     b'"reviveQid":"%d","msgOffsetInfo":"%b"},"flag":1,"language":"PYTHON","opaque":%d,"remark":"%b",'
     b'"serializeTypeCurrentRPC":"JSON","version":' + str(Version.OURS).encode() + b"}"
 )
-_LONG_NAMES: Final = {
-    "consumerGroup": "c",
-    "topic": "t",
-    "retry": "r",
-    "startOffset": "so",
-    "queueId": "q",
-    "reviveQueueId": "rq",
-    "popTime": "pt",
-    "invisibleTime": "it",
-    "bitSet": "b",
-}
 
 
 class SqlFilters(Protocol):
@@ -403,7 +385,7 @@ class PopHandlers:
         """BATCH_ACK_MESSAGE (200151): the topics are without the prefix of a retry topic. What does not fit is
         skipped."""
         self._check_master()
-        acks = _batch(frame.body)
+        acks = read_batch_acks(frame.body)
         if not acks:
             return encode_response(ResponseCode.NO_MESSAGE, frame.opaque)
         for entry in acks:
@@ -613,27 +595,6 @@ def _framed(header: bytes, slices: Sequence[memoryview | bytes]) -> bytes:
     size = len(header)
     total = size + 4 + sum(map(len, slices))
     return b"".join((total.to_bytes(4, "big"), size.to_bytes(4, "big"), header, *slices))
-
-
-def _batch(body: bytes) -> list[BatchAck]:
-    """The entries of a batch; Apache's readers accept the long names of the fields too. Raises ``BodyError``."""
-    if not body:
-        return []
-    raw: Any = javajson.loads(body, bytes_max=_BATCH_BYTES_MAX)
-    entries = raw.get("acks") if isinstance(raw, dict) else None
-    if not isinstance(entries, list) or not entries:
-        return []
-    if len(entries) > _ACKS_MAX:
-        raise BodyError(f"{len(entries)} acknowledgements in one request, at most {_ACKS_MAX} are allowed")
-    try:
-        return [
-            msgspec.convert(
-                {_LONG_NAMES.get(name, name): value for name, value in entry.items()}, BatchAck, strict=False
-            )
-            for entry in entries
-        ]
-    except (msgspec.ValidationError, AttributeError) as error:
-        raise BodyError(f"acknowledgements cannot be read: {error}") from None
 
 
 assert ORDERED_QUEUE_ID > 64, "no revive queue may have the number of ordered pops"

@@ -8,13 +8,14 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import field
 
 from orbitmq.errors import BodyError
 from orbitmq.model.route import MessageQueue
+from orbitmq.wire import javajson
 from orbitmq.wire.bodies.base import Body, always
 from orbitmq.wire.header import Int32, Int64
 
@@ -27,10 +28,24 @@ __all__ = [
     "MessageQueueAssignment",
     "QueryAssignmentRequest",
     "QueryAssignmentResponse",
+    "read_batch_acks",
 ]
 
 _ACK_BYTES_MAX: Final = 8 * 1024
 """A bit for each message of one pop, of which there are 32 at most: far more than any peer needs."""
+_BATCH_BYTES_MAX: Final = 4 << 20
+_ACKS_MAX: Final = 16_384
+_LONG_NAMES: Final = {
+    "consumerGroup": "c",
+    "topic": "t",
+    "retry": "r",
+    "startOffset": "so",
+    "queueId": "q",
+    "reviveQueueId": "rq",
+    "popTime": "pt",
+    "invisibleTime": "it",
+    "bitSet": "b",
+}
 
 
 class LockBatchRequest(Body, frozen=True, kw_only=True):
@@ -115,3 +130,28 @@ class BatchAckRequest(Body, frozen=True, kw_only=True):
 
     acks: list[BatchAck] = always(list)
     broker_name: str | None = None
+
+
+def read_batch_acks(body: bytes) -> list[BatchAck]:
+    """Returns the entries of BATCH_ACK_MESSAGE. Raises ``BodyError``.
+
+    Like Apache's readers it accepts the long names of the fields too. The check of rights and the handler both use this
+    function, because an entry may contain both names of one field with different values.
+    """
+    if not body:
+        return []
+    raw: Any = javajson.loads(body, bytes_max=_BATCH_BYTES_MAX)
+    entries = raw.get("acks") if isinstance(raw, dict) else None
+    if not isinstance(entries, list) or not entries:
+        return []
+    if len(entries) > _ACKS_MAX:
+        raise BodyError(f"{len(entries)} acknowledgements in one request, at most {_ACKS_MAX} are allowed")
+    try:
+        return [
+            msgspec.convert(
+                {_LONG_NAMES.get(name, name): value for name, value in entry.items()}, BatchAck, strict=False
+            )
+            for entry in entries
+        ]
+    except (msgspec.ValidationError, AttributeError) as error:
+        raise BodyError(f"acknowledgements cannot be read: {error}") from None
