@@ -418,6 +418,44 @@ def test_answers_that_are_not_read_stop_the_requests() -> None:
         assert state.held() < 4 * 1024 * 1024
 
 
+def test_window_that_opens_byte_by_byte_does_not_copy_the_answer_each_time() -> None:
+    with flooded() as state, state.connection() as connection:
+        connection.sendall(window_update(0, 2**24) + settings_frame({4: 0}) + opened(range(1, 2, 2), "/echo"))
+        body = message(bytes(8_000_000))
+        pieces = range(0, len(body), 16_000)
+        for start in pieces:
+            last = start == pieces[-1]
+            connection.sendall(frame(DATA, int(last), 1, body[start : start + 16_000]))
+        ping(connection)
+        before_s = state.cpu_s()
+        count = 4000
+        connection.sendall(window_update(1, 1) * count)
+        got = 0
+
+        def opened_all(kind: int, _: int, payload: bytes) -> bool:
+            nonlocal got
+            got += len(payload) if kind == DATA else 0
+            return got == count
+
+        read_frames(connection, opened_all)
+        assert state.cpu_s() - before_s < 1.0
+
+
+def test_request_of_very_many_fields_is_refused_within_a_turn(tmp_path: Path) -> None:
+    """Nobody signed it: 8 MiB of empty entries would be four million objects."""
+    with (
+        local_stack(tmp_path, brokerFastFailureEnable=False) as stack,
+        grpc.insecure_channel(stack.endpoint) as channel,
+        longest_turn(stack.loop) as turn,
+    ):
+        call = channel.unary_unary(SERVICE + "AckMessage", response_deserializer=bytes)
+        with pytest.raises(grpc.RpcError) as refused:
+            call(b"\x1a\x00" * (4 << 20), metadata=metadata("many"), timeout=30)
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        logger.info("longest turn: %.3f s", turn.worst_s)
+        assert turn.worst_s < TURN_S
+
+
 @pytest.mark.parametrize("header", ["line", "binary"])
 def test_proxy_protocol_is_taken_from_configured_balancers_only(header: str) -> None:
     said = b"PROXY TCP4 10.1.2.3 10.0.0.1 4711 8081\r\n"
@@ -496,7 +534,7 @@ def test_call_with_very_many_entries_is_worked_on_in_turns(tmp_path: Path) -> No
     """Acknowledgements, messages and topics: each call has as many as it may, of the smallest kind."""
     ack = pb.AckMessageRequest(group=pb.Resource(name="G"), topic=pb.Resource(name="Many"))
     now_ms = int(time.time() * 1000)
-    for number in range(10_000):
+    for number in range(2048):
         ack.entries.add(receipt_handle=f"0 {now_ms} 600000 0 0 broker-a 0 {number} 0")
     messages = [pb.Message(topic=pb.Resource(name="Many"), body=b"x") for _ in range(1024)]
     for number, one in enumerate(messages):
@@ -517,7 +555,7 @@ def test_call_with_very_many_entries_is_worked_on_in_turns(tmp_path: Path) -> No
 
             assert call("SendMessage", pb.SendMessageRequest(messages=messages[:2])).status.code == pb.OK
             turn.worst_s = 0.0
-            assert len(call("AckMessage", ack).entries) == 10_000
+            assert len(call("AckMessage", ack).entries) == 2048
             acks_s, turn.worst_s = turn.worst_s, 0.0
             assert call("SendMessage", pb.SendMessageRequest(messages=messages)).status.code == pb.OK
             sends_s = turn.worst_s

@@ -35,7 +35,8 @@ from orbitmq.wire.headers import (
 
 __all__ = ["Acking"]
 
-_ENTRIES_MAX: Final = 10_000
+_ENTRIES_MAX: Final = 2048
+"""Of one call; the largest receive brings 32 messages."""
 _AT_ONCE: Final = 32
 """Entries of one call that are worked on in one turn of the loop."""
 _ANSWERED_AT_ONCE: Final = 512

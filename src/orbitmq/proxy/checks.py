@@ -105,6 +105,8 @@ def check_message(config: ProxyConfig, message: pb.Message, now_ms: int) -> None
         if _CONTROL(key):
             raise Refused(pb.ILLEGAL_MESSAGE_KEY, "key cannot contain control character")
         size += len(key.encode())
+        if size > config.user_property_bytes:
+            break
     if size > config.user_property_bytes:
         raise Refused(
             pb.MESSAGE_PROPERTIES_TOO_LARGE,

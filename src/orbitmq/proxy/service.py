@@ -17,6 +17,7 @@ from orbitmq.proxy.checks import check_group, check_topic
 from orbitmq.proxy.clients import Client, ClientKey, Clients, client_type_name, merged_settings
 from orbitmq.proxy.commands import Commands
 from orbitmq.proxy.config import ProxyConfig
+from orbitmq.proxy.field_count import UNCOUNTED_BYTES, fields_max, has_more_fields
 from orbitmq.proxy.http2.call import Call, GrpcError, GrpcStatus, Kind, Method
 from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
 from orbitmq.proxy.receiving import Receiving
@@ -363,8 +364,10 @@ def _groups(client: Client, named: str) -> set[Right]:
 
 def _parsed(kind: type[Q], data: bytes) -> Q:
     try:
+        if len(data) > UNCOUNTED_BYTES and has_more_fields(kind.DESCRIPTOR, data, fields_max(len(data))):
+            raise GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, "the request has too many fields for its size")
         message = kind()
         message.ParseFromString(data)
-    except DecodeError:
+    except (DecodeError, IndexError, ValueError):
         raise GrpcError(GrpcStatus.INTERNAL, "Invalid protobuf byte sequence") from None
     return message

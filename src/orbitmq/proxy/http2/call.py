@@ -121,7 +121,7 @@ class Call:
         """The client sends no more."""
         self.done = False
         """Ended, by us or by the client."""
-        self.pending: deque[bytes] = deque()
+        self.pending: deque[bytes | memoryview] = deque()
         """Frame payloads that wait for the client's window."""
         self.pending_bytes = 0
         self.trailers: bytes | None = None

@@ -161,13 +161,14 @@ class Writer(asyncio.Protocol, ABC):
             if len(part) == len(data):
                 pending.popleft()
             else:
-                pending[0] = data[room:]
+                # Not copied: a client may open its window byte by byte.
+                pending[0] = memoryview(data)[room:]
             size = len(part)
             self._window -= size
             call.window -= size
             call.pending_bytes -= size
             self._pending_bytes -= size
-            self._out.append(_pack_header(size >> 8, size & 0xFF, 0, 0, call.stream_id) + part)
+            self._out.append(b"".join((_pack_header(size >> 8, size & 0xFF, 0, 0, call.stream_id), part)))
         self._blocked.pop(call.stream_id, None)
         if call.trailers is not None:
             self._send_trailers(call)

@@ -135,8 +135,8 @@ class BatchAckRequest(Body, frozen=True, kw_only=True):
 def read_batch_acks(body: bytes) -> list[BatchAck]:
     """Returns the entries of BATCH_ACK_MESSAGE. Raises ``BodyError``.
 
-    Like Apache's readers it accepts the long names of the fields too. The check of rights and the handler both use this
-    function, because an entry may contain both names of one field with different values.
+    Like Apache's readers it accepts the long names of the fields too. The check of rights and the handler both use
+    this function, because an entry may contain both names of one field with different values.
     """
     if not body:
         return []
