@@ -20,7 +20,6 @@ QUICK: Final[dict[str, Any]] = {
     "transactionTimeOut": 300,
     "transactionCheckInterval": 400,
     "transactionCheckMax": 1_000,
-    "transactionOpBatchInterval": 100,
 }
 
 
@@ -43,7 +42,7 @@ def test_a_store_changes_hands_with_messages_waiting(
 
     def broker(kind: str, namesrv: OrbitNamesrv, **more: Any) -> OrbitBroker | ApacheBroker:
         if kind == "ours":
-            return OrbitBroker(namesrv, store, **conf, **more)
+            return OrbitBroker(namesrv, store, transactionOpBatchInterval=100, **conf, **more)
         return ApacheBroker("5.5.0", namesrv, store_dir=store, **conf, **more)
 
     with OrbitNamesrv() as namesrv:
@@ -85,7 +84,7 @@ def test_a_killed_broker_delivers_every_delayed_message_and_none_early(
 ) -> None:
     """10,000 delayed and 1,000 half messages, kill -9 in the middle of their deliveries."""
     topic, half_topic = unique("T"), unique("Tx")
-    conf = {**QUICK, "messageDelayLevel": "1s 4s"}
+    conf = {**QUICK, "transactionOpBatchInterval": 100, "messageDelayLevel": "1s 4s"}
     with OrbitNamesrv() as namesrv:
         broker = OrbitBroker(namesrv, tmp_path / "store", **conf)
         with broker:

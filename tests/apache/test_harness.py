@@ -253,14 +253,7 @@ def test_open_transaction_is_checked_until_the_script_commits_it(
 ) -> None:
     with (
         ApacheNamesrv(LATEST) as namesrv,
-        # Apache notes a commit in batches every three seconds, and would check again before.
-        ApacheBroker(
-            LATEST,
-            namesrv,
-            transactionCheckInterval=1_000,
-            transactionTimeOut=200,
-            transactionOpBatchInterval=50,
-        ) as broker,
+        ApacheBroker(LATEST, namesrv, transactionCheckInterval=1_000, transactionTimeOut=200) as broker,
     ):
         cluster = ApacheCluster(namesrv, broker)
         topic = cluster.create_topic(unique("topic"), queue_count=1)

@@ -30,8 +30,6 @@ SETTINGS: Final[dict[str, Any]] = {
     # An unanswered transaction is asked about after a second or two, not after a minute.
     "transactionTimeOut": 2000,
     "transactionCheckInterval": 1000,
-    # 5.x collects outcomes for 3 s before it looks at them, and would ask about finished transactions as well.
-    "transactionOpBatchInterval": 100,
 }
 _serial = itertools.count(1)
 
@@ -81,7 +79,8 @@ def target(request: pytest.FixtureRequest) -> Iterator[Target]:
     name: str = request.param
     kind, _, version = name.partition("-")
     if kind == "ours":
-        with orbit_cluster(**SETTINGS) as cluster:
+        # A broker collects outcomes for 3 s, and would ask about finished transactions as well.
+        with orbit_cluster(**SETTINGS, transactionOpBatchInterval=100) as cluster:
             yield Target(name, cluster.namesrv, cluster.broker)
     else:
         require()
