@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from orbitmq.cli import demo_spark
-from orbitmq.cli.demo import Outcome
-from orbitmq.cli.demo_servers import Replication
-from orbitmq.cli.demo_shop import ORDERS, MinuteRow, Order, Shop
 from orbitmq.client import TransactionState
+from orbitmq.examples import shop_spark
+from orbitmq.examples.shop import ORDERS, MinuteRow, Order, Shop
+from orbitmq.examples.shop_day import Outcome
+from orbitmq.examples.shop_servers import Replication
 
 ALIKE = Replication(10, 10, "a", "a")
 
@@ -121,9 +121,9 @@ def test_slave_that_lags_or_differs_and_idle_clerks_are_differences() -> None:
 def test_what_spark_finds_is_compared_row_by_row() -> None:
     shop = half_a_day()
     rows = {"ShopOrders": 2, "ShopPayments": 1, "ShopClosedOrders": 1}
-    right = demo_spark.SparkResult(rows, shop.minutes(), 1.0, 1.0)
+    right = shop_spark.SparkResult(rows, shop.minutes(), 1.0, 1.0)
     assert Outcome(shop, ALIKE, right).differences() == []
-    fewer = demo_spark.SparkResult({**rows, ORDERS: 1}, shop.minutes()[:1], 1.0, 1.0)
+    fewer = shop_spark.SparkResult({**rows, ORDERS: 1}, shop.minutes()[:1], 1.0, 1.0)
     texts = Outcome(shop, ALIKE, fewer).differences()
     assert texts == [
         "Spark read 1 rows of ShopOrders, 2 were sent",

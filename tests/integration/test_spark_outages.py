@@ -16,9 +16,9 @@ from tests.integration.spark_servers import Server, Servers
 from orbitmq.broker.broker import Broker
 from orbitmq.errors import ConfigError
 from orbitmq.spark.options import SourceOptions
+from orbitmq.spark.source.batch import TopicPartition, TopicReader
 from orbitmq.spark.source.planning import DataLossError, QueueKey, QueueRange
 from orbitmq.spark.source.stream import LOST_RANGES, TopicStreamReader
-from orbitmq.spark.source.topic_source import TopicPartition, TopicReader
 
 pytestmark = pytest.mark.slow
 

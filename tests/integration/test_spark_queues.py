@@ -20,8 +20,8 @@ from orbitmq.model.names import retry_topic
 from orbitmq.requests import RequestCode
 from orbitmq.spark.cluster import Cluster
 from orbitmq.spark.options import SourceOptions
+from orbitmq.spark.source.batch import TopicReader
 from orbitmq.spark.source.stream import TopicStreamReader
-from orbitmq.spark.source.topic_source import TopicReader
 from orbitmq.testing import RunningBroker, run_broker
 
 pytestmark = pytest.mark.slow

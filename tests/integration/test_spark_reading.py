@@ -19,9 +19,9 @@ from orbitmq.client.sync import Producer
 from orbitmq.errors import ConfigError, ConnectionLostError
 from orbitmq.spark.cluster import Cluster
 from orbitmq.spark.options import SourceOptions
+from orbitmq.spark.source.batch import TopicPartition, TopicReader
 from orbitmq.spark.source.planning import DataLossError, LostRange, QueueKey, QueueRange
 from orbitmq.spark.source.reading import read_ranges
-from orbitmq.spark.source.topic_source import TopicPartition, TopicReader
 from orbitmq.testing import RunningBroker, run_broker
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from orbitmq.errors import CorruptionError
-from orbitmq.spark.store.store_source import BlockPartition, StoreOptions, StoreReader, UnitPartition
+from orbitmq.spark.store.batch import BlockPartition, StoreReader, UnitPartition
+from orbitmq.spark.store.options import StoreOptions
 from orbitmq.store.config import StoreConfig
 from orbitmq.store.message_store import MessageStore
 from orbitmq.store.types import NewMessage

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from tests.spark.test_store_files import SEGMENT_BYTES, Log, numbers, write_log
 
 from orbitmq.errors import ConfigError, CorruptionError
-from orbitmq.spark.store.store_source import StoreOptions
+from orbitmq.spark.store.options import StoreOptions
 from orbitmq.spark.store.stream import StoreStreamReader
 
 if TYPE_CHECKING:

@@ -49,11 +49,15 @@ IMPORTS: Final[Mapping[str, frozenset[str]]] = {
     "spark": frozenset({"client", "filter", "store"}),
     # Files that describe a data pipeline, run on Spark.
     "pipeline": frozenset({"spark"}),
+    # Applications to read and run; ``orbitmq demo`` runs the shop.
+    "examples": frozenset({"broker", "client", "namesrv", "spark", "store"}),
     "console": frozenset({"admin"}),
     # gRPC in front of brokers: over the network through the client, or inside a broker's process.
     "proxy": frozenset({"auth", "client", "metrics"}),
     # The command line starts every server, so it stands above all of them.
-    "cli": frozenset({"admin", "broker", "filtersrv", "console", "namesrv", "pipeline", "proxy", "store"}),
+    "cli": frozenset(
+        {"admin", "broker", "examples", "filtersrv", "console", "namesrv", "pipeline", "proxy", "store"}
+    ),
 }
 SHIPPED_KIT: Final = "testing"  # imports anything; nothing in the package imports it
 
@@ -280,7 +284,7 @@ def check_calls(source: Source) -> Iterator[str]:
     """task-owner, clock, test-skip."""
     path = source.path
     in_package = path.startswith("src/orbitmq/")
-    owns_tasks = owns_clock = not in_package or source.package in ("runtime", "cli")
+    owns_tasks = owns_clock = not in_package or source.package in ("runtime", "cli", "examples")
     may_skip = not path.startswith("tests/") or path.startswith(("tests/apache/", "tests/console/"))
     for node in ast.walk(source.tree):
         if isinstance(node, ast.ImportFrom) and node.module == "time" and not owns_clock:

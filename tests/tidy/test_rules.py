@@ -6,6 +6,7 @@ import textwrap
 
 import pytest
 from tests.tidy import rules
+from tests.tidy.cycles import check_cycles
 from tests.tidy.rules import Source
 
 
@@ -98,6 +99,21 @@ def test_import_table_has_no_cycle() -> None:
     for package in rules.IMPORTS:
         for imported in rules.may_import(package) - {package}:
             assert package not in rules.may_import(imported), f"import-table: {package} <-> {imported}"
+
+
+def test_a_cycle_is_found_behind_type_checking_and_inside_functions() -> None:
+    texts = {
+        "console/a.py": "if TYPE_CHECKING:\n    from orbitmq.console.pages import b\n",
+        "console/pages/b.py": "from orbitmq.console.c import x\n",
+        "console/c.py": "def f():\n    import orbitmq.console.a\n",
+        "console/d.py": "import orbitmq.console.a\n",
+    }
+    sources = [Source.parse(f"src/orbitmq/{path}", text) for path, text in texts.items()]
+    assert sorted(finding.split(":")[1].strip() for finding in check_cycles(sources)) == [
+        "src/orbitmq/console/a.py",
+        "src/orbitmq/console/c.py",
+        "src/orbitmq/console/pages/b.py",
+    ]
 
 
 def test_exceptions_without_need_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:

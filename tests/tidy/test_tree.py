@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.tidy import rules
+from tests.tidy.cycles import check_cycles
 from tests.tidy.rules import Source
 from tests.tidy.waits import check_waits
 
@@ -91,6 +92,10 @@ def test_no_exception_is_without_need() -> None:
 
 def test_records_units_and_frames_are_laid_out_in_one_place() -> None:
     report(rules.check_layouts(sources()))
+
+
+def test_no_module_needs_itself() -> None:
+    report(check_cycles(sources()))
 
 
 def test_tests_wait_for_states() -> None:

@@ -23,6 +23,7 @@ from orbitmq.runtime.clock import SYSTEM_CLOCK
 from orbitmq.spark.cluster import Answers, Cluster
 from orbitmq.spark.options import SourceOptions
 from orbitmq.spark.schema import COLUMNS
+from orbitmq.spark.source.batch import TopicPartition, planned_partitions, starting_offsets
 from orbitmq.spark.source.planning import (
     DataLossError,
     LostRange,
@@ -38,7 +39,6 @@ from orbitmq.spark.source.planning import (
     stamped,
 )
 from orbitmq.spark.source.progress import GroupMirror
-from orbitmq.spark.source.topic_source import TopicPartition, planned_partitions, starting_offsets
 from orbitmq.spark.worker import leave_modules_uncollected
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ from orbitmq.errors import CorruptionError
 from orbitmq.record.scan import EndKind, scan
 from orbitmq.spark.arrow import scan_records
 from orbitmq.spark.schema import COLUMNS
+from orbitmq.spark.store.batch import BlockPartition, read_block
 from orbitmq.spark.store.checkpoint import indexed_until
 from orbitmq.spark.store.files import (
     Block,
@@ -33,7 +34,7 @@ from orbitmq.spark.store.files import (
     open_segment,
     walked_records,
 )
-from orbitmq.spark.store.store_source import BlockPartition, StoreOptions, read_block
+from orbitmq.spark.store.options import StoreOptions
 from orbitmq.spark.worker import leave_modules_uncollected
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Final
 
 from orbitmq.broker.broker import Broker
 from orbitmq.broker.config import BrokerConfig, BrokerRole
-from orbitmq.cli.demo_shop import LEVELS
+from orbitmq.examples.shop import LEVELS
 from orbitmq.namesrv.config import NameServerConfig
 from orbitmq.namesrv.server import NameServer
 from orbitmq.store.config import StoreConfig

@@ -1,7 +1,7 @@
 """The Spark part of ``orbitmq demo``: topics become Parquet, Parquet becomes a table. Runs as a process of its own.
 
-``python -m orbitmq.cli.demo_spark NAME_SERVER DIRECTORY`` prints one line of JSON: rows by topic, the table, and how
-long what took. Everything Spark itself has to say goes to standard error.
+``python -m orbitmq.examples.shop_spark NAME_SERVER DIRECTORY`` prints one line of JSON: rows by topic, the table, and
+how long each part took. Everything Spark itself has to say goes to standard error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from orbitmq.cli.demo_shop import CLOSED, ORDERS, PAYMENTS, WARM_UP, MinuteRow
+from orbitmq.examples.shop import CLOSED, ORDERS, PAYMENTS, WARM_UP, MinuteRow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,7 +82,7 @@ def run(name_server: str, directory: Path) -> SparkResult:
     with log.open("wb") as errors:
         try:
             done = subprocess.run(
-                [sys.executable, "-m", "orbitmq.cli.demo_spark", name_server, str(directory)],
+                [sys.executable, "-m", "orbitmq.examples.shop_spark", name_server, str(directory)],
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env=environment,
