@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -9,7 +12,17 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("orbitmq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("orbitmq")
 
-pytest_plugins = ["tests.support.measure", "tests.support.schedule", "tests.support.tiers"]
+# The servers that tests start as processes load most of the package. Without .pyc files each of them, and each worker
+# of pytest-xdist, compiles all of it again: about a second of CPU for a server, ten for a worker.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+pytest_plugins = [
+    "tests.support.measure",
+    "tests.support.port_guard",
+    "tests.support.schedule",
+    "tests.support.tiers",
+]
 
 FUZZ_SECONDS_DEFAULT = 30.0
 
