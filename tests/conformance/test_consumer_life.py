@@ -584,9 +584,9 @@ def _limited(consumer: PushConsumer) -> int:
 
 
 async def test_new_queues_of_a_topic_are_found(broker: RunningBroker) -> None:
-    """Row C05: within the route timer."""
+    """Row C05: by the route timer, long before the timer that shares queues out."""
     await fill(broker, "growing", 1, queue_count=1)
-    consumer = PushConsumer("growing-readers", broker.name_server, route_refresh_s=0.1)
+    consumer = PushConsumer("growing-readers", broker.name_server, route_refresh_s=0.1, rebalance_s=3600)
     consumer.subscribe("growing", handler=lambda message: None)
     async with consumer:
         await asyncio.to_thread(broker.create_topic, "growing", queue_count=3)

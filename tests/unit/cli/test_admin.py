@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -94,13 +95,19 @@ def test_command_has_flags_that_do_not_clash_and_texts(command: Command) -> None
     assert keys >= set(CONNECTION_KEYS)
 
 
+def typed_names(text: str) -> set[str]:
+    """The options at the beginning of the lines of a help text."""
+    lines = re.findall(r"^  (-[\w-]+(?:, -[\w-]+)*)", text, re.MULTILINE)
+    return {name for line in lines for name in line.split(", ")}
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 def test_help_of_a_command_names_its_flags_and_the_connection(command: Command) -> None:
     result = run(command.name, "--help")
     assert result.exit_code == 0
-    assert all(flag.names[-1] in result.stdout for flag in command.flags)
-    assert "Connection:" in result.stdout
-    assert "--json" in result.stdout
+    own, _, shared = result.stdout.partition("\nConnection:\n")
+    assert typed_names(own) == {name for flag in command.flags for name in flag.names} | {"-h", "--help"}
+    assert all(typed_names(shared) & set(option.opts) for option in connection_options())
     assert ("Only Apache's servers" in result.stdout.replace("\n  ", " ")) == (command.name in APACHE_ONLY)
 
 

@@ -168,8 +168,11 @@ def test_callbacks_come_in_log_order_whatever_the_order_of_asking() -> None:
 
 def test_closing_answers_those_who_wait(tmp_path: Path) -> None:
     posted: queue.Queue[Callable[[], None]] = queue.Queue()
+    others = set(threading.enumerate())
     store = MessageStore(StoreConfig(root=str(tmp_path), segment_bytes=1 << 20), post=posted.put)
     store.open()
+    mine = [thread for thread in threading.enumerate() if thread not in others and thread.name == "store-sync"]
+    assert mine
     answers: list[bool] = []
     done = store.append(message(0))
     store.when_flushed(done.size, answers.append)
@@ -177,7 +180,7 @@ def test_closing_answers_those_who_wait(tmp_path: Path) -> None:
     while not posted.empty():
         posted.get()()
     assert answers == [True]
-    assert not [thread for thread in threading.enumerate() if thread.name == "store-sync"]
+    assert not any(thread.is_alive() for thread in mine)
 
 
 def tick_after(store: MessageStore, clock: ManualClock, ms: int) -> None:
