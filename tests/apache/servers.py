@@ -200,8 +200,8 @@ class ApacheBroker(ApacheServer):
             "transactionMetricFlushInterval": 500,
             # An idle 5.5.0 broker spends a fifth of a core on this at the default of one second.
             "timerFlushIntervalMs": 5_000,
-            # With a short interval a 5.5.0 broker spins on one core after its first transaction: it asks for a wake-up
-            # one interval after its last write, which has long passed. Write each outcome immediately instead.
+            # With a short interval a 5.5.0 broker spins on one core after its first transaction: it asks for a
+            # wake-up one interval after its last write, which has long passed. Write each outcome immediately.
             "transactionOpBatchInterval": 3_600_000,
             "transactionOpMsgMaxSize": 1,
             **conf,

@@ -171,7 +171,9 @@ def test_closing_answers_those_who_wait(tmp_path: Path) -> None:
     others = set(threading.enumerate())
     store = MessageStore(StoreConfig(root=str(tmp_path), segment_bytes=1 << 20), post=posted.put)
     store.open()
-    mine = [thread for thread in threading.enumerate() if thread not in others and thread.name == "store-sync"]
+    mine = [
+        thread for thread in threading.enumerate() if thread not in others and thread.name == "store-sync"
+    ]
     assert mine
     answers: list[bool] = []
     done = store.append(message(0))
