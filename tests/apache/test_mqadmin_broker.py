@@ -410,6 +410,8 @@ LOCAL_OPTIONS: Final = {
     "rocketmqHome",
     "storePathCommitLog",
     "storePathRootDir",
+    "transactionOpBatchInterval",  # tests.apache.servers sets both, so that Apache's broker does not spin
+    "transactionOpMsgMaxSize",
 }
 
 
