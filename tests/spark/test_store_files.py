@@ -19,9 +19,9 @@ from orbitmq.kernel.layout import BLANK, BLANK_BYTES, MAGIC_BLANK, MAGIC_V1
 from orbitmq.record.codec import Record, encode_record
 from orbitmq.spark.arrow import Positions, scan_records
 from orbitmq.spark.schema import COLUMNS
-from orbitmq.spark.store.batch import read_block
 from orbitmq.spark.store.files import CLOCK_SLACK_MS, Block, list_segments, open_location, plan_blocks
 from orbitmq.spark.store.options import StoreOptions
+from orbitmq.spark.store.reading import read_block
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 SEGMENT_BYTES = 4096
@@ -376,7 +376,7 @@ def test_segment_cut_while_it_is_read_is_an_error_and_no_signal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mapping of a file that became shorter ends the process with SIGBUS."""
-    monkeypatch.setattr("orbitmq.spark.store.batch.BATCH_BYTES", 1000)
+    monkeypatch.setattr("orbitmq.spark.store.reading.BATCH_BYTES", 1000)
     write_log(tmp_path, [b"x" * 300] * 60)
     block = plan_blocks(list_segments(str(tmp_path)), block_bytes=0)[0]
     batches = read_block(block, StoreOptions(paths=()), ("queue_offset",))
@@ -387,7 +387,7 @@ def test_segment_cut_while_it_is_read_is_an_error_and_no_signal(
 
 
 def test_record_longer_than_a_batch_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orbitmq.spark.store.batch.BATCH_BYTES", 200)
+    monkeypatch.setattr("orbitmq.spark.store.reading.BATCH_BYTES", 200)
     write_log(tmp_path, [b"x" * 1500, b"y", b"z" * 900] * 20)
     assert [len(row["body"]) for row in read(tmp_path, block_bytes=1000)] == [1500, 1, 900] * 20
 

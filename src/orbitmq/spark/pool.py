@@ -13,6 +13,7 @@ import itertools
 import logging
 import socket
 import ssl
+import threading
 from collections.abc import Callable
 from threading import Event
 from typing import Final, TypeVar
@@ -111,14 +112,13 @@ class Link:
 
 _Key = tuple[str, Access, int]
 _idle: dict[_Key, list[tuple[float, Link]]] = {}
+_idle_lock: Final = threading.RLock()
+"""Spark's workers have one thread; readers of ``orbitmq.arrow`` may have several."""
 
 
 def borrow(address: str, access: Access, *, timeout_s: float, clock: Clock = SYSTEM_CLOCK) -> Link:
     """An open connection: one that was given back, or a new one. Raises ``ConnectionLostError``."""
-    _drop_old(clock.monotonic())
-    kept = _idle.get((address, access, process_id()))
-    while kept:
-        _, link = kept.pop()
+    while (link := _kept(address, access, clock.monotonic())) is not None:
         if _is_quiet(link):
             link.socket.settimeout(timeout_s)
             return link
@@ -126,13 +126,22 @@ def borrow(address: str, access: Access, *, timeout_s: float, clock: Clock = SYS
     return Link(address, access, timeout_s)
 
 
+def _kept(address: str, access: Access, now: float) -> Link | None:
+    """The idle connection that was used last, which is idle no longer."""
+    with _idle_lock:
+        _drop_old(now)
+        kept = _idle.get((address, access, process_id()))
+        return kept.pop()[1] if kept else None
+
+
 def give_back(link: Link, access: Access, *, clock: Clock = SYSTEM_CLOCK) -> None:
     """Keep a connection on which no answer is outstanding."""
-    kept = _idle.setdefault((link.address, access, process_id()), [])
-    if len(kept) < _KEPT_PER_PEER:
-        kept.append((clock.monotonic(), link))
-    else:
-        link.close()
+    with _idle_lock:
+        kept = _idle.setdefault((link.address, access, process_id()), [])
+        if len(kept) < _KEPT_PER_PEER:
+            kept.append((clock.monotonic(), link))
+            return
+    link.close()
 
 
 @atexit.register

@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from orbitmq.errors import ConfigError
 from orbitmq.spark.cluster import Cluster
-from orbitmq.spark.options import GROUP, Offsets, SourceOptions
+from orbitmq.spark.options import SourceOptions
 from orbitmq.spark.schema import COLUMNS
-from orbitmq.spark.source.planning import (
-    DataLossError,
-    QueueKey,
-    QueueOffsets,
-    QueueRange,
-    from_offsets,
-    grouped_ranges,
-    loss_text,
-    ranges_between,
-    resolve_offsets,
-    split_ranges,
-)
+from orbitmq.spark.source.bounds import batch_ranges
+from orbitmq.spark.source.planning import QueueRange, grouped_ranges, split_ranges
 from orbitmq.spark.worker import leave_modules_uncollected
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
 
-__all__ = ["TopicPartition", "TopicReader", "planned_partitions", "starting_offsets"]
-
-logger = logging.getLogger(__name__)
+__all__ = ["TopicPartition", "TopicReader", "planned_partitions"]
 
 
 class TopicPartition(InputPartition):
@@ -54,33 +40,7 @@ class TopicReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
         cluster = Cluster(options)
-        queues = cluster.queues()
-        cluster.check_filter(queues)
-        low = cluster.earliest(queues)
-        start = starting_offsets(cluster, options)
-        if options.ending_times is not None:
-            moments = _moments("endingOffsetsByTimestamp", options.ending_times, queues)
-            end = cluster.latest(queues) | cluster.at_times(moments)
-        elif options.ending_timestamp_ms is not None:
-            end = cluster.at_time(queues, options.ending_timestamp_ms)
-        else:
-            end = resolve_offsets("endingOffsets", options.ending, low, cluster.latest(queues))
-        backwards = [key for key in queues if start[key] > end[key]]
-        by_time = (
-            options.starting_timestamp_ms,
-            options.ending_timestamp_ms,
-            options.starting_times,
-            options.ending_times,
-        )
-        if backwards and not any(one is not None for one in by_time):
-            key = backwards[0]
-            raise ConfigError(f"queue {key} would be read from offset {start[key]} to {end[key]}, backwards")
-        plan = ranges_between(start, end, low)
-        if plan.lost:
-            if options.fail_on_data_loss:
-                raise DataLossError(plan.lost)
-            logger.warning("messages lost before they were read ranges=%s", loss_text(plan.lost))
-        return planned_partitions(cluster, options, plan.ranges)
+        return planned_partitions(cluster, options, batch_ranges(cluster, options))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from orbitmq.spark.source.reading import read_ranges
@@ -95,50 +55,6 @@ class TopicReader(DataSourceReader):
                 from_master=partition.from_master,
             )
         leave_modules_uncollected()
-
-
-def starting_offsets(cluster: Cluster, options: SourceOptions) -> QueueOffsets:
-    """Where a new query begins, for every queue there is."""
-    queues = cluster.queues()
-    cluster.check_assigned(queues)
-    if options.starting_times is not None or options.starting_timestamp_ms is not None:
-        return _starting_at(cluster, options, queues)
-    low, high = cluster.earliest(queues), cluster.latest(queues)
-    if options.starting == GROUP:
-        assert options.group is not None, "checked with the options"
-        committed = cluster.committed(options.group, queues)
-        # What the group has not read of a queue, or all of a queue that it has not begun.
-        return {key: min(max(committed.get(key, low[key]), low[key]), high[key]) for key in queues}
-    return resolve_offsets("startingOffsets", options.starting, low, high)
-
-
-def _starting_at(cluster: Cluster, options: SourceOptions, queues: list[QueueKey]) -> QueueOffsets:
-    """By store time; queues that have none given begin at the earliest."""
-    name, moments = "startingTimestamp", dict.fromkeys(queues, options.starting_timestamp_ms or 0)
-    if options.starting_times is not None:
-        name, moments = (
-            "startingOffsetsByTimestamp",
-            _moments("startingOffsetsByTimestamp", options.starting_times, queues),
-        )
-    start = cluster.at_times(moments) | cluster.earliest(key for key in queues if key not in moments)
-    if options.fail_on_late_time:
-        high = cluster.latest(moments)
-        for key in sorted(moments):
-            if start[key] >= high[key]:
-                raise ConfigError(
-                    f"option {name!r}: queue {key} has no message stored at {moments[key]} or later, and "
-                    "startingOffsetsByTimestampStrategy is error"
-                )
-    return start
-
-
-def _moments(name: str, given: Offsets, queues: list[QueueKey]) -> dict[QueueKey, int]:
-    """The times that are given, by queue. Raises ``ConfigError`` for a queue that does not exist."""
-    moments = from_offsets(given)
-    for key in moments:
-        if key not in queues:
-            raise ConfigError(f"option {name!r} names queue {key}, which does not exist")
-    return moments
 
 
 def planned_partitions(

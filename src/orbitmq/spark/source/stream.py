@@ -23,7 +23,8 @@ from orbitmq.runtime.clock import SYSTEM_CLOCK
 from orbitmq.spark.cluster import Answers, Cluster
 from orbitmq.spark.options import SourceOptions
 from orbitmq.spark.schema import COLUMNS
-from orbitmq.spark.source.batch import TopicPartition, planned_partitions, starting_offsets
+from orbitmq.spark.source.batch import TopicPartition, planned_partitions
+from orbitmq.spark.source.bounds import starting_offsets
 from orbitmq.spark.source.planning import (
     DataLossError,
     LostRange,

@@ -23,7 +23,7 @@ from orbitmq.errors import CorruptionError
 from orbitmq.record.scan import EndKind, scan
 from orbitmq.spark.arrow import scan_records
 from orbitmq.spark.schema import COLUMNS
-from orbitmq.spark.store.batch import BlockPartition, read_block
+from orbitmq.spark.store.batch import BlockPartition
 from orbitmq.spark.store.checkpoint import indexed_until
 from orbitmq.spark.store.files import (
     Block,
@@ -35,6 +35,7 @@ from orbitmq.spark.store.files import (
     walked_records,
 )
 from orbitmq.spark.store.options import StoreOptions
+from orbitmq.spark.store.reading import read_block
 from orbitmq.spark.worker import leave_modules_uncollected
 
 if TYPE_CHECKING:
