@@ -34,7 +34,7 @@ PIPELINE = 64
 BATCH = 32
 
 
-class _Sink:
+class Sink:
     """A transport that swallows what is written."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class _Sink:
         pass
 
 
-def _send_fields(number: int, *, batch: bool) -> dict[str, str]:
+def send_fields(number: int, *, batch: bool) -> dict[str, str]:
     return {
         "a": "benchmark_producer",
         "b": TOPIC,
@@ -81,7 +81,7 @@ def send_chunks(form: SerializeType) -> list[bytes]:
     """Socket reads of 64 pipelined single sends."""
     return [
         b"".join(
-            encode_request(310, i, _send_fields(c * PIPELINE + i, batch=False), BODY, form)
+            encode_request(310, i, send_fields(c * PIPELINE + i, batch=False), BODY, form)
             for i in range(PIPELINE)
         )
         for c in range(16)
@@ -104,7 +104,7 @@ def differing_chunks(form: SerializeType, *, keyed: bool) -> list[bytes]:
                 properties = f"KEYS\x01k{number}\x02{properties}{own}"
                 body = b"x" * rng.randrange(50, 500)
             frames.append(
-                encode_request(310, i, _send_fields(number, batch=False) | {"i": properties}, body, form)
+                encode_request(310, i, send_fields(number, batch=False) | {"i": properties}, body, form)
             )
         chunks.append(b"".join(frames))
     return chunks
@@ -118,7 +118,7 @@ def batch_chunks(form: SerializeType) -> list[bytes]:
             (0, BODY, f"UNIQ_KEY\x017F0000014676C0DEE0B0{c * BATCH + i:012X}\x02WAIT\x01true\x02".encode())
             for i in range(BATCH)
         )
-        chunks.append(encode_request(320, c, _send_fields(c, batch=True), body, form))
+        chunks.append(encode_request(320, c, send_fields(c, batch=True), body, form))
     return chunks
 
 
@@ -206,7 +206,7 @@ async def measure() -> dict[str, float]:
             tasks = TaskOwner("bench")
             # The loop does not turn between reads here, so a connection must not wait for its next turn.
             connection = Connection(tasks=tasks, router=router, limits=ConnectionLimits(turn_bytes=1 << 62))
-            connection.connection_made(_Sink())  # type: ignore[arg-type]  # as much of a transport as is used
+            connection.connection_made(Sink())  # type: ignore[arg-type]  # as much of a transport as is used
             feed = connection.data_received
             for form in SerializeType:
                 results[f"send {form.name}"] = _measure("send", feed, send_chunks(form), PIPELINE, 40)
