@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.golden import data
+from tests.support.ports import free_ports
 from tests.unit.broker.kit import safe_file
 
 from orbitmq.broker import registration
@@ -310,6 +311,8 @@ def test_a_name_server_that_comes_back_is_told_soon(tmp_path: Path, monkeypatch:
 
     async def test() -> None:
         server = FakeNameServer()
+        server.port = free_ports()[0]  # it starts again on this port
+        await server.start()
         async with registered(tmp_path, server):
             await server.next()
             await server.stop()
