@@ -448,7 +448,7 @@ def _listen(asker: Asker, frames: list[Frame]) -> None:
     """Answer what the broker asks of a client, and note it."""
 
     def pushed(call: Call[Any]) -> Reply:
-        if call.body:  # others are notices
+        if call.body or call.frame.code == RequestCode.GET_CONSUMER_RUNNING_INFO:  # others are notices
             frames.append(call.frame)
         return Reply()
 

@@ -121,6 +121,27 @@ def test_records_of_others_are_not_pushed_to_a_consumer_of_ones_own(attacked: Ca
     attacked(test)
 
 
+def test_client_never_sees_the_signature_of_the_operator_who_asks_it(
+    attacked: Callable[[Test], None],
+) -> None:
+    """It covers neither code nor time: Eve could send it back as any request without fields of its own."""
+
+    async def test(made: Scene) -> None:
+        await made.eve.ask(RequestCode.HEART_BEAT, {}, heartbeat("eve"))
+        sent = await made.eve.ask(RequestCode.SEND_MESSAGE_V2, {**SEND, "b": "eve"}, b"own")
+        fields = {"consumerGroup": "eve", "clientId": "eve@1"}
+        info = await made.root.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, {**fields, "jstackEnable": "false"})
+        direct = {**fields, "msgId": sent.ext_fields["msgId"]}
+        consumed = await made.root.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, direct)
+        assert (info.code, consumed.code) == (0, 0)
+        asked = [RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY]
+        assert [frame.code for frame in made.pushed] == asked
+        for frame in made.pushed:
+            assert frame.ext_fields.keys().isdisjoint({"AccessKey", "SecurityToken", "Signature"})
+
+    attacked(test)
+
+
 def test_only_publishers_of_the_real_topic_end_a_transaction(attacked: Callable[[Test], None]) -> None:
     async def test(made: Scene) -> None:
         fields = {**END, "commitLogOffset": str(made.offsets["half"])}

@@ -15,8 +15,10 @@ from tests.integration.test_access_control import ROOT, SECURED, Asker, create_u
 from tests.unit.transport.certificates import Certificates, make_certificates
 from tests.unit.transport.loops import on_both_loops
 
+from orbitmq.broker.broker import Broker
 from orbitmq.cli.store import store_commands
 from orbitmq.errors import ConfigError, ConnectionLostError
+from orbitmq.requests import RequestCode
 from orbitmq.transport.tls import client_context
 
 pytestmark = pytest.mark.slow
@@ -157,15 +159,67 @@ async def test_repair_fetches_from_a_protected_stream(tmp_path: Path) -> None:
     assert segment.read_bytes() == whole
 
 
-@on_both_loops
-async def test_plain_stream_stays_open_to_slaves_of_apache(tmp_path: Path) -> None:
-    """Documented: without haTlsEnable the port is as Apache's."""
-    async with running(tmp_path, *SECURED) as master:
-        put(master, 10)
-        reader, writer = await asyncio.open_connection("127.0.0.1", master.config.ha_listen_port)
-        writer.write(bytes(8))
-        assert len(await reader.readexactly(12)) == 12
+async def transfer_head(master: Broker) -> bytes:
+    """What the replication port answers to a slave of Apache with an empty log; empty when it is sent away."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", master.config.ha_listen_port)
+    writer.write(bytes(8))
+    try:
+        return await reader.readexactly(12)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return b""
+    finally:
         writer.close()
+
+
+@pytest.mark.parametrize("is_4x", [False, True], ids=["policies", "lists"])
+@on_both_loops
+async def test_plain_stream_goes_to_hosts_whose_broker_has_signed_in(tmp_path: Path, is_4x: bool) -> None:
+    """It has no room for a signature, so a slave of Apache is known by the requests it sends to the main port."""
+    options: tuple[str, ...] = SECURED
+    root_user = ROOT
+    if is_4x:
+        (tmp_path / "home" / "conf").mkdir(parents=True)
+        (tmp_path / "home" / "conf" / "plain_acl.yml").write_text(
+            "accounts:\n- {accessKey: root-account, secretKey: root-secret-1, admin: true}\n"
+            "- {accessKey: other-account, secretKey: other-secret, admin: false}\n"
+        )
+        options = ("aclEnable=true", f"rocketmqHome={tmp_path / 'home'}")
+        root_user = ("root-account", "root-secret-1")
+    async with running(tmp_path / "m", *options) as master, Asker(master.address, root_user) as root:
+        put(master, 10)
+        assert await transfer_head(master) == b""
+        other = ("other-account", "other-secret")
+        if not is_4x:
+            await create_user(root, *other)
+        async with Asker(master.address, other) as normal, Asker(master.address, None) as unsigned:
+            for asker in (normal, unsigned):
+                for code in (RequestCode.GET_ALL_DELAY_OFFSET, RequestCode.EXCHANGE_BROKER_HA_INFO):
+                    assert (await asker.ask(code, {})).code != 0
+        assert (await root.ask(RequestCode.GET_BROKER_RUNTIME_INFO, {})).code == 0, (
+            "an operator is not a slave"
+        )
+        assert await transfer_head(master) == b""
+        assert (await root.ask(RequestCode.GET_ALL_DELAY_OFFSET, {})).code == 0
+        assert len(await transfer_head(master)) == 12
+
+
+@pytest.mark.parametrize("listed", ["10.0.0.1,127.0.0.0/8", "*"])
+@on_both_loops
+async def test_plain_stream_goes_to_listed_addresses(tmp_path: Path, listed: str) -> None:
+    async with running(tmp_path, *SECURED, f"haSlaveAddresses={listed}") as master:
+        put(master, 10)
+        assert len(await transfer_head(master)) == 12
+
+
+@on_both_loops
+async def test_slave_signs_in_before_it_follows_a_plain_stream(tmp_path: Path) -> None:
+    async with (
+        running(tmp_path / "m", *SECURED) as master,
+        running(tmp_path / "s", *SECURED, *SLAVE) as slave,
+    ):
+        put(master, 10)
+        introduce(slave, master)
+        await until(lambda: caught_up(master, slave), "the log of the slave")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,15 @@ from typing import Final
 from orbitmq.codes import Version
 from orbitmq.model.route import utf16_key
 
-__all__ = ["ACCESS_KEY", "SECURITY_TOKEN", "SIGNATURE", "is_signed", "sign_fields", "signature_of"]
+__all__ = [
+    "ACCESS_KEY",
+    "SECURITY_TOKEN",
+    "SIGNATURE",
+    "is_signed",
+    "sign_fields",
+    "signature_of",
+    "without_signature",
+]
 
 ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"
@@ -65,3 +73,13 @@ def sign_fields(
         signed[SECURITY_TOKEN] = security_token
     signed[SIGNATURE] = signature_of(signed, body, secret)
     return signed
+
+
+def without_signature(fields: Mapping[str, str]) -> dict[str, str]:
+    """The fields of a request that is passed on to a client.
+
+    A signature covers neither the request code nor the time, so a client that received an operator's could send it
+    back as another request of the operator's.
+    """
+    secret = (ACCESS_KEY, SECURITY_TOKEN, SIGNATURE)
+    return {name: value for name, value in fields.items() if name not in secret}

@@ -175,7 +175,7 @@ class Broker:
         self.store.open()  # recovery of a large store takes seconds; no client is served yet
         self._clock.at_least(self.store.last_store_ms)
         self._flushed_reads = FlushedReads(config, self.store, self._readable)
-        self._stream.control = self.security.control if config.replication_tls else None
+        self.security.protect(self._stream, config, self._clock)
         self._replicas = ReplicaServer(config, self.store, self._stream)
         self.gate = AckGate(self.store, self._replicas.acks)
         levels = DelayLevels(self.store_config.delay_levels)
@@ -554,6 +554,7 @@ class Broker:
                 master_info=self.roles.master_info,
                 on_master_info=self.roles.take_master_info,
                 on_tables_copied=self.roles.take_copied,
+                on_slave=self.security.slave_asked,
                 ha_status=self.roles.status,
                 when_safe=self.puts.answer_when_all_safe,
             ),

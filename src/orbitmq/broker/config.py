@@ -391,6 +391,12 @@ class BrokerConfig(TableLimits):
         doc="The replication stream is TLS: slaves are served over TLS only, and a master is followed over TLS. With "
         "authentication a slave signs in with its inner credentials. Not an Apache key: Apache's stream is plain.",
     )
+    slave_addresses: str = option(
+        "",
+        apache="haSlaveAddresses",
+        doc="Addresses and networks that get the plain replication stream without a slave there having signed in, "
+        "separated by commas; * is every address. Counts only with access control. Not an Apache key.",
+    )
     metadata_sync_interval_ms: int = option(
         10 * _SECOND,
         apache="slaveSyncInterval",

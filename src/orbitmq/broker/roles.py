@@ -17,7 +17,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from orbitmq.broker.config import MASTER_ID, BrokerConfig, BrokerRole, change_role
 from orbitmq.broker.replication.log_prefix import LogPrefixCheck
@@ -25,6 +25,7 @@ from orbitmq.broker.replication.master import ReplicaServer
 from orbitmq.broker.replication.metadata_sync import MetadataSync, copied_text
 from orbitmq.broker.replication.slave import Follower
 from orbitmq.model.data_version import DataVersion
+from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
 from orbitmq.store.message_store import MessageStore
 from orbitmq.transport.client import RpcClient
@@ -34,6 +35,8 @@ from orbitmq.wire.headers import ExchangeBrokerHaInfoRequest, ExchangeBrokerHaIn
 __all__ = ["RoleListener", "RoleSwitch"]
 
 logger = logging.getLogger(__name__)
+
+_SIGN_IN_S: Final = 3.0
 
 
 class RoleListener(Protocol):
@@ -150,9 +153,15 @@ class RoleSwitch:
     async def _agree(self, master_address: str) -> None:
         if self.before_following is not None:
             self.before_following()
+        await self._sign_in(master_address)
         await self.log_prefix_check.check(master_address)
         if self.when_agreed is not None:
             await self.when_agreed()
+
+    async def _sign_in(self, master_address: str) -> None:
+        """With access control a master sends its log only to hosts it has seen a signed request from."""
+        if self._rpc.sign is not None and master_address:
+            await self._rpc.call(master_address, RequestCode.EXCHANGE_BROKER_HA_INFO, timeout_s=_SIGN_IN_S)
 
     # -- change ----------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import ipaddress
 import logging
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from orbitmq.auth.acl_files import AclFiles
 from orbitmq.auth.config import AuthConfig
@@ -22,6 +23,7 @@ from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.handlers.acl import AclHandlers
 from orbitmq.broker.handlers.auth import AuthHandlers
 from orbitmq.broker.quotas import LimitsConfig
+from orbitmq.broker.replication.protection import SlaveHosts, StreamProtection
 from orbitmq.broker.tables.clients import ClientChannel
 from orbitmq.errors import NoPermission, RecordError
 from orbitmq.record.codec import decode_record
@@ -33,7 +35,7 @@ from orbitmq.runtime.safe_file import SafeFile
 from orbitmq.store.config import StoreConfig
 from orbitmq.store.message_store import MessageStore
 from orbitmq.transport.connection import Connection
-from orbitmq.transport.router import Route
+from orbitmq.transport.router import Call, Route
 from orbitmq.transport.tls import TlsConfig
 from orbitmq.wire.frame import Frame
 
@@ -72,6 +74,7 @@ class Security:
         self._files = files
         self.table = AuthTable(users_file, policies_file)
         self.control: AccessControl | None = None
+        self._slave_hosts: SlaveHosts | None = None
         if config.authentication_enabled:
             self.control = AccessControl(
                 self.table,
@@ -183,6 +186,25 @@ class Security:
         if self.control is not None:
             return self.control.signer(frame)
         return frame.ext_fields.get(ACCESS_KEY, "") if self.acl_files is not None else ""
+
+    def protect(self, stream: StreamProtection, config: BrokerConfig, clock: Clock) -> None:
+        """Set who gets the replication stream. Raises ``ConfigError``."""
+        if config.replication_tls:
+            stream.control = self.control
+        elif self.guard is not None:
+            stream.hosts = self._slave_hosts = SlaveHosts(config.slave_addresses, clock.monotonic)
+
+    def slave_asked(self, call: Call[Any]) -> None:
+        """Note the host of a Super user who sends requests of a slave."""
+        if self._slave_hosts is not None and self._is_super(self.signer_of(call.frame)):
+            self._slave_hosts.signed_in(call.peer.remote[0])
+
+    def _is_super(self, name: str) -> bool:
+        if self.control is not None:
+            user = self.table.users.get(name)
+            return user is not None and user.is_super
+        account = self._files.accounts.get(name)
+        return account is not None and account.admin
 
     def may_publish(self, producer: ClientChannel, topic: str) -> bool:
         """Whether the user who signed a producer's heartbeat may send to a topic now."""

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from orbitmq.auth.signature import without_signature
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.tables.clients import ClientChannel, ConsumerGroup, ConsumerTable
 from orbitmq.broker.tables.groups import GroupTable
@@ -227,7 +228,7 @@ class ConsumerCallHandlers:
         return await self._ask(
             RequestCode.GET_CONSUMER_RUNNING_INFO,
             (header.consumer_group, header.client_id),
-            call.frame.ext_fields,
+            without_signature(call.frame.ext_fields),
             call.body,
         )
 
@@ -241,7 +242,7 @@ class ConsumerCallHandlers:
         record = self._store.record_at(log_offset) if log_offset >= 0 else None
         if record is None:
             raise ServerError(f"no message starts at offset {log_offset} of the log")
-        fields = {**call.frame.ext_fields, "brokerName": self._broker_name}
+        fields = {**without_signature(call.frame.ext_fields), "brokerName": self._broker_name}
         topic = self._topics.find(header.topic) if header.topic else None
         if topic is not None:
             fields["topicSysFlag"] = str(topic.topic_sys_flag)

@@ -57,6 +57,8 @@ class SyncSources:
     """Answers a slave's question about its master."""
     on_tables_copied: Callable[[str, DataVersion, DataVersion], None] = lambda _told, _topics, _groups: None
     """A member of the failover group says which topics and groups it has; then ours."""
+    on_slave: Callable[[Call[Any]], None] = lambda _call: None
+    """Told of each request that only other brokers send."""
     ha_status: Callable[[], bodies.HaRuntimeInfo | None] = lambda: None
     when_safe: Callable[[Call[Any], Reply], Answer] = lambda _call, reply: reply
     """Answers when everything stored so far is safe, or with the reason it is not."""
@@ -154,9 +156,11 @@ class SyncHandlers:
         return reply if self._config.is_slave else self._sources.when_safe(call, reply)
 
     def all_consumer_offsets(self, call: Call[Empty]) -> Answer:
+        self._sources.on_slave(call)
         return self._cursors(call, self._offsets.encode())
 
     def all_delay_offsets(self, call: Call[Empty]) -> Answer:
+        self._sources.on_slave(call)
         return self._cursors(call, self._sources.delay_offsets())
 
     def message_request_modes(self, _call: Call[Empty]) -> Reply:
@@ -170,6 +174,7 @@ class SyncHandlers:
 
     def exchange_ha_info(self, call: Call[ExchangeBrokerHaInfoRequest]) -> Reply:
         """Without fields a slave asks the master, with fields the master tells a slave."""
+        self._sources.on_slave(call)
         copied = call.frame.ext_fields.get(COPIED)
         if copied:
             self._sources.on_tables_copied(copied, self._topics.data_version, self._groups.data_version)

@@ -58,7 +58,7 @@ class SlaveLink(asyncio.Protocol):
         self._again = False
         self.has_news = False
         """Tables have changed, and the slave was not told yet."""
-        self.address = ""
+        self.address = self._host = ""
         self.member = 0
         """Number in its failover group; 0 for a slave that is in none."""
         self.acknowledged = -1
@@ -79,6 +79,7 @@ class SlaveLink(asyncio.Protocol):
         self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.address = f"{peer[0]}:{peer[1]}" if peer else "unknown"
+        self._host = str(peer[0]) if peer else ""
         transport.set_write_buffer_limits(high=_UNSENT_BYTES)
         bound = transport.get_extra_info("socket")
         if bound is not None:
@@ -111,7 +112,7 @@ class SlaveLink(asyncio.Protocol):
     def _reported(self, log_end: int) -> None:
         store = self._server.store
         if self.next_offset < 0:
-            stranger = self._server.protection.refusal(self._reader.hello)
+            stranger = self._server.protection.refusal(self._reader.hello, self._host)
             stranger = stranger or self._server.stranger(self._reader.greeting)
             if stranger:
                 self.refuse(stranger)
