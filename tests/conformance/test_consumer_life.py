@@ -89,7 +89,7 @@ def test_handler_that_would_never_run_is_refused_at_registration() -> None:
         for other in others:
             with pytest.raises(TypeError, match="handler"):
                 consumer.listen("T")(other)
-        assert not consumer._subscriptions, "nothing was subscribed"
+        assert not consumer._subscriptions.wanted, "nothing was subscribed"
 
     asyncio.run(run())
 
@@ -201,12 +201,12 @@ async def test_full_cache_is_not_taken_for_a_stuck_queue(broker: RunningBroker) 
             await release.wait()
 
     async with consumer:
-        [held] = [held for queue, held in consumer._held.items() if queue.topic == "full"]
+        [held] = [held for queue, held in consumer._assignment.held.items() if queue.topic == "full"]
         await until(lambda: held.full and started, "a full cache")
         for _ in range(4):
             clock.advance(60_000)
-            await consumer._rebalance_once()
-            assert consumer._held[held.queue] is held, "still ours"
+            await consumer._assignment.rebalance()
+            assert consumer._assignment.held[held.queue] is held, "still ours"
         release.set()
         await until(lambda: len(started) == 40, "all")
     assert started == list(range(40)), "nothing was begun twice"
@@ -224,10 +224,10 @@ async def test_lite_pull_consumer_that_takes_its_time_keeps_its_queues(broker: R
         consumer.subscribe("slow-poll")
         first = await consumer.poll(10)
         assert first
-        held = consumer._held[first[0].queue]
+        held = consumer._assignment.held[first[0].queue]
         clock.advance(600_000)
-        await consumer._rebalance_once()
-        assert consumer._held[first[0].queue] is held
+        await consumer._assignment.rebalance()
+        assert consumer._assignment.held[first[0].queue] is held
         seen = len(first)
         while seen < 40:
             batch = await consumer.poll(10)
@@ -243,17 +243,17 @@ async def test_queue_nobody_pulls_is_taken_anew_after_two_minutes_and_not_before
         consumer.subscribe("T", handler=lambda message: None)
         stub.members = [consumer.client_id]
         async with consumer:
-            held = next(held for queue, held in consumer._held.items() if queue.topic == "T")
+            held = next(held for queue, held in consumer._assignment.held.items() if queue.topic == "T")
             await until(lambda: held.last_pull_ms, "a pull")
             clock.advance(100_000)
-            await consumer._rebalance_once()
-            assert consumer._held[held.queue] is held
+            await consumer._assignment.rebalance()
+            assert consumer._assignment.held[held.queue] is held
             assert not held.dropped
             before = stub.count(RequestCode.QUERY_CONSUMER_OFFSET)
             clock.advance(30_000)
-            await consumer._rebalance_once()
-            assert consumer._held[held.queue].next_offset == 0
-            assert consumer._held[held.queue] is not held
+            await consumer._assignment.rebalance()
+            assert consumer._assignment.held[held.queue].next_offset == 0
+            assert consumer._assignment.held[held.queue] is not held
             assert stub.count(RequestCode.QUERY_CONSUMER_OFFSET) > before, "its start is asked for again"
 
 
@@ -276,8 +276,8 @@ async def test_offset_is_stored_before_a_queue_is_given_up(broker: RunningBroker
         await asyncio.sleep(0)
         [queue] = await reader.fetch_queues("given-up")
         keep[0] = False
-        consumer._suspended = True  # no pull carries the offset along
-        await consumer._rebalance_once()
+        consumer.suspend()  # no pull carries the offset along
+        await consumer._assignment.rebalance()
         assert queue not in consumer.queues
         deadline = asyncio.get_running_loop().time() + 5
         while await reader.committed(queue) != 8:
@@ -320,8 +320,8 @@ async def test_ordered_queue_stays_until_its_handler_is_done(broker: RunningBrok
         owner[0] = "two"
         two.rebalance_soon()
         for _ in range(3):
-            assert not await one._rebalance_once(), "not balanced: the queue is still at work"
-            await two._rebalance_once()
+            assert not await one._assignment.rebalance(), "not balanced: the queue is still at work"
+            await two._assignment.rebalance()
         assert running == ["one"]
         assert not [q for q in two.queues if q.topic == "ordered"]
         release.set()
@@ -340,12 +340,12 @@ async def test_ordered_consuming_needs_the_lock() -> None:
         stub.members = [consumer.client_id]
         stub.locked_by = "somebody else"
         async with consumer:
-            await consumer._rebalance_once()
+            await consumer._assignment.rebalance()
             assert stub.count(RequestCode.LOCK_BATCH_MQ)
             assert not consumer.queues
             assert not stub.count(RequestCode.PULL_MESSAGE)
             stub.locked_by = ""
-            await consumer._rebalance_once()
+            await consumer._assignment.rebalance()
             assert consumer.queues
 
 
@@ -362,20 +362,20 @@ async def test_handler_waits_while_the_lock_is_lost(broker: RunningBroker) -> No
 
     async with consumer:
         await until(lambda: seen == [0], "the first")
-        [held] = [held for queue, held in consumer._held.items() if queue.topic == "lock-lost"]
+        [held] = [held for queue, held in consumer._assignment.held.items() if queue.topic == "lock-lost"]
         relocks: list[bool] = []
 
         async def refuse(held: Any) -> bool:
             relocks.append(True)
             return False
 
-        assert consumer._orderly is not None
-        object.__setattr__(consumer._orderly._hooks, "relock", refuse)  # a frozen value
+        assert consumer._locks is not None
+        consumer._locks.renew = refuse  # type: ignore[method-assign]  # a broker that refuses the lock
         held.locked = False
         gate.set()
         await until(lambda: len(relocks) >= 2, "tries to lock again")
         assert seen == [0], "nothing is handled without the lock"
-        held.locked, held.last_lock_ms = True, consumer._clock.now_ms()
+        held.locked, held.last_lock_ms = True, consumer._membership.steady.now_ms()
         await until(lambda: seen == [0, 1], "the second")
 
 
@@ -401,7 +401,7 @@ async def test_strategy_that_fails_for_one_topic_leaves_the_others_alone(broker:
         await got.wait(8)
         failing[0] = True
         held = set(consumer.queues)
-        await consumer._rebalance_once()
+        await consumer._assignment.rebalance()
         assert set(consumer.queues) == held
 
 
@@ -422,7 +422,7 @@ async def test_retry_message_of_an_unsubscribed_topic_does_not_end_the_retry_pul
     async with consumer:
         await until(lambda: tried, "the first try")
         retry = next(queue for queue in consumer.queues if queue.topic.startswith("%RETRY%"))
-        held = consumer._held[retry]
+        held = consumer._assignment.held[retry]
         end = held.next_offset
         await until(lambda: held.next_offset > end, "the retry message was pulled")
         pulled = held.last_pull_ms
@@ -603,7 +603,7 @@ async def test_nobody_to_share_with_changes_nothing() -> None:
             held = set(consumer.queues)
             assert held
             stub.members = []
-            assert not await consumer._rebalance_once()
+            assert not await consumer._assignment.rebalance()
             assert set(consumer.queues) == held
 
 

@@ -293,7 +293,7 @@ async def test_lite_pull_assigns_given_queues(target: Target) -> None:
         other = LitePullConsumer(group, target.address)
         other.subscribe(topic)
         async with other:
-            await consumer._rebalance_once()
+            await consumer._assignment.rebalance()
             assert consumer.queues == queues[:1]
         async with Producer("assigned", target.address) as producer:
             await producer.send(Message(topic, "late"), queue=queues[0])

@@ -224,19 +224,21 @@ async def test_clock_that_is_set_takes_no_queue_away_and_sends_nothing_back() ->
         consumer.subscribe("T", handler=lambda message: None)
         stub.members = [consumer.client_id]
         async with consumer:
-            held = next(held for queue, held in consumer._held.items() if queue.topic == "T")
+            held = next(held for queue, held in consumer._assignment.held.items() if queue.topic == "T")
             await until(lambda: held.last_pull_ms, "a pull")
             clock.jump(clock.now_ms() + 24 * 3600 * 1000)
-            await consumer._rebalance_once()
-            assert consumer._held[held.queue] is held
+            await consumer._assignment.rebalance()
+            assert consumer._assignment.held[held.queue] is held
             assert not held.ending
-            before = consumer._subscriptions["T"].sub_version
+            before = consumer._subscriptions.wanted["T"].sub_version
             clock.jump(clock.now_ms() - 48 * 3600 * 1000)
             consumer.subscribe("T", "other", handler=lambda message: None)
-            assert consumer._subscriptions["T"].sub_version >= before, "brokers take the new expression"
-            held.locked, held.last_lock_ms = True, consumer._steady.now_ms()
+            assert consumer._subscriptions.wanted["T"].sub_version >= before, (
+                "brokers take the new expression"
+            )
+            held.locked, held.last_lock_ms = True, consumer._membership.steady.now_ms()
             clock.advance(LOCK_EXPIRY_MS + 1)
-            assert not held.lock_valid(consumer._steady.now_ms()), (
+            assert not held.lock_valid(consumer._membership.steady.now_ms()), (
                 "a lock ends although the clock was set back"
             )
 
@@ -291,13 +293,13 @@ async def test_queues_fetch_on_when_another_one_that_filled_the_cache_is_given_u
             )
             reader.subscribe("room")
             async with reader:
-                await until(lambda: reader._held[full].count == 20, "a full cache")
+                await until(lambda: reader._assignment.held[full].count == 20, "a full cache")
                 # Ends the pull of the other queue that waits at the broker. The next one waits for room.
                 await producer.send(Message("room", "first"), queue=empty)
-                await until(lambda: reader._held[empty].count, "its message")
+                await until(lambda: reader._assignment.held[empty].count, "its message")
                 while (await reader.poll(10.0))[0].queue != empty:
                     pass
-                await until(lambda: not reader._room.is_set(), "a queue that waits for room")
+                await until(lambda: not reader._fetching._room.is_set(), "a queue that waits for room")
                 await reader.seek_to_end(full)
                 await producer.send(Message("room", "second"), queue=empty)
                 assert [m.text() for m in await reader.poll(10.0)] == ["second"]
@@ -403,14 +405,18 @@ async def test_pulls_that_wait_are_refused_when_their_topic_is_deleted(broker: R
         client = RpcClient()
         async with consumer:
             await collector.wait(3)
-            held = next(held for queue, held in consumer._held.items() if queue.topic == "made-again")
+            held = next(
+                held for queue, held in consumer._assignment.held.items() if queue.topic == "made-again"
+            )
             await until(lambda: held.next_offset == 3 and not held.count, "a pull that waits at the end")
             header = DeleteTopicInBrokerRequest(topic="made-again")
             await client.call(broker.address, RequestCode.DELETE_TOPIC_IN_BROKER, header, timeout_s=10.0)
             await client.close()
             await asyncio.to_thread(broker.create_topic, "made-again", queue_count=1)
             await until(
-                lambda: any(h.next_offset == 0 for q, h in consumer._held.items() if q == held.queue),
+                lambda: any(
+                    h.next_offset == 0 for q, h in consumer._assignment.held.items() if q == held.queue
+                ),
                 "the begin of the new queue",
             )
             await fill(broker, "made-again", 3)

@@ -72,7 +72,9 @@ async def test_damaged_record_is_skipped_and_its_neighbours_are_delivered(
         stub.members = [consumer.client_id]
         async with consumer:
             await collector.wait(COUNT - 1, timeout_s=10)
-            await until(lambda: COUNT in consumer._offsets.offsets.values(), "the offset behind all of them")
+            await until(
+                lambda: COUNT in consumer._offsets.store.offsets.values(), "the offset behind all of them"
+            )
     assert sorted(collector.bodies) == [f"body {each}" for each in range(COUNT) if each != DAMAGED]
     assert len(queue.pulls) <= 4, queue.pulls
     assert consumer.damaged_messages == 1

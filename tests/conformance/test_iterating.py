@@ -99,7 +99,8 @@ async def test_queues_take_turns(target: Target) -> None:
     async with consumer:
         # All queues have something here before the first is asked for.
         await until(
-            lambda: all(held.count for q, held in consumer._held.items() if q.topic == topic), "pulled"
+            lambda: all(held.count for q, held in consumer._assignment.held.items() if q.topic == topic),
+            "pulled",
         )
         async for message in consumer:
             total += 1

@@ -311,7 +311,7 @@ async def test_unknown_members_are_a_warning_and_not_one_per_rebalance(
         consumer.subscribe("T", handler=lambda message: None)
         async with consumer:
             for _ in range(3):
-                assert not await consumer._rebalance_once()
+                assert not await consumer._assignment.rebalance()
             assert not consumer.queues
     [line] = [record for record in caplog.records if "members unknown" in record.getMessage()]
     assert line.levelno == logging.WARNING

@@ -22,6 +22,7 @@ from orbitmq.client import (
 )
 from orbitmq.client import sync as plain
 from orbitmq.client.message import ReceivedMessage
+from orbitmq.errors import RequestTimeoutError
 from orbitmq.requests import RequestCode
 from orbitmq.testing import run_broker
 from orbitmq.testing.run_broker import RunningBroker
@@ -75,6 +76,21 @@ def test_message_whose_tag_has_the_same_hash_is_not_delivered_now_nor_later(brok
                 await consumer.ack(message)
             assert [message.text() for message in messages] == ["mine"]
             assert not await consumer.receive(), "the other one came from the retry topic"
+
+    run("uvloop", scenario)
+
+
+def test_simple_consumer_is_ready_when_its_topics_are_found(broker: RunningBroker) -> None:
+    topic = broker.create_topic("ready", queue_count=1)
+
+    async def scenario() -> None:
+        consumer = SimpleConsumer("g-ready", broker.name_server)
+        consumer.subscribe(topic)
+        async with consumer:
+            await consumer.wait_ready()
+            consumer.subscribe("ready-missing")
+            with pytest.raises(RequestTimeoutError, match="no route to ready-missing"):
+                await consumer.wait_ready(0.3)
 
     run("uvloop", scenario)
 

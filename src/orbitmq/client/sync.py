@@ -397,10 +397,6 @@ class _Consumer(_Facade):
     def broadcasting(self) -> bool:
         return self._client.broadcasting
 
-    @property
-    def queues(self) -> list[MessageQueue]:
-        return self._client.queues
-
     def fetch_queues(self, topic: str) -> list[MessageQueue]:
         return self._loop.run(self._client.fetch_queues(topic))
 
@@ -416,23 +412,27 @@ class _Consumer(_Facade):
     def committed(self, queue: MessageQueue) -> int:
         return self._loop.run(self._client.committed(queue))
 
+    def wait_ready(self, timeout_s: float = 10.0) -> None:
+        self._loop.run(self._client.wait_ready(timeout_s))
+
+
+class _AssignedConsumer(_Consumer):
+    """What holds queues and can be iterated."""
+
+    _client: async_push.PushConsumer | async_lite.LitePullConsumer
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        return self._client.queues
+
     def persist_offsets(self, *, wait: bool = False) -> None:
         self._loop.run(self._client.persist_offsets(wait=wait))
 
     def lag(self) -> dict[MessageQueue, int]:
         return self._loop.run(self._client.lag())
 
-    def wait_ready(self, timeout_s: float = 10.0) -> None:
-        self._loop.run(self._client.wait_ready(timeout_s))
-
     def rebalance_soon(self) -> None:
         self._loop.run(_make(self._client.rebalance_soon))
-
-
-class _SubscribingConsumer(_Consumer):
-    """What can be iterated and unsubscribed."""
-
-    _client: async_push.PushConsumer | async_lite.LitePullConsumer
 
     def unsubscribe(self, topic: str) -> None:
         self._loop.run(_make(self._client.unsubscribe, topic))
@@ -452,7 +452,7 @@ class _SubscribingConsumer(_Consumer):
                 self._loop.run(_end(messages))
 
 
-class PushConsumer(_SubscribingConsumer):
+class PushConsumer(_AssignedConsumer):
     """``orbitmq.PushConsumer`` with blocking calls; ``for message in consumer`` when it has no handlers."""
 
     _client: async_push.PushConsumer
@@ -527,7 +527,7 @@ class PushConsumer(_SubscribingConsumer):
         self._client.resume()
 
 
-class LitePullConsumer(_SubscribingConsumer):
+class LitePullConsumer(_AssignedConsumer):
     """``orbitmq.LitePullConsumer`` with blocking calls."""
 
     _client: async_lite.LitePullConsumer

@@ -24,7 +24,6 @@ from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import SYSTEM_CLOCK
 from orbitmq.runtime.machine import process_id
 from orbitmq.spark.options import Access
-from orbitmq.transport.router import RawRoute, Route
 from orbitmq.wire.bodies import ClusterInfo, ConsumerData, ProducerData, TopicList
 from orbitmq.wire.frame import Frame
 from orbitmq.wire.header import Header
@@ -80,9 +79,6 @@ class ServerClient:
 
     def consumer_data(self) -> ConsumerData | None:
         return None
-
-    def routes(self) -> list[Route | RawRoute]:
-        return []
 
     # -- name servers ----------------------------------------------------------------------------------
 

@@ -13,53 +13,52 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
-from orbitmq.client.callables import HANDLING, UserCalls
+from orbitmq.client.callables import HANDLING
 from orbitmq.client.consume.grouping import CUT_S, CallTime
-from orbitmq.client.consume.handlers import SUCCESS, Handler, Outcome
+from orbitmq.client.consume.handlers import SUCCESS, Handler, HandlerPool, Outcome
 from orbitmq.client.consume.process_queue import ProcessQueue
 from orbitmq.client.message import ReceivedMessage
 from orbitmq.runtime.clock import Clock
-from orbitmq.runtime.tasks import TaskOwner
 
-__all__ = ["ConcurrentService"]
+__all__ = ["LOCAL_RETRY_S", "ConcurrentService"]
 
 logger = logging.getLogger(__name__)
 
+LOCAL_RETRY_S: Final = 5.0
+"""Until a message is handled again that no broker took back."""
 _BREATHE_EVERY: Final = 64
 _QUICK_THREADS: Final = 2
 """So that the next group is there when one ends; more would wait for the interpreter lock."""
 
 Chunk = tuple[ProcessQueue, Handler, list[ReceivedMessage]]
-Finish = Callable[[ProcessQueue, list[ReceivedMessage]], None]
-FinishOther = Callable[[ProcessQueue, list[ReceivedMessage], Outcome], Awaitable[None]]
-Wrap = Callable[[list[ReceivedMessage], Callable[[], Awaitable[Outcome]]], Awaitable[Outcome]]
+
+
+class Settler(Protocol):
+    """What becomes of messages after their handler."""
+
+    def finish(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+        """They are done."""
+
+    async def finish_other(
+        self, held: ProcessQueue, messages: list[ReceivedMessage], outcome: Outcome
+    ) -> list[ReceivedMessage]:
+        """Their handler did not simply succeed. Returns those to handle again here."""
 
 
 class ConcurrentService:
-    """Runs the handlers of one consumer. ``finish`` is called for every chunk exactly once."""
+    """Runs the handlers of one consumer. The settler gets every chunk exactly once."""
 
-    def __init__(
-        self,
-        *,
-        tasks: TaskOwner,
-        calls: UserCalls,
-        clock: Clock,
-        workers: int,
-        finish: Finish,
-        finish_other: FinishOther,
-        wrap: Wrap | None = None,
-    ) -> None:
-        self._tasks = tasks
-        self._calls = calls
-        self._clock = clock
+    def __init__(self, pool: HandlerPool, settler: Settler, workers: int) -> None:
+        self._tasks = pool.tasks
+        self._calls = pool.threads
+        self._clock = pool.clock
+        self._wrap = pool.wrap
+        self._finish = settler.finish
+        self._settler = settler
         self._workers = workers
-        self._finish = finish
-        self._finish_other = finish_other
-        self._wrap = wrap
         self._ready: deque[Chunk] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._started = 0
@@ -163,7 +162,7 @@ class ConcurrentService:
             if outcome is SUCCESS:
                 self._finished.append((held, messages))
             else:
-                await self._finish_other(held, messages, outcome)
+                await self._finish_other(held, handler, messages, outcome)
             turn += 1
             if turn % _BREATHE_EVERY == 0:
                 await asyncio.sleep(0)
@@ -188,6 +187,21 @@ class ConcurrentService:
         if last is not None:
             self._finish(last, bucket)
 
+    async def _finish_other(
+        self, held: ProcessQueue, handler: Handler, messages: list[ReceivedMessage], outcome: Outcome
+    ) -> None:
+        again = await self._settler.finish_other(held, messages, outcome)
+        if again and not held.ending:
+            self._tasks.start(self._submit_again(held, handler, again), "consume-again")
+
+    async def _submit_again(
+        self, held: ProcessQueue, handler: Handler, messages: list[ReceivedMessage]
+    ) -> None:
+        await asyncio.sleep(LOCAL_RETRY_S)
+        if not held.ending:
+            for message in messages:
+                self.submit(held, handler, [message])
+
     async def _run_on_thread(
         self, held: ProcessQueue, handler: Handler, messages: list[ReceivedMessage]
     ) -> None:
@@ -205,7 +219,7 @@ class ConcurrentService:
             if outcome is SUCCESS:
                 self._finished.append((held, messages))
             else:
-                await self._finish_other(held, messages, outcome)
+                await self._finish_other(held, handler, messages, outcome)
             self._settle()
             return
         group = self._gather((held, handler, messages))
@@ -217,11 +231,11 @@ class ConcurrentService:
             self._groups -= 1
             cut.cancel()
         self._call_time.note(group.took_s, len(group.done))
-        for (queue, _, chunk_messages), outcome in group.done:
+        for (queue, called, chunk_messages), outcome in group.done:
             if outcome is SUCCESS:  # hot path: no coroutine for a message
                 self._finished.append((queue, chunk_messages))
             else:
-                await self._finish_other(queue, chunk_messages, outcome)
+                await self._finish_other(queue, called, chunk_messages, outcome)
         self._settle()
 
     def _gather(self, first: Chunk) -> _Group:

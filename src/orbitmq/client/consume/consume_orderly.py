@@ -12,18 +12,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
-from orbitmq.client.callables import HANDLING, UserCalls
+from orbitmq.client.callables import HANDLING
 from orbitmq.client.consume.grouping import CUT_S, CallTime
-from orbitmq.client.consume.handlers import SUCCESS, Handler, Outcome
+from orbitmq.client.consume.handler_table import HandlerTable
+from orbitmq.client.consume.handlers import SUCCESS, Handler, HandlerPool, Outcome
 from orbitmq.client.consume.process_queue import ProcessQueue
+from orbitmq.client.consume.queue_locks import QueueLocks
 from orbitmq.client.message import ReceivedMessage
+from orbitmq.client.options import PushOptions
 from orbitmq.model.delay_levels import DelayLevels
-from orbitmq.runtime.clock import Clock
-from orbitmq.runtime.tasks import TaskOwner
 
 __all__ = ["OrderlyService"]
 
@@ -33,13 +33,21 @@ LOCK_RETRY_S: Final = 0.1
 LEVEL_LIMITS_S: Final = (0.01, 30.0)
 _LEVELS: Final = DelayLevels()
 
-HandlerFor = Callable[[ReceivedMessage], Handler]
-Commit = Callable[[ProcessQueue, int], None]
-GiveUp = Callable[[ReceivedMessage, Outcome], Awaitable[bool]]
-Failed = Callable[[list[ReceivedMessage], Outcome], None]
-Answer = Callable[[list[ReceivedMessage], Outcome], Awaitable[None]]
-Relock = Callable[[ProcessQueue], Awaitable[bool]]
-Wrap = Callable[[list[ReceivedMessage], Callable[[], Awaitable[Outcome]]], Awaitable[Outcome]]
+
+class Settler(Protocol):
+    """What becomes of messages after their handler."""
+
+    def commit(self, held: ProcessQueue, offset: int | None = None) -> None:
+        """What was taken of a queue is done, but for messages from ``offset`` on."""
+
+    async def give_up(self, message: ReceivedMessage, outcome: Outcome) -> bool:
+        """Dead-letter a message; False when that did not work."""
+
+    def log_failure(self, messages: list[ReceivedMessage], outcome: Outcome) -> None:
+        """A handler failed."""
+
+    async def answer(self, messages: list[ReceivedMessage], outcome: Outcome) -> None:
+        """Send what the handler of a request returned."""
 
 
 class OrderlyService:
@@ -47,22 +55,23 @@ class OrderlyService:
 
     def __init__(
         self,
-        *,
-        tasks: TaskOwner,
-        calls: UserCalls,
-        clock: Clock,
-        workers: int,
-        suspend_s: float,
-        reconsume_max: int,
-        hooks: OrderlyHooks,
+        pool: HandlerPool,
+        settler: Settler,
+        handlers: HandlerTable,
+        options: PushOptions,
+        locks: QueueLocks | None,
     ) -> None:
-        self._tasks = tasks
-        self._calls = calls
-        self._clock = clock
-        self._slots = asyncio.Semaphore(workers)
-        self._suspend_s = suspend_s
-        self._reconsume_max = reconsume_max
-        self._hooks = hooks
+        """``locks`` where a queue must be locked in its broker."""
+        self._tasks = pool.tasks
+        self._calls = pool.threads
+        self._clock = pool.clock
+        self._wrap = pool.wrap
+        self._settler = settler
+        self._handlers = handlers
+        self._slots = asyncio.Semaphore(options.workers)
+        self._suspend_s = options.suspend_queue_s
+        self._reconsume_max = options.reconsume_max
+        self._locks = locks
         self._call_time = CallTime()
         self._running = 0
         self._left_on_threads = 0
@@ -85,8 +94,8 @@ class OrderlyService:
         HANDLING.set(self)
         try:
             while held.messages and not held.ending and not self._stopping:
-                if self._hooks.needs_lock and not held.lock_valid(self._clock.now_ms()):
-                    if not await self._hooks.relock(held):
+                if self._locks is not None and not held.lock_valid(self._clock.now_ms()):
+                    if not await self._locks.renew(held):
                         await asyncio.sleep(LOCK_RETRY_S)
                     continue
                 async with self._slots:
@@ -101,23 +110,23 @@ class OrderlyService:
         first = held.first()
         if first is None or held.ending or self._stopping:
             return 0.0
-        handler = self._hooks.handler_for(first)
+        handler = self._handlers.of_message(first)
         self._running += 1
         self._quiet.clear()
         try:
             outcome: Outcome | None
-            if handler.is_async or self._hooks.wrap is not None:
+            if handler.is_async or self._wrap is not None:
                 messages, outcome = await self._call(held, handler)
             else:
                 messages, outcome = await self._call_group(held, handler)
             if outcome is None:
                 return 0.0
             if outcome.reply is not None:
-                await self._hooks.answer(messages, outcome)
+                await self._settler.answer(messages, outcome)
             if outcome is SUCCESS or outcome.done < 0:
-                self._commit(held)
+                self._settler.commit(held)
                 return 0.0
-            self._hooks.failed(messages, outcome)
+            self._settler.log_failure(messages, outcome)
             return await self.again(held, messages, outcome)
         except asyncio.CancelledError:
             self._left_on_threads += not handler.is_async  # cancelled at the stop; a thread cannot be
@@ -136,17 +145,16 @@ class OrderlyService:
             call = partial(handler.run, messages, self._tasks)
         else:
             call = partial(self._calls.in_thread, handler.run_blocking, messages)
-        wrap = self._hooks.wrap
-        return messages, await (call() if wrap is None else wrap(messages, call))
+        return messages, await (call() if self._wrap is None else self._wrap(messages, call))
 
     async def _call_group(
         self, held: ProcessQueue, handler: Handler
     ) -> tuple[list[ReceivedMessage], Outcome | None]:
         """Calls in a row on one thread; returns the last one. All before it succeeded."""
-        size, handler_for = self._call_time.group_size, self._hooks.handler_for
+        size, handler_of = self._call_time.group_size, self._handlers.of_message
         chunks = [held.take(handler.batch_size)]
         while len(chunks) < size and (following := held.first()) is not None:
-            if handler_for(following) is not handler:
+            if handler_of(following) is not handler:
                 break
             chunks.append(held.take(handler.batch_size))
         for messages in chunks:
@@ -175,11 +183,6 @@ class OrderlyService:
         for message in messages:
             message.consume_started_ms = now_ms
 
-    def _commit(self, held: ProcessQueue) -> None:
-        offset = held.commit()
-        if offset >= 0 and not held.dropped:
-            self._hooks.commit(held, offset)
-
     async def again(self, held: ProcessQueue, messages: list[ReceivedMessage], outcome: Outcome) -> float:
         """Put failed messages back to the front, except those tried often enough; returns how long to pause."""
         done = outcome.done
@@ -187,18 +190,18 @@ class OrderlyService:
         for message in messages[done:]:
             given_up = False
             if message.reconsume_times >= self._reconsume_max >= 0 or outcome.delay_level < 0:
-                given_up = await self._hooks.give_up(message, outcome)
+                given_up = await self._settler.give_up(message, outcome)
             if not given_up:
                 message.reconsume_times += 1
                 kept.append(message)
         if not kept:
-            self._commit(held)
+            self._settler.commit(held)
             return 0.0
         if held.dropped:
             return 0.0
         held.put_back(kept)
-        held.commit()  # what is finished leaves memory; the stored offset stops before the first one kept
-        self._hooks.commit(held, kept[0].queue_offset)
+        # What is finished leaves memory; the stored offset stops before the first one kept.
+        self._settler.commit(held, kept[0].queue_offset)
         if outcome.delay_level > 0:
             return min(LEVEL_LIMITS_S[1], _LEVELS.delay_ms(outcome.delay_level) / 1000)
         return self._suspend_s
@@ -254,17 +257,3 @@ class _Row:
             if outcome is not SUCCESS:
                 break
         self.took_s = clock.monotonic() - started
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrderlyHooks:
-    """What the service needs of its consumer."""
-
-    handler_for: HandlerFor
-    commit: Commit
-    give_up: GiveUp
-    failed: Failed
-    answer: Answer
-    relock: Relock
-    needs_lock: bool
-    wrap: Wrap | None

@@ -5,12 +5,16 @@ Answers to Apache's ClientRemotingProcessor.
 
 from __future__ import annotations
 
-import logging
 import sys
 import traceback
-from typing import TYPE_CHECKING
 
+from orbitmq.client.consume.assignment import Assignment
+from orbitmq.client.consume.delivery import Delivery
+from orbitmq.client.consume.membership import Membership
+from orbitmq.client.consume.offset_store import OffsetStore
+from orbitmq.client.consume.process_queue import ProcessQueue
 from orbitmq.client.message import ReceivedMessage
+from orbitmq.client.options import PushOptions
 from orbitmq.codes import LanguageCode, ResponseCode, Version, version_name
 from orbitmq.errors import BodyError, RecordError
 from orbitmq.model.names import unwrap_namespace
@@ -22,6 +26,7 @@ from orbitmq.wire.bodies import (
     ConsumeMessageDirectlyResult,
     ConsumerRunningInfo,
     ConsumerStatus,
+    ConsumeType,
     DirectConsumeResult,
     ProcessQueueInfo,
     ResetOffset,
@@ -35,20 +40,27 @@ from orbitmq.wire.headers import (
 )
 from orbitmq.wire.javajson import ObjectMap
 
-if TYPE_CHECKING:
-    from orbitmq.client.consume.push_consumer import PushConsumer
-
 __all__ = ["ConsumerCalls"]
 
-logger = logging.getLogger(__name__)
 _MIB = 1024 * 1024
 
 
 class ConsumerCalls:
-    """Answers for one consumer; the only class beside it that sees its inside."""
+    """Answers for one push consumer."""
 
-    def __init__(self, consumer: PushConsumer) -> None:
-        self._consumer = consumer
+    def __init__(
+        self,
+        membership: Membership,
+        options: PushOptions,
+        store: OffsetStore,
+        assignment: Assignment,
+        delivery: Delivery,
+    ) -> None:
+        self._membership = membership
+        self._options = options
+        self._store = store
+        self._assignment = assignment
+        self._delivery = delivery
 
     def routes(self) -> list[Route | RawRoute]:
         return [
@@ -61,64 +73,52 @@ class ConsumerCalls:
         ]
 
     def _reset(self, call: Call[ResetOffsetRequest]) -> Answer:
-        consumer = self._consumer
-        if call.header.group != consumer.group:
-            return PARKED
-        offsets = _reset_offsets(call.body)
-        consumer._instance.tasks.start(self._apply_reset(call.header.topic, offsets), "reset-offsets")
+        if call.header.group == self._membership.group:
+            offsets = _reset_offsets(call.body)
+            reset = self._assignment.reset(call.header.topic, offsets)
+            self._membership.instance.tasks.start(reset, "reset-offsets")
         return PARKED
 
-    async def _apply_reset(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
-        consumer = self._consumer
-        async with consumer._rebalancing:
-            for queue, offset in offsets.items():
-                held = consumer._held.get(queue)
-                if held is None or queue.topic != topic:
-                    continue
-                # A handler still at work cannot commit over the new offset: a dropped queue takes no offsets.
-                held.drop()
-                held.clear()
-                consumer._offsets.update(queue, offset, increase_only=False)
-                await consumer._release(held)
-                logger.info("offset reset queue=%s offset=%d", queue, offset)
-        consumer.rebalance_soon()
-
     def _status(self, call: Call[GetConsumerStatusRequest]) -> Answer:
-        consumer = self._consumer
         offsets = {
             queue: offset
-            for queue, offset in consumer._offsets.offsets.items()
-            if queue.topic == call.header.topic and call.header.group == consumer.group
+            for queue, offset in self._store.offsets.items()
+            if queue.topic == call.header.topic and call.header.group == self._membership.group
         }
         return Reply(body=ConsumerStatus(message_queue_table=ObjectMap(offsets)).encode())
 
+    def _refusal(self, group: str | None) -> Reply | None:
+        """The answer to a call for another group."""
+        if group == self._membership.group:
+            return None
+        return Reply(ResponseCode.SYSTEM_ERROR, f"The Consumer Group <{group}> not exist in this consumer")
+
     def _running_info(self, call: Call[GetConsumerRunningInfoRequest]) -> Answer:
-        consumer = self._consumer
-        if call.header.consumer_group != consumer.group:
-            return Reply(
-                ResponseCode.SYSTEM_ERROR,
-                f"The Consumer Group <{call.header.consumer_group}> not exist in this consumer",
-            )
+        refusal = self._refusal(call.header.consumer_group)
+        if refusal is not None:
+            return refusal
+        membership, options = self._membership, self._options
         info = ConsumerRunningInfo(
             jstack=_stacks() if call.header.jstack_enable else None,
             properties={
-                "PROP_NAMESERVER_ADDR": ";".join(consumer._instance.name_servers),
-                "PROP_CONSUME_TYPE": consumer.consume_type.value,
-                "PROP_CONSUMEORDERLY": str(consumer.orderly).lower(),
-                "PROP_THREADPOOL_CORE_SIZE": str(consumer.options.workers),
-                "PROP_CONSUMER_START_TIMESTAMP": str(consumer._started_ms),
+                "PROP_NAMESERVER_ADDR": ";".join(membership.instance.name_servers),
+                "PROP_CONSUME_TYPE": ConsumeType.PASSIVELY.value,
+                "PROP_CONSUMEORDERLY": str(options.orderly).lower(),
+                "PROP_THREADPOOL_CORE_SIZE": str(options.workers),
+                "PROP_CONSUMER_START_TIMESTAMP": str(membership.started_ms),
                 "PROP_CLIENT_VERSION": version_name(Version.OURS),
                 "PROP_CLIENT_LANGUAGE": LanguageCode.PYTHON.name,
             },
-            subscription_set=list(consumer._subscriptions.values()),
-            mq_table=ObjectMap({queue: self._queue_info(queue) for queue in consumer._held}),
+            subscription_set=list(membership.subscriptions.wanted.values()),
+            mq_table=ObjectMap(
+                {queue: self._queue_info(held) for queue, held in self._assignment.held.items()}
+            ),
         )
         return Reply(body=info.encode())
 
-    def _queue_info(self, queue: MessageQueue) -> ProcessQueueInfo:
-        held = self._consumer._held[queue]
+    def _queue_info(self, held: ProcessQueue) -> ProcessQueueInfo:
         return ProcessQueueInfo(
-            commit_offset=self._consumer._offsets.offsets.get(queue, 0),
+            commit_offset=self._store.offsets.get(held.queue, 0),
             cached_msg_count=len(held.messages),
             cached_msg_min_offset=held.first_offset() if held.messages else 0,
             cached_msg_max_offset=max(held.max_offset, 0),
@@ -134,12 +134,9 @@ class ConsumerCalls:
         )
 
     async def _consume_directly(self, call: Call[ConsumeMessageDirectlyRequest]) -> Answer:
-        consumer = self._consumer
-        if call.header.consumer_group != consumer.group:
-            return Reply(
-                ResponseCode.SYSTEM_ERROR,
-                f"The Consumer Group <{call.header.consumer_group}> not exist in this consumer",
-            )
+        refusal = self._refusal(call.header.consumer_group)
+        if refusal is not None:
+            return refusal
         try:
             record = decode_record(call.body, decompress=True)
         except RecordError as error:
@@ -147,23 +144,18 @@ class ConsumerCalls:
         broker_name = call.header.message_broker_name or call.header.broker_name or ""
         queue = MessageQueue(topic=record.topic, broker_name=broker_name, queue_id=record.queue_id)
         message = ReceivedMessage(record, queue)
-        message.rename(unwrap_namespace(message.topic, consumer.options.namespace))
-        handler = consumer._handler_for(message)
-        started_ms = consumer._clock.now_ms()
-        chunk = [message]
-        outcome = (
-            await handler.run(chunk, consumer._instance.tasks)
-            if handler.is_async
-            else await consumer._calls.in_thread(handler.run_blocking, chunk)
-        )
+        message.rename(unwrap_namespace(message.topic, self._options.namespace))
+        now_ms = self._membership.instance.clock.now_ms
+        started_ms = now_ms()
+        outcome = await self._delivery.handle_directly(message)
         result = DirectConsumeResult.SUCCESS
         if outcome.done == 0:
             result = DirectConsumeResult.THROW_EXCEPTION if outcome.error else DirectConsumeResult.LATER
         body = ConsumeMessageDirectlyResult(
-            order=consumer.orderly,
+            order=self._options.orderly,
             consume_result=result,
             remark=None if outcome.error is None else repr(outcome.error),
-            spent_time_mills=consumer._clock.now_ms() - started_ms,
+            spent_time_mills=now_ms() - started_ms,
         )
         return Reply(body=body.encode())
 

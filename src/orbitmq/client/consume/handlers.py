@@ -6,6 +6,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 from inspect import isawaitable, iscoroutine
@@ -14,12 +15,13 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from orbitmq.client.bodies import Decode, decoder_for
-from orbitmq.client.callables import is_async
+from orbitmq.client.callables import UserCalls, is_async
 from orbitmq.client.consume.reasons import reason_of
 from orbitmq.client.delays import delay_level_for
 from orbitmq.client.errors import BodyMismatch, RetryLater
 from orbitmq.client.message import ReceivedMessage
 from orbitmq.model.route import MessageQueue
+from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.tasks import TaskOwner
 
 __all__ = [
@@ -29,8 +31,10 @@ __all__ = [
     "ConsumeResult",
     "Handler",
     "HandlerContext",
+    "HandlerPool",
     "Listener",
     "Outcome",
+    "Wrap",
     "name_of",
 ]
 
@@ -226,6 +230,22 @@ class Handler:
         if result is None and context is None:
             return SUCCESS
         return _judged(judged(result, messages), context)
+
+
+Wrap = Callable[[list[ReceivedMessage], Callable[[], Awaitable[Outcome]]], Awaitable[Outcome]]
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerPool:
+    """Where the handlers of one consumer run."""
+
+    tasks: TaskOwner
+    """For coroutines."""
+    threads: UserCalls
+    """For plain functions."""
+    clock: Clock
+    wrap: Wrap | None
+    """Calls a handler between hooks; None when there are no hooks."""
 
 
 def _check_listener(function: Listener) -> bool:

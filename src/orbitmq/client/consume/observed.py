@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 
-from orbitmq.client.consume.handlers import ConsumeContext, ConsumeHook, Outcome
+from orbitmq.client.consume.handlers import ConsumeContext, ConsumeHook, Outcome, Wrap
 from orbitmq.client.consume.process_queue import ProcessQueue
 from orbitmq.client.message import ReceivedMessage
 
@@ -23,8 +23,12 @@ class Observed:
         self._now_ms = now_ms
         self._open: dict[int, ConsumeContext] = {}
 
-    async def call(self, messages: list[ReceivedMessage], call: Callable[[], Awaitable[Outcome]]) -> Outcome:
-        """Call a handler between the hooks."""
+    @property
+    def wrap(self) -> Wrap | None:
+        """Calls a handler between the hooks; None when there are none."""
+        return self._call if self._hooks else None
+
+    async def _call(self, messages: list[ReceivedMessage], call: Callable[[], Awaitable[Outcome]]) -> Outcome:
         context = self._before(messages)
         try:
             outcome = await call()

@@ -11,21 +11,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from orbitmq.client.consume.handlers import Outcome
+from orbitmq.client.consume.membership import Membership
 from orbitmq.client.consume.popper import PoppedMessage, Popper
 from orbitmq.client.consume.process_queue import ProcessQueue
+from orbitmq.client.consume.send_back import SendBack
 from orbitmq.client.message import ReceivedMessage
-from orbitmq.client.net.instance import ClientInstance
 from orbitmq.client.options import PushOptions
 from orbitmq.errors import BrokerError, OrbitError, RequestCodeNotSupported
 from orbitmq.model.rebalance import STRATEGIES
 from orbitmq.model.route import MessageQueue
-from orbitmq.model.subscription import SubscriptionData
 from orbitmq.requests import RequestCode
-from orbitmq.runtime.clock import Clock
 from orbitmq.wire.bodies.queues import QueryAssignmentRequest, QueryAssignmentResponse
 
 __all__ = ["POP_DELAYS_S", "PopMode", "PopQueue"]
@@ -46,10 +44,12 @@ class PopQueue(ProcessQueue):
     It is never dropped like a pulled one: what was popped is ours until its time is over, whoever pops from now on.
     """
 
-    __slots__ = ("ended",)
+    __slots__ = ("ended", "mode")
 
-    def __init__(self, queue: MessageQueue, *, count_max: int, bytes_max: int) -> None:
-        super().__init__(queue, 0, count_max=count_max, bytes_max=bytes_max)
+    def __init__(self, queue: MessageQueue, mode: PopMode) -> None:
+        options = mode.options
+        super().__init__(queue, 0, count_max=options.pop_count_max, bytes_max=options.cached_bytes_max)
+        self.mode = mode
         self.ended = False
         """Pop no more."""
 
@@ -78,22 +78,26 @@ class PopQueue(ProcessQueue):
         return id(message) in self.messages
 
 
-@dataclass(kw_only=True, eq=False)
 class PopMode:
     """The queues a consumer pops."""
 
-    instance: ClientInstance
-    group: str
-    options: PushOptions
-    clock: Clock
-    popper: Popper
-    subscription_of: Callable[[str], SubscriptionData | None]
-    consume: Callable[[PopQueue, list[PoppedMessage]], None]
-    is_paused: Callable[[], bool]
-    give_up: Callable[[ReceivedMessage, str], Awaitable[bool]]
-    """Dead-letter a message for a reason; False when that did not work."""
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        membership: Membership,
+        options: PushOptions,
+        popper: Popper,
+        send_back: SendBack,
+        deliver: Callable[[ProcessQueue, list[ReceivedMessage]], None],
+    ) -> None:
+        """``deliver`` gets the messages popped."""
+        self._membership = membership
+        self._instance = membership.instance
+        self.options = options
+        self.popper = popper
+        self._send_back = send_back
+        self._deliver = deliver
+        self.suspended = False
+        """Pop nothing; messages that are here are still handled."""
         self.held: dict[MessageQueue, PopQueue] = {}
         self._former: list[PopQueue] = []
         """Queues popped no more, with messages in hand."""
@@ -106,19 +110,19 @@ class PopMode:
 
         Raises the ``BrokerError`` of a refusal, and connection errors.
         """
-        address = self.instance.book.address_of_topic(topic)
+        address = self._instance.book.address_of_topic(topic)
         if address is None:
             return None
         names = [name for name, strategy in STRATEGIES.items() if strategy is self.options.strategy]
         body = QueryAssignmentRequest(
             topic=topic,
-            consumer_group=self.group,
-            client_id=self.instance.client_id,
+            consumer_group=self._membership.group,
+            client_id=self._instance.client_id,
             strategy_name=names[0] if names else "AVG",
             message_model=str(self.options.model),
         )
         try:
-            answer = await self.instance.ask(address, RequestCode.QUERY_ASSIGNMENT, None, body.encode())
+            answer = await self._instance.ask(address, RequestCode.QUERY_ASSIGNMENT, None, body.encode())
         except RequestCodeNotSupported:
             return None  # a broker of 4.x
         found = QueryAssignmentResponse.decode(answer.body).message_queue_assignments
@@ -137,15 +141,12 @@ class PopMode:
                 held.end()
                 del self.held[queue]
                 self._former = [one for one in self._former if one.count] + [held]
-                logger.info("queue popped no more group=%s queue=%s", self.group, queue)
+                logger.info("queue popped no more group=%s queue=%s", self._membership.group, queue)
         for queue in wanted:
             if queue not in self.held:
-                held = PopQueue(
-                    queue, count_max=self.options.pop_count_max, bytes_max=self.options.cached_bytes_max
-                )
-                self.held[queue] = held
-                logger.info("queue popped group=%s queue=%s", self.group, queue)
-                self.instance.tasks.start(self._pop_forever(held), f"pop-{queue.topic}-{queue.queue_id}")
+                self.held[queue] = held = PopQueue(queue, self)
+                logger.info("queue popped group=%s queue=%s", self._membership.group, queue)
+                self._instance.tasks.start(self._pop_forever(held), f"pop-{queue.topic}-{queue.queue_id}")
 
     def drop_all(self) -> None:
         """Pop no more; messages in hand may still be finished."""
@@ -166,8 +167,8 @@ class PopMode:
     async def _pop_forever(self, held: PopQueue) -> None:
         options = self.options
         while not held.ended:
-            subscription = self.subscription_of(held.queue.topic)
-            if self.is_paused() or subscription is None:
+            subscription = self._membership.subscriptions.wanted.get(held.queue.topic)
+            if self.suspended or subscription is None:
                 await asyncio.sleep(_PAUSED_S)
                 continue
             if held.full:
@@ -184,13 +185,13 @@ class PopMode:
             except OrbitError as error:
                 if not held.ended:
                     key, text = ("pop", held.queue.broker_name, type(error)), "pop failed queue=%s error=%s"
-                    self.instance.log_limits.warning(logger, key, text, held.queue, error)
+                    self._instance.log_limits.warning(logger, key, text, held.queue, error)
                     await asyncio.sleep(options.pull_error_pause_s)
                 continue
             if result.messages:
                 # Also those of a pop that was on its way when the queue was taken from us: nobody else has them.
                 held.put(result.messages)
-                self.consume(held, result.messages)
+                self._deliver(held, list(result.messages))
             elif result.full:
                 await asyncio.sleep(_FULL_S)
 
@@ -215,7 +216,7 @@ class PopMode:
             await asyncio.gather(*map(end, messages))
 
         if messages:
-            task = self.instance.tasks.start(end_all(), "end-popped")
+            task = self._instance.tasks.start(end_all(), "end-popped")
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 
@@ -236,7 +237,8 @@ class PopMode:
         delay_level = outcome.delay_level
         limit = self.options.reconsume_max if self.options.reconsume_max >= 0 else _ATTEMPTS_MAX
         last = delay_level < 0 or message.reconsume_times >= limit
-        if last and await self.give_up(message, outcome.reason):
+        dead = Outcome(0, -1, reason=outcome.reason)
+        if last and await self._send_back.send_back(message, dead):
             await self._ack(message)
             return
         index = delay_level - 1 if delay_level > 0 else message.reconsume_times
@@ -250,4 +252,4 @@ class PopMode:
     def _limited(self, what: str, message: PoppedMessage, error: OrbitError, text: str) -> None:
         """An outage is a handful of lines, however many messages are in hand."""
         key = (what, message.queue.broker_name, type(error))
-        self.instance.log_limits.warning(logger, key, text, message.message_id, error)
+        self._instance.log_limits.warning(logger, key, text, message.message_id, error)

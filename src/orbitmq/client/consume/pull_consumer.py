@@ -6,8 +6,7 @@ from typing import Final, Unpack
 
 from orbitmq.client.consume.consumer_base import ConsumerBase
 from orbitmq.client.consume.handlers import Outcome
-from orbitmq.client.consume.process_queue import ProcessQueue
-from orbitmq.client.consume.puller import PullResult
+from orbitmq.client.consume.puller import Puller, PullResult
 from orbitmq.client.consume.send_back import SendBack
 from orbitmq.client.message import ReceivedMessage
 from orbitmq.client.options import ConsumerOptions, build_options
@@ -39,6 +38,7 @@ class PullConsumer(ConsumerBase):
     ) -> None:
         self.options = build_options(ConsumerOptions, options, dict(settings))
         super().__init__(group, name_servers, self.options, clock)
+        self._puller = Puller(self._instance, self.group, self.options, self._reader)
         self._send_back = SendBack(self._instance, self.group, self.options, -1)
 
     async def start(self) -> None:
@@ -52,9 +52,7 @@ class PullConsumer(ConsumerBase):
 
     async def register(self, topic: str) -> None:
         """Be counted as a reader of a topic: a broker refuses some calls of groups it never heard of."""
-        self._add_subscription(topic, "*", False)
-        await self._refresh_missing()
-        await self._instance.heartbeat()
+        await self._membership.announce(self._subscriptions.add(topic, "*", sql=False))
 
     async def pull(
         self,
@@ -78,15 +76,9 @@ class PullConsumer(ConsumerBase):
 
     async def update_offset(self, queue: MessageQueue, offset: int) -> None:
         """Store how far the group is."""
-        self._offsets.update(queue, offset, increase_only=False)
-        await self._offsets.persist([queue], wait=True)
+        self._offsets.store.update(queue, offset, increase_only=False)
+        await self._offsets.store.persist([queue], wait=True)
 
     async def send_back(self, message: ReceivedMessage, delay_level: int = 0) -> bool:
         """Have the group get a message again through its retry topic."""
         return await self._send_back.send_back(message, Outcome(0, delay_level))
-
-    def _begin(self, held: ProcessQueue) -> None:
-        """Nothing is pulled unless asked for."""
-
-    async def _rebalance_once(self) -> bool:
-        return True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -14,7 +16,14 @@ from orbitmq.client.message import ReceivedMessage
 from orbitmq.client.net.instance import ClientInstance
 from orbitmq.client.options import ConsumerOptions
 from orbitmq.codes import PullFlag, ResponseCode
-from orbitmq.errors import ConnectFailedError, RecordError, error_for_code
+from orbitmq.errors import (
+    ConnectFailedError,
+    OrbitError,
+    RecordError,
+    SubscriptionNotExist,
+    SubscriptionNotLatest,
+    error_for_code,
+)
 from orbitmq.model.names import unwrap_namespace
 from orbitmq.model.route import MASTER_ID, MessageQueue
 from orbitmq.model.subscription import SubscriptionData
@@ -26,6 +35,8 @@ from orbitmq.wire.headers import PullMessageRequest
 from orbitmq.wire.pulls import AnswerFields, read_pull_answer
 
 __all__ = ["PullResult", "PullStatus", "Puller"]
+
+logger = logging.getLogger(__name__)
 
 _LITE_BROKERS_FROM: Final = 413
 """Version from which brokers know LITE_PULL_MESSAGE."""
@@ -185,11 +196,19 @@ class Puller:
         self._asked[queue] = found[0]
         return found
 
-    def failed(self, queue: MessageQueue) -> None:
-        """The replica asked last does not answer."""
-        self._suggested.pop(queue, None)
-        if queue in self._asked:
-            self._avoided[queue] = self._asked[queue]
+    async def failed(self, queue: MessageQueue, offset: int, error: OrbitError) -> None:
+        """After a failed pull: find out where the queue is now, log that from time to time, and pause."""
+        instance = self._instance
+        if isinstance(error, SubscriptionNotExist | SubscriptionNotLatest):
+            await instance.heartbeat()  # the broker does not know our present subscription
+        if error.stale_route:
+            self._suggested.pop(queue, None)
+            if queue in self._asked:
+                self._avoided[queue] = self._asked[queue]
+            instance.refresh_soon(queue.topic)
+        key, text = ("pull", queue.broker_name, type(error)), "pull failed queue=%s offset=%d error=%s"
+        instance.log_limits.warning(logger, key, text, queue, offset, error)
+        await asyncio.sleep(self._options.pull_error_pause_s)
 
     def _result(
         self, queue: MessageQueue, offset: int, subscription: SubscriptionData, frame: Frame

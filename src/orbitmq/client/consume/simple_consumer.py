@@ -13,14 +13,12 @@ from typing import Any, Final, Unpack
 
 from orbitmq.client.consume.consumer_base import ConsumerBase
 from orbitmq.client.consume.popper import ALL_QUEUES, PoppedMessage, Popper
-from orbitmq.client.consume.process_queue import ProcessQueue
 from orbitmq.client.errors import ClientStateError
 from orbitmq.client.message import ReceivedMessage
 from orbitmq.client.options import SimpleOptions, build_options
 from orbitmq.client.settings import SimpleSettings
 from orbitmq.errors import ConfigError, OrbitError
 from orbitmq.model.delay_levels import DelayLevels
-from orbitmq.model.names import wrap_namespace
 from orbitmq.model.route import MessageQueue, utf16_key
 from orbitmq.model.subscription import SubscriptionData
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
@@ -77,17 +75,13 @@ class SimpleConsumer(ConsumerBase):
 
     def subscribe(self, topic: str, expression: str = "*", *, sql: bool = False) -> None:
         """Receive a topic: all of it, some tags (``"A || B"``), or by an SQL92 expression. Also while running."""
-        self._add_subscription(topic, expression, sql)
+        wire_topic = self._subscriptions.add(topic, expression, sql=sql)
         if self._instance.running:
-            self._instance.tasks.start(self._subscribed(), "subscribe")
+            self._instance.tasks.start(self._membership.announce(wire_topic), "subscribe")
 
     def unsubscribe(self, topic: str) -> None:
         """Receive a topic no more."""
-        self._subscriptions.pop(wrap_namespace(self.options.namespace, topic), None)
-
-    async def _subscribed(self) -> None:
-        await self._refresh_missing()
-        await self._instance.heartbeat()
+        self._subscriptions.remove(topic)
 
     async def start(self) -> None:
         """Open for calls and join the group."""
@@ -110,7 +104,7 @@ class SimpleConsumer(ConsumerBase):
         """
         if not 1 <= max_count <= _COUNT_MAX:
             raise ClientStateError(f"max_count {max_count} is not within 1 to {_COUNT_MAX}")
-        if not self._subscriptions:
+        if not self._subscriptions.wanted:
             raise ClientStateError("subscribe to a topic before you receive")
         hide_s = self.options.invisible_s if invisible_s is None else _seconds("invisible_s", invisible_s)
         loop = asyncio.get_running_loop()
@@ -162,10 +156,10 @@ class SimpleConsumer(ConsumerBase):
     async def _places(self) -> list[Place]:
         """Each topic on each of its brokers, beginning with another one each time."""
         book = self._instance.book
-        if not all(book.subscribe.get(topic) for topic in self._subscriptions):
-            await self._refresh_missing()
+        if not all(book.subscribe.get(topic) for topic in self._subscriptions.wanted):
+            await self._membership.refresh_missing()
         found: list[Place] = []
-        for topic, subscription in self._subscriptions.items():
+        for topic, subscription in self._subscriptions.wanted.items():
             names = {queue.broker_name for queue in book.subscribe.get(topic, ())}
             for name in sorted(names, key=utf16_key):
                 queue = MessageQueue(topic=topic, broker_name=name, queue_id=ALL_QUEUES)
@@ -208,12 +202,6 @@ class SimpleConsumer(ConsumerBase):
     async def change_invisible(self, message: PoppedMessage, invisible_s: float) -> None:
         """Hide the message for this time from now on: more to work on it, 0 to give it back at once."""
         await self._popper.change_invisible(message, _seconds("invisible_s", invisible_s))
-
-    def _begin(self, held: ProcessQueue) -> None:
-        """The broker shares the queues out."""
-
-    async def _rebalance_once(self) -> bool:
-        return True
 
 
 def _seconds(name: str, value: Any) -> float:

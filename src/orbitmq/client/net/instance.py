@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from ipaddress import ip_address
 from typing import Final, Protocol
 
@@ -63,9 +63,6 @@ class Member(Protocol):
 
     def consumer_data(self) -> ConsumerData | None:
         """The same, of a consumer."""
-
-    def routes(self) -> list[Route | RawRoute]:
-        """What it answers when brokers call."""
 
 
 class ClientInstance:
@@ -121,18 +118,21 @@ class ClientInstance:
         """One for each heartbeat that is not answered yet."""
         self.leaving = False
         """No heartbeat is sent and no queue taken any more."""
-        self.on_routes: Callable[[], None] | None = None
-        """Called after the routes were refreshed."""
+        self._on_routes: Callable[[], None] = _nothing
 
     # -- life ------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Open for calls and start the timers. Needs a running loop."""
+    def start(
+        self, routes: Iterable[Route | RawRoute] = (), *, on_routes: Callable[[], None] | None = None
+    ) -> None:
+        """Answer the calls of brokers and start the timers. ``on_routes`` is called when the topics' routes were
+        refreshed. Needs a running loop."""
         if self._rpc is not None or self._stopped:
             raise ClientStateError(f"client {self.client_id} was started before")
         options = self.options
+        self._on_routes = on_routes or _nothing
         self._rpc = RpcClient(
-            router=Router(self._member.routes()),
+            router=Router(list(routes)),
             tls=options.tls_context,
             connect_timeout_s=options.connect_timeout_s,
             serialize_type=options.serialize,
@@ -282,8 +282,7 @@ class ClientInstance:
                 logger.debug("name server has no route topic=%s", topic)
             except OrbitError as error:
                 self._not_refreshed(topic, error)
-        if self.on_routes is not None:
-            self.on_routes()
+        self._on_routes()
 
     def _not_refreshed(self, topic: str, error: OrbitError) -> None:
         key = ("route", type(error))
@@ -308,8 +307,7 @@ class ClientInstance:
             return
         if self.book.route(topic) is not before:
             self.heartbeat_to_new_brokers()
-            if self.on_routes is not None:
-                self.on_routes()
+            self._on_routes()
 
     async def wait_ready(self, topics: list[str], timeout_s: float, new_queues: int = 0) -> None:
         """Return when the routes of the topics are known and a master of each answers. Raises
@@ -409,8 +407,7 @@ class ClientInstance:
                 before = self.broker_versions.pop(address, None)
                 await self._heartbeat_to(address, self._heartbeat_body())
                 if address in self.broker_versions:
-                    if self.on_routes is not None:
-                        self.on_routes()
+                    self._on_routes()
                     return
                 if before is not None:
                     self.broker_versions[address] = before
@@ -466,6 +463,10 @@ class ClientInstance:
         for answer in answers:
             if isinstance(answer, BaseException) and not isinstance(answer, OrbitError):
                 raise answer
+
+
+def _nothing() -> None:
+    """Nobody waits for routes."""
 
 
 def _packed(address: str) -> bytes:

@@ -104,7 +104,7 @@ class Producer:
 
     async def start(self) -> None:
         """Open for sends. Brokers are contacted when the first topic is used."""
-        self._instance.start()
+        self._instance.start(self._routes())
         if self.options.batch_linger_s > 0:
             self._accumulator = Accumulator(
                 self.options, self._instance.tasks, self._send_accumulated, self._sender.entry
@@ -413,7 +413,7 @@ class Producer:
     def consumer_data(self) -> ConsumerData | None:
         return None
 
-    def routes(self) -> list[Route | RawRoute]:
+    def _routes(self) -> list[Route | RawRoute]:
         return [
             Route(
                 RequestCode.CHECK_TRANSACTION_STATE, self._transactions.asked, CheckTransactionStateRequest

@@ -78,7 +78,7 @@ class Committer(SinkClient):
         calls = UserCalls(1, "orbitmq-spark-checks")
         self._transactions = Transactions(self.instance, self.sender, self._judge, calls)
 
-    def routes(self) -> list[Route | RawRoute]:
+    def _routes(self) -> list[Route | RawRoute]:
         return [
             Route(
                 RequestCode.CHECK_TRANSACTION_STATE,

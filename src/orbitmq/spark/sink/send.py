@@ -95,7 +95,7 @@ class SinkClient:
     async def _open(self) -> None:
         self.instance = ClientInstance(self, self._name_servers, self.options, clock=SYSTEM_CLOCK)
         self.sender = Sender(self.instance, self.group, self.options)
-        self.instance.start()
+        self.instance.start(self._routes())
 
     def close(self) -> None:
         """Leave the brokers and end the loop."""
@@ -118,7 +118,8 @@ class SinkClient:
     def consumer_data(self) -> ConsumerData | None:
         return None
 
-    def routes(self) -> list[Route | RawRoute]:
+    def _routes(self) -> list[Route | RawRoute]:
+        """The calls of brokers that it answers."""
         return []
 
 

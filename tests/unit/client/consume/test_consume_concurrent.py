@@ -12,7 +12,7 @@ from tests.unit.client.messages import QUEUE, received
 
 from orbitmq.client.callables import UserCalls
 from orbitmq.client.consume.consume_concurrent import ConcurrentService
-from orbitmq.client.consume.handlers import Handler, Outcome
+from orbitmq.client.consume.handlers import Handler, HandlerPool, Outcome
 from orbitmq.client.consume.process_queue import ProcessQueue
 from orbitmq.client.message import ReceivedMessage
 from orbitmq.runtime.clock import SYSTEM_CLOCK
@@ -29,18 +29,17 @@ class Bench:
         self.calls = UserCalls(workers, "test")
         self.queue = ProcessQueue(QUEUE, 0, count_max=100_000, bytes_max=1 << 30)
         self.service = ConcurrentService(
-            tasks=self.tasks,
-            calls=self.calls,
-            clock=SYSTEM_CLOCK,
-            workers=workers,
-            finish=lambda _, messages: self.finished.extend(m.queue_offset for m in messages),
-            finish_other=self._finish_other,
+            HandlerPool(self.tasks, self.calls, SYSTEM_CLOCK, wrap=None), self, workers
         )
 
-    async def _finish_other(
+    def finish(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+        self.finished += [message.queue_offset for message in messages]
+
+    async def finish_other(
         self, held: ProcessQueue, messages: list[ReceivedMessage], outcome: Outcome
-    ) -> None:
+    ) -> list[ReceivedMessage]:
         self.failed += [(message.queue_offset, outcome) for message in messages]
+        return []
 
     def submit(self, handler: Handler, offsets: range) -> None:
         self.service.submit(self.queue, handler, [received(offset) for offset in offsets])

@@ -10,10 +10,12 @@ from typing import Any
 from tests.unit.client.messages import QUEUE, received
 
 from orbitmq.client.callables import UserCalls
-from orbitmq.client.consume.consume_orderly import OrderlyHooks, OrderlyService
-from orbitmq.client.consume.handlers import Handler, Outcome
+from orbitmq.client.consume.consume_orderly import OrderlyService
+from orbitmq.client.consume.handler_table import HandlerTable
+from orbitmq.client.consume.handlers import Handler, HandlerPool, Outcome
 from orbitmq.client.consume.process_queue import ProcessQueue
 from orbitmq.client.message import ReceivedMessage
+from orbitmq.client.options import PushOptions
 from orbitmq.runtime.clock import SYSTEM_CLOCK
 from orbitmq.runtime.tasks import TaskOwner
 
@@ -28,26 +30,11 @@ class Bench:
         self.calls = UserCalls(4, "test")
         self.queue = ProcessQueue(QUEUE, 0, count_max=100_000, bytes_max=1 << 30)
         self.queue.put([received(offset) for offset in range(count)])
-        handler = Handler(handle, None)
-        hooks = OrderlyHooks(
-            handler_for=lambda message: handler,
-            commit=lambda held, offset: self.committed.append(offset),
-            give_up=self._give_up,
-            failed=lambda messages, outcome: None,
-            answer=self._answer,
-            relock=self._relock,
-            needs_lock=False,
-            wrap=None,
-        )
-        self.service = OrderlyService(
-            tasks=self.tasks,
-            calls=self.calls,
-            clock=SYSTEM_CLOCK,
-            workers=4,
-            suspend_s=0.001,
-            reconsume_max=-1,
-            hooks=hooks,
-        )
+        handlers = HandlerTable("")
+        handlers.default = Handler(handle, None)
+        pool = HandlerPool(self.tasks, self.calls, SYSTEM_CLOCK, wrap=None)
+        options = PushOptions(workers=4, suspend_queue_s=0.01)
+        self.service = OrderlyService(pool, self, handlers, options, locks=None)
         in_thread = self.calls.in_thread
 
         def counted(function: Callable[..., object], *arguments: object) -> asyncio.Future[object]:
@@ -56,14 +43,18 @@ class Bench:
 
         self.calls.in_thread = counted  # type: ignore[method-assign]  # counts, and does the same
 
-    async def _give_up(self, message: ReceivedMessage, outcome: Outcome) -> bool:
+    def commit(self, held: ProcessQueue, offset: int | None = None) -> None:
+        end = held.commit()
+        self.committed.append(end if offset is None else offset)
+
+    async def give_up(self, message: ReceivedMessage, outcome: Outcome) -> bool:
         return False
 
-    async def _answer(self, messages: list[ReceivedMessage], outcome: Outcome) -> None:
-        raise AssertionError("no message is a request")
+    def log_failure(self, messages: list[ReceivedMessage], outcome: Outcome) -> None:
+        """Failures are expected here."""
 
-    async def _relock(self, held: ProcessQueue) -> bool:
-        return True
+    async def answer(self, messages: list[ReceivedMessage], outcome: Outcome) -> None:
+        raise AssertionError("no message is a request")
 
     async def run(self, ended: Callable[[], bool]) -> None:
         self.service.submit(self.queue)

@@ -1,0 +1,375 @@
+"""The queues of one consumer: which are its share, and taking and releasing them.
+
+Answers to Apache's RebalanceImpl and RebalanceService. There is no coordinator: each member computes its share from
+the sorted queues and the sorted client ids (``model/rebalance.py``), unless the broker assigns queues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from inspect import isawaitable
+from typing import Final, Protocol
+
+from orbitmq.client.consume.membership import Membership
+from orbitmq.client.consume.process_queue import PULL_EXPIRY_MS, ProcessQueue
+from orbitmq.client.consume.queue_locks import QueueLocks
+from orbitmq.client.consume.queue_offsets import QueueOffsets
+from orbitmq.client.options import QueuesCallback
+from orbitmq.errors import OrbitError, TopicNotFound
+from orbitmq.model.rebalance import sorted_clients
+from orbitmq.model.route import MessageQueue
+
+__all__ = ["Assignment", "BrokerShares", "QueueReader"]
+
+logger = logging.getLogger(__name__)
+
+_UNBALANCED_S: Final = 1.0
+
+
+class QueueReader(Protocol):
+    """What reads the queues of an assignment."""
+
+    pulls: bool
+    """Whether it pulls without being asked, so that a queue nothing pulls from is stuck."""
+
+    def open(self, queue: MessageQueue, offset: int) -> ProcessQueue:
+        """Prepare for a queue."""
+
+    def begin(self, held: ProcessQueue) -> None:
+        """Start reading."""
+
+    async def release(self, held: ProcessQueue) -> bool:
+        """Stop reading a queue; False when a handler still works on it and must end first."""
+
+    def resize(self, topic: str, queues: Sequence[MessageQueue], mine: Sequence[ProcessQueue]) -> None:
+        """The share of a topic changed."""
+
+
+class BrokerShares(Protocol):
+    """Queues that the broker assigns, some of them to be popped."""
+
+    async def ask(self, topic: str) -> tuple[list[MessageQueue], list[MessageQueue]] | None:
+        """The queues to pull and those to pop; None when the broker assigns none."""
+
+    def apply(self, topic: str, wanted: Sequence[MessageQueue]) -> None:
+        """Pop exactly these queues of a topic."""
+
+
+class Assignment:
+    """The queues that one consumer holds."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        offsets: QueueOffsets,
+        reader: QueueReader,
+        *,
+        locks: QueueLocks | None = None,
+        shares: BrokerShares | None = None,
+    ) -> None:
+        """``locks`` for consumers that need the lock of a queue, ``shares`` where the broker may assign queues."""
+        self._membership = membership
+        self._instance = membership.instance
+        self._options = membership.options
+        self._offsets = offsets
+        self._reader = reader
+        self._locks = locks
+        self._shares = shares
+        self._held: dict[MessageQueue, ProcessQueue] = {}
+        self._given: list[MessageQueue] | None = None
+        self._changing = asyncio.Lock()
+        self._balanced = asyncio.Event()
+
+    @property
+    def held(self) -> Mapping[MessageQueue, ProcessQueue]:
+        """The queues held now."""
+        return self._held
+
+    async def wait_balanced(self) -> None:
+        """Return once every subscribed topic was found and its queues were shared out."""
+        await self._balanced.wait()
+
+    # -- rebalance -------------------------------------------------------------------------------------
+
+    async def run(self, balanced: bool) -> None:
+        """Rebalance when wanted, and every ``rebalance_s``; earlier after a rebalance that left something open."""
+        options, wanted = self._options, self._membership.rebalance_wanted
+        while True:
+            wait_s = options.rebalance_s if balanced else min(_UNBALANCED_S, options.rebalance_s)
+            try:
+                async with asyncio.timeout(wait_s):
+                    await wanted.wait()
+            except TimeoutError:
+                pass
+            wanted.clear()
+            try:
+                balanced = await self.rebalance()
+            except Exception:  # the loop must go on
+                logger.exception("rebalance failed group=%s", self._membership.group)
+                balanced = False
+            await asyncio.sleep(options.rebalance_spacing_s)
+
+    async def rebalance(self) -> bool:
+        """Take and release queues; False when something should be tried again soon."""
+        async with self._changing:
+            if self._instance.leaving:
+                return True
+            balanced = await (self._rebalance_topics() if self._given is None else self._take_given())
+            if balanced:
+                self._balanced.set()
+            return balanced
+
+    async def _rebalance_topics(self) -> bool:
+        balanced = True
+        wanted = self._membership.subscriptions.wanted
+        for topic in list(wanted):
+            try:
+                balanced &= await self._rebalance_topic(topic)
+            except OrbitError as error:
+                text = "rebalance failed group=%s topic=%s error=%s"
+                self._warn(("rebalance", topic), text, self._membership.group, topic, error)
+                balanced = False
+        for queue, held in list(self._held.items()):
+            if queue.topic not in wanted:
+                balanced &= await self._release(held)
+        return balanced
+
+    async def _rebalance_topic(self, topic: str) -> bool:
+        queues = self._instance.book.subscribe.get(topic)
+        if not queues:
+            # Asked for again each second: a topic created after the start is found long before the route timer.
+            try:
+                await self._instance.book.refresh(topic)
+            except TopicNotFound:
+                self._membership.subscriptions.missing.add(topic)
+                return False
+            await self._instance.heartbeat()
+            queues = self._instance.book.subscribe.get(topic)
+            if not queues:
+                return False
+        if self._membership.broadcasting:
+            return await self._apply(topic, queues, queues)
+        if self._shares is not None:
+            assigned = await self._shares.ask(topic)
+            if assigned is not None:
+                pulled, popped = assigned
+                balanced = await self._apply(topic, queues, pulled)
+                self._shares.apply(topic, popped)
+                return balanced
+        mine = await self._share(topic, queues)
+        return mine is not None and await self._apply(topic, queues, mine)
+
+    async def _share(self, topic: str, queues: Sequence[MessageQueue]) -> list[MessageQueue] | None:
+        """Our queues by the strategy; None when that cannot be found out, and nothing changes."""
+        members = await self._membership.members(topic)
+        if not members:
+            return None
+        try:
+            chosen = set(self._options.strategy(queues, sorted_clients(members), self._instance.client_id))
+        except Exception as error:  # noqa: BLE001 - code of the user's; what is held stays, other topics go on
+            text = "strategy failed, assignment unchanged group=%s topic=%s error=%r"
+            self._warn(("strategy", topic), text, self._membership.group, topic, error)
+            return None
+        return [queue for queue in queues if queue in chosen]
+
+    async def _apply(self, topic: str, queues: Sequence[MessageQueue], mine: Sequence[MessageQueue]) -> bool:
+        if self._instance.leaving:
+            return False
+        changed, balanced = await self._release_others(topic, set(mine))
+        missing = [queue for queue in mine if queue not in self._held]
+        if missing and self._locks is not None:
+            locked = await self._locks.lock(missing)
+            balanced &= len(locked) == len(missing)
+            missing = [queue for queue in missing if queue in locked]
+        starts = await self._starts(missing)
+        balanced &= len(starts) == len(missing)
+        await self._call_back(self._options.on_assigned, list(starts))
+        if not self._instance.running or self._instance.leaving:
+            return False  # stopped meanwhile
+        for queue, offset in starts.items():
+            self.take(queue, offset)
+        if changed or starts:
+            logger.info(
+                "assignment changed group=%s topic=%s client=%s queues=%d of %d mine=%s",
+                self._membership.group,
+                topic,
+                self._instance.client_id,
+                len(mine),
+                len(queues),
+                [f"{queue.broker_name}:{queue.queue_id}" for queue in mine],
+            )
+            await self._announce(topic, queues)
+        return balanced
+
+    async def _release_others(self, topic: str, mine: AbstractSet[MessageQueue]) -> tuple[bool, bool]:
+        """Release the queues of a topic that are not ours, stuck, or ending; returns whether one was, and whether all
+        were."""
+        changed, all_released = False, True
+        for queue, held in list(self._held.items()):
+            if queue.topic != topic:
+                continue
+            stuck = self._is_stuck(held)
+            if queue not in mine or stuck or held.ending:
+                if stuck and queue in mine:
+                    logger.error("queue was not pulled for two minutes, taking it again queue=%s", queue)
+                released = await self._release(held)
+                changed |= released
+                all_released &= released
+        return changed, all_released
+
+    async def _starts(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, int]:
+        """Where to begin with each queue, as far as that can be found out."""
+        starts: dict[MessageQueue, int] = {}
+        for queue in queues:
+            try:
+                self._offsets.store.forget(queue)
+                starts[queue] = await self._offsets.start(queue)
+            except OrbitError as error:
+                key, text = ("start", queue.broker_name), "start offset unknown queue=%s error=%s"
+                self._warn(key, text, queue, error)
+        return starts
+
+    async def _announce(self, topic: str, queues: Sequence[MessageQueue]) -> None:
+        """Let reader and brokers know of a share that changed."""
+        subscriptions = self._membership.subscriptions
+        renewed = subscriptions.renew(topic)
+        self._reader.resize(
+            topic, queues, [self._held[queue] for queue in sorted(self._held) if queue.topic == topic]
+        )
+        await self._instance.heartbeat()
+        if renewed is not None:
+            subscriptions.announced(topic)
+
+    def _is_stuck(self, held: ProcessQueue) -> bool:
+        """Whether nothing pulls from a queue although something should: a bug here or in the user's loop."""
+        if not self._reader.pulls or held.waiting or not held.last_pull_ms:
+            return False
+        limit_ms = max(PULL_EXPIRY_MS, 2000 * (self._options.pull_timeout_s + self._options.suspend_s))
+        return self._membership.steady.now_ms() - held.last_pull_ms > limit_ms
+
+    # -- taking and releasing --------------------------------------------------------------------------
+
+    def take(self, queue: MessageQueue, offset: int) -> ProcessQueue:
+        """Begin to read a queue that is ours."""
+        held = self._reader.open(queue, offset)
+        if self._locks is not None:
+            self._locks.mark(held, locked=True)
+        self._held[queue] = held
+        logger.info("queue taken group=%s queue=%s offset=%d", self._membership.group, queue, offset)
+        self._reader.begin(held)
+        return held
+
+    async def _release(self, held: ProcessQueue) -> bool:
+        """Give a queue up; False when it must be kept for now, because a handler works on it in order."""
+        held.end()
+        queue = held.queue
+        if not await self._reader.release(held):
+            return False
+        await self._call_back(self._options.on_revoked, [queue])
+        await self._offsets.store.persist([queue])
+        held.drop()
+        self._offsets.store.forget(queue)
+        if self._held.get(queue) is held:
+            del self._held[queue]
+        if self._locks is not None:
+            await self._locks.unlock([queue])
+        logger.info("queue released group=%s queue=%s", self._membership.group, queue)
+        return True
+
+    def give(self, queues: Sequence[MessageQueue]) -> None:
+        """Hold exactly these queues from now on, whatever other members do. ``take_given`` takes them."""
+        self._given = list(queues)
+
+    @property
+    def is_given(self) -> bool:
+        """Whether ``give`` decides instead of the subscriptions."""
+        return self._given is not None
+
+    async def take_given(self) -> None:
+        """Take the given queues now, and release all others. Raises the ``OrbitError`` of the first failure."""
+        async with self._changing:
+            await self._apply_given()
+
+    async def _take_given(self) -> bool:
+        """Take the given queues that could not be taken before."""
+        try:
+            await self._apply_given()
+        except OrbitError as error:
+            group = self._membership.group
+            self._warn(("assign", group), "assignment not taken group=%s error=%s", group, error)
+            return False
+        return True
+
+    async def _apply_given(self) -> None:
+        given = self._given or []
+        for queue, held in list(self._held.items()):
+            if queue not in given:
+                await self._release(held)
+        for queue in given:
+            if queue not in self._held:
+                if self._instance.book.broker(queue.broker_name) is None:
+                    await self._instance.book.refresh(queue.topic)
+                self.take(queue, await self._offsets.start(queue))
+
+    async def reset(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Begin again at these offsets with the queues of a topic that are held."""
+        async with self._changing:
+            for queue, offset in offsets.items():
+                held = self._held.get(queue)
+                if held is None or queue.topic != topic:
+                    continue
+                # A handler still at work cannot commit over the new offset: a dropped queue takes no offsets.
+                held.drop()
+                held.clear()
+                self._offsets.store.update(queue, offset, increase_only=False)
+                await self._release(held)
+                logger.info("offset reset queue=%s offset=%d", queue, offset)
+        self._membership.rebalance_wanted.set()
+
+    # -- offsets and the end ---------------------------------------------------------------------------
+
+    async def persist(self, *, wait: bool = False) -> None:
+        """Store the offsets of the queues held; with ``wait`` they are stored when this returns."""
+        await self._offsets.store.persist(list(self._held), wait=wait)
+
+    async def revoke_all(self, wait_s: float) -> None:
+        """Tell the user that the queues go, before the consumer stops."""
+        await self._call_back(self._options.on_revoked, sorted(self._held), wait_s)
+
+    async def close(self) -> None:
+        """Drop all queues and store how far they are. Failures are logged."""
+        for held in self._held.values():
+            held.drop()
+        try:
+            await self.persist(wait=True)
+        except OrbitError as error:
+            logger.warning("offsets not stored at the end, messages will come again error=%s", error)
+        if self._locks is not None:
+            # A queue whose handler still runs keeps its lock until it expires, so no other member runs beside it.
+            done = [queue for queue, held in self._held.items() if not held.consuming]
+            await self._locks.unlock(done, wait=True)
+
+    async def _call_back(
+        self, function: QueuesCallback | None, queues: list[MessageQueue], wait_s: float | None = None
+    ) -> None:
+        """Call code of the user's; an exception is logged, and so is a call that takes longer than ``wait_s``."""
+        if function is None or not queues:
+            return
+        name = getattr(function, "__qualname__", function)
+        limit = asyncio.timeout(wait_s)
+        try:
+            result = function(queues)
+            if isawaitable(result):
+                async with limit:
+                    await result
+        except Exception as error:  # code of the user's that watches
+            if isinstance(error, TimeoutError) and limit.when() is not None and limit.expired():
+                logger.warning("callback did not return in time callback=%s wait_s=%g", name, wait_s)
+            else:
+                logger.exception("callback failed callback=%s", name)
+
+    def _warn(self, key: tuple[object, ...], text: str, *values: object) -> None:
+        self._instance.log_limits.warning(logger, key, text, *values)
