@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from orbitmq.client.sync import LitePullConsumer, LoopThread, Producer, PullConsumer, PushConsumer
+from orbitmq.client.sync import (
+    LitePullConsumer,
+    LoopThread,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    SimpleConsumer,
+)
 
-__all__ = ["LitePullConsumer", "LoopThread", "Producer", "PullConsumer", "PushConsumer"]
+__all__ = ["LitePullConsumer", "LoopThread", "Producer", "PullConsumer", "PushConsumer", "SimpleConsumer"]
