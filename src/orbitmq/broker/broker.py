@@ -250,9 +250,9 @@ class Broker:
         reasons = refusals(RequestServer.BROKER, {int(route.code) for route in routes})
         self.security.see(self.store, self.groups.configs, self.topics.configs)
         guard = self.security.guard
-        finish = self._send.finish_read
-        self.main_router = Router(routes, reasons, finish, guard)
-        fast = Router([route for route in routes if route.fast_port], reasons, finish, guard)
+        sends = (self._send.read_ended, guard, self._send.append_pending)
+        self.main_router = Router(routes, reasons, *sends)
+        fast = Router([route for route in routes if route.fast_port], reasons, *sends)
         self._server = Server(
             [
                 Listener(self.config.bind_host, 0, router, bound)
@@ -770,8 +770,9 @@ class Broker:
         await self._server.stop_accepting()
         self._pull.waiters.release_all()
         self._pop.release_all()
-        self._send.finish_read()
+        self._send.append_pending()
         await self._server.stop(wait_s=3.0)
+        self._send.append_pending()  # oneway requests that connections kept until they were cut
         saves = LastSaves()
         if self.failover is not None:
             await saves.stop("failover.json", self.failover.stop)

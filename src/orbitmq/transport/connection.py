@@ -2,11 +2,13 @@
 
 Invariants
 1. The requests of one socket read are dispatched, then ``Router.after_read`` runs, then everything they
-   answered leaves in one write. A connection is served ``turn_bytes`` or ``turn_requests`` at a time: what a read
-   brings beyond is kept in order and served in later turns of the loop, one piece a turn, so every connection that
-   has something to say is served once before any of them is served again. How long a kept request waited
-   is ``waited_s`` while it is served. A single turn that came late does not count: the process was stopped (garbage
-   collection, a paused machine), which says nothing of load, and refusing a lone sender for it helps nobody.
+   answered leaves in one write. What ``after_read`` plans for the end of the turn of the loop is answered then, or
+   when the connection is closed in order.
+   A connection is served ``turn_bytes`` or ``turn_requests`` at a time: what a read brings beyond is kept in order
+   and served in later turns of the loop, one piece a turn, so every connection that has something to say is served
+   once before any of them is served again. How long a kept request waited is ``waited_s`` while it is served. A
+   single turn that came late does not count: the process was stopped (garbage collection, a paused machine), which
+   says nothing of load, and refusing a lone sender for it helps nobody.
 2. A peer that does not read stops being served: above ``write_pause_bytes`` unsent bytes its requests are kept
    in order as well; above ``backlog_bytes`` of kept requests the connection stops reading, and above
    ``write_limit_bytes`` unsent bytes it is closed. So memory per connection is bounded by the write limit
@@ -576,6 +578,8 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or self.closed:
             return
+        if self._router.before_close is not None:
+            self._router.before_close()
         self._flush()
         self.closed = True
         self._fail_calls()

@@ -121,15 +121,21 @@ class Router:
     unsupported: Mapping[int, str] = field(default_factory=dict)
     """Codes we know and do not serve, with the reason given in the remark."""
     after_read: Callable[[], None] | None = None
-    """Called once when all requests of one socket read were dispatched: the place to finish work in bulk."""
+    """Called once when all requests of one socket read were dispatched: the place to finish work in bulk, or to plan
+    it for the end of the turn of the loop, which it then shares with the reads of other connections."""
     guard: Callable[[Frame, Connection], None] | None = None
     """Looks at every request first and raises ``BrokerError`` for one that is refused; no handler sees it then."""
+    before_close: Callable[[], None] | None = None
+    """Called before a connection is closed in order. Finishes what ``after_read`` has planned, so that the requests
+    of that connection are answered first."""
     _handlers: dict[int, RawHandler] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.routes = tuple(self.routes)
         if self.after_read is not None:
             self.after_read = _guarded(self.after_read)
+        if self.before_close is not None:
+            self.before_close = _guarded(self.before_close)
         for route in self.routes:
             if route.code in self._handlers or route.code in self.unsupported:
                 raise ValueError(f"request code {route.code} is routed twice")

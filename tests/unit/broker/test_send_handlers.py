@@ -70,7 +70,7 @@ class Sender:
                 answer = self.router.dispatch(frame, self.connection)
                 if answer is not None:
                     immediate.append(answer)
-        self.handlers.finish_read()
+        self.handlers.append_pending()
         return FrameDecoder().feed(b"".join((*immediate, *self.fake.sent)))
 
     def records(self) -> list[Record]:
@@ -223,7 +223,7 @@ def test_what_waited_for_a_stalled_append_is_refused_and_nothing_later(
     async def run() -> None:
         sender.feed(send(), send())
         stalled, _ = talking(6)
-        sender.handlers.checks.appended_in(stall_ms, stalled)
+        sender.handlers.checks.appended_in(stall_ms, [stalled])
         (refused,) = sender.feed(send())
         assert refused.code == ResponseCode.SYSTEM_BUSY
         assert refused.remark is not None

@@ -1,15 +1,17 @@
 """SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE: the path every message takes (Apache: SendMessageProcessor).
 
-Shape. One socket read may hold dozens of sends. Each is checked and kept in ``_pending``; when the read is over,
-``finish_read`` appends them all with one write to the log and answers them all with one write to the socket. No task,
-future or coroutine is made per message, and there is one path: bytes are read and written by the kernel, whatever
-their form, keys, sizes or properties.
+Shape. One turn of the event loop may bring dozens of sends, from one connection or from many. Each is checked and
+kept in ``_pending``; when all sockets of the turn have been read, ``append_pending`` appends them with one write to
+the log and answers each connection with one write. A read that fills ``_pending`` is appended immediately, so the
+memory held and the time to an answer are bounded. No task, future or coroutine is made per message, and there is one
+path: bytes are read and written by the kernel, whatever their form, keys, sizes or properties.
 
 Order of the checks and their codes are Apache 5.5.0's (``send_checks.py``). Nothing of a refused request is stored.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
@@ -22,7 +24,7 @@ from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.delivery.put import PutDoor
 from orbitmq.broker.figures.stats import BrokerStats
 from orbitmq.broker.handlers.recall import recall_handle
-from orbitmq.broker.handlers.send_checks import SendChecks
+from orbitmq.broker.handlers.send_checks import NOT_A_MASTER, SendChecks
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.queue_locks import QueueLocks
 from orbitmq.broker.tables.topics import TopicTable
@@ -43,6 +45,7 @@ from orbitmq.record.ids import UniqueKeys
 from orbitmq.record.properties import encode_properties, find_property, remove_property, terminated
 from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
+from orbitmq.runtime.stalls import HOLD_S, STALLS, monotonic
 from orbitmq.store.errors import StoreError
 from orbitmq.store.message_store import MessageStore
 from orbitmq.store.types import NewMessage
@@ -59,6 +62,9 @@ SEND_CODES: Final = frozenset(
     map(int, (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE))
 )
 _BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
+_PENDING_MAX: Final = 64
+"""This many sends share an append well enough; they do not wait for the end of the turn."""
+_PENDING_BYTES_MAX: Final = 256 * 1024
 _ONEWAY: Final = 2
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
 _TRANSACTION_BITS: Final = int(SysFlag.TRANSACTION_ROLLBACK)
@@ -140,6 +146,9 @@ class SendHandlers:
 
     def __post_init__(self) -> None:
         self._pending: list[_Pending] = []
+        self._pending_bytes = 0
+        """Of their bodies."""
+        self._turn_planned = False
         self.options_changed()
 
     def options_changed(self) -> None:
@@ -215,6 +224,7 @@ class SendHandlers:
         elif len(frame.body) > self.store.config.message_bytes_max:
             self._check_size(sum(len(one.body) for one in _split(message)))
         self._pending.append(pending)
+        self._pending_bytes += len(frame.body)
 
     def _of_single(self, fields: SendFields) -> StoredProperties:
         found = stored_properties(fields.properties, self._added)
@@ -293,27 +303,58 @@ class SendHandlers:
             return message._replace(topic=dead.topic_name, queue_id=0, properties=properties)
         return message
 
-    # -- end of a read ---------------------------------------------------------------------------------
+    # -- end of a read, end of a turn ------------------------------------------------------------------
 
-    def finish_read(self) -> None:
-        """Append everything the last socket read brought, and answer it."""
+    def read_ended(self) -> None:
+        """Append what is kept when the turn of the loop ends, or immediately if it is enough for an append.
+
+        The loop runs what is planned now after the other sockets of this turn and before those of the next.
+        """
+        pending = self._pending
+        if not pending:
+            return
+        if len(pending) >= _PENDING_MAX or self._pending_bytes >= _PENDING_BYTES_MAX:
+            self.append_pending()
+        elif not self._turn_planned:
+            self._turn_planned = True
+            asyncio.get_running_loop().call_soon(self._turn_ended)
+
+    def _turn_ended(self) -> None:
+        self._turn_planned = False
+        began, count = monotonic(), len(self._pending)
+        self.append_pending()
+        held_s = monotonic() - began
+        if held_s > HOLD_S:
+            STALLS.note("append", held_s, f"sends={count}")
+
+    def append_pending(self) -> None:
+        """Append all kept sends, and answer them."""
         pending = self._pending
         if not pending:
             return
         self._pending = []
+        self._pending_bytes = 0
+        if self.config.is_slave:
+            # The role has changed since they were checked. The log is now a copy of another broker's.
+            for one in pending:
+                self._send_refusal(one, ResponseCode.SYSTEM_BUSY, NOT_A_MASTER)
+            return
         try:
             # Batches one by one, what is between them together: a producer's messages keep their order.
             singles: list[_Pending] = []
+            landed: list[_Landed] = []
             for one in pending:
                 if not one.is_batch:
                     singles.append(one)
                     continue
                 if singles:
-                    self._append(singles)
+                    landed += self._append(singles)
                     singles = []
-                self._append_batch(one)
+                landed += self._append_batch(one)
             if singles:
-                self._append(singles)
+                landed += self._append(singles)
+            if landed:
+                self._acknowledge(landed, self.store.max_log_offset)
         except Exception as error:
             # A bug becomes an answer: a sender left without one would wait for seconds and not know why. Who has got
             # an answer already ignores the second one.
@@ -321,7 +362,7 @@ class SendHandlers:
             for one in pending:
                 self._send_refusal(one, ResponseCode.SYSTEM_ERROR, f"internal error: {type(error).__name__}")
 
-    def _append(self, sends: list[_Pending]) -> None:
+    def _append(self, sends: list[_Pending]) -> list[_Landed]:
         """Everything with one write, or, when that is refused, one after the other."""
         messages = [one.message for one in sends]
         started = self.clock.monotonic()
@@ -330,23 +371,17 @@ class SendHandlers:
         except StoreError as error:
             if len(sends) == 1:
                 self._send_refusal(sends[0], error.code, error.remark)
-                return
-            # One refused message must not take the others of the read with it.
-            for one in sends:
-                self._append([one])
-            return
-        self._took(started, len(messages), sends[0].answers)
+                return []
+            # One refused message must not take the others with it.
+            return [landed for one in sends for landed in self._append([one])]
+        self._took(started, len(messages), sends)
         self.puts.count(messages, appended)
-        last = appended[-1]
-        self._acknowledge(
-            [
-                _Landed(one, where.queue_offset, (where.log_offset,))
-                for one, where in zip(sends, appended, strict=True)
-            ],
-            last.log_offset + last.size,
-        )
+        return [
+            _Landed(one, where.queue_offset, (where.log_offset,))
+            for one, where in zip(sends, appended, strict=True)
+        ]
 
-    def _append_batch(self, one: _Pending) -> None:
+    def _append_batch(self, one: _Pending) -> list[_Landed]:
         """The messages of a batch, straight from the body they came in."""
         template = one.message
         started = self.clock.monotonic()
@@ -354,20 +389,20 @@ class SendHandlers:
             batch = self.puts.append_entries(template)
         except (RecordError, ServerError) as error:
             self._send_refusal(one, ResponseCode.SYSTEM_ERROR, getattr(error, "remark", str(error)))
-            return
+            return []
         except StoreError as error:
             self._send_refusal(one, error.code, error.remark)
-            return
+            return []
         count, end = len(batch.log_offsets), batch.end
-        self._took(started, count, one.answers)
+        self._took(started, count, [one])
         self.stats.put(template.topic, template.queue_id, count, end - batch.log_offsets[0])
-        self._acknowledge([_Landed(one, batch.queue_offset, batch.log_offsets)], end)
+        return [_Landed(one, batch.queue_offset, batch.log_offsets)]
 
-    def _took(self, started: float, count: int, sender: _Answers) -> None:
+    def _took(self, started: float, count: int, sends: list[_Pending]) -> None:
         elapsed_ms = (self.clock.monotonic() - started) * 1000
         if elapsed_ms >= 1.0:
             self.stats.put_times.slow(elapsed_ms, count)
-            self.checks.appended_in(elapsed_ms, sender)
+            self.checks.appended_in(elapsed_ms, [one.answers for one in sends])
 
     def _send_refusal(self, one: _Pending, code: int, remark: str) -> None:
         self.stats.put_failures += 1
@@ -388,7 +423,7 @@ class SendHandlers:
 
     def _answer(self, landed: list[_Landed], code: int) -> None:
         config = self.config
-        # Mostly of one connection, since they came in one read: one write for all.
+        # One write for all of a connection.
         by_peer: dict[_Answers, list[SendAnswer]] = {}
         for send, queue_offset, log_offsets in landed:
             answer = SendAnswer(

@@ -6,6 +6,7 @@ Plain sends, batches and replies go through it (Apache: preSend and msgCheck of 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Final, Protocol
 
 from orbitmq.broker.config import BrokerConfig
@@ -31,9 +32,10 @@ from orbitmq.model.topic import (
 )
 from orbitmq.runtime.clock import Clock
 
-__all__ = ["FAQ", "SendChecks"]
+__all__ = ["FAQ", "NOT_A_MASTER", "SendChecks"]
 
 FAQ: Final = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+NOT_A_MASTER: Final = "[REJECTREQUEST]system busy, start flow control for a while"
 _STALL_MS: Final = 1_000
 """An append this slow means the disk cannot keep up (Apache: osPageCacheBusyTimeOutMills)."""
 
@@ -68,7 +70,7 @@ class SendChecks:
         self._clock = clock
         self._stalled = ""
         """Why what waited for a stalled append is refused; empty when nothing is."""
-        self._stalled_by: object = None
+        self._stalled_by: Collection[object] = ()
         self.quotas: Quotas | None = None
         """Set while there are any."""
 
@@ -76,12 +78,12 @@ class SendChecks:
         """Whether the broker takes sends at all, and has not let this one wait too long. Raises ``BrokerError``."""
         config, gate = self._config, self._gate
         if config.is_slave:
-            raise SystemBusy("[REJECTREQUEST]system busy, start flow control for a while")
+            raise SystemBusy(NOT_A_MASTER)
         if gate.refusal:
             raise ServerError(gate.refusal)
         if gate.waiting_count >= PENDING_ACKS_MAX:
             raise SystemBusy("[OVERLOAD]system busy, start flow control for a while")
-        if self._stalled and peer is not self._stalled_by:
+        if self._stalled and peer not in self._stalled_by:
             raise SystemBusy(f"[{self._stalled}]broker busy, start flow control for a while")
         if peer.waited_s and config.fast_failure_enabled:
             waited_ms = int(peer.waited_s * 1000)
@@ -94,22 +96,22 @@ class SendChecks:
         if accept_from and self._clock.now_ms() < accept_from:
             raise ServerError(f"broker unable to service, until, {accept_from}")
 
-    def appended_in(self, elapsed_ms: float, sender: object) -> None:
-        """An append of ``sender`` took so long. What others sent meanwhile waited too long already: refuse it, so
-        that its senders turn to another broker, as Apache's cleaning of overdue requests does.
+    def appended_in(self, elapsed_ms: float, senders: Collection[object]) -> None:
+        """An append for ``senders`` took so long. What others sent meanwhile waited too long already: refuse it, so
+        that they turn to another broker, as Apache's cleaning of overdue requests does.
 
         That is what was in the sockets when the append ended, no more: the loop reads it in this turn and the next.
-        The sender itself waited for nothing but its own append, and what it sends next is new.
+        These senders waited for nothing but their own append, and what they send next is new.
         """
         if self._config.fast_failure_enabled and elapsed_ms > self._config.send_wait_max_ms:
             self._stalled = "PCBUSY_CLEAN_QUEUE" if elapsed_ms > _STALL_MS else "TIMEOUT_CLEAN_QUEUE"
-            self._stalled_by = sender
+            self._stalled_by = senders
             loop = asyncio.get_running_loop()
             loop.call_soon(loop.call_soon, self._stall_over)
 
     def _stall_over(self) -> None:
         self._stalled = ""
-        self._stalled_by = None
+        self._stalled_by = ()
 
     def topic(self, send: _Send, peer: str, *, create: bool = True) -> TopicConfig:
         """The topic of a send, created if it may be. Raises ``BrokerError``."""
