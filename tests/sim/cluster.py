@@ -52,7 +52,7 @@ class SimSyncWorker(SyncWorker):
     def _plan(self) -> None:
         if not self._planned:
             self._planned = True
-            self._loop.call_later(self._loop.chance.uniform(0.0005, 0.008), self._turn)
+            self._loop.call_later(self._loop.disk_delay(0.008), self._turn)
 
     def _turn(self) -> None:
         self._planned = False

@@ -23,6 +23,9 @@ class SimEtcd:
         self.keys: dict[str, KeyValue] = {}
         self.leases: dict[int, tuple[float, int]] = {}
         self._next_lease = 100
+        self.slow_s = 0.0
+        """Longest additional time of each half of a call."""
+        self.is_down = False
 
     def expire(self) -> None:
         for lease, (until, _) in list(self.leases.items()):
@@ -79,18 +82,21 @@ class SimEtcdClient:
         process = PROCESS.get()
         assert process is not None
 
-        def cut() -> bool:
-            return bool(network.is_cut(process.host, HOST))
+        store, host = self._store, process.host
+
+        def delay() -> float:
+            usual: float = network.delay()
+            return usual + (loop.chance.uniform(0.0, store.slow_s) if store.slow_s else 0.0)
 
         try:
             async with asyncio.timeout(self._timeout_s):
-                await asyncio.sleep(network.delay())
-                if cut():
+                await asyncio.sleep(delay())
+                if store.is_down or network.is_cut(host, HOST):
                     await loop.create_future()
-                self._store.expire()
+                store.expire()
                 result = work()
-                await asyncio.sleep(network.delay())
-                if cut():
+                await asyncio.sleep(delay())
+                if network.is_cut(HOST, host):
                     await loop.create_future()
                 return result
         except TimeoutError:

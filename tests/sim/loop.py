@@ -131,6 +131,8 @@ class SimLoop(asyncio.SelectorEventLoop):
         """Tasks of the dead: ended with the simulation, not when memory is collected."""
         self.set_task_factory(self._task)
         self.network: Any = None
+        self.slow_disks: dict[str, float] = {}
+        """By host: the longest time an operation of a failing disk takes."""
         self._ready: deque[_Planned] = deque()
         self._timers: list[tuple[float, int, _Planned]] = []
         self._count = 0
@@ -198,8 +200,15 @@ class SimLoop(asyncio.SelectorEventLoop):
             except Exception as error:  # noqa: BLE001 - as an executor does
                 done.set_exception(error)
 
-        self.call_later(self.chance.uniform(0.0005, 0.01), work)
+        self.call_later(self.disk_delay(0.01), work)
         return done
+
+    def disk_delay(self, longest_s: float) -> float:
+        """How long the disk of the current process takes."""
+        process = PROCESS.get() if self.slow_disks else None
+        if process is not None:
+            longest_s = self.slow_disks.get(process.host, longest_s)
+        return self.chance.uniform(0.0005, longest_s)
 
     async def create_server(self, protocol_factory: Any, *args: Any, **named: Any) -> Any:
         return self.network.listen(protocol_factory, named["sock"])

@@ -189,7 +189,8 @@ class Network:
         self._listening: dict[tuple[str, int], tuple[Process, Callable[[], Any]]] = {}
         self._bound: dict[tuple[str, int], Process | None] = {}
         self._next_port = 20_000
-        self._cuts: set[frozenset[str]] = set()
+        self._cuts: set[tuple[str, str]] = set()
+        """Sender and receiver of packets that do not pass."""
         self._silent: set[str] = set()
         self._transports: list[SimTransport] = []
         loop.network = self
@@ -225,7 +226,7 @@ class Network:
         process = PROCESS.get()
         assert process is not None
         await asyncio.sleep(self.delay() * 2)
-        if self.is_cut(process.host, host) or host in self._silent:
+        if self.is_cut(process.host, host) or self.is_cut(host, process.host) or host in self._silent:
             await asyncio.sleep(CONNECT_GIVES_UP_S)
             raise TimeoutError("connect timed out")
         target, accept = self._listening.get((host, port), (None, None))
@@ -247,15 +248,19 @@ class Network:
         return mine, mine.protocol
 
     # -- faults
-    def is_cut(self, one: str, other: str) -> bool:
-        return bool(self._cuts) and frozenset((one, other)) in self._cuts
+    def is_cut(self, sender: str, receiver: str) -> bool:
+        return bool(self._cuts) and (sender, receiver) in self._cuts
 
     def is_silent(self, host: str) -> bool:
         return host in self._silent
 
     def cut(self, one: str, other: str) -> None:
         """No packet passes between two hosts."""
-        self._cuts.add(frozenset((one, other)))
+        self._cuts |= {(one, other), (other, one)}
+
+    def cut_one_way(self, sender: str, receiver: str) -> None:
+        """Packets of one host do not reach the other; those in the opposite direction do."""
+        self._cuts.add((sender, receiver))
 
     def heal(self) -> None:
         """Everything passes again, and what was written meanwhile is sent."""

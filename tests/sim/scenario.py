@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,7 @@ from tests.sim.cluster import (
 from tests.sim.etcd import HOST as ETCD_HOST
 from tests.sim.history import History, Sent
 from tests.sim.loop import Process, SimClock
+from tests.sim.rare_faults import RARE_FAULTS, skew_clocks
 
 from orbitmq.client import Message, Producer, PushConsumer, RetryLater
 from orbitmq.client.message import ReceivedMessage, SendStatus, TransactionState
@@ -52,6 +54,8 @@ class Simulation:
         self.consumers: list[Process] = []
         self._lives = 0
         self._faulty: set[str] = set()
+        self.has_old_disk = False
+        """Whether a copy of a disk waits to replace it."""
         self._client_clocks: dict[str, SimClock] = {}
 
     def note(self, text: str) -> None:
@@ -110,6 +114,7 @@ class Simulation:
                     flushDiskType="SYNC_FLUSH" if self.flushes else "ASYNC_FLUSH",
                 )
                 world.machine(name, f"10.0.0.{number + 1}", program)
+            skew_clocks(self)
         else:
             role = self.chance.choice(["SYNC_MASTER", "ASYNC_MASTER"])
             world.machine(
@@ -300,7 +305,7 @@ class Simulation:
         faults: list[tuple[int, Callable[[], None]]] = [
             (6, self._kill_broker),
             (4, self._cut_power),
-            (3, self._cut_power_of_several),
+            (8, self._cut_power_of_several),
             (2, self._kill_name_server),
             (5, self._partition),
             (3, self._reset_connections),
@@ -311,15 +316,20 @@ class Simulation:
             (3, self._step_clock),
             (2, self._step_client_clock),
         ]
+        faults += [(weight, functools.partial(fault, self)) for weight, fault in RARE_FAULTS]
         self.chance.choices([fault for _, fault in faults], [weight for weight, _ in faults])[0]()
 
-    def _healthy_broker(self) -> Machine | None:
+    def is_faulty(self, machine: Machine) -> bool:
+        """Whether the machine is at fault already, or not running."""
+        return machine.name in self._faulty or not machine.running
+
+    def healthy_broker(self) -> Machine | None:
         choices = [
             machine for machine in self.brokers if machine.running and machine.name not in self._faulty
         ]
         return self.chance.choice(choices) if choices else None
 
-    def _later(self, seconds: float, work: Callable[[], Any]) -> None:
+    def later(self, seconds: float, work: Callable[[], Any]) -> None:
         self.loop.call_later(seconds, work)
 
     def _again(self, machine: Machine) -> None:
@@ -329,18 +339,18 @@ class Simulation:
             machine.start()
 
     def _kill_broker(self) -> None:
-        machine = self._healthy_broker()
+        machine = self.healthy_broker()
         if machine is not None:
-            self._kill(machine)
+            self.kill(machine)
 
-    def _kill(self, machine: Machine) -> None:
+    def kill(self, machine: Machine) -> None:
         self.note(f"kill {machine.name}")
         self._faulty.add(machine.name)
         machine.kill()
-        self._later(self.chance.uniform(0.2, 12.0), lambda: self._again(machine))
+        self.later(self.chance.uniform(0.2, 12.0), lambda: self._again(machine))
 
     def _cut_power(self) -> None:
-        machine = self._healthy_broker()
+        machine = self.healthy_broker()
         if machine is not None and self._may_lose_power(machine):
             self._lose_power(machine)
 
@@ -359,7 +369,7 @@ class Simulation:
             self._lose_power(loser)
             for machine in machines:
                 if machine is not loser and machine.name not in self._faulty:
-                    self._kill(machine)
+                    self.kill(machine)
 
     def _lose_power(self, machine: Machine) -> None:
         self.note(f"power cut {machine.name}")
@@ -368,7 +378,7 @@ class Simulation:
         self._faulty.add(machine.name)
         self._lost_power.add(machine.name)
         machine.power_cut()
-        self._later(self.chance.uniform(1.0, 12.0), lambda: self._again(machine))
+        self.later(self.chance.uniform(1.0, 12.0), lambda: self._again(machine))
 
     def _may_lose_power(self, machine: Machine) -> bool:
         """Under ASYNC_FLUSH a group keeps what it acknowledged while one member of the in-sync set keeps its power:
@@ -397,7 +407,7 @@ class Simulation:
         if machine.running:
             self.note(f"kill {machine.name}")
             machine.kill()
-            self._later(self.chance.uniform(0.5, 10.0), lambda: self._again(machine))
+            self.later(self.chance.uniform(0.5, 10.0), lambda: self._again(machine))
 
     def _partition(self) -> None:
         hosts = [machine.host for machine in self.world.machines.values()]
@@ -407,9 +417,9 @@ class Simulation:
             one, other = self.chance.choice(self.brokers).host, ETCD_HOST
         self.note(f"cut {one} {other}")
         self.world.network.cut(one, other)
-        self._later(self.chance.uniform(0.5, 15.0), self._heal)
+        self.later(self.chance.uniform(0.5, 15.0), self.heal)
 
-    def _heal(self) -> None:
+    def heal(self) -> None:
         self.note("heal")
         self.world.network.heal()
 
@@ -420,10 +430,10 @@ class Simulation:
     def _slow_network(self) -> None:
         self.note("slow network")
         self.world.network.slow = 0.05
-        self._later(self.chance.uniform(1.0, 8.0), lambda: setattr(self.world.network, "slow", 0.0))
+        self.later(self.chance.uniform(1.0, 8.0), lambda: setattr(self.world.network, "slow", 0.0))
 
     def _pause_broker(self) -> None:
-        machine = self._healthy_broker()
+        machine = self.healthy_broker()
         if machine is None or machine.process is None:
             return
         process = machine.process
@@ -437,9 +447,9 @@ class Simulation:
                 self.note(f"resume {machine.name}")
                 process.resume()
                 # Before an answer of etcd can tell it that time has passed.
-                self._later(0.0001, self._look_for_masters)
+                self.later(0.0001, self._look_for_masters)
 
-        self._later(self.chance.uniform(0.5, 12.0), resume)
+        self.later(self.chance.uniform(0.5, 12.0), resume)
 
     def _crash_consumer(self) -> None:
         number = self.chance.randrange(len(self.consumers))
@@ -454,23 +464,23 @@ class Simulation:
             if self.consumers[number] is process:
                 self._start_consumer(number)
 
-        self._later(self.chance.uniform(0.5, 10.0), again)
+        self.later(self.chance.uniform(0.5, 10.0), again)
 
     def _full_disk(self) -> None:
-        machine = self._healthy_broker()
+        machine = self.healthy_broker()
         if machine is not None:
             self.note(f"disk full {machine.name}")
             fs = machine.fs
             fs.fail_writes(after=self.chance.randrange(3))
-            self._later(self.chance.uniform(0.5, 6.0), fs.heal)
+            self.later(self.chance.uniform(0.5, 6.0), fs.heal)
 
     def _step_clock(self) -> None:
-        machine = self._healthy_broker()
+        machine = self.healthy_broker()
         # While it starts it has not looked at its clock yet: that is a clock set while it was stopped.
         if machine is not None and machine.server is not None and not self.failover:
             # What was stored before a step is known to be so only until the broker ends: it runs on for a while.
             self._faulty.add(machine.name)
-            self._later(15.0, lambda: self._faulty.discard(machine.name))
+            self.later(15.0, lambda: self._faulty.discard(machine.name))
             step_ms = self.chance.choice([-3_600_000, -5_000, 5_000, 3_600_000])
             self.note(f"clock of {machine.name} {step_ms / 1000:+.0f} s")
             machine.clock.shift_ms += step_ms
@@ -486,6 +496,8 @@ class Simulation:
         self.note("peace")
         self.world.network.heal()
         self.world.network.slow = 0.0
+        self.world.loop.slow_disks.clear()
+        self.world.etcd.slow_s, self.world.etcd.is_down = 0.0, False
         for machine in self.world.machines.values():
             machine.fs.heal()
             if machine.process is not None and machine.process.paused:
