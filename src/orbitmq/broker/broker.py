@@ -344,6 +344,8 @@ class Broker:
             listener=self,
         )
         self.roles.follower.protection = self._replicas.protection
+        self.roles.group_addresses = self.registration.group_addresses
+        self.roles.repair.wake = self._readable
         self.topics.on_version = self.groups.on_version = self._replicas.tables_changed
         self.failover: Failover | None = None
         if self.config.failover_enabled:

@@ -25,7 +25,7 @@ from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import ResponseCode
 from orbitmq.errors import ConfigError, OrbitError, error_for_code
 from orbitmq.model.data_version import DataVersion
-from orbitmq.model.route import QueueData, TopicRoute
+from orbitmq.model.route import BrokerData, QueueData, TopicRoute
 from orbitmq.model.topic import TopicConfig
 from orbitmq.requests import RequestCode
 from orbitmq.runtime.tasks import TaskOwner, every
@@ -152,19 +152,30 @@ class Registration:
                     "give this one a brokerName of its own"
                 )
 
+    async def group_addresses(self) -> list[str]:
+        """The addresses of all brokers of our name that name servers know, the master's first."""
+        addresses: dict[str, None] = {}
+        for known in await asyncio.gather(*map(self._known_group, self._config.name_server_list)):
+            if known is not None:
+                addresses |= {known.broker_addrs[number]: None for number in sorted(known.broker_addrs)}
+        return list(addresses)
+
     async def _known_master(self, name_server: str) -> str:
+        known = await self._known_group(name_server)
+        return "" if known is None else known.master_address or ""
+
+    async def _known_group(self, name_server: str) -> BrokerData | None:
+        """The brokers of our name and cluster; None when there are none, or the name server does not answer."""
         try:
             answer = await self._rpc.call(
                 name_server, RequestCode.GET_BROKER_CLUSTER_INFO, Empty(), timeout_s=_ASK_S
             )
             if answer.code != ResponseCode.SUCCESS:
-                return ""
+                return None
             known = bodies.ClusterInfo.decode(answer.body).broker_addr_table.get(self._config.broker_name)
         except OrbitError:
-            return ""
-        if known is None or known.cluster not in (None, self._config.cluster_name):
-            return ""
-        return known.master_address or ""
+            return None
+        return known if known is not None and known.cluster in (None, self._config.cluster_name) else None
 
     async def _says_it_is_master(self, address: str, own_address: str) -> bool:
         try:

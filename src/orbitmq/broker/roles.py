@@ -23,6 +23,7 @@ from orbitmq.broker.config import MASTER_ID, BrokerConfig, BrokerRole, change_ro
 from orbitmq.broker.replication.log_prefix import LogPrefixCheck
 from orbitmq.broker.replication.master import ReplicaServer
 from orbitmq.broker.replication.metadata_sync import MetadataSync, copied_text
+from orbitmq.broker.replication.record_repair import RecordRepair
 from orbitmq.broker.replication.slave import Follower
 from orbitmq.model.data_version import DataVersion
 from orbitmq.requests import RequestCode
@@ -79,6 +80,9 @@ class RoleSwitch:
         self.follower = Follower(config, store, clock, self._agree)
         self.follower.on_news = sync.news
         sync.on_copied = self.follower.tables_copied
+        self.group_addresses: Callable[[], Awaitable[list[str]]] | None = None
+        """Returns the addresses of all brokers of the group that name servers know."""
+        self.repair = RecordRepair(store, rpc, self._peers, self._has_peers)
         self._acting = False
         """Whether this broker does what a master does; differs from the config's role while that changes."""
         self.before_following: Callable[[], None] | None = None
@@ -97,6 +101,7 @@ class RoleSwitch:
             self._listener.start_deliveries()
 
     async def stop(self) -> None:
+        await self.repair.stop()
         await self._sync.stop()
         await self.follower.stop()
         await self.replicas.stop()
@@ -205,6 +210,17 @@ class RoleSwitch:
         self._store.corrects_offsets = False
         self.follower.start()
         self._sync.start()
+
+    # -- other brokers with our log --------------------------------------------------------------------
+
+    def _has_peers(self) -> bool:
+        return bool(self.follower.master_address if self._config.is_slave else self.replicas.links)
+
+    async def _peers(self) -> list[str]:
+        """Request addresses of the other brokers of the group, our master first."""
+        known = [] if self.group_addresses is None else await self.group_addresses()
+        found = dict.fromkeys((self.follower.master_address, *known))
+        return [address for address in found if address not in ("", self.address)]
 
     # -- facts -----------------------------------------------------------------------------------------
 

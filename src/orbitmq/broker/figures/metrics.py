@@ -193,6 +193,13 @@ DAMAGED: Final = _counter(
     "orbitmq_damaged_messages_total",
     "Messages that readers skipped because the log holds no whole record of them.",
 )
+RECORDS_REPAIRED: Final = _counter(
+    "orbitmq_repaired_records_total",
+    "Damaged records that were replaced by those of another broker of the group.",
+)
+RECORDS_UNREPAIRED: Final = _gauge(
+    "orbitmq_unrepaired_records", "Damaged records that no other broker of the group could replace."
+)
 UNITS_REPAIRED: Final = _counter(
     "orbitmq_repaired_queue_units_total", "Damaged queue units that were written again from their records."
 )
@@ -257,6 +264,8 @@ BROKER_FAMILIES: Final = (
     ACKS_WAITING,
     PUT_FAILURES,
     DAMAGED,
+    RECORDS_REPAIRED,
+    RECORDS_UNREPAIRED,
     UNITS_REPAIRED,
     TRANSFERS_REFUSED,
     TABLE_SIZE,
@@ -611,6 +620,8 @@ class BrokerMetrics:
         families.gauge(ACKS_WAITING, self.gate.waiting_count)
         families.gauge(PUT_FAILURES, self.stats.put_failures)
         families.gauge(DAMAGED, self.store.integrity.damaged_count)
+        families.gauge(RECORDS_REPAIRED, self.roles.repair.repaired_count)
+        families.gauge(RECORDS_UNREPAIRED, self.roles.repair.failed_count)
         families.gauge(UNITS_REPAIRED, self.store.integrity.repaired_count)
         families.gauge(TRANSFERS_REFUSED, self.store.integrity.refused_count)
         for family, values in (

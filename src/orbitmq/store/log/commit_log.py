@@ -226,6 +226,17 @@ class CommitLog:
         """The last record boundary at or before ``log_offset``, given that one is there or at the end of the log."""
         return log_offset if self.partial_start < 0 else min(log_offset, self.partial_start)
 
+    def overwrite(self, log_offset: int, data: bytes) -> None:
+        """Repair bytes below the end, within one segment; on the disk when this returns. Raises ``OSError``."""
+        start = log_offset - log_offset % self.segment_bytes
+        handle, written = self.segments.handle(start), 0
+        while written < len(data):
+            count = self._pwrite(handle, memoryview(data)[written:], log_offset - start + written)
+            if count <= 0:
+                raise OSError(errno.EIO, "the disk takes no more bytes")
+            written += count
+        self._fs.sync_data(handle)
+
     def sync(self, since: int, until: int) -> None:
         """Put a range of the log on the disk. Any thread; ``flushed`` is moved by the store's thread."""
         start = since - since % self.segment_bytes

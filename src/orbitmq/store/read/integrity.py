@@ -2,7 +2,8 @@
 
 A reader skips a message whose unit and record do not agree (see ``kernel.select``) and reports it here. The log is
 the truth: if it holds a whole record with that number between the records of the neighbouring units, the unit is what
-is damaged, and it is overwritten. Otherwise the record is damaged, and only another replica has it.
+is damaged, and it is overwritten. Otherwise the record is damaged, and only another replica has it. While it is
+fetched from there (``fetch``), readers stop before the message; if that fails they skip it.
 
 What is not found this way: the checksum of a record covers its body alone, so a changed property, flag, time or host
 is served as it is, and a changed tag code of a unit hides the message from readers that filter by tag.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import logging
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -61,6 +62,10 @@ class Integrity:
         """Messages found damaged since the start."""
         self.repaired_count = 0
         """Queue units repaired since the start."""
+        self.fetch: Callable[[int, str, int], bool] | None = None
+        """Starts to repair the record at a log offset from another broker, for readers of a queue; returns whether
+        that is under way. It ends with ``fetch_ended``."""
+        self._fetching: set[int] = set()
         self.refused_count = 0
         """Times that bytes of a master were refused because a record in them was damaged."""
 
@@ -74,13 +79,20 @@ class Integrity:
         repaired."""
         keys = {number: (queue.topic, queue.queue_id, number) for number in numbers}
         left = {number: self._attempts_left.get(key, ATTEMPTS) for number, key in keys.items()}
-        wanted = [number for number in numbers if left[number]]
+        wanted = [
+            number
+            for number in numbers
+            if not self._is_fetched(queue, number) and (left[number] or not self._starts_fetch(queue, number))
+        ]
+        wanted = [number for number in wanted if left[number]]
         if not wanted:
             return False
         found = self._search(queue, wanted)
         is_repaired = False
         for number in wanted:
             record = found.get(number)
+            if record is None and self._starts_fetch(queue, number):
+                continue
             reason = self._fault(queue, number) if record is None else self._repair(queue, record)
             is_repaired = is_repaired or not reason
             self._remember(keys[number], 0 if reason else left[number] - 1)
@@ -93,12 +105,64 @@ class Integrity:
                 )
         return is_repaired
 
+    # Records that are fetched from another broker.
+    def first_fetched(self, queue: ConsumeQueue, numbers: Sequence[int]) -> int | None:
+        """The first of some messages whose record is being fetched; None without one."""
+        return next((number for number in numbers if self._is_fetched(queue, number)), None)
+
+    def _is_fetched(self, queue: ConsumeQueue, number: int) -> bool:
+        if not self._fetching:
+            return False
+        unit = queue.unit(number)
+        return unit is not None and unit[0] in self._fetching
+
+    def _starts_fetch(self, queue: ConsumeQueue, number: int) -> bool:
+        unit = queue.unit(number)
+        if self.fetch is None or unit is None or not self._log.start <= unit[0] < self._log.end:
+            return False
+        if not self.fetch(unit[0], queue.topic, queue.queue_id):
+            return False
+        self._fetching.add(unit[0])
+        return True
+
+    def fetch_ended(self, log_offset: int) -> None:
+        """The record was repaired, or could not be."""
+        self._fetching.discard(log_offset)
+
+    def whole_at(self, log_offset: int) -> bytes | None:
+        """The record at a log offset, if its body has its checksum. Reports nothing."""
+        found = self._log.record(log_offset)
+        if found is None:
+            return None
+        record = bytes(found)
+        return record if walk_records(record, 0, len(record), True, log_offset)[0] else None
+
+    def after_marker(self, log_offset: int) -> int:
+        """The start of the next segment if the marker that ends one is at the offset; else the offset itself."""
+        room = self._log.segment_bytes - log_offset % self._log.segment_bytes
+        head = self._log.slice(log_offset, BLANK_BYTES)
+        return (
+            log_offset + room
+            if head is not None and BLANK.unpack(head) == (room, MAGIC_BLANK)
+            else log_offset
+        )
+
+    def overwrite(self, log_offset: int, data: bytes) -> bytes:
+        """Replace bytes of the log, on the disk too, and return those that were there. Raises ``OSError``."""
+        before = self._log.slice(log_offset, len(data))
+        assert before is not None, (log_offset, len(data))
+        kept = bytes(before)
+        self._log.overwrite(log_offset, data)
+        return kept
+
     def is_whole(self, record: memoryview, log_offset: int) -> bool:
         """Whether the bytes are one record with an intact body; one that is not is reported once."""
         walked, _ = walk_records(bytes(record), 0, len(record), True, log_offset)
         if walked:
             return True
         key = ("", 0, log_offset)
+        if self.fetch is not None:
+            self.fetch(log_offset, "", 0)
         if key not in self._attempts_left:
             self.damaged_count += 1
             scanned = scan(record, 0, len(record), log_base=log_offset)

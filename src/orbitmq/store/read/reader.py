@@ -101,10 +101,18 @@ class QueueReader:
         limits = (count_max, bytes_max)
         place = (queue.topic_bytes, queue_id, offset, trusted_offset)
         looked, damaged = self._collect(units, first_offset, limits, wanted, result, place)
-        if damaged and self.integrity.examine(queue, [offset + number for number in damaged]):
-            return self.read(topic, queue_id, offset, max_count, max_bytes=max_bytes, wanted=wanted)
+        if damaged:
+            numbers = [offset + number for number in damaged]
+            if self.integrity.examine(queue, numbers):
+                return self.read(topic, queue_id, offset, max_count, max_bytes=max_bytes, wanted=wanted)
+            fetched = self.integrity.first_fetched(queue, numbers)
+            if fetched is not None:
+                units = units[: (fetched - offset) * UNIT_BYTES]
+                result = ReadResult(_NO_MATCH, offset, low, high)
+                looked = self._collect(units, first_offset, limits, wanted, result, place)[0] if units else 0
         if not looked:
-            result.status = ReadStatus.OFFSET_OVERFLOW_ONE  # all of it is held back
+            # All of it is held back, or its first message is fetched from another broker.
+            result.status = ReadStatus.OFFSET_OVERFLOW_ONE
             return result
         result.next_offset = offset + looked
         # As in Apache, how far the reader lags is measured at the last record looked at; units are in log order.
