@@ -66,10 +66,10 @@ bench: setup  ## the benchmarks, beside Apache RocketMQ where Java is present
 docs: setup  ## the documents as a site
 	@$(BIN)/python scripts/build_docs.py
 
-package: setup  ## wheel and sdist in dist/, with a list of packages and their licences
+package: setup  ## wheels for x86-64 and aarch64 and the sdist in dist/, checked, with a list of packages and licences
 	@$(BIN)/python scripts/build_package.py
+	@$(BIN)/python scripts/build_wheels.py
 
-# The extra `fast` is in none: the kernel is built from kernel/, not fetched.
 COMPILE := UV_NATIVE_TLS=1 build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 \
 	--strip-extras --generate-hashes --custom-compile-command "make lock"
 AS_DEV := --constraint requirements/dev.txt pyproject.toml
@@ -81,6 +81,7 @@ lock:  ## renew requirements/*.txt (all hashes, no index address)
 	@$(COMPILE) --extra build --extra server --output-file requirements/server.txt $(AS_DEV)
 	@$(COMPILE) --extra build --extra server --extra console --extra proxy --output-file requirements/run.txt $(AS_DEV)
 	@$(COMPILE) --extra build --extra server --extra spark --output-file requirements/spark.txt $(AS_DEV)
+	@$(COMPILE) --output-file requirements/package.txt requirements/package.in
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist

@@ -1,6 +1,6 @@
-"""Builds what a release consists of into dist/: wheel, sdist, a bill of materials (CycloneDX) and a list of licences.
+"""Builds into dist/ what a release has besides its wheels: sdist, bill of materials (CycloneDX), list of licences.
 
-Usage: python scripts/build_package.py [target folder]
+Usage: python scripts/build_package.py [target folder]. The wheels are built by ``scripts/build_wheels.py``.
 """
 
 from __future__ import annotations
@@ -97,12 +97,12 @@ def licence_lines() -> Iterator[str]:
         yield f"| {name} | {release} | {licence(name)} | {'yes' if name in core else ''} |"
 
 
-def build(target: Path) -> None:
-    """Everything, into an empty folder."""
+def build(target: Path, kinds: Iterable[str] = ("sdist", "wheel")) -> None:
+    """Everything, into an empty folder; the wheel is the one that this machine builds for itself."""
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-d", target, "-t", "wheel", "-t", "sdist"],
+        [sys.executable, "-m", "hatchling", "build", "-d", target, *(f"-t{kind}" for kind in kinds)],
         cwd=ROOT,
         check=True,
         stdout=subprocess.DEVNULL,
@@ -123,6 +123,6 @@ def build(target: Path) -> None:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "dist"
-    build(folder)
+    build(folder, ["sdist"])
     for path in sorted(folder.iterdir()):
         sys.stdout.write(f"{path.name} {path.stat().st_size} bytes\n")

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from scripts import build_package
+from scripts import build_package, build_wheels
+from scripts.wheel_hook import platform_tag
+from tests.apache.kernels import load
 
 import orbitmq
 from orbitmq.testing import run_broker
@@ -115,7 +117,10 @@ def test_up_with_the_packages_of_servers_only_runs_and_says_what_is_not_installe
 
 
 @pytest.mark.slow
-def test_release_files_hold_the_package_and_nothing_of_the_tests(tmp_path: Path) -> None:
+def test_release_files_hold_the_package_and_nothing_of_the_tests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORBITMQ_BUILD_KERNEL", "no")
     build_package.build(tmp_path)
     release = orbitmq.__version__
     with zipfile.ZipFile(tmp_path / f"orbitmq-{release}-py3-none-any.whl") as wheel:
@@ -140,6 +145,83 @@ def test_release_files_hold_the_package_and_nothing_of_the_tests(tmp_path: Path)
     assert bill["bomFormat"] == "CycloneDX"
     assert {"msgspec", "pyspark", "mcp"} <= {one["name"] for one in bill["components"]}
     assert "| msgspec | " in (tmp_path / "LICENCES.md").read_text()
+
+
+def build_wheel(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(folder), "-t", "wheel"]
+    given = {**os.environ, **environment}
+    return subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=False)
+
+
+def only_wheel(folder: Path) -> Path:
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+def fake_cargo(folder: Path, script: str) -> str:
+    """A search path whose only program is a ``cargo`` that runs ``script``."""
+    folder.mkdir()
+    cargo = folder / "cargo"
+    cargo.write_text(f"#!/bin/sh\n{script}\n")
+    cargo.chmod(0o755)
+    return str(folder)
+
+
+@pytest.mark.slow
+def test_wheel_with_cargo_holds_the_compiled_kernel_for_this_platform(tmp_path: Path) -> None:
+    module = load("fast").orbitmq_kernel
+    copy = f'"{shutil.which("cp")}" "{module.__file__}" "$7/release/liborbitmq_kernel.so"'
+    (tmp_path / "target" / "release").mkdir(parents=True)
+    done = build_wheel(
+        tmp_path,
+        PATH=fake_cargo(tmp_path / "bin", f'[ "$1" = rustc ] && [ "$6" = --target-dir ] && {copy}'),
+        CARGO_TARGET_DIR=str(tmp_path / "target"),
+        ORBITMQ_BUILD_KERNEL="require",
+    )
+    assert done.returncode == 0, done.stderr
+    wheel = only_wheel(tmp_path)
+    assert wheel.name == f"orbitmq-{orbitmq.__version__}-cp311-abi3-{platform_tag()}.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        assert {"orbitmq_kernel/__init__.py", "orbitmq_kernel/orbitmq_kernel.abi3.so"} <= names
+        archive.extractall(tmp_path / "site")
+    program = "from orbitmq.kernel import NAME; import orbitmq; print(NAME, orbitmq.__file__)"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "ORBITMQ_KERNEL": "fast"}
+    said = subprocess.check_output([sys.executable, "-c", program], env=environment, text=True, cwd=tmp_path)
+    assert said == f"fast {tmp_path / 'site' / 'orbitmq' / '__init__.py'}\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (None, "cargo was not found (Debian, Ubuntu: apt-get install cargo)"),
+        ("echo 'no such crate' >&2; exit 101", "cargo failed with exit code 101:\nno such crate"),
+    ],
+)
+def test_wheel_without_a_kernel_is_a_pure_one_and_says_why(
+    script: str | None, reason: str, tmp_path: Path
+) -> None:
+    path = str(tmp_path) if script is None else fake_cargo(tmp_path / "bin", script)
+    done = build_wheel(tmp_path, PATH=path)
+    assert done.returncode == 0, done.stderr
+    assert only_wheel(tmp_path).name == f"orbitmq-{orbitmq.__version__}-py3-none-any.whl"
+    said = f"the wheel has only the plain kernel, which is slower: {reason}"
+    assert said in done.stdout + done.stderr
+    refused = build_wheel(tmp_path / "required", PATH=path, ORBITMQ_BUILD_KERNEL="require")
+    assert refused.returncode != 0
+    assert f"no compiled kernel: {reason}" in refused.stderr
+
+
+def test_tag_of_a_wheel_promises_no_older_system_than_its_symbols_need() -> None:
+    allows = build_wheels.allows
+    both = ["manylinux_2_17_x86_64", "manylinux2014_x86_64"]
+    assert allows("manylinux_2_5_x86_64", both)
+    assert allows("manylinux_2_17_x86_64", both)
+    assert not allows("manylinux_2_28_x86_64", both)
+    assert not allows("manylinux_2_17_aarch64", both)
+    assert not allows("musllinux_1_2_x86_64", both)
+    assert not allows("linux_x86_64", both)
 
 
 def test_every_package_it_may_install_has_a_permissive_licence() -> None:
@@ -202,6 +284,9 @@ def test_release_installs_into_a_fresh_environment_and_sends(python: str, kind: 
         program = SEND.format(name_server=broker.name_server)
         sent = subprocess.check_output([venv / "bin" / "python", "-c", program], text=True, cwd=tmp_path)
         assert sent == "OK\n"
+        kernel = "from orbitmq.kernel import NAME; print(NAME)"
+        name = subprocess.check_output([venv / "bin" / "python", "-c", kernel], text=True, cwd=tmp_path)
+        assert name.strip() == ("fast" if shutil.which("cargo") else "plain")
         bare = subprocess.run([venv / "bin" / "orbitmq"], capture_output=True, text=True, check=False)
         assert "pip install 'orbitmq[server]'" in bare.stderr
         subprocess.run([*pip, f"{archive}[server,console,proxy]"], check=True, env=environment)

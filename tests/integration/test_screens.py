@@ -42,6 +42,7 @@ _SAME_WIDTH: Final = (
     (re.compile(r"SPACE \d\.\d{4}"), "SPACE N.NNNN"),
     (re.compile(r"Hour \d+\.\d\d"), "Hour N.NN"),
     (re.compile(r"in \d+ ms"), "in N ms"),
+    (re.compile(r"\b(fast|plain) kernel"), "K kernel"),
     (re.compile(r"is \d+% full"), "is NN% full"),
     (re.compile(r"orbitmq \d+\.\d+\.\d+"), "orbitmq N.N.N"),
     (re.compile(r"TPS: \d+\.\d+"), "TPS: N.N"),

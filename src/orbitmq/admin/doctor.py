@@ -171,7 +171,10 @@ async def _brokers(admin: Admin, places: list[BrokerPlace], notes: _Notes) -> li
             part for part in (table.get("brokerVersionDesc"), table.get("orbitmqRelease")) if part
         )
         versions[version] += 1
-        notes.ok(f"{who} answers in {admin.clock.now_ms() - began_ms} ms, {version or 'version unknown'}")
+        kernel = f", {table['orbitmqKernel']} kernel" if "orbitmqKernel" in table else ""
+        notes.ok(
+            f"{who} answers in {admin.clock.now_ms() - began_ms} ms, {version or 'version unknown'}{kernel}"
+        )
         _disk(who, table, notes)
         _clock(who, table, admin.clock.now_ms(), notes)
         await _options(admin, place, who, notes)

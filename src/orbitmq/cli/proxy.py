@@ -10,6 +10,7 @@ from orbitmq.cli.name_server import NameServerOption
 from orbitmq.cli.servers import fail, logging_options, metrics_text, run_server
 from orbitmq.client.surroundings import name_servers_given
 from orbitmq.errors import ConfigError
+from orbitmq.kernel import NAME as KERNEL
 from orbitmq.runtime.logs import configure_logging
 from orbitmq.runtime.options import options_of, render_value
 
@@ -71,7 +72,11 @@ def proxy_command(
         logger.warning("unknown option ignored key=%s source=%s", key, config_file or "--set")
     run_server(
         lambda: proxy,
-        lambda running: f"orbitmq proxy ready, address {running.address}" + metrics_text(running.metrics),
+        lambda running: (
+            f"orbitmq proxy ready, address {running.address}"
+            + metrics_text(running.metrics)
+            + f" ({KERNEL} kernel)"
+        ),
     )
 
 

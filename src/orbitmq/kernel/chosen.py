@@ -40,7 +40,7 @@ def _load(wanted: str) -> ModuleType | None:
         if wanted == "fast":
             raise ImportError(
                 f"ORBITMQ_KERNEL=fast, but the compiled kernel cannot be imported ({error}); "
-                "install orbitmq[fast], or run make setup where cargo is present"
+                "install orbitmq again where cargo is present; a checkout: make setup"
             ) from error
         return None
     reason = _mismatch(fast)
