@@ -123,8 +123,8 @@ def check(wheel: Path) -> None:
     """The stable ABI, and the symbols that the tag allows; ends the run where one is broken."""
     tool = TOOLS / "bin"
     subprocess.run([tool / "abi3audit", "--strict", wheel], check=True)
-    if "linux" not in wheel.name:
-        return
+    if "manylinux" not in wheel.name:
+        return  # auditwheel judges a wheel for musl only on such a system; maturin has checked its symbols
     shown = subprocess.run(
         [tool / "auditwheel", "show", wheel], check=True, capture_output=True, text=True, env=environment()
     ).stdout
