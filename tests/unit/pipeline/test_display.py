@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tests.support.ports import free_ports
 
 from orbitmq.pipeline.display import PipelineMetrics, ProgressDisplay, print_table
 from orbitmq.pipeline.failures import failure, reason
@@ -63,10 +64,12 @@ def test_table_shows_bodies_as_text_and_no_markup() -> None:
 def test_metrics_are_served_and_a_port_in_use_is_told() -> None:
     metrics = PipelineMetrics("orders")
     metrics.report(BATCH)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(EnvironmentFault, match=f"metrics cannot be served on 127.0.0.1:{port}"):
-            metrics.serve(port, "127.0.0.1")
+    [port] = free_ports()
+    with (
+        socket.create_server(("127.0.0.1", port)),
+        pytest.raises(EnvironmentFault, match=f"metrics cannot be served on 127.0.0.1:{port}"),
+    ):
+        metrics.serve(port, "127.0.0.1")
     server, thread = metrics.serve(port, "127.0.0.1")
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
