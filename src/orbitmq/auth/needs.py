@@ -21,6 +21,7 @@ from orbitmq.model.names import DLQ_PREFIX, RETRY_PREFIX, is_reply_topic
 from orbitmq.record.ids import parse_offset_message_id
 from orbitmq.requests import RequestCode
 from orbitmq.wire import javajson
+from orbitmq.wire.bodies.heartbeat import CONSUMERS_MAX, SUBSCRIPTIONS_MAX
 from orbitmq.wire.bodies.queues import read_batch_acks
 
 __all__ = ["APACHE_ROWS", "ROWS", "Asked", "Row", "cluster_need", "group_need", "topic_need"]
@@ -36,7 +37,7 @@ class Asked:
 
     def json(self) -> dict[str, Any]:
         try:
-            value = javajson.loads(self.body)
+            value = javajson.loads(self.body, expects_plain=True)
         except BodyError:
             value = None
         if not isinstance(value, dict):
@@ -207,10 +208,20 @@ def _items(value: Any) -> list[dict[str, Any]]:
 
 
 def _heartbeat(asked: Asked) -> Iterator[Need]:
-    for consumer in _items(asked.json().get("consumerDataSet")):
+    consumers = _items(asked.json().get("consumerDataSet"))
+    if len(consumers) > CONSUMERS_MAX:
+        raise NoPermission(
+            f"the heartbeat has {len(consumers):,} consumer groups; the limit is {CONSUMERS_MAX:,}"
+        )
+    count = 0
+    for consumer in consumers:
         group = _text(consumer.get("groupName"))
         yield group_need(group, SUB)
-        for subscription in _items(consumer.get("subscriptionDataSet")):
+        subscriptions = _items(consumer.get("subscriptionDataSet"))
+        count += len(subscriptions)
+        if count > SUBSCRIPTIONS_MAX:
+            raise NoPermission(f"the heartbeat has more than {SUBSCRIPTIONS_MAX:,} subscriptions")
+        for subscription in subscriptions:
             yield from _on_topic(asked, _text(subscription.get("topic")), group, SUB)
 
 
@@ -268,14 +279,14 @@ def _consume_stats(asked: Asked) -> Iterator[Need]:
     fields = asked.fields
     group = fields.get("consumerGroup", "")
     yield group_need(group, GET)
-    for topic in (fields.get("topic", ""), *fields.get("topicList", "").split(";")):
+    for topic in {fields.get("topic", ""), *fields.get("topicList", "").split(";")}:
         if topic:
             yield from _on_topic(asked, topic, group, GET)
 
 
 def _correction(asked: Asked) -> Iterator[Need]:
     fields = asked.fields
-    for group in (*fields.get("filterGroups", "").split(","), fields.get("compareGroup", "")):
+    for group in {*fields.get("filterGroups", "").split(","), fields.get("compareGroup", "")}:
         if group:
             yield group_need(group, GET)
     yield topic_need(fields.get("topic", ""), GET)

@@ -45,6 +45,10 @@ BODY_BYTES_MAX: Final = 16 * 1024 * 1024
 
 _PECULIAR_KEYS_MAX: Final = 1_000_000
 """Each costs about a microsecond of the event loop; the largest known body has one per group and queue."""
+_UNEXPECTED_KEYS_MAX: Final = 5_000
+"""In a body whose type has no such keys."""
+_NULLS_BYTES_MAX: Final = 256 * 1024
+"""Of a body whose type has no such keys: taking out nulls walks through all of it."""
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -88,7 +92,7 @@ def _quote_object(text: bytes) -> bytes:
         raise BodyError(f"body has a key that is not UTF-8: {error}") from None
 
 
-def standardize(data: bytes) -> bytes:
+def standardize(data: bytes, *, keys_max: int = _PECULIAR_KEYS_MAX) -> bytes:
     """``data`` with bare integer keys quoted and object keys turned into strings of their own text.
 
     Returns ``data`` itself when there is nothing to turn. Text that is broken in another way stays broken.
@@ -96,7 +100,7 @@ def standardize(data: bytes) -> bytes:
     """
     pieces: list[bytes] = []
     position = 0
-    for _ in range(_PECULIAR_KEYS_MAX):
+    for _ in range(keys_max):
         harmless = _HARMLESS.match(data, position)
         assert harmless is not None, "the pattern matches the empty text"
         end = harmless.end()
@@ -111,7 +115,7 @@ def standardize(data: bytes) -> bytes:
             pieces.append(b'%b"%b"' % (before, integer))
         position = found.end()
     else:
-        raise BodyError(f"body has more than {_PECULIAR_KEYS_MAX} bare or object keys")
+        raise BodyError(f"body has more than {keys_max} bare or object keys")
     if not pieces:
         return data
     pieces.append(data[position:])
@@ -145,24 +149,24 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
-def _read_any(data: bytes) -> Any:
+def _read_any(data: bytes, keys_max: int) -> Any:
     try:
         return _decode_any(data)
     except msgspec.DecodeError:
-        standard = standardize(data)
+        standard = standardize(data, keys_max=keys_max)
         if standard is data:
             raise
         return _decode_any(standard)
 
 
-def _read(data: bytes, wanted: Any) -> Any:
+def _read(data: bytes, wanted: Any, *, keys_max: int) -> Any:
     read = _decoder(wanted).decode
     try:
         return read(data)
     except msgspec.ValidationError as error:
         failure = error
     except msgspec.DecodeError:
-        standard = standardize(data)
+        standard = standardize(data, keys_max=keys_max)
         if standard is data:
             raise
         data = standard
@@ -172,27 +176,33 @@ def _read(data: bytes, wanted: Any) -> Any:
             failure = error
     if "got `null`" not in str(failure):
         raise failure
-    return read(_encode_any(_without_nulls(_read_any(data))))
+    if keys_max < _PECULIAR_KEYS_MAX and len(data) > _NULLS_BYTES_MAX:
+        raise failure
+    return read(_encode_any(_without_nulls(_read_any(data, keys_max))))
 
 
-def decode(data: bytes, wanted: type[T], *, bytes_max: int = BODY_BYTES_MAX) -> T:
+def decode(
+    data: bytes, wanted: type[T], *, bytes_max: int = BODY_BYTES_MAX, expects_plain: bool = False
+) -> T:
     """Read ``data`` as ``wanted``: any type msgspec supports, with ``ObjectMap`` anywhere inside.
 
     Raises ``BodyError``. Unknown members are ignored. ``bytes_max`` is for files, which are no frames.
+    ``expects_plain`` limits the work spent on keys and nulls that a body of this type does not have.
     """
+    keys_max = _UNEXPECTED_KEYS_MAX if expects_plain else _PECULIAR_KEYS_MAX
     if len(data) > bytes_max:
         raise BodyError(f"body of {len(data)} bytes is longer than {bytes_max}")
     try:
-        value: T = _read(data, wanted)
+        value: T = _read(data, wanted, keys_max=keys_max)
     except _READ_ERRORS as error:
         name = getattr(wanted, "__name__", str(wanted))
         raise BodyError(f"body cannot be read as {name}: {error}") from None
     return value
 
 
-def loads(data: bytes, *, bytes_max: int = BODY_BYTES_MAX) -> Any:
+def loads(data: bytes, *, bytes_max: int = BODY_BYTES_MAX, expects_plain: bool = False) -> Any:
     """Plain Python values. The key of an object-keyed map is the text of the object, as it stood."""
-    return decode(data, Any, bytes_max=bytes_max)
+    return decode(data, Any, bytes_max=bytes_max, expects_plain=expects_plain)
 
 
 # Writing.

@@ -50,10 +50,16 @@ class FakeConnection:
         self.waited_s = 0.0
         self.attachment: Any = None
         self.notices: list[tuple[int, dict[str, str]]] = []
+        self.slow: Any = None
+        """The answer that a handler will give later."""
 
     def notify(self, code: int, header: Header | None = None, body: bytes = b"") -> None:
         assert not self.closed
         self.notices.append((code, encode_ext(header) if header is not None else {}))
+
+    def start_slow_request(self, frame: Frame, answer: Any) -> bytes | None:
+        self.slow = answer
+        return None
 
     def close(self) -> None:
         self.closed = True

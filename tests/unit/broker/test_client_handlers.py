@@ -6,11 +6,11 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.golden import data
-from tests.unit.broker.kit import CONFIG, Asker, notices, peer, safe_file
+from tests.unit.broker.kit import CONFIG, Asker, FakeConnection, notices, peer, safe_file
 
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.handlers.clients import ClientHandlers
@@ -27,7 +27,7 @@ from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.testing.manual_clock import ManualClock
 from orbitmq.transport.connection import Connection
 from orbitmq.wire.bodies import ConsumerIdList
-from orbitmq.wire.frame import Frame
+from orbitmq.wire.frame import Frame, encode_request
 from orbitmq.wire.headers import GetConsumerListByGroupRequest, UnregisterClientRequest
 
 
@@ -117,7 +117,7 @@ def test_a_heartbeat_registers_groups_and_creates_what_they_need(world: World) -
     assert (found.language, found.version) == ("PYTHON", 513)
 
 
-def test_a_heartbeat_that_names_300_new_groups_saves_each_table_once(
+def test_heartbeats_that_name_300_new_groups_save_each_table_once(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved: list[str] = []
@@ -132,7 +132,8 @@ def test_a_heartbeat_that_names_300_new_groups_saves_each_table_once(
     async def run() -> None:
         tasks = TaskOwner("test")
         world.topics.saves.tasks = world.groups.saves.tasks = tasks
-        beat(world.asker(peer(1)), *(consumer(f"g{number}", "T") for number in range(300)))
+        for first in range(0, 300, 50):
+            beat(world.asker(peer(1)), *(consumer(f"g{first + number}", "T") for number in range(50)))
         assert saved == [], "not on the loop"
         await world.topics.saves.saved()
         await world.groups.saves.saved()
@@ -145,6 +146,36 @@ def test_a_heartbeat_that_names_300_new_groups_saves_each_table_once(
     again.groups.load()
     assert all(f"g{number}" in again.groups.configs for number in range(300))
     assert all(f"%RETRY%g{number}" in again.topics.configs for number in range(300))
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({"producerDataSet": [{"groupName": "p"}] * 10_001}, "10,001 producer groups; the limit is 10,000"),
+        ({"consumerDataSet": [consumer()] * 1_001}, "1,001 consumer groups; the limit is 1,000"),
+        ({"consumerDataSet": [consumer("g", *["T"] * 5_001)]}, "5,001 subscriptions; the limit is 5,000"),
+    ],
+)
+def test_a_heartbeat_of_very_many_groups_is_refused(world: World, body: dict[str, Any], told: str) -> None:
+    heartbeat = json.dumps({"clientID": "c", **body}).encode()
+    answer = world.asker(peer(1)).ask(RequestCode.HEART_BEAT, body=heartbeat)
+    assert (answer.code, told in (answer.remark or "")) == (29, True), answer.remark
+    assert not world.consumers.groups
+    assert not world.producers.groups
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_heartbeat_of_many_groups_is_registered_in_turns(world: World, leaves: bool) -> None:
+    connection = FakeConnection()
+    asker = world.asker(cast(Connection, connection))
+    heartbeat = {"clientID": "c", "producerDataSet": [{"groupName": f"p{number}"} for number in range(200)]}
+    body = json.dumps(heartbeat).encode()
+    asker.dispatch(encode_request(RequestCode.HEART_BEAT, 7, {}, body))
+    assert 0 < len(world.producers.groups) < 200
+    before = len(world.producers.groups)
+    connection.closed = leaves
+    asyncio.run(connection.slow)
+    assert len(world.producers.groups) == (before if leaves else 200)
 
 
 def test_a_group_above_the_limit_is_refused_and_the_others_are_registered(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ Answers to Apache's ClientManageProcessor and the member part of ConsumerManageP
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +23,7 @@ from orbitmq.model.names import retry_topic
 from orbitmq.model.topic import PERM_READ_WRITE
 from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
+from orbitmq.transport.connection import Connection
 from orbitmq.transport.router import Call, Reply, Route
 from orbitmq.wire.bodies import (
     CheckClientConfig,
@@ -30,6 +33,7 @@ from orbitmq.wire.bodies import (
     HeartbeatData,
     MessageModel,
 )
+from orbitmq.wire.bodies.heartbeat import CONSUMERS_MAX, PRODUCERS_MAX, SUBSCRIPTIONS_MAX
 from orbitmq.wire.frame import Frame
 from orbitmq.wire.headers import (
     Empty,
@@ -43,8 +47,20 @@ __all__ = ["ClientHandlers"]
 
 _CLIENT_IDS_MAX: Final = 1024
 """Ids remembered per connection; a real client has one or two."""
+_AT_ONCE: Final = 64
+"""Groups of one heartbeat that are registered in one turn of the loop."""
 _NAME_CHARS_MAX: Final = 1024
 """Of client ids and producer groups; Apache's clients stay below 256."""
+
+
+@dataclass(slots=True)
+class _Taken:
+    """What came of a heartbeat so far."""
+
+    changed: bool
+    topics_before: int
+    refusal: InvalidParameter | None = None
+    is_complete: bool = False
 
 
 @dataclass(kw_only=True, eq=False)
@@ -80,35 +96,61 @@ class ClientHandlers:
         has said that they did not change. IS_SUB_CHANGE = true makes the client send them again.
         """
         data = HeartbeatData.decode(call.body)
-        _check_name("client id", data.client_id)
-        now_ms = self.clock.now_ms()
+        _check_size(data)
         frame = call.frame
         user = self.signer_of(frame)
+        now_ms = self.clock.now_ms()
         channel = ClientChannel(call.peer, data.client_id, frame.language_name, frame.version, now_ms, user)
+        peer = call.peer.attachment
+        if isinstance(peer, PeerInfo) and len(peer.client_ids) < _CLIENT_IDS_MAX:
+            peer.client_ids.add(data.client_id)
+        taken = _Taken((data.heartbeat_fingerprint or 0) == 0, len(self.topics.configs))
+        groups = self._register(data, channel, taken)
+        for _ in itertools.islice(groups, _AT_ONCE):
+            pass
+        if len(data.consumer_data_set) + len(data.producer_data_set) > _AT_ONCE:
+            return self._register_rest(groups, taken, call.peer)
+        return self._answer(taken)
+
+    async def _register_rest(self, groups: Iterator[None], taken: _Taken, peer: Connection) -> Reply:
+        """A client with very many groups is registered in several turns of the loop."""
+        while not taken.is_complete:
+            await asyncio.sleep(0)
+            if peer.closed:
+                break
+            for _ in itertools.islice(groups, _AT_ONCE):
+                pass
+        answer = self._answer(taken)
+        return answer if isinstance(answer, Reply) else await answer
+
+    def _register(self, data: HeartbeatData, channel: ClientChannel, taken: _Taken) -> Iterator[None]:
+        """Yields after each group. One that finds its table full is left out, and the others are served."""
         fingerprint = data.heartbeat_fingerprint or 0
         without_sub = fingerprint != 0 and data.without_sub is True
-        changed = fingerprint == 0
-        topics_before = len(self.topics.configs)
-        refusal: InvalidParameter | None = None
         for consumer in data.consumer_data_set:
             try:
-                changed |= self._register_consumer(consumer, channel, fingerprint, without_sub=without_sub)
+                taken.changed |= self._register_consumer(
+                    consumer, channel, fingerprint, without_sub=without_sub
+                )
             except InvalidParameter as error:
-                refusal = refusal or error  # a full table: the client's other groups are served
+                taken.refusal = taken.refusal or error
+            yield
         for producer in data.producer_data_set:
             if producer.group_name:
                 try:
                     _check_name("producer group", producer.group_name)
                     self.producers.register(producer.group_name, _copy(channel))
                 except InvalidParameter as error:
-                    refusal = refusal or error
-        peer = call.peer.attachment
-        if isinstance(peer, PeerInfo) and len(peer.client_ids) < _CLIENT_IDS_MAX:
-            peer.client_ids.add(data.client_id)
-        if refusal is not None:
-            raise refusal
-        reply = Reply(header=HeartBeatResponse(supports_heart_beat_v2=True, subscription_changed=changed))
-        if len(self.topics.configs) == topics_before or self.topics.registered is None:
+                    taken.refusal = taken.refusal or error
+            yield
+        taken.is_complete = True
+
+    def _answer(self, taken: _Taken) -> Reply | Awaitable[Reply]:
+        if taken.refusal is not None:
+            raise taken.refusal
+        header = HeartBeatResponse(supports_heart_beat_v2=True, subscription_changed=taken.changed)
+        reply = Reply(header=header)
+        if len(self.topics.configs) == taken.topics_before or self.topics.registered is None:
             return reply
         return _after(self.topics.registered(), reply)
 
@@ -177,6 +219,18 @@ class ClientHandlers:
             )
         self.compile_filter(subscription.expression_type, subscription.sub_string)
         return Reply()
+
+
+def _check_size(data: HeartbeatData) -> None:
+    _check_name("client id", data.client_id)
+    subscriptions = sum(len(consumer.subscription_data_set) for consumer in data.consumer_data_set)
+    for what, count, limit in (
+        ("consumer groups", len(data.consumer_data_set), CONSUMERS_MAX),
+        ("producer groups", len(data.producer_data_set), PRODUCERS_MAX),
+        ("subscriptions", subscriptions, SUBSCRIPTIONS_MAX),
+    ):
+        if count > limit:
+            raise InvalidParameter(f"the heartbeat has {count:,} {what}; the limit is {limit:,}")
 
 
 def _check_name(what: str, name: str) -> None:

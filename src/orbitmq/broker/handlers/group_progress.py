@@ -12,7 +12,7 @@ from orbitmq.broker.tables.clients import ConsumerTable
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.errors import ServerError
+from orbitmq.errors import InvalidParameter, ServerError
 from orbitmq.model.route import MessageQueue
 from orbitmq.requests import RequestCode
 from orbitmq.store.message_store import MessageStore
@@ -28,6 +28,8 @@ __all__ = ["GroupInspection", "Lags"]
 
 _ANSWER_BYTES_MAX: Final = 15 << 20
 """A frame has 16 MiB."""
+_TOPICS_MAX: Final = 2_000
+"""Topics a request may list."""
 _QUEUES_AT_ONCE: Final = 1_000
 """Queues looked at before others get their turn: about 10 ms."""
 
@@ -118,7 +120,9 @@ class GroupInspection:
         """The lag of a group: in the topics listed, or in the one named, or in all it has offsets for."""
         header = call.header
         group = header.consumer_group
-        topics = [topic for topic in (header.topic_list or "").split(";") if topic]
+        topics = list(dict.fromkeys(topic for topic in (header.topic_list or "").split(";") if topic))
+        if len(topics) > _TOPICS_MAX:
+            raise InvalidParameter(f"topicList has {len(topics):,} topics; the limit is {_TOPICS_MAX:,}")
         if not topics:
             named = header.topic if header.topic and header.topic.strip() else None
             candidates = self._offsets.topics_of(group) if named is None else [named]

@@ -16,6 +16,9 @@ __all__ = ["LockHandlers"]
 _NAME_CHARS_MAX: Final = 1024
 """Of groups, clients, topics and brokers; Apache's are below 256."""
 
+_QUEUES_MAX: Final = 10_000
+"""Of one request."""
+
 
 class LockHandlers:
     """Lock and unlock queues in batches."""
@@ -52,4 +55,6 @@ def _read(body: bytes) -> tuple[str, str, LockBatchRequest]:
     if not request.consumer_group or not request.client_id:
         missing = "clientId" if request.consumer_group else "consumerGroup"
         raise ServerError(f"the body has no {missing}")
+    if len(request.mq_set) > _QUEUES_MAX:
+        raise InvalidParameter(f"the body has {len(request.mq_set):,} queues; the limit is {_QUEUES_MAX:,}")
     return request.consumer_group, request.client_id, request

@@ -332,7 +332,8 @@ class ProducerTable:
         self._config = config
         self._clock = clock
         self._groups_of: dict[Connection, set[str]] = {}
-        self._connection_of: dict[str, Connection] = {}
+        self._named: dict[str, ClientChannel] = {}
+        """The channel that replies to a client id go to."""
         self._turn = 0
         self._member_count = 0
         self.bound = Bound(
@@ -379,12 +380,10 @@ class ProducerTable:
 
     def _name(self, channel: ClientChannel) -> None:
         """Let replies to a client id go to this connection, unless a connection of another user has the id."""
-        known = self._connection_of.get(channel.client_id)
-        if known is not None and not known.closed:
-            groups = self._groups_of.get(known, ())
-            if any(self.groups[group][known].user != channel.user for group in groups):
-                return
-        self._connection_of[channel.client_id] = channel.connection
+        named = self._named.get(channel.client_id)
+        if named is not None and not named.connection.closed and named.user != channel.user:
+            return
+        self._named[channel.client_id] = channel
 
     def pick(
         self, group: str, may: Callable[[ClientChannel], bool] = lambda _channel: True
@@ -406,7 +405,8 @@ class ProducerTable:
 
     def channel_of(self, client_id: str) -> Connection | None:
         """The connection of a client, for replies to its requests."""
-        return self._connection_of.get(client_id)
+        named = self._named.get(client_id)
+        return None if named is None else named.connection
 
     def channels(self) -> Iterator[tuple[str, ClientChannel]]:
         """Every group with every channel."""
@@ -421,8 +421,9 @@ class ProducerTable:
         _forget(self._groups_of, connection, group)
         if not channels:
             del self.groups[group]
-        if connection not in self._groups_of and self._connection_of.get(channel.client_id) is connection:
-            del self._connection_of[channel.client_id]
+        named = self._named.get(channel.client_id)
+        if connection not in self._groups_of and named is not None and named.connection is connection:
+            del self._named[channel.client_id]
         logger.info(
             "producer left group=%s client=%s peer=%s reason=%s",
             group,

@@ -37,7 +37,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        return javajson.decode(data, cls)
+        return javajson.decode(data, cls, expects_plain=_is_plain(cls))
 
 
 _encode_plain: Final = msgspec.json.Encoder().encode
@@ -50,11 +50,12 @@ def encode_body(value: msgspec.Struct) -> bytes:
 
 def decode_body(wanted: type[T], data: bytes) -> T:
     """Read a body that is a model value, not a ``Body``. Raises ``BodyError``."""
-    return javajson.decode(data, wanted)
+    kind: Any = wanted
+    return javajson.decode(data, wanted, expects_plain=_is_plain(kind))
 
 
 @lru_cache(maxsize=256)
-def _is_plain(struct_type: type[msgspec.Struct]) -> bool:
+def _is_plain(struct_type: Any) -> bool:
     """Whether msgspec's own encoder writes what the dialect writes: no odd keys and no nulls in it."""
     return _plain_type(inspect.type_info(struct_type), set())
 

@@ -18,6 +18,9 @@ from orbitmq.wire.bodies.base import Body, always
 from orbitmq.wire.header import Int32
 
 __all__ = [
+    "CONSUMERS_MAX",
+    "PRODUCERS_MAX",
+    "SUBSCRIPTIONS_MAX",
     "CheckClientConfig",
     "ConsumeFromWhere",
     "ConsumeType",
@@ -26,6 +29,14 @@ __all__ = [
     "MessageModel",
     "ProducerData",
 ]
+
+
+CONSUMERS_MAX: Final = 1_000
+"""Of one heartbeat: consumer groups of one client."""
+PRODUCERS_MAX: Final = 10_000
+"""Of one heartbeat: producer groups. A proxy has one for each topic."""
+SUBSCRIPTIONS_MAX: Final = 5_000
+"""Of one heartbeat: subscriptions of all its groups."""
 
 
 class ConsumeType(StrEnum):
@@ -64,6 +75,8 @@ _ORDINALS: Final = {
     "messageModel": (MessageModel.BROADCASTING.value, MessageModel.CLUSTERING.value),
 }
 """The order of Java's enums."""
+_ORDINALS_BYTES_MAX: Final = 256 * 1024
+"""Of a heartbeat that is read a second time, for ordinals."""
 
 
 class ProducerData(Body, frozen=True, kw_only=True):
@@ -96,12 +109,14 @@ class HeartbeatData(Body, frozen=True, kw_only=True):
     def decode(cls, data: bytes) -> HeartbeatData:
         """Also reads what the C++ client and its Python binding send: kinds as ordinals, versions as text."""
         try:
-            return javajson.decode(data, cls)
+            return javajson.decode(data, cls, expects_plain=True)
         except BodyError:
-            named = _with_names(javajson.loads(data))
+            if len(data) > _ORDINALS_BYTES_MAX:
+                raise
+            named = _with_names(javajson.loads(data, expects_plain=True))
             if named is None:
                 raise
-            return javajson.decode(named, cls)
+            return javajson.decode(named, cls, expects_plain=True)
 
 
 def _with_names(heartbeat: Any) -> bytes | None:
