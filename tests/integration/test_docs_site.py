@@ -39,6 +39,7 @@ PAGES: Final = (
 )
 RUN_ELSEWHERE: Final = {
     "admin.md": "tests/integration/test_admin.py",
+    "arrow.md": "tests/integration/test_arrow.py",
     "client.md": "tests/integration/test_docs.py",
     "filters.md": "scripts/type_docs.py",
     "how-to/5x-clients.md": "scripts/type_docs.py",

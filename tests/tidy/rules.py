@@ -47,6 +47,8 @@ IMPORTS: Final[Mapping[str, frozenset[str]]] = {
     "admin": frozenset({"client"}),
     # Reads store directories by itself, without a broker, and refuses a bad SQL filter before any broker is asked.
     "spark": frozenset({"client", "filter", "store"}),
+    # The same tables for readers of Arrow streams, without Spark.
+    "arrow": frozenset({"spark"}),
     # Files that describe a data pipeline, run on Spark.
     "pipeline": frozenset({"spark"}),
     # Applications to read and run; ``orbitmq demo`` runs the shop.
@@ -56,7 +58,18 @@ IMPORTS: Final[Mapping[str, frozenset[str]]] = {
     "proxy": frozenset({"auth", "client", "metrics"}),
     # The command line starts every server, so it stands above all of them.
     "cli": frozenset(
-        {"admin", "broker", "examples", "filtersrv", "console", "namesrv", "pipeline", "proxy", "store"}
+        {
+            "admin",
+            "arrow",
+            "broker",
+            "examples",
+            "filtersrv",
+            "console",
+            "namesrv",
+            "pipeline",
+            "proxy",
+            "store",
+        }
     ),
 }
 SHIPPED_KIT: Final = "testing"  # imports anything; nothing in the package imports it

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from orbitmq.spark.cluster import Cluster
 from orbitmq.spark.options import SourceOptions
 from orbitmq.spark.schema import COLUMNS
-from orbitmq.spark.source.bounds import batch_ranges
+from orbitmq.spark.source.bounds import batch_plan
 from orbitmq.spark.source.planning import QueueRange, grouped_ranges, split_ranges
 from orbitmq.spark.worker import leave_modules_uncollected
 
@@ -40,7 +40,7 @@ class TopicReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
         cluster = Cluster(options)
-        return planned_partitions(cluster, options, batch_ranges(cluster, options))
+        return planned_partitions(cluster, options, batch_plan(cluster, options).ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from orbitmq.spark.source.reading import read_ranges

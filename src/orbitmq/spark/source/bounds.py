@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import NamedTuple
 
 from orbitmq.errors import ConfigError
 from orbitmq.spark.cluster import Cluster
@@ -18,12 +19,21 @@ from orbitmq.spark.source.planning import (
     resolve_offsets,
 )
 
-__all__ = ["batch_ranges", "starting_offsets"]
+__all__ = ["BatchPlan", "batch_plan", "starting_offsets"]
 
 logger = logging.getLogger(__name__)
 
 
-def batch_ranges(cluster: Cluster, options: SourceOptions) -> list[QueueRange]:
+class BatchPlan(NamedTuple):
+    """A batch read."""
+
+    ranges: list[QueueRange]
+    """Queues without a message to read have none."""
+    end: QueueOffsets
+    """Of every queue."""
+
+
+def batch_plan(cluster: Cluster, options: SourceOptions) -> BatchPlan:
     """The messages of a batch read, by queue.
 
     Raises ``DataLossError`` for messages that are gone unless ``failOnDataLoss`` is off, and ``ConfigError`` for
@@ -55,7 +65,7 @@ def batch_ranges(cluster: Cluster, options: SourceOptions) -> list[QueueRange]:
         if options.fail_on_data_loss:
             raise DataLossError(plan.lost)
         logger.warning("messages lost before they were read ranges=%s", loss_text(plan.lost))
-    return plan.ranges
+    return BatchPlan(plan.ranges, end)
 
 
 def starting_offsets(cluster: Cluster, options: SourceOptions) -> QueueOffsets:
