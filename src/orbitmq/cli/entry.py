@@ -20,6 +20,7 @@ _EXTRAS: Final = {
     "starlette": "console",
     "uvicorn": "console",
     "mcp": "mcp",
+    "duckdb": "sql",
     "pyspark": "spark",
     "pyarrow": "spark",
     "numpy": "spark",

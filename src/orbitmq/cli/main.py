@@ -23,6 +23,7 @@ _COMMANDS: Final = {
     "doctor": ("orbitmq.cli.doctor", "doctor_command", "What is wrong with a cluster, and what to do."),
     "admin": ("orbitmq.cli.admin", "admin_commands", "Look at a cluster and change it."),
     "store": ("orbitmq.cli.store", "store_commands", "Look into the files of a store."),
+    "sql": ("orbitmq.cli.sql", "sql_command", "Query topics and stores with SQL."),
     "pipeline": ("orbitmq.cli.pipeline", "pipeline_commands", "Data pipelines on Spark."),
     "console": ("orbitmq.cli.console", "console_command", "Serve the web console."),
     "dlq": ("orbitmq.cli.dlq", "dlq_commands", "Dead letters: list, show, resend, drop, export."),
