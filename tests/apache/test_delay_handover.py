@@ -16,6 +16,8 @@ from tests.apache.servers import create_topic
 Unique = Callable[[str], str]
 WAIT_MS: Final = {"ours": 30_000, "apache": 45_000}
 """How long messages wait: longer than the first broker takes to stop and the other one to start."""
+LATE_MS: Final = 20_000
+"""A busy machine delivers late; a broker that began to wait again would be later than this."""
 QUICK: Final[dict[str, Any]] = {
     "transactionTimeOut": 300,
     "transactionCheckInterval": 400,
@@ -75,7 +77,7 @@ def test_a_store_changes_hands_with_messages_waiting(
             found = {delivery.body: delivery.message.stored_at_ms for delivery in consumer.deliveries}
             assert len(found) == len(consumer.deliveries) == 7
             for body in waiting:
-                assert sent_ms + wait_ms <= found[body] < sent_ms + wait_ms + 3_000
+                assert sent_ms + wait_ms <= found[body] < sent_ms + wait_ms + LATE_MS
             assert {check.message.body for check in producer.checks()} == {b"tx open 1", b"tx open 2"}
 
 

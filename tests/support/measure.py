@@ -23,6 +23,7 @@ __all__ = ["MeasurePlugin", "Measurement", "kind_of_process", "summary", "tables
 
 _SAMPLE_S: Final = 1.0
 _SLOWEST: Final = 10
+_LONGEST: Final = 25
 _JVM_COMMANDS: Final = frozenset({"java", "mvn", "spark-submit", "javac"})
 
 
@@ -177,7 +178,8 @@ def _folder(test: str) -> str:
 
 
 def summary(measurements: Iterable[Measurement]) -> Generator[str, None, None]:
-    """Yields the time of each folder, the slowest tests, and how many processes were started."""
+    """Yields the time of each folder, the longest files, the slowest tests, and how many processes were started."""
+    files: dict[str, float] = defaultdict(float)
     folders: dict[str, float] = defaultdict(float)
     cpu: dict[str, float] = defaultdict(float)
     count: Counter[str] = Counter()
@@ -185,12 +187,16 @@ def summary(measurements: Iterable[Measurement]) -> Generator[str, None, None]:
     processes: Counter[str] = Counter()
     for one in measurements:
         folders[_folder(one.test)] += one.wall_s
+        files[_file(one.test)] += one.wall_s
         cpu[_folder(one.test)] += one.cpu_s
         tests[one.test] += one.wall_s
         count[_folder(one.test)] += one.phase == "call"
         processes.update(one.processes)
     for folder, wall_s in sorted(folders.items(), key=lambda row: -row[1]):
         yield f"{wall_s:8.1f} s  {cpu[folder]:8.1f} s of CPU  {count[folder]:6d} tests  {folder}"
+    yield f"the {_LONGEST} longest files:"
+    for file, wall_s in sorted(files.items(), key=lambda row: -row[1])[:_LONGEST]:
+        yield f"{wall_s:8.1f} s  {file}"
     yield f"the {_SLOWEST} slowest:"
     for test, wall_s in sorted(tests.items(), key=lambda row: -row[1])[:_SLOWEST]:
         yield f"{wall_s:8.1f} s  {test}"

@@ -15,6 +15,9 @@ def test_summary_adds_up_time_and_processes_by_folder_and_names_the_slowest_test
     assert lines == [
         "5.0 s 4.0 s of CPU 1 tests tests/b",
         "3.0 s 0.8 s of CPU 1 tests tests/a",
+        "the 25 longest files:",
+        "5.0 s tests/b/test_b.py",
+        "3.0 s tests/a/test_a.py",
         "the 10 slowest:",
         "5.0 s tests/b/test_b.py::test_two",
         "3.0 s tests/a/test_a.py::test_one",
