@@ -143,6 +143,7 @@ THREADS = {
     "src/orbitmq/broker/delivery/schedule.py": "writes delayOffset.json",
     "src/orbitmq/broker/delivery/timers.py": "syncs and saves the timer's files",
     "src/orbitmq/broker/live_config.py": "writes the file of options",
+    "src/orbitmq/broker/scrubbing.py": "reads flushed segments with a descriptor of its own, writes scrub.json",
     "src/orbitmq/broker/tables/offsets.py": "writes consumerOffset.json",
     "src/orbitmq/broker/tables/table_file.py": "writes the tables of topics and groups",
     "src/orbitmq/namesrv/kv_config.py": "writes kvConfig.json",

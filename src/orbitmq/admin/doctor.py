@@ -176,6 +176,7 @@ async def _brokers(admin: Admin, places: list[BrokerPlace], notes: _Notes) -> li
             f"{who} answers in {admin.clock.now_ms() - began_ms} ms, {version or 'version unknown'}{kernel}"
         )
         _disk(who, table, notes)
+        _damage(who, table, notes)
         _clock(who, table, admin.clock.now_ms(), notes)
         await _options(admin, place, who, notes)
     if len(versions) > 1:
@@ -222,6 +223,18 @@ def _disk(who: str, table: dict[str, str], notes: _Notes) -> None:
         notes.warn(f"{text}: expired messages are deleted at any hour", remedy)
     else:
         notes.ok(text)
+
+
+def _damage(who: str, table: dict[str, str], notes: _Notes) -> None:
+    text = table.get("orbitmqDamage")
+    if text is None:
+        return
+    if any(_number(part.rpartition(" ")[2]) for part in text.split(", ")):
+        notes.warn(
+            f"{who}: damage found since its start: {text}",
+            "Check its disk. Messages that no replica could replace are in its log (`damaged`); see `orbitmq store "
+            "repair`.",
+        )
 
 
 def _clock(who: str, table: dict[str, str], now_ms: int, notes: _Notes) -> None:

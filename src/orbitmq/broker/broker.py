@@ -65,6 +65,7 @@ from orbitmq.broker.replication.master import ReplicaServer
 from orbitmq.broker.replication.metadata_sync import Delays, KeptTable, MetadataSync
 from orbitmq.broker.replication.protection import StreamProtection
 from orbitmq.broker.roles import RoleSwitch
+from orbitmq.broker.scrubbing import ROUND_S, Scrubbing
 from orbitmq.broker.security import MoreOptions, Security
 from orbitmq.broker.tables.clients import ConsumerTable, PeerInfo, ProducerTable
 from orbitmq.broker.tables.consumer_filters import ConsumerFilters, compile_subscription
@@ -706,10 +707,10 @@ class Broker:
             start(every(_ACL_RELOAD_S, self.security.acl_files.reload), "access-lists")
         start(every(15.0, self.consumers.send_collected_notices), "notices")
         start(every(SAMPLE_S, lambda: self.stats.sample(self._clock.now_ms())), "stats")
-        slow_consumers = SlowConsumers(
-            config=self.config, offsets=self.offsets, groups=self.groups, store=self.store
-        )
-        start(every(SLOW_CHECK_S, slow_consumers.check), "slow-consumers")
+        slow = SlowConsumers(config=self.config, offsets=self.offsets, groups=self.groups, store=self.store)
+        start(every(SLOW_CHECK_S, slow.check), "slow-consumers")
+        scrubbing = Scrubbing(self.store, self._fs, self._metadata_file("scrub.json"), self._clock)
+        start(every(ROUND_S, scrubbing.round), "scrubber")
 
     def start_deliveries(self) -> None:
         """What only a master does: delayed messages, transactions, redeliveries. Raises ``OSError``."""
@@ -748,8 +749,7 @@ class Broker:
             table.connection_closed(connection)
 
     def local_connection(self) -> Connection:
-        """The broker's end of a connection inside this process."""
-        return self._server.local_connection()
+        return self._server.local_connection()  # the broker's end of a connection inside this process
 
     # -- the end ---------------------------------------------------------------------------------------
 

@@ -137,6 +137,14 @@ class StoreConfig:
         doc="Open a log with rot in the middle: skip the damaged range (it is logged) and serve what follows.",
     )
 
+    scrub_interval_hours: int = option(
+        168,
+        apache="scrubIntervalHours",
+        low=0,
+        reload=True,
+        doc="Hours in which the whole commit log is read and verified once in the background; 0 switches that off.",
+    )
+
     # Delayed messages: the due time is stored in place of the tag code.
     delay_levels: str = option(
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",

@@ -36,6 +36,7 @@ from orbitmq.store.upkeep.flush import Flusher, Post
 from orbitmq.store.upkeep.lock_files import AbortFile, StoreLock
 from orbitmq.store.upkeep.recovery import Recovery, RecoveryReport
 from orbitmq.store.upkeep.retention import Retention
+from orbitmq.store.upkeep.scrub import Scrubber
 from orbitmq.store.upkeep.write_fault import WriteFault
 from orbitmq.store.write.appender import Appender
 from orbitmq.store.write.replayer import Replayer
@@ -95,6 +96,8 @@ class MessageStore:
         self._reader = QueueReader(parts, physical_memory_bytes() if memory_bytes is None else memory_bytes)
         self.integrity: Final = self._reader.integrity
         """What was found damaged and repaired since the start."""
+        self.scrubber: Final = Scrubber(parts, self.integrity)
+        """Verifies the log in the background; the broker drives it."""
         self._flusher = Flusher(parts, clock, post)
         self._retention = Retention(config)
         self._clean_at = 0.0

@@ -58,6 +58,22 @@ def test_disk_that_a_broker_does_not_tell_is_no_finding(table: dict[str, str]) -
 
 
 @pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("messages 0, queue units repaired 0, found in the background 0", 0),
+        ("messages 2, queue units repaired 0, found in the background 0", 1),
+        ("messages 0, queue units repaired 0, found in the background 10", 1),
+        (None, 0),
+    ],
+)
+def test_damage_found_by_a_broker_is_a_warning(text: str | None, count: int) -> None:
+    notes = doctor._Notes()
+    doctor._damage("broker a", {} if text is None else {"orbitmqDamage": text}, notes)
+    assert [one.level for one in notes.findings] == [Level.WARN] * count
+    assert all(text in one.what for one in notes.findings if text)
+
+
+@pytest.mark.parametrize(
     ("ahead_s", "said"),
     [(0, "agrees"), (4, "agrees"), (-4, "agrees"), (60, "60 s ahead of"), (-3600, "3600 s behind")],
 )

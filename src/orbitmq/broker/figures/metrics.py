@@ -200,6 +200,11 @@ RECORDS_REPAIRED: Final = _counter(
 RECORDS_UNREPAIRED: Final = _gauge(
     "orbitmq_unrepaired_records", "Damaged records that no other broker of the group could replace."
 )
+SCRUBBED: Final = _counter("orbitmq_scrubbed_bytes_total", "Bytes of the log verified in the background.")
+SCRUB_PASSES: Final = _counter("orbitmq_scrub_passes_total", "Times that the whole log was verified.")
+SCRUB_DAMAGE: Final = _counter(
+    "orbitmq_scrub_damage_total", "Damaged records and queue units found in the background."
+)
 UNITS_REPAIRED: Final = _counter(
     "orbitmq_repaired_queue_units_total", "Damaged queue units that were written again from their records."
 )
@@ -266,6 +271,9 @@ BROKER_FAMILIES: Final = (
     DAMAGED,
     RECORDS_REPAIRED,
     RECORDS_UNREPAIRED,
+    SCRUBBED,
+    SCRUB_PASSES,
+    SCRUB_DAMAGE,
     UNITS_REPAIRED,
     TRANSFERS_REFUSED,
     TABLE_SIZE,
@@ -622,6 +630,9 @@ class BrokerMetrics:
         families.gauge(DAMAGED, self.store.integrity.damaged_count)
         families.gauge(RECORDS_REPAIRED, self.roles.repair.repaired_count)
         families.gauge(RECORDS_UNREPAIRED, self.roles.repair.failed_count)
+        families.gauge(SCRUBBED, self.store.scrubber.verified_bytes)
+        families.gauge(SCRUB_PASSES, self.store.scrubber.pass_count)
+        families.gauge(SCRUB_DAMAGE, self.store.scrubber.damage_count)
         families.gauge(UNITS_REPAIRED, self.store.integrity.repaired_count)
         families.gauge(TRANSFERS_REFUSED, self.store.integrity.refused_count)
         for family, values in (

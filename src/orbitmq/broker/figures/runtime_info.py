@@ -73,6 +73,7 @@ class RuntimeInfo:
             "brokerVersionDesc": version_name(Version.OURS),
             "orbitmqKernel": KERNEL,
             "orbitmqRelease": f"orbitmq {__version__}",
+            "orbitmqDamage": self._damage(),
             "brokerActive": _text(not self._config.is_slave if active is None else active()),
             "startAcceptSendRequestTimeStamp": str(self._config.accept_sends_from_ms),
             **self._life(),
@@ -85,6 +86,14 @@ class RuntimeInfo:
             **self._sources.timer(),
             **self._pools(),
         }
+
+    def _damage(self) -> str:
+        """What was found damaged since the start: ``records N, queue units repaired N``."""
+        integrity, scrubber = self._store.integrity, self._store.scrubber
+        return (
+            f"messages {integrity.damaged_count}, queue units repaired {integrity.repaired_count}, "
+            f"found in the background {scrubber.damage_count}"
+        )
 
     def _life(self) -> dict[str, str]:
         elapsed_s = max(0, self._clock.now_ms() - self._stats.started_ms) // 1000

@@ -155,6 +155,24 @@ class Integrity:
         self._log.overwrite(log_offset, data)
         return kept
 
+    def found(self, log_offset: int, reason: str) -> None:
+        """A record that no reader has met is damaged: repair it from another broker, or report it once."""
+        if self.fetch is not None and self.fetch(log_offset, "", 0):
+            return
+        key = ("", 0, log_offset)
+        if key not in self._attempts_left:
+            self.damaged_count += 1
+            logger.error("damaged record found log_offset=%d reason=%s", log_offset, reason)
+        self._remember(key, 0)
+
+    def next_record(self, log_offset: int) -> int:
+        """Where the log continues after a damaged record: the next one of its segment, or the next segment."""
+        start = log_offset - log_offset % self._log.segment_bytes
+        end = min(self._log.end - start, self._log.segment_bytes)
+        view = self._log.segments.view(start)
+        following = end if view is None else self._next_head(view, log_offset - start + 1, end, start)
+        return start + (following if following < end else self._log.segment_bytes)
+
     def is_whole(self, record: memoryview, log_offset: int) -> bool:
         """Whether the bytes are one record with an intact body; one that is not is reported once."""
         walked, _ = walk_records(bytes(record), 0, len(record), True, log_offset)

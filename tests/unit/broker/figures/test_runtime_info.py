@@ -53,11 +53,12 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def test_table_has_exactly_the_keys_of_apache_the_kernel_and_the_release(world: World) -> None:
+def test_table_has_exactly_the_keys_of_apache_and_three_of_ours(world: World) -> None:
     table = table_of(world)
     log_directory = world.store.config.log_directories[0]
     assert table.keys() == {
         *APACHE_KEYS.split(),
+        "orbitmqDamage",
         "orbitmqKernel",
         "orbitmqRelease",
         f"commitLogDiskRatio_{log_directory}",

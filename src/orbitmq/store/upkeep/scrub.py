@@ -1,0 +1,148 @@
+"""Reads and verifies the whole commit log in the background, so that damage is found while a replica is whole.
+
+Retention reads nothing and consumers read the newest messages, so a flipped bit in an old segment may stay unknown
+for weeks. The scrubber walks the log from its start to what is flushed, verifies every record with its checksum,
+compares its queue unit with it, and begins again. What it finds goes to ``Integrity``: queue units are rewritten from
+the log, records are repaired from another broker. It is paced to pass the log once in ``scrubIntervalHours``.
+
+Three steps of one piece: ``next_piece`` chooses it, ``read_piece`` reads it (on any thread, with its own descriptor,
+since a segment may expire meanwhile), ``check`` verifies it on the thread of the store.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from orbitmq.kernel import walk_records
+from orbitmq.kernel.layout import BLANK, BLANK_BYTES, MAGIC_BLANK
+from orbitmq.record.scan import scan
+from orbitmq.runtime.filesystem import FileSystem
+from orbitmq.store.components import StoreParts
+from orbitmq.store.read.integrity import Integrity
+from orbitmq.store.write.dispatch import NO_UNIT
+
+__all__ = ["PIECE_BYTES", "Piece", "Scrubber"]
+
+PIECE_BYTES: Final = 128 << 10
+"""Some 5 ms of the loop with records of 200 bytes."""
+_PIECE_BYTES_MAX: Final = 64 << 20
+"""For a record that is longer than a piece."""
+_TRANSACTION_MASK: Final = 0xC
+
+
+class Piece(NamedTuple):
+    """A part of one segment that begins with a record."""
+
+    path: str
+    log_offset: int
+    position: int
+    size: int
+    is_last: bool
+    """Whether the segment, or what is flushed of it, ends with the piece."""
+
+
+class Scrubber:
+    """Of one store. Its position survives restarts if the owner keeps it."""
+
+    def __init__(self, parts: StoreParts, integrity: Integrity) -> None:
+        self._parts = parts
+        self._log = parts.log
+        self._integrity = integrity
+        self._size = PIECE_BYTES
+        self.position = 0
+        """The log is verified up to here in this pass."""
+        self.verified_bytes = 0
+        """Bytes read since the start of the broker."""
+        self.damage_count = 0
+        """Damaged records and queue units found since the start of the broker."""
+        self.pass_count = 0
+        """Passes completed since the start of the broker."""
+
+    @property
+    def end(self) -> int:
+        """Where a pass ends: later bytes may still be in the page cache only."""
+        return self._log.whole_end(self._log.flushed)
+
+    def next_piece(self) -> Piece | None:
+        """The next piece to read; None when a pass is complete, and the next call begins another one."""
+        log = self._log
+        self.position = max(self.position, log.start)
+        if self.position >= self.end:
+            if self.end > log.start:
+                self.pass_count += 1
+            self.position = log.start
+            return None
+        at = self.position % log.segment_bytes
+        start = self.position - at
+        room = min(log.segment_bytes, self.end - start) - at
+        size = min(self._size, room)
+        return Piece(log.segments.path_for(start), self.position, at, size, size == room)
+
+    @staticmethod
+    def read_piece(fs: FileSystem, piece: Piece) -> bytes:
+        """Raises ``OSError``."""
+        handle = fs.open(piece.path)
+        try:
+            return fs.pread(handle, piece.size, piece.position)
+        finally:
+            fs.close(handle)
+
+    def check(self, piece: Piece, data: bytes) -> None:
+        """Verify a piece that was read, and move on."""
+        log = self._log
+        if self.position != piece.log_offset or piece.log_offset + piece.size > self.end:
+            return  # the log was cut, or the segment has expired
+        walked, end = walk_records(data, 0, len(data), True, piece.log_offset)
+        for record in walked:
+            self._check_unit(record[11], record[4], record[5], record[7], (record[6], record[1]))
+        self.verified_bytes += end
+        self.position += end
+        if end == len(data) == piece.size:
+            self._size = PIECE_BYTES
+            return
+        self._after_records(piece, data, end, log.segment_bytes)
+
+    def _after_records(self, piece: Piece, data: bytes, end: int, segment_bytes: int) -> None:
+        """Go on after the last whole record of a piece: with a larger piece, in the next segment, or past damage."""
+        left = segment_bytes - self.position % segment_bytes
+        if end + BLANK_BYTES <= len(data) and BLANK.unpack_from(data, end) == (left, MAGIC_BLANK):
+            self.position += left
+            return
+        if not piece.is_last and end:
+            return  # the next piece begins with the record that this one cuts off
+        if not piece.is_last and self._size < _PIECE_BYTES_MAX and self._may_be_long(data, end):
+            self._size = min(self._size * 8, _PIECE_BYTES_MAX)
+            return
+        self._size = PIECE_BYTES
+        skipped = next((stop for start, stop in self._log.damaged if start <= self.position < stop), None)
+        if skipped is not None:
+            self.position = skipped
+            return
+        self.damage_count += 1
+        scanned = scan(data, end, len(data), log_base=piece.log_offset)
+        reason = "" if any(scanned) or scanned.end is None else scanned.end.reason
+        self._integrity.found(self.position, reason or "zeros")
+        self.position = self._integrity.next_record(self.position)
+
+    @staticmethod
+    def _may_be_long(data: bytes, end: int) -> bool:
+        """Whether the record that begins there says that it ends after the data."""
+        if end + BLANK_BYTES > len(data):
+            return True
+        size, magic = BLANK.unpack_from(data, end)
+        return bool(len(data) - end < size <= _PIECE_BYTES_MAX and magic != MAGIC_BLANK)
+
+    def _check_unit(
+        self, topic: bytes, queue_id: int, queue_offset: int, sys_flag: int, place: tuple[int, int]
+    ) -> None:
+        if sys_flag & _TRANSACTION_MASK in NO_UNIT:
+            return
+        queue = self._parts.queues.by_key.get((topic.decode("utf-8", "replace"), queue_id))
+        # A deleted topic has no queue, and the one made after it has a later record at that number.
+        if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
+            return
+        unit = queue.unit(queue_offset)
+        if unit is None or unit[:2] == place or (unit[0] > place[0] and self._log.record(*unit[:2])):
+            return
+        self.damage_count += 1
+        self._integrity.examine(queue, [queue_offset])
