@@ -1,4 +1,4 @@
-"""Bodies as values: JSON of plain values, msgspec structs, dataclasses and, if it is installed, pydantic models."""
+"""Bodies as values: JSON of plain values, msgspec structs, dataclasses and, where installed, pydantic models."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["Decode", "decoder_for", "json_bytes", "json_value"]
 
 T = TypeVar("T")
 Decode = Callable[[bytes], Any]
-"""A plain function from a body to a value. What it raises means that the body does not fit."""
+"""A plain function from a body to a value. An exception means that the body does not match."""
 
 
 def json_bytes(value: Any) -> bytes:
     """A value as JSON. Raises ``TypeError`` for what JSON cannot hold, ``ValueError`` for NaN and infinity."""
     dump = getattr(value, "model_dump_json", None)
     encoded: bytes = dump().encode() if dump is not None else msgspec.json.encode(value, enc_hook=_nested)
-    # NaN is written as null: the reader would get another value than was sent. Few bodies need the second look.
+    # msgspec writes NaN as null, so the reader would get another value. Few bodies need the second check.
     if b"null" in encoded:
         plain = value.model_dump() if dump is not None else msgspec.to_builtins(value, enc_hook=_numbers)
         if _has_no_number(plain):
@@ -32,7 +32,7 @@ def json_bytes(value: Any) -> bytes:
 
 
 def _has_no_number(value: Any) -> bool:
-    """Whether there is a float that is not a number, or is infinite, in plain values."""
+    """Whether plain values contain a float that is NaN or infinite."""
     if isinstance(value, float):
         return not math.isfinite(value)
     if isinstance(value, dict):
@@ -41,7 +41,7 @@ def _has_no_number(value: Any) -> bool:
 
 
 def _numbers(value: Any) -> float | None:
-    """Stands for a model inside other values: NaN if it has one."""
+    """Returns a stand-in for a model inside other values: NaN if it contains one."""
     return math.nan if _has_no_number(value.model_dump()) else None
 
 
@@ -61,7 +61,8 @@ def json_value(body: bytes, kind: Any = ...) -> Any: ...
 
 
 def json_value(body: bytes, kind: Any = Any) -> Any:
-    """The value of a JSON body, checked against a type. Raises ``BodyMismatch`` with the place that does not fit."""
+    """The value of a JSON body, checked against a type. Raises ``BodyMismatch``, naming the place that does not
+    match."""
     return decoder_for(kind)(body)
 
 

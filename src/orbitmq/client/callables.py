@@ -1,4 +1,4 @@
-"""Functions of the user, called the way they are written: coroutines on the loop, plain functions on a thread."""
+"""Calls user functions in the way they are written: coroutines on the loop, plain functions on a thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Final
 __all__ = ["HANDLING", "UserCalls", "is_async"]
 
 HANDLING: Final[ContextVar[object]] = ContextVar("orbitmq_handling", default=None)
-"""The service whose handler runs here, on the loop or on a thread: a stop from there must not wait for itself."""
+"""The service whose handler runs here, on the loop or on a thread. A stop from inside must not wait for itself."""
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -26,7 +26,7 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 class UserCalls:
-    """A bounded pool of threads, made when the first plain function is called."""
+    """A bounded pool of threads, created when the first plain function is called."""
 
     def __init__(self, threads: int, name: str) -> None:
         self._threads = threads
@@ -34,21 +34,21 @@ class UserCalls:
         self._pool: ThreadPoolExecutor | None = None
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """The result of ``function``; what it raises comes through."""
+        """The result of ``function``; its exceptions are passed on."""
         if is_async(function):
             return await function(*arguments)
         result = await self.in_thread(function, *arguments)
-        # A lambda around a coroutine function looks plain and is not.
+        # A lambda around a coroutine function looks like a plain function.
         return await result if inspect.isawaitable(result) else result
 
     def in_thread(self, function: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, self._name)
-        # Context variables go along: whoever traces or logs by them sees the caller's.
+        # Pass on context variables, for tracing and logging.
         run = copy_context().run
         return asyncio.get_running_loop().run_in_executor(self._pool, run, function, *arguments)
 
     def close(self) -> None:
-        """Take no more calls. Threads that are still busy end when their function does."""
+        """Accept no more calls. Busy threads end when their function does."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""What a caller gave, checked where it was given: ``TypeError`` and ``ValueError`` in plain words."""
+"""Checks of arguments where they are passed in, with readable ``TypeError`` and ``ValueError`` texts."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ def check_type(name: str, value: object, kind: type) -> None:
 
 
 def shown(value: object) -> str:
-    """A value as an error tells of it: short, with its type."""
+    """A value as error messages show it: short, with its type."""
     text = repr(value)
     return f"{text if len(text) <= 40 else text[:37] + '...'} ({type(value).__name__})"

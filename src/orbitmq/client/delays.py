@@ -1,4 +1,4 @@
-"""Delays and times as users write them, in the terms of the wire."""
+"""Conversions of delays and times from the user's units to those of the wire."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def delay_ms_for(delay: timedelta | float) -> int:
 
 
 def delay_level_for(delay: timedelta | float) -> int:
-    """The first of the usual delay levels that is not shorter; 1 is the shortest, 18 the longest."""
+    """The first of the default delay levels that is not shorter; 1 is the shortest, 18 the longest."""
     wanted_ms = delay_ms_for(delay)
     for level, level_ms in enumerate(_LEVELS_MS, start=1):
         if level_ms >= wanted_ms:
@@ -32,7 +32,7 @@ def delay_level_for(delay: timedelta | float) -> int:
 
 
 def moment_ms(moment: datetime) -> int:
-    """Milliseconds since the epoch. Raises ``ValueError`` for a time without a zone: it may mean any hour."""
+    """Milliseconds since the epoch. Raises ``ValueError`` for a time without a zone, which is ambiguous."""
     if not isinstance(moment, datetime):
         raise TypeError(f"a time is a datetime, not {moment!r}")
     if moment.tzinfo is None:

@@ -1,6 +1,6 @@
-"""What a client raises on its own account, each with a code, whether another try may help, and a hint.
+"""Errors that a client raises itself, each with a code, whether a retry may help, and a hint.
 
-What a server refused is raised as the ``BrokerError`` of its code, with the hint as a note.
+A server's refusal is raised as the ``BrokerError`` of its code, with the hint as a note.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ClientError(OrbitError):
 
 
 class ClientStateError(ClientError):
-    """Used before it was started, started twice, or changed in a state that does not allow it."""
+    """The client was used before its start, started twice, or changed in a state that does not allow it."""
 
 
 class ClientClosedError(ClientStateError):
@@ -56,13 +56,13 @@ class ClientClosedError(ClientStateError):
 
 
 class ForkedError(ClientStateError):
-    """Started in one process, used in a child of it."""
+    """The client was started in one process and used in a child of it."""
 
     hint = "Sockets cannot be shared between processes: create and start the client after the fork"
 
 
 class NameServerError(ClientError, ConnectionError):
-    """No name server could be asked."""
+    """No name server could be reached."""
 
     code = ClientErrorCode.NO_NAME_SERVER_EXCEPTION
     retriable = True
@@ -70,7 +70,7 @@ class NameServerError(ClientError, ConnectionError):
 
 
 class NoRouteError(ClientError):
-    """The name server has no queue of the topic."""
+    """The name server knows no queue of the topic."""
 
     code = ClientErrorCode.NOT_FOUND_TOPIC_EXCEPTION
     retriable = True
@@ -85,7 +85,7 @@ class NoMasterError(ConnectFailedError):
 
 
 class SendFailed(ClientError):
-    """All attempts of a send failed; the last failure is the cause of this one, ``brokers`` are those tried."""
+    """All attempts of a send failed. The last failure is the cause of this error; ``brokers`` lists those tried."""
 
     retriable = True
 
@@ -101,7 +101,7 @@ class SendFailed(ClientError):
 
 
 class SendTimeoutError(SendFailed, TimeoutError):
-    """The time of a send is used up; the message may be stored nevertheless."""
+    """A send ran out of time; the message may still be stored."""
 
     hint = "The message may be stored: make its handler idempotent before sending it again, or raise send_timeout_s"
 
@@ -120,27 +120,27 @@ class TooManyInFlightError(ClientError, TimeoutError):
 
 
 class ReplyTimeoutError(ClientError, TimeoutError):
-    """The request was stored, but nobody answered in time."""
+    """The request was stored, but no reply arrived in time."""
 
     code = ClientErrorCode.REQUEST_TIMEOUT_EXCEPTION
     retriable = True
 
 
 class BodyMismatch(ClientError, ValueError):
-    """A body is not what its reader expects."""
+    """A body does not match the type its reader expects."""
 
 
 class OffsetOutOfRangeError(ClientError):
-    """A seek outside of what the queue holds."""
+    """A seek to an offset outside the queue's range."""
 
 
 class RetryLater(Exception):
-    """Raised by a handler: deliver this message (of a batch: those after the first ``done``) again.
+    """Raised by a handler to have this message (of a batch: those after the first ``done``) redelivered.
 
-    ``text`` is kept with the message, as its ``RETRY_REASON``.
+    ``text`` is kept with the message as its ``RETRY_REASON``.
 
-    ``delay`` is a timedelta or seconds, rounded up to a level of the broker; or ``delay_level``: 0 lets the broker
-    decide, -1 sends it to the dead-letter topic.
+    ``delay`` is a timedelta or seconds, rounded up to a level of the broker. Alternatively ``delay_level``: 0 lets
+    the broker decide, -1 dead-letters the message.
     """
 
     def __init__(
@@ -174,17 +174,17 @@ _HINTS: Final[dict[int, str]] = {
 
 
 def is_retriable(error: OrbitError, codes: Collection[int] = ()) -> bool:
-    """Whether another attempt may succeed: what the class of the error says, or codes a user added."""
+    """Whether another attempt may succeed, by the class of the error or by codes the user added."""
     return error.retriable or (isinstance(error, BrokerError) and error.response_code in codes)
 
 
 def hint_for(code: int) -> str:
-    """What a user can do about a refusal; empty if there is nothing to say."""
+    """What a user can do about a refusal; empty if there is no hint."""
     return _HINTS.get(code, "")
 
 
 def add_hint(error: BrokerError) -> BrokerError:
-    """The same error, its hint shown under the traceback."""
+    """Returns the same error, with its hint shown under the traceback."""
     hint = hint_for(error.response_code)
     if hint and hint not in getattr(error, "__notes__", ()):
         error.add_note(hint)

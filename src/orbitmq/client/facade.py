@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 async def make(function: Callable[..., T], *arguments: Any, **settings: Any) -> T:
-    """Build on the loop: asyncio's own objects belong to the loop they are made on."""
+    """Call a function on the loop, because asyncio objects belong to the loop they are created on."""
     return function(*arguments, **settings)
 
 
@@ -76,11 +76,11 @@ class Facade:
         self._loop.run(self._client.start())
 
     def stop(self) -> None:
-        """See the asyncio client. A loop of its own ends with it. A second stop does nothing."""
+        """See the asyncio client. Also ends the client's own loop. A second stop does nothing."""
         if self._stopped:
             return
         if getattr(self._client, "handles_here", False):
-            # A handler: the stop waits for it to return, so it cannot wait for the stop.
+            # Called by a handler: the stop waits for the handler to return, so the handler cannot wait for the stop.
             stopping = self._loop.submit(self._client.stop())
             self._stopped = True
             if self._owns_loop:
@@ -93,7 +93,7 @@ class Facade:
             self._close_loop()
 
     async def _leave(self, kind: type[BaseException] | None) -> None:
-        """What ``async with`` does at its end, but for the stop."""
+        """Does what ``async with`` does at its end, except for the stop."""
         if kind is None and isinstance(self._client, ConsumerBase) and self._client._instance.running:
             self._client._acknowledge_left()
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """An event loop on a thread. Share one among many clients to save threads."""
+    """An event loop on a thread. Share one between clients to save threads."""
 
     def __init__(self) -> None:
         self._loop = new_event_loop()
@@ -50,8 +50,8 @@ class LoopThread:
         try:
             self._check_caller()
             self._waiting.append((work, future))
-            # Waking the loop is a system call: one serves all that was handed over until the loop reads. The flag is
-            # cleared before the loop reads, so what comes later wakes it again.
+            # Waking the loop is a system call, so one wake-up covers all calls until the loop reads them. The flag is
+            # cleared before the loop reads, so later calls wake it again.
             if not self._woken:
                 self._woken = True
                 self._loop.call_soon_threadsafe(self._start_waiting)
@@ -112,14 +112,14 @@ class LoopThread:
             raise
 
     def close_soon(self) -> None:
-        """Stop the loop without waiting for its end, for callers it waits for itself."""
+        """Stop the loop without waiting for its end, for callers that it waits for itself."""
         try:
             self._loop.call_soon_threadsafe(self._loop.stop)
         except RuntimeError:
             pass  # it has ended
 
     def close(self) -> None:
-        """Stop the loop; what runs on it is cancelled."""
+        """Stop the loop and cancel what runs on it."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(10.0)
@@ -139,6 +139,7 @@ async def _settle(work: Coroutine[Any, Any, T], future: Future[T]) -> None:
 
 
 def _ended(work: Coroutine[Any, Any, Any], future: Future[Any], _task: asyncio.Task[None]) -> None:
-    """Nobody waits for ever: a task that was cancelled, perhaps before its first step, cancels its future."""
+    """Cancel the future of a cancelled task, even one cancelled before its first step, so that no caller waits
+    forever."""
     work.close()
     future.cancel()

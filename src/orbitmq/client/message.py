@@ -1,4 +1,4 @@
-"""Messages as users see them: one to send, one that came (Apache: ``Message``, ``MessageExt``, ``SendResult``)."""
+"""Messages as users see them: to send, and received (Apache: ``Message``, ``MessageExt``, ``SendResult``)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ T = TypeVar("T")
 
 
 class SendStatus(Enum):
-    """How safe a stored message is. All but ``OK`` are stored, yet a crash now may lose them."""
+    """How safe a stored message is. Messages with a status other than ``OK`` are stored, but a crash may still lose
+    them."""
 
     OK = ResponseCode.SUCCESS
     FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
@@ -46,7 +47,7 @@ class SendStatus(Enum):
 
 
 class TransactionState(Enum):
-    """What a local transaction came to. The values are those of END_TRANSACTION."""
+    """The outcome of a local transaction. The values are those of END_TRANSACTION."""
 
     UNKNOWN = 0
     COMMIT = 8
@@ -54,15 +55,16 @@ class TransactionState(Enum):
 
 
 class Message(msgspec.Struct, kw_only=False):
-    """A message to send. ``keys`` find it again in the broker's index; ``tags`` and properties filter it.
+    """A message to send. The broker indexes it by ``keys``; ``tags`` and properties serve filters.
 
     At most one delay: ``delay_level`` (1 to 18), or, where the broker has the timer of 5.x, ``delay`` (a timedelta or
-    seconds), ``deliver_at`` (a datetime with a zone), ``delay_ms`` or ``deliver_at_ms``. Messages with one
-    ``shard_key`` go to one queue and stay in order. Raises ``TypeError`` or ``ValueError`` for what cannot be sent.
+    seconds), ``deliver_at`` (a datetime with a zone), ``delay_ms`` or ``deliver_at_ms``. Messages with the same
+    ``shard_key`` go to one queue and stay in order. Raises ``TypeError`` or ``ValueError`` for values that cannot be
+    sent.
     """
 
     delay_level_max: ClassVar[int] = 18
-    """Of brokers with ``messageDelayLevel`` of their own there may be more: set it on the class."""
+    """Brokers with their own ``messageDelayLevel`` may have more levels; set it on the class."""
 
     topic: str
     body: bytes | str
@@ -74,20 +76,20 @@ class Message(msgspec.Struct, kw_only=False):
     delay_ms: int = 0
     deliver_at_ms: int = 0
     wait_stored: bool = True
-    """False: the broker may answer before the message is flushed or copied."""
+    """False: the broker may answer before the message is flushed or replicated."""
     flag: int = 0
     delay: timedelta | float | None = None
-    """Becomes ``delay_ms``."""
+    """Converted to ``delay_ms``."""
     deliver_at: datetime | None = None
-    """Becomes ``deliver_at_ms``."""
+    """Converted to ``deliver_at_ms``."""
 
     @classmethod
     def json(cls, topic: str, value: Any, **settings: Any) -> Message:
-        """A message with a value as JSON: plain values, msgspec structs, dataclasses, pydantic models."""
+        """A message with a JSON body: plain values, msgspec structs, dataclasses, pydantic models."""
         return cls(topic, json_bytes(value), **settings)
 
     def __post_init__(self) -> None:
-        # Hot path: a body, a topic, perhaps tags. What else a message has is looked at one by one.
+        # Hot path: most messages have a body, a topic, perhaps tags. Everything else is checked only if it is set.
         if (
             type(self.topic) is not str
             or type(self.tags) is not str
@@ -173,9 +175,9 @@ class Message(msgspec.Struct, kw_only=False):
         return pairs
 
     def plain_properties(self, unique_key: str) -> bytes | None:
-        """The properties of a message that has at most keys and tags, encoded; None if there is more to it.
+        """The encoded properties of a message that has at most keys and tags; None if it has others.
 
-        The common case, at a fifth of the price of a table of pairs.
+        The common case, at a fifth of the cost of a table of pairs.
         """
         if (
             type(self) is not Message  # a reply, or a class of the user's: it may have pairs of its own
@@ -192,7 +194,7 @@ class Message(msgspec.Struct, kw_only=False):
             return f"WAIT\x01true\x02UNIQ_KEY\x01{unique_key}\x02".encode()
         if not isinstance(keys, str):
             keys = " ".join(keys)
-        # What cannot travel as it is, or not within the limit, is for the careful encoder to judge.
+        # Characters that cannot be sent, or values near the limit, are left to the general encoder.
         if "\x02" in keys or "\x02" in tags or len(keys) + len(tags) > _PLAIN_CHARACTERS_MAX:
             return None
         head = f"KEYS\x01{keys}\x02" if keys else ""
@@ -205,16 +207,16 @@ class Message(msgspec.Struct, kw_only=False):
 
     @property
     def is_delayed(self) -> bool:
-        """Whether a broker keeps it back for a while."""
+        """Whether a broker holds the message back for a while."""
         return bool(self.delay_level or self.delay_ms or self.deliver_at_ms)
 
 
 class SendResult(msgspec.Struct, frozen=True, gc=False):
-    """A message that is stored."""
+    """A stored message."""
 
     status: SendStatus
     message_id: str
-    """The unique key; for a batch those of all messages, joined by commas."""
+    """The unique key; for a batch the keys of all messages, joined by commas."""
     queue: MessageQueue
     queue_offset: int
     offset_message_id: str
@@ -223,21 +225,22 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     trace_on: bool = True
     recall_handle: str | None = None
     transaction_state: TransactionState | None = None
-    """What the local transaction gave; only of ``send_in_transaction``."""
+    """The outcome of the local transaction; only for ``send_in_transaction``."""
 
 
 class Delivery(Protocol):
-    """What a message of an iterated consumer came through."""
+    """How an iterated message was delivered, and so how it is finished."""
 
     async def acknowledge(self, message: ReceivedMessage) -> None:
         """The message is finished."""
 
     async def give_back(self, message: ReceivedMessage, delay_level: int, reason: str) -> None:
-        """The message comes again; level -1 means the dead-letter topic."""
+        """Have the message redelivered; level -1 means the dead-letter topic."""
 
 
 class ReceivedMessage:
-    """A message as a consumer gets it. Properties are read when asked for: most handlers need few of them."""
+    """A message as a consumer receives it. Properties are decoded on access, because most handlers need few of
+    them."""
 
     __slots__ = (
         "_delivery",
@@ -258,7 +261,7 @@ class ReceivedMessage:
         self._delivery: Delivery | None = None
         self._properties: dict[str, str] | None = None
         self.queue = queue
-        """Where it was pulled from; for a message delivered again that is a queue of the retry topic."""
+        """The queue it was pulled from; for a redelivered message, a queue of the retry topic."""
         self.reconsume_times = record.reconsume_times
         """How often it was delivered before."""
         self.min_offset = min_offset
@@ -267,7 +270,7 @@ class ReceivedMessage:
 
     @property
     def topic(self) -> str:
-        """The topic it was sent to, also when it comes from a retry topic."""
+        """The topic it was sent to, even if it comes from a retry topic."""
         topic = self._topic
         if topic is None:
             topic = self.record.topic
@@ -278,13 +281,13 @@ class ReceivedMessage:
         return topic
 
     def rename(self, topic: str) -> None:
-        """Show another topic: one without its namespace."""
+        """Show another topic, such as one without its namespace."""
         self._topic = topic
 
     @property
     def body(self) -> bytes:
-        """As it was sent. Raises ``BodyMismatch`` when it is compressed and cannot be inflated; ``record.body`` is
-        what was stored."""
+        """The body as it was sent. Raises ``BodyMismatch`` when it is compressed and cannot be inflated;
+        ``record.body`` is what was stored."""
         record = self.record
         if record.sys_flag & _COMPRESSED:  # else it was inflated when it came
             try:
@@ -308,16 +311,16 @@ class ReceivedMessage:
         return json_value(self.body, kind)
 
     async def ack(self) -> None:
-        """Finish the message. Only of a consumer that is iterated, or a simple one; a handler acknowledges by
+        """Finish the message. Only for consumers that are iterated and simple consumers; a handler acknowledges by
         returning."""
         await self._delivered().acknowledge(self)
 
     async def retry(self, delay: timedelta | float | None = None) -> None:
-        """Have it delivered again, after a delay (the broker's levels round it up) or when the broker decides."""
+        """Have it redelivered, after a delay (rounded up to the broker's levels) or when the broker decides."""
         await self._delivered().give_back(self, 0 if delay is None else delay_level_for(delay), "")
 
     async def dead_letter(self, reason: str = "") -> None:
-        """Move it to the dead-letter topic of the group; the reason goes along as property ``RETRY_REASON``."""
+        """Move it to the group's dead-letter topic. The reason is kept as its property ``RETRY_REASON``."""
         check_type("reason", reason, str)
         await self._delivered().give_back(self, -1, reason)
 
@@ -331,7 +334,7 @@ class ReceivedMessage:
 
     @property
     def attempt(self) -> int:
-        """1 at the first delivery."""
+        """The number of this delivery; 1 at the first."""
         return self.reconsume_times + 1
 
     @property
@@ -349,18 +352,18 @@ class ReceivedMessage:
 
     @property
     def properties(self) -> dict[str, str]:
-        """All of them, the system's included."""
+        """All properties, including the system's."""
         if self._properties is None:
             self._properties = decode_properties(self.record.properties)
         return self._properties
 
     @property
     def user_properties(self) -> dict[str, str]:
-        """Those its sender gave it."""
+        """The properties that its sender set."""
         return {name: value for name, value in self.properties.items() if name not in _SYSTEM}
 
     def get(self, name: str) -> str | None:
-        """One property, without reading the others."""
+        """One property, without decoding the others."""
         if self._properties is not None:
             return self._properties.get(name)
         value = find_property(self.record.properties, name.encode())
@@ -368,7 +371,7 @@ class ReceivedMessage:
 
     @property
     def message_id(self) -> str:
-        """The unique key its sender gave it, else the id of its place in the store."""
+        """The unique key its sender set, or the id of its place in the store."""
         return self.get("UNIQ_KEY") or self.record.offset_message_id
 
     @property
@@ -439,7 +442,7 @@ class ReceivedMessage:
 
 
 class Reply(Message):
-    """What ``ReceivedMessage.reply`` makes."""
+    """The result of ``ReceivedMessage.reply``."""
 
     fields: dict[str, str] = {}
 

@@ -58,7 +58,7 @@ _BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 
 
 class Measured(Protocol):
-    """A client with a number of messages it holds."""
+    """A client that says how many messages it holds."""
 
     @property
     def group(self) -> str:
@@ -77,7 +77,7 @@ class _Metrics(ABC):
         self._clients: WeakSet[Any] = WeakSet()
 
     def watch(self, *clients: Measured) -> None:
-        """Show what these hold, as long as they live."""
+        """Show the held messages of these clients, as long as they live."""
         self._clients.update(clients)
 
     @abstractmethod
@@ -132,7 +132,7 @@ class _Metrics(ABC):
 
 
 class PrometheusMetrics(_Metrics):
-    """Registers with ``prometheus_client``; serve its registry as ever (``start_http_server``, an ASGI app)."""
+    """Registers with ``prometheus_client``; serve its registry as usual (``start_http_server``, an ASGI app)."""
 
     def __init__(self, registry: CollectorRegistry | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(clock)
@@ -157,7 +157,7 @@ class PrometheusMetrics(_Metrics):
         self._histograms[figure].labels(*labels).observe(seconds)
 
     def collect(self) -> Iterable[Metric]:
-        """What ``prometheus_client`` asks at each scrape."""
+        """Called by ``prometheus_client`` at each scrape."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         family = GaugeMetricFamily(HELD[0], HELD[1], labels=HELD[2])
@@ -170,7 +170,7 @@ class PrometheusMetrics(_Metrics):
 
 
 class OpenTelemetryMetrics(_Metrics):
-    """Instruments of an OpenTelemetry meter."""
+    """Creates instruments of an OpenTelemetry meter."""
 
     def __init__(self, meter: Meter | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(clock)

@@ -1,6 +1,6 @@
-"""What a client may be told. Frozen values; units are in the names; a value out of range is refused at once.
+"""Client settings. Values are frozen, units are part of the names, and values out of range are refused immediately.
 
-Answers to the settings of Apache's ClientConfig, DefaultMQProducer, DefaultMQPushConsumer, DefaultLitePullConsumer.
+They correspond to Apache's ClientConfig, DefaultMQProducer, DefaultMQPushConsumer and DefaultLitePullConsumer.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ T = TypeVar("T", bound="ClientOptions")
 
 
 def _between(default: Any, low: float, high: float) -> Any:
-    """A number with bounds, checked when the options are made."""
+    """A number with bounds, checked when the options are created."""
     return field(default=default, metadata={"low": low, "high": high})
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Keys of the access lists: every request is signed with them."""
+    """Keys for access control: every request is signed with them."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -56,28 +56,28 @@ class Credentials:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientOptions:
-    """What producers and consumers share."""
+    """Settings that producers and consumers share."""
 
     instance_name: str = ""
-    """Part of the client id. Empty: one of its own for each client (``DEFAULT`` for broadcasting consumers)."""
+    """Part of the client id. Empty: each client gets its own (``DEFAULT`` for broadcasting consumers)."""
     client_ip: str = ""
-    """Part of the client id; empty means this machine's address."""
+    """Part of the client id. Empty: this machine's address."""
     unit_name: str = ""
     namespace: str = ""
-    """Put before every topic and group on the wire, and taken off again."""
+    """Prefixed to every topic and group on the wire, and removed from received messages."""
     credentials: Credentials | None = None
     tls: ssl.SSLContext | bool | None = None
-    """True: servers need a certificate for the name or address they are reached by, signed by an authority this
-    machine trusts. A context says more; see ``orbitmq.client_context``."""
+    """True: servers need a certificate for the name or address they are reached by, signed by an authority that this
+    machine trusts. Pass a context for anything else; see ``orbitmq.client_context``."""
     serialize: SerializeType = SerializeType.ROCKETMQ
-    """Form of the headers. The binary form is half the size and cheaper to read for every broker since 4.0."""
+    """Format of the headers. The binary form is half the size and cheaper to read for every broker since 4.0."""
     connect_timeout_s: float = _between(3.0, 0.001, 3600)
     call_timeout_s: float = _between(3.0, 0.001, 3600)
-    """For everything but sends and pulls."""
+    """For all calls except sends and pulls."""
     route_refresh_s: float = _between(30.0, 0.01, 3600)
     heartbeat_s: float = _between(30.0, 0.01, 3600)
     name_server_lookup_s: float = _between(120.0, 0.01, 86_400)
-    """How often the page is read again, where ``name_servers`` is the address of one (``http://...``)."""
+    """How often the page is read again when ``name_servers`` is a web address (``http://...``)."""
     close_wait_s: float = _between(10.0, 0, 3600)
     """How long a stop waits for handlers and answers."""
 
@@ -98,7 +98,7 @@ class ClientOptions:
 
     @property
     def tls_context(self) -> ssl.SSLContext | None:
-        """What ``tls`` stands for."""
+        """The context that ``tls`` stands for."""
         assert not isinstance(self.tls, bool), "replaced at construction"
         return self.tls
 
@@ -112,9 +112,9 @@ class ProducerOptions(ClientOptions):
     retries: int = _between(2, 0, 100)
     """Further attempts after the first, each on another broker where there is one."""
     retry_when_not_safe: bool = False
-    """Try another broker when a message was stored but not flushed or copied in time."""
+    """Try another broker when a message was stored but not flushed or replicated in time."""
     retry_codes: frozenset[int] = frozenset()
-    """Response codes that are worth another attempt beside those every client retries."""
+    """Response codes to retry in addition to those that every client retries."""
     compress_over_bytes: int = _between(4096, 0, 2**31 - 1)
     compression: Compression = Compression.ZLIB
     compression_level: int = _between(COMPRESSION_LEVEL, 0, 9)
@@ -122,7 +122,7 @@ class ProducerOptions(ClientOptions):
     auto_create_topic: str = AUTO_CREATE_TOPIC
     auto_create_queue_count: int = _between(4, 1, 65_535)
     avoid_slow_brokers: bool = False
-    """Leave brokers alone for a while that answer slowly or not at all."""
+    """Avoid brokers for a while that answer slowly or not at all."""
     trace: bool = False
     trace_topic: str = TRACE_TOPIC
     check_threads: int = _between(1, 1, 1000)
@@ -132,14 +132,14 @@ class ProducerOptions(ClientOptions):
     batch_bytes: int = _between(32 * 1024, 1, 4 * _MIB)
     batch_total_bytes: int = _between(32 * _MIB, 1, 2**31 - 1)
     max_in_flight: int = _between(4096, 1, 60_000)
-    """Sends that may wait for their answers; further ones wait for a place, and their time begins then."""
+    """Sends that may wait for their answers. Further ones wait for a slot, and their time begins then."""
     max_in_flight_bytes: int = _between(32 * _MIB, 1, 1024 * _MIB)
-    """The same, counted in bytes of bodies. A single larger message goes alone."""
+    """The same, in bytes of bodies. A single larger message is sent on its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerOptions(ClientOptions):
-    """What all consumers share."""
+    """Settings that all consumers share."""
 
     model: MessageModel = MessageModel.CLUSTERING
     from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET
@@ -148,10 +148,10 @@ class ConsumerOptions(ClientOptions):
     strategy: Strategy = allocate_averagely
     rebalance_s: float = _between(20.0, 0.05, 3600)
     rebalance_spacing_s: float = _between(0.2, 0, 60)
-    """Least time between two rebalances, however many changes are announced."""
+    """Shortest time between two rebalances, however many changes are announced."""
     offset_persist_s: float = _between(5.0, 0.01, 3600)
     offset_directory: str = ""
-    """Where broadcasting consumers keep offsets; empty means ``~/.rocketmq_offsets``, as the Java client."""
+    """Where broadcasting consumers keep offsets. Empty: ``~/.rocketmq_offsets``, like the Java client."""
     pull_batch_size: int = _between(32, 1, 1024)
     pull_bytes: int = _between(256 * 1024, 1, 2**31 - 1)
     cached_count_max: int = _between(1000, 1, 65_535)
@@ -164,17 +164,17 @@ class ConsumerOptions(ClientOptions):
     trace: bool = False
     trace_topic: str = TRACE_TOPIC
     start: Start | None = None
-    """Where a new group begins: ``"first"``, ``"last"`` or a datetime; in place of ``from_where``."""
+    """Where a new group begins: ``"first"``, ``"last"`` or a datetime; replaces ``from_where``."""
     broadcast: bool = False
     """Every member gets everything; the same as ``model=MessageModel.BROADCASTING``."""
     on_assigned: QueuesCallback | None = None
-    """Called, and awaited if it is a coroutine function, with queues this member is about to consume."""
+    """Called, and awaited if it is a coroutine function, with the queues this member is about to consume."""
     on_revoked: QueuesCallback | None = None
-    """Called with queues it is about to give up; their offsets are stored afterwards."""
+    """Called with the queues it is about to release; their offsets are stored afterwards."""
 
     def __post_init__(self) -> None:
         ClientOptions.__post_init__(self)
-        # Frozen: the values are those the options would have been made with by their Java names.
+        # Frozen: the values are the same as if the options had been created by their Java names.
         if self.broadcast:
             object.__setattr__(self, "model", MessageModel.BROADCASTING)
         if self.start is not None:
@@ -208,18 +208,19 @@ class PushOptions(ConsumerOptions):
     """Above 0: divided among the queues held of the topic."""
     cached_bytes_max_per_topic: int = _between(0, 0, 2**31 - 1)
     reconsume_max: int = _between(-1, -1, 2**31 - 1)
-    """-1: 16 times, or without end when orderly."""
+    """-1: 16 times, or without limit when orderly.
+    """
     suspend_queue_s: float = _between(1.0, 0.01, 30)
     """Orderly: pause before a failed message is tried again."""
     consume_timeout_s: float = _between(900.0, 0.01, 86_400)
-    """A handler that takes longer gets its message sent back for another try."""
+    """A message whose handler takes longer is sent back for another attempt."""
     post_subscription: bool = False
     on_queues_changed: Callable[[str, list[Any], list[Any]], None] | None = None
-    """Told topic, all queues and own queues after a rebalance."""
+    """Called with the topic, all queues and own queues after a rebalance."""
     server_rebalance: bool = False
-    """Ask the broker which queues to consume, and whether to pull or to pop them (Java: clientRebalance=false)."""
+    """Let the broker assign the queues, and decide whether to pull or to pop them (Java: clientRebalance=false)."""
     pop_invisible_s: float = _between(60.0, 0.001, 86_400)
-    """Popped messages come again when they are not done with after this time."""
+    """Popped messages are redelivered if they are not finished after this time."""
     pop_batch_size: int = _between(32, 1, 32)
     pop_count_max: int = _between(96, 1, 65_535)
     """Popped messages of one queue in memory before popping pauses."""
@@ -263,7 +264,7 @@ def build_options(kind: type[T], options: T | None, settings: dict[str, Any]) ->
 
 
 def _unknown_settings(unknown: list[str], known: set[str], kind: str) -> str:
-    """Each with the settings it may stand for; without any, all there are."""
+    """Suggests settings for each unknown one, or lists all of them."""
     texts, near = [], False
     for name in unknown:
         found = difflib.get_close_matches(name, sorted(known), n=2)

@@ -22,7 +22,7 @@ _SYSTEM = "rocketmq"
 
 
 class OpenTelemetryHook:
-    """A hook of producers and of consumers. The span of a handler is a child of the span of the send; one that gets
+    """A hook for producers and consumers. The span of a handler is a child of the send's span; a handler that gets
     several messages is linked with the spans of all of them. Inside the handler its span is the current one."""
 
     def __init__(self, tracer: trace.Tracer | None = None) -> None:

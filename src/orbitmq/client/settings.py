@@ -1,5 +1,5 @@
-"""The settings of clients as keyword arguments, for type checkers and editors. ``options.py`` is where they mean
-something; a test holds the two together."""
+"""Client settings as keyword arguments, for type checkers and editors. ``options.py`` documents them; a test keeps
+the two consistent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client takes from the environment where its code leaves it open.
+"""Client settings from environment variables, where the code does not set them.
 
 ORBITMQ_NAMESRV (or NAMESRV_ADDR), ORBITMQ_ACCESS_KEY with ORBITMQ_SECRET_KEY and ORBITMQ_SECURITY_TOKEN, and for TLS
 ORBITMQ_TLS=true, ORBITMQ_TLS_CA, ORBITMQ_TLS_CERT, ORBITMQ_TLS_KEY and ORBITMQ_TLS_ANY_HOST=true.
@@ -27,7 +27,7 @@ def name_servers_given() -> str:
 
 
 def keys_given() -> tuple[str, str, str] | None:
-    """Access key, secret key and security token. Raises ``ConfigError`` for half a pair."""
+    """Access key, secret key and security token. Raises ``ConfigError`` if only one key of the pair is set."""
     key, secret = environment("ORBITMQ_ACCESS_KEY"), environment("ORBITMQ_SECRET_KEY")
     if not key and not secret:
         return None

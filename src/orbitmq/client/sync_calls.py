@@ -53,7 +53,8 @@ class ProducerCalls(Facade):
         select: QueueSelector | None = None,
         argument: Any = None,
     ) -> None:
-        """Send without waiting for an answer: fastest, and lost without notice when anything goes wrong."""
+        """Send without waiting for an answer: the fastest way, and messages are lost without notice when anything
+        goes wrong."""
         self._loop.run(self._client.send_oneway(message, queue=queue, select=select, argument=argument))
 
     def flush(self) -> None:
@@ -62,12 +63,12 @@ class ProducerCalls(Facade):
 
     @property
     def in_flight(self) -> int:
-        """Sends that wait for a place or an answer."""
+        """Sends that wait for a slot or an answer."""
         return self._client.in_flight
 
     def wait_ready(self, *topics: str, timeout_s: float = 10.0) -> None:
-        """Return when a name server answers, and a master of each topic. Raises ``TimeoutError``, its cause the last
-        failure."""
+        """Return when a name server answers, and a master of each topic. Raises ``TimeoutError`` with the last
+        failure as its cause."""
         self._loop.run(self._client.wait_ready(*topics, timeout_s=timeout_s))
 
     def send_in_transaction(
@@ -77,17 +78,17 @@ class ProducerCalls(Facade):
         return self._loop.run(self._client.send_in_transaction(message, local, timeout_s=timeout_s))
 
     def request(self, message: Message, *, timeout_s: float = 3.0) -> ReceivedMessage:
-        """Send and wait for what the consumer's handler returns (or sends with ``message.reply``). Raises
+        """Send and wait for what the consumer's handler returns, or sends with ``message.reply``. Raises
         ``ReplyTimeoutError``."""
         return self._loop.run(self._client.request(message, timeout_s=timeout_s))
 
     def recall(self, topic: str, handle: str) -> str:
-        """Cancel a timer message by the ``recall_handle`` of its result; returns its id. Needs a broker of 5.3.2
-        up."""
+        """Cancel a timer message by the ``recall_handle`` of its result; returns its id. Needs a broker of version
+        5.3.2 or later."""
         return self._loop.run(self._client.recall(topic, handle))
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues messages of a topic can be sent to."""
+        """The queues that messages of a topic can be sent to."""
         return self._loop.run(self._client.queues(topic))
 
 

@@ -1,7 +1,8 @@
-"""Message trace: who sent and who consumed a message, told in the trace topic (Apache: ``AsyncTraceDispatcher``).
+"""Message trace: records in the trace topic of who sent and who consumed a message (Apache:
+``AsyncTraceDispatcher``).
 
-Records end with 0x02, fields are separated by 0x01. The dispatcher owns a producer of its own; what does not fit its
-bounded line is dropped and counted, because tracing must never slow down what it traces.
+Records end with 0x02, fields are separated by 0x01. The dispatcher has its own producer. Records that do not fit its
+bounded queue are dropped and counted, because tracing must never slow down what it traces.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _serial: Final = itertools.count(1)
 
 
 class TraceRecord(msgspec.Struct, frozen=True):
-    """One line of the trace and the keys it is found by."""
+    """One record of the trace and the keys it is indexed by."""
 
     text: str
     keys: frozenset[str]
@@ -70,7 +71,7 @@ def _lower(value: bool) -> str:
 def send_record(
     group: str, message: Message, result: SendResult, *, address: str, now_ms: int, cost_ms: int
 ) -> TraceRecord:
-    """``Pub``."""
+    """A ``Pub`` record."""
     keys = message.keys if isinstance(message.keys, str) else " ".join(message.keys)
     kind = _DELAY if message.is_delayed else _ORDER if message.shard_key else _NORMAL
     text = _joined(
@@ -102,7 +103,7 @@ def end_transaction_record(
     now_ms: int,
     from_check: bool,
 ) -> TraceRecord:
-    """``EndTransaction``."""
+    """An ``EndTransaction`` record."""
     keys = message.keys if isinstance(message.keys, str) else " ".join(message.keys)
     text = _joined(
         "EndTransaction",
@@ -123,7 +124,7 @@ def end_transaction_record(
 
 
 def consume_before_record(context: ConsumeContext, group: str, request_id: str) -> TraceRecord:
-    """``SubBefore``, one for each message."""
+    """A ``SubBefore`` record for each message."""
     keys: set[str] = set()
     parts: list[str] = []
     for message in context.messages:
@@ -146,7 +147,7 @@ def consume_before_record(context: ConsumeContext, group: str, request_id: str) 
 
 
 def consume_after_record(context: ConsumeContext, group: str, request_id: str, *, now_ms: int) -> TraceRecord:
-    """``SubAfter``, one for each message."""
+    """A ``SubAfter`` record for each message."""
     code = 0 if context.success else 2 if context.error is not None else 4
     cost_ms = (now_ms - context.started_ms) // max(1, len(context.messages))
     keys: set[str] = set()
@@ -171,7 +172,7 @@ def consume_after_record(context: ConsumeContext, group: str, request_id: str, *
 
 
 class TraceDispatcher:
-    """Takes records, sends them in batches; a hook of a producer or a consumer."""
+    """Collects records and sends them in batches; a hook for producers and consumers."""
 
     def __init__(
         self, group: str, namespace: str, trace_topic: str, clock: Clock, instance: ClientInstance
@@ -184,16 +185,16 @@ class TraceDispatcher:
         self._tasks = TaskOwner("trace")
         self._producer: Producer | None = None
         self.dropped = 0
-        """Records lost because too many waited or could not be sent."""
+        """Records lost because too many were waiting or could not be sent."""
 
     async def start(self, producer: Producer) -> None:
-        """Send with ``producer``, which is ours from now on."""
+        """Send with ``producer``, which the dispatcher owns from now on."""
         self._producer = producer
         await producer.start()
         self._tasks.start(every(FLUSH_S, self.flush), "flush")
 
     async def stop(self) -> None:
-        """Send what waits and end."""
+        """Send the waiting records and end."""
         await self.flush()
         await self._tasks.close()
         if self._producer is not None:
@@ -208,7 +209,7 @@ class TraceDispatcher:
             self._waiting.append(record)
 
     async def flush(self) -> None:
-        """Send all that waits."""
+        """Send all waiting records."""
         while self._waiting:
             batch: list[TraceRecord] = []
             size = 0
@@ -229,7 +230,7 @@ class TraceDispatcher:
     # -- hooks -----------------------------------------------------------------------------------------
 
     def before_send(self, context: SendContext) -> None:
-        """Nothing to do yet."""
+        """Does nothing: records are made after the send."""
 
     def after_send(self, context: SendContext) -> None:
         result = context.result
@@ -257,7 +258,7 @@ class TraceDispatcher:
     def end_transaction(
         self, message: Message, result: SendResult, state: TransactionState, *, from_check: bool
     ) -> None:
-        """The outcome of a transaction was told."""
+        """Record the outcome of a transaction."""
         address = self._instance.book.master_address(result.queue.broker_name) or ""
         self.add(
             end_transaction_record(
@@ -316,12 +317,12 @@ async def _start(
 async def start_send_tracer(
     producer: Producer, instance: ClientInstance, options: ProducerOptions
 ) -> TraceDispatcher:
-    """A started dispatcher for what ``producer`` sends."""
+    """Returns a started dispatcher for the sends of ``producer``."""
     return await _start(producer.group, "PRODUCE", instance, options)
 
 
 async def start_consume_tracer(
     group: str, instance: ClientInstance, options: ConsumerOptions
 ) -> TraceDispatcher:
-    """A started dispatcher for what a group consumes."""
+    """Returns a started dispatcher for what a group consumes."""
     return await _start(group, "CONSUME", instance, options)

@@ -1,6 +1,6 @@
-"""One client on the network: its connections, its timers, its heartbeat, and the calls brokers make to it.
+"""The network side of one client: connections, timers, heartbeats, and the calls brokers make to it.
 
-Answers to Apache's MQClientInstance and ClientRemotingProcessor. Each producer and consumer has its own instance;
+Corresponds to Apache's MQClientInstance and ClientRemotingProcessor. Each producer and consumer has its own instance;
 nothing is shared through module state. Everything here runs on the event loop that started it.
 """
 
@@ -45,11 +45,11 @@ __all__ = ["ClientInstance", "Member"]
 logger = logging.getLogger(__name__)
 
 _GREETING_WAITS_S: Final = (0.05, 0.2, 0.5, 1.0, 1.0, 2.0, 2.0, 5.0, 5.0, 10.0)
-"""After a lost connection; then the heartbeat timer goes on."""
+"""Waits before greeting a broker again after a lost connection; after these the heartbeat timer takes over."""
 _REFRESH_SPACING_S: Final = 0.2
 _READY_PAUSE_S: Final = 0.1
 _serial: Final = itertools.count(1)
-"""Only makes client ids of one process differ."""
+"""Makes the client ids of one process differ."""
 
 
 class Member(Protocol):
@@ -59,14 +59,14 @@ class Member(Protocol):
         """Topics whose routes it needs."""
 
     def producer_data(self) -> ProducerData | None:
-        """Its part of a heartbeat."""
+        """The producer part of its heartbeat."""
 
     def consumer_data(self) -> ConsumerData | None:
-        """The same, of a consumer."""
+        """The consumer part of its heartbeat."""
 
 
 class ClientInstance:
-    """See the module. ``start`` and ``stop`` once each."""
+    """See the module. ``start`` and ``stop`` may be called once each."""
 
     def __init__(
         self,
@@ -109,13 +109,13 @@ class ClientInstance:
         self.log_limits = LogLimits(clock.monotonic)
         self._refreshed_at: dict[str, float] = {}
         self.broker_versions: dict[str, int] = {}
-        """Version each broker address gave with its last heartbeat."""
+        """The version each broker address returned with its last heartbeat."""
         self._greeting: set[str] = set()
         self._greeted: set[str | None] = set()
         self._silent: set[str | None] = set()
-        """Brokers that did not answer when somebody waited for it."""
+        """Brokers that did not answer when a caller waited for them."""
         self._heartbeats: set[asyncio.Future[None]] = set()
-        """One for each heartbeat that is not answered yet."""
+        """One for each heartbeat in flight."""
         self.leaving = False
         """No heartbeat is sent and no queue taken any more."""
         self._on_routes: Callable[[], None] = _nothing
@@ -146,9 +146,9 @@ class ClientInstance:
         )
 
     def begin_stop(self) -> None:
-        """Send no more heartbeats: one that a broker handles after our goodbye leaves a member behind that nobody
-        is, and its queues without a reader until the broker's time-out of two minutes. Apache's broker handles the
-        two on different threads."""
+        """Send no more heartbeats. A broker that handles one after our goodbye keeps a member that no longer exists,
+        and its queues have no reader until the broker's timeout of two minutes. Apache's broker handles the two on
+        different threads."""
         self.leaving = True
 
     async def stop(self) -> None:
@@ -184,7 +184,7 @@ class ClientInstance:
 
     @property
     def rpc(self) -> RpcClient:
-        """The connections. Raises as ``check_running`` does."""
+        """The connections. Raises like ``check_running``."""
         self.check_running()
         assert self._rpc is not None
         return self._rpc
@@ -194,7 +194,7 @@ class ClientInstance:
         return self._rpc is not None and not self._stopped
 
     def forget(self) -> None:
-        """Its owner is gone and has said so: no second warning."""
+        """Suppress the warning about a client that was not stopped: its owner has already warned."""
         self._warned = True
 
     def __del__(self) -> None:
@@ -221,7 +221,7 @@ class ClientInstance:
         *,
         timeout_s: float | None = None,
     ) -> Frame:
-        """Ask a server; returns the answer whatever its code."""
+        """Call a server; returns the answer with any response code."""
         wait_s = self.options.call_timeout_s if timeout_s is None else timeout_s
         return await self.rpc.call(address, code, None, body, timeout_s=wait_s, ext=self.fields(header, body))
 
@@ -234,7 +234,7 @@ class ClientInstance:
         *,
         timeout_s: float | None = None,
     ) -> Frame:
-        """Ask a server; raises the ``BrokerError`` of a refusal."""
+        """Call a server; raises the ``BrokerError`` of a refusal."""
         answer = await self.call(address, code, header, body, timeout_s=timeout_s)
         if answer.code != ResponseCode.SUCCESS:
             raise add_hint(error_for_code(answer.code, answer.remark))
@@ -248,7 +248,7 @@ class ClientInstance:
         return self.call(address, code, header)
 
     async def _look_up_name_servers(self) -> None:
-        """Ask the page. Raises ``NameServerError``; the addresses known before stay."""
+        """Read the page. Raises ``NameServerError``; known addresses stay in use."""
         found = split_name_servers(await look_up(self._page, self.options.call_timeout_s))
         if set(found) != set(self.name_servers):
             logger.info("name servers changed page=%s addresses=%s", self._page, ";".join(found))
@@ -262,7 +262,7 @@ class ClientInstance:
         return address
 
     async def address_for(self, broker_name: str, topic: str) -> str:
-        """The master of a broker, else any replica; asks the name server when the broker is unknown."""
+        """The address of a broker's master, or of any replica. Queries the name server when the broker is unknown."""
         address = self.book.any_address(broker_name)
         if address is None:
             await self.book.refresh(topic)
@@ -274,7 +274,7 @@ class ClientInstance:
     # -- routes and heartbeats -------------------------------------------------------------------------
 
     async def refresh_routes(self) -> None:
-        """Ask for the route of every topic in use. Failures are logged, old routes stay."""
+        """Fetch the route of every topic in use. Failures are logged and old routes stay."""
         for topic in self._member.topics() | set(self.book.topics):
             try:
                 await self.book.refresh(topic)
@@ -289,7 +289,7 @@ class ClientInstance:
         self.log_limits.warning(logger, key, "route not refreshed topic=%s error=%s", topic, error)
 
     def refresh_soon(self, topic: str) -> None:
-        """Ask for a route in the background, because a request failed as if it was out of date. At most once in
+        """Fetch a route in the background, after a request failed as if the route were out of date. At most once per
         ``_REFRESH_SPACING_S``, however many requests fail."""
         now = self.clock.monotonic()
         if not self.running or now - self._refreshed_at.get(topic, -1e9) < _REFRESH_SPACING_S:
@@ -310,8 +310,8 @@ class ClientInstance:
             self._on_routes()
 
     async def wait_ready(self, topics: list[str], timeout_s: float, new_queues: int = 0) -> None:
-        """Return when the routes of the topics are known and a master of each answers. Raises
-        ``RequestTimeoutError``, its cause the last failure."""
+        """Return when the routes of the topics are known and a master of each answers. Raises ``RequestTimeoutError``
+        with the last failure as its cause."""
         self.check_running()
         deadline = asyncio.get_running_loop().time() + timeout_s
         failure: OrbitError | None = None
@@ -354,7 +354,7 @@ class ClientInstance:
         raise failure
 
     async def _failure_of(self, address: str, body: bytes) -> OrbitError | None:
-        """Why a broker does not answer, if it does not."""
+        """Returns why a broker does not answer; None if it does."""
         try:
             await self._greet(address, body)
         except OrbitError as error:
@@ -362,7 +362,7 @@ class ClientInstance:
         return None
 
     async def heartbeat(self) -> None:
-        """Tell every known broker that we are here."""
+        """Send a heartbeat to every known broker."""
         consumer = self._member.consumer_data()
         if consumer is None and self._member.producer_data() is None:
             return  # a client that only asks questions is a member of nothing
@@ -384,14 +384,14 @@ class ClientInstance:
         ).encode()
 
     def heartbeat_to_new_brokers(self) -> None:
-        """Introduce ourselves, in the background, if a route named a broker that does not know us yet."""
+        """Send heartbeats in the background if a route names a broker that does not know us yet."""
         masters = {data.master_address for data in self.book.brokers()} - {None}
         if self.running and not masters <= self._greeted:
             self._greeted |= masters
             self.tasks.start(self.heartbeat(), "heartbeat-new-brokers")
 
     def _connection_closed(self, connection: Connection) -> None:
-        """A broker that lost our connection forgot us: introduce ourselves as soon as it can be reached again."""
+        """A broker that lost our connection forgets us: register again as soon as it can be reached."""
         address = connection.remote_text
         self._silent.discard(address)
         if self.running and address in self.broker_versions and address not in self._greeting:
@@ -415,9 +415,9 @@ class ClientInstance:
             self._greeting.discard(address)
 
     async def ensure_known(self, wait_s: float | None = None) -> None:
-        """Return when every master of a known route had a heartbeat of ours, as far as they answer, at the latest
-        after ``wait_s``. One that did not answer is not waited for again until it does, or its connection ends: the
-        heartbeat timer goes on asking."""
+        """Return when every master of a known route has received a heartbeat, at the latest after ``wait_s``. A
+        broker that did not answer is not waited for again until it answers or its connection ends; the heartbeat
+        timer keeps trying."""
         self.check_running()
         masters = {data.master_address for data in self.book.brokers()} - {None}
         if not masters <= self.broker_versions.keys() | self._silent:
@@ -455,7 +455,7 @@ class ClientInstance:
             producer_group=None if producer is None else producer.group_name,
             consumer_group=None if consumer is None else consumer.group_name,
         )
-        # Only where a heartbeat arrived: other brokers do not have us registered.
+        # Only brokers that received a heartbeat: others do not have us registered.
         answers = await asyncio.gather(
             *(self.call(address, RequestCode.UNREGISTER_CLIENT, header) for address in self.broker_versions),
             return_exceptions=True,
@@ -466,7 +466,7 @@ class ClientInstance:
 
 
 def _nothing() -> None:
-    """Nobody waits for routes."""
+    """Used when no caller waits for routes."""
 
 
 def _packed(address: str) -> bytes:

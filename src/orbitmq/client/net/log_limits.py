@@ -1,4 +1,4 @@
-"""Log lines of things that repeat: the first at once, then one per interval with their number."""
+"""Log lines that repeat: the first immediately, then one per interval with a count."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LogLimits:
         self._seen: dict[Hashable, tuple[float, int]] = {}
 
     def log(self, logger: logging.Logger, level: int, key: Hashable, text: str, *arguments: object) -> None:
-        """Log, or count. The first line of a key after a quiet period is logged at once."""
+        """Log, or count. The first line of a key after a quiet period is logged immediately."""
         left_out = self._due(key)
         if left_out is None:
             return
@@ -37,7 +37,7 @@ class LogLimits:
         *arguments: object,
         error: BaseException | None,
     ) -> None:
-        """``warning`` with the traceback of an error."""
+        """Log an error at WARNING with its traceback."""
         left_out = self._due(key)
         if left_out is None:
             return
@@ -46,7 +46,7 @@ class LogLimits:
         logger.warning(text, *arguments, exc_info=error)
 
     def _due(self, key: Hashable) -> int | None:
-        """How many lines were left out since the last one; None when this one is left out, too."""
+        """How many lines were suppressed since the last one; None when this one is suppressed too."""
         now = self._monotonic()
         since, left_out = self._seen.get(key, (now - self._period_s, 0))
         if now - since < self._period_s:
@@ -58,5 +58,5 @@ class LogLimits:
         return left_out
 
     def warning(self, logger: logging.Logger, key: Hashable, text: str, *arguments: object) -> None:
-        """``log`` at WARNING."""
+        """Log at WARNING."""
         self.log(logger, logging.WARNING, key, text, *arguments)

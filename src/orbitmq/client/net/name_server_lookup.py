@@ -1,7 +1,7 @@
-"""Name server addresses from a page on the web (Apache: ``TopAddressing``, ``HttpTinyClient``).
+"""Name server addresses from a web page (Apache: ``TopAddressing``, ``HttpTinyClient``).
 
-Operators who move name servers keep one address fixed, that of a page whose text is ``host:port;host:port``. The
-request is HTTP/1.0, so that the answer is the text up to the end of the connection and nothing else.
+Operators who move name servers keep one address fixed: a page whose text is ``host:port;host:port``. The request is
+HTTP/1.0, so the body ends with the connection.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ Find = Callable[[], Awaitable[None]]
 
 
 def split_name_servers(text: str) -> list[str]:
-    """``host:port;host:port`` (commas too) to addresses, in random order so that clients spread."""
+    """Parse ``host:port;host:port`` (commas too) into addresses, in random order so that clients spread over name
+    servers."""
     servers = [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
     random.shuffle(servers)
     return servers
@@ -40,7 +41,7 @@ class RouteBook:
     """Routes by topic and broker addresses by name. Owned by one event loop."""
 
     def __init__(self, name_servers: list[str], ask: Ask, tasks: TaskOwner, find: Find | None = None) -> None:
-        """``find`` is asked for name servers while none is known."""
+        """``find`` looks up name servers while none is known."""
         self._servers = name_servers
         self._tasks = tasks
         self._find = find
@@ -59,7 +60,7 @@ class RouteBook:
         return list(self._routes)
 
     def brokers(self) -> list[BrokerData]:
-        """Every broker some route names."""
+        """Every broker in some route."""
         return list(self._brokers.values())
 
     def broker(self, name: str) -> BrokerData | None:
@@ -77,7 +78,8 @@ class RouteBook:
         return data.master_address or next(iter(data.broker_addrs.values()), None)
 
     def address_of_topic(self, topic: str) -> str | None:
-        """A broker of the topic to ask about its groups: one at random, its master if there is one."""
+        """The address of a broker to query about groups of the topic: a random broker's master, or a replica if it
+        has none."""
         route = self._routes.get(topic)
         if route is None or not route.broker_datas:
             return None
@@ -88,12 +90,12 @@ class RouteBook:
         return self._routes.get(topic)
 
     async def refresh(self, topic: str) -> TopicRoute:
-        """Ask the name server now. Raises ``TopicNotFound`` (the old route stays) or ``NameServerError``."""
+        """Query the name server now. Raises ``TopicNotFound`` (the old route stays) or ``NameServerError``."""
         return await self._shared(topic, 0)
 
     async def _shared(self, topic: str, new_queues: int) -> TopicRoute:
-        """One question for all who ask at the same time. It has a task of its own: a caller that is cancelled or out
-        of time ends nobody else's wait."""
+        """Share one query among concurrent callers. It runs in a task of its own, so a caller that is cancelled or
+        times out does not end the wait of the others."""
         key = (topic, new_queues)
         task = self._fetching.get(key)
         if task is None:
@@ -113,7 +115,8 @@ class RouteBook:
         return outcome
 
     async def _refresh(self, topic: str, new_queues: int) -> TopicRoute | OrbitError:
-        """A route, or why there is none. ``new_queues`` above 0: of a topic to be created with that many."""
+        """Returns a route, or why there is none. ``new_queues`` above 0: the route of a topic to be created with that
+        many queues."""
         try:
             try:
                 route = await self._fetch(topic)
@@ -174,7 +177,7 @@ class RouteBook:
         self._routes[topic] = route
         self.publish[topic] = route.publish_queues(topic)
         self.subscribe[topic] = route.subscribe_queues(topic)
-        # A broker is gone only when no route names it any more: one that lost one topic may serve others.
+        # A broker is gone only when no route names it: one that lost a topic may still serve others.
         self._brokers = {
             data.broker_name: data for other in self._routes.values() for data in other.broker_datas
         }

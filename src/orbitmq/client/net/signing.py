@@ -13,7 +13,7 @@ __all__ = ["sign"]
 
 
 def sign(fields: dict[str, str], body: bytes, credentials: Credentials) -> dict[str, str]:
-    """The fields with key and signature. Covers every value in the order of the names, then the body."""
+    """Returns the fields with key and signature. It covers every value in the order of the names, then the body."""
     signed = dict(fields)
     signed["AccessKey"] = credentials.access_key
     if credentials.security_token:

@@ -1,4 +1,4 @@
-"""Single sends that share requests: each waits a moment for others of its kind (Apache: ``ProduceAccumulator``)."""
+"""Single sends that share a request: each waits briefly for others of its kind (Apache: ``ProduceAccumulator``)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class _Pile:
 
 
 class Accumulator:
-    """Collects messages by topic and kind until they are enough or the oldest waited long enough."""
+    """Collects messages by topic and kind until a batch is large enough or its oldest message has waited long
+    enough."""
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class Accumulator:
         send_batch: SendBatch,
         check: Callable[[Message], object],
     ) -> None:
-        """``check`` raises for a message that cannot be sent: it must not take others along."""
+        """``check`` raises for a message that cannot be sent, so that it does not fail the rest of its batch."""
         self._check = check
         self._options = options
         self._tasks = tasks
@@ -60,8 +61,8 @@ class Accumulator:
         return not (message.is_delayed or message.shard_key or message.topic.startswith("%RETRY%"))
 
     async def send(self, message: Message, timeout_s: float | None) -> SendResult:
-        """The result comes when the batch is stored. With ``timeout_s`` raises ``TooManyInFlightError`` when there
-        was no room for the message all the time, ``SendTimeoutError`` when its batch was not answered."""
+        """Returns when the batch is stored. With ``timeout_s`` raises ``TooManyInFlightError`` if no room for the
+        message became free in time, and ``SendTimeoutError`` if its batch was not answered."""
         self._check(message)
         if timeout_s is None:
             if not self._has_room(message):
@@ -89,7 +90,7 @@ class Accumulator:
             ) from None
 
     def _has_room(self, message: Message) -> bool:
-        """A single larger message goes alone."""
+        """A single larger message is sent on its own."""
         held = self._held_bytes
         return not held or held + len(message.body) <= self._options.batch_total_bytes
 
@@ -132,7 +133,7 @@ class Accumulator:
 
     async def _send(self, pile: _Pile) -> None:
         try:
-            # Who gave up before the batch left is not sent for.
+            # Skip messages whose callers gave up before the batch was sent.
             wanted = [
                 (message, future)
                 for message, future in zip(pile.messages, pile.futures, strict=True)
@@ -161,7 +162,7 @@ class Accumulator:
             if error.retriable or len(wanted) == 1:
                 _fail(wanted, error)
                 return
-            # A broker that refuses a batch for one of its messages takes the others alone.
+            # A broker that refuses a batch because of one message accepts the others on their own.
             for pair in wanted:
                 await self._send_wanted([pair])
         except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
@@ -172,7 +173,7 @@ class Accumulator:
                     future.set_result(result)
 
     async def drain(self, wait_s: float | None) -> None:
-        """Send what waits now, without waiting for more, and wait for the answers."""
+        """Send what is waiting now, without waiting for more, and wait for the answers."""
         self._drains += 1
         for key in list(self._piles):
             self._flush(key)

@@ -1,24 +1,24 @@
-"""Sends on the caller's own thread and its own connection, for the plain producer.
+"""Sends on the caller's own thread and connection, for the blocking producer.
 
-A send that goes through the loop's thread wakes two threads, which costs more than all the rest of it. So the plain
-producer makes the first attempt of a send right here: one write, one read. Measured in one run against our broker on
-two cores: 9,600 sends/s and 45 us of CPU each with ``await`` on uvloop, 12,300/s and 31 us here.
+A send that goes through the loop's thread wakes two threads, which costs more than the rest of the send. So the
+blocking producer makes the first attempt on the caller's thread: one write, one read. Measured in one run against our
+broker on two cores: 9,600 sends/s and 45 us of CPU each with ``await`` on uvloop, 12,300/s and 31 us here.
 
-Threads that send at the same time share one connection (``shared_connection.py``): their requests go out together.
+Threads that send at the same time share one connection (``shared_connection.py``), so their requests leave together.
 
-Putting a thread to sleep and waking it takes longer than a broker near by takes to answer. So a thread that sends
-alone busy-waits for its answer at first (``BusyWait``), as locks do, and gives that up where answers take longer, or
-where other processes want the processor: a busy-wait would take it from the broker that has to answer.
+Putting a thread to sleep and waking it takes longer than a nearby broker takes to answer. So a thread that sends
+alone busy-waits for its answer first (``BusyWait``), as locks do. It stops busy-waiting where answers take longer, or
+where other processes need the CPU, because a busy-wait would take it from the broker that has to answer.
 
-Only what goes smoothly is done here. No route yet, TLS, signatures, hooks, and whatever comes after a failed first
-attempt belong to the loop, which has the rules for all of it (``Sender.send``).
+Only the simple case is handled here. Missing routes, TLS, signatures, hooks, and everything after a failed first
+attempt are left to the loop, which has the rules for them (``Sender.send``).
 
 Invariants
-1. A connection belongs to one thread from ``_take`` to ``_give_back``; one whose answer is still out is closed.
-2. There are never more connections than threads that send at once, but for a shared one, and idle ones are closed
-   after a while.
-3. While several threads send, none busy-waits: it would take the interpreter lock from the others.
-4. These connections never carry a heartbeat, so brokers do not call us on them; a late answer is ignored.
+1. A connection belongs to one thread from ``_take`` to ``_give_back``; one with an outstanding answer is closed.
+2. There are never more connections than threads that send at once, plus a shared one. Idle ones are closed after a
+   while.
+3. While several threads send, none busy-waits, because it would take the interpreter lock from the others.
+4. These connections never carry a heartbeat, so brokers do not call us on them. Late answers are ignored.
 """
 
 from __future__ import annotations
@@ -56,22 +56,23 @@ _READ_BYTES: Final = 65_536
 _FIRST_READ_BYTES: Final = 4096
 _READS_MAX: Final = 200
 _BUSY_WAIT_S: Final = 200e-6
-"""A read that finds nothing takes 1 to 2 us; with busy threads around each is a wait for the interpreter lock."""
+"""A read that finds nothing takes 1 to 2 us. With other busy threads, each read also waits for the interpreter
+lock."""
 _PREEMPTED_S: Final = 50e-6
-"""A single such read that takes longer: something else ran on this processor meanwhile."""
+"""A single read that takes longer was preempted by another process."""
 _MISSES_MAX: Final = 8
 _CROWDED_S: Final = 0.1
-"""After two threads have sent in turn."""
+"""How long a thread does not count as alone after two threads have sent in turn."""
 _PROBE_AFTER_S: Final = 0.5
-"""A connection unused for longer is looked at before a send is entrusted to it: brokers close idle ones."""
+"""A connection unused for longer is probed before a send, because brokers close idle connections."""
 _SHARED_BODY_BYTES_MAX: Final = 65_536
-"""Larger bodies go over a connection of their own: small sends should not wait for them to be written."""
+"""Larger bodies use a connection of their own, so that small sends do not wait for them to be written."""
 IDLE_S: Final = 60.0
-"""Unused connections are closed after this time; brokers do so after 120 s."""
+"""Unused connections are closed after this time; brokers close them after 120 s."""
 
 
 class BusyWait:
-    """Whether a busy-wait for an answer is worth it. Shared by the threads of a producer."""
+    """Decides whether to busy-wait for an answer. Shared by the threads of a producer."""
 
     __slots__ = ("_crowded_until", "_misses", "_skip", "_thread")
 
@@ -82,7 +83,7 @@ class BusyWait:
 
     def is_alone(self, now: float) -> bool:
         """Whether no other thread has sent for a while."""
-        # Without a lock: what threads overwrite of each other costs one busy-wait too many or too few.
+        # No lock: a lost update costs one busy-wait too many or too few.
         thread = threading.get_ident()
         if thread != self._thread:
             if self._thread:
@@ -98,14 +99,14 @@ class BusyWait:
         return self.is_alone(now)
 
     def note(self, found: bool) -> None:
-        """After each failure the next busy-wait comes later, up to once in 256 calls; after each success sooner. So
-        it takes more hits than misses to get back to one for every call."""
+        """After each failure the next busy-wait comes later, up to once in 256 calls; after each success sooner. It
+        takes more hits than misses to get back to busy-waiting on every call."""
         self._misses = max(0, self._misses - 1) if found else min(self._misses + 1, _MISSES_MAX)
         self._skip = 1 << self._misses if self._misses else 0
 
 
 class BlockingConnection:
-    """A connection for one call at a time. Every wait ends at the deadline of its call."""
+    """A connection for one call at a time. No wait exceeds the deadline of its call."""
 
     __slots__ = ("_busy_wait", "_clock", "_decoder", "_opaque", "_remote", "_socket", "_waits_s", "used_at")
 
@@ -124,12 +125,12 @@ class BlockingConnection:
         self._socket.close()
 
     def is_alive(self) -> bool:
-        """Whether the peer has not closed it, as far as this end heard."""
+        """Whether the peer has not closed the connection, as far as this end knows."""
         return is_open(self._socket)
 
     def call(self, code: int, ext_raw: bytes, body: bytes, timeout_s: float, started: float) -> Frame:
-        """Send a request and wait for its answer. Raises ``RequestTimeoutError`` or ``ConnectionLostError``; the
-        connection is good for nothing then. ``started`` is the clock's time now: callers know it already."""
+        """Send a request and wait for its answer. Raises ``RequestTimeoutError`` or ``ConnectionLostError``; after
+        that the connection must not be used. ``started`` is the clock's time now, which callers already know."""
         self._opaque = opaque = (self._opaque + 1) & 0x7FFFFFFF
         self.used_at = started
         deadline = started + timeout_s
@@ -155,7 +156,7 @@ class BlockingConnection:
             raise ConnectionLostError(f"connection to {self._remote} lost: {error}") from None
 
     def _read_busily(self) -> bytes | None:
-        """What comes within a busy-wait. None: nothing, or a busy-wait is not worth it."""
+        """Returns what arrives within a busy-wait; None if nothing did or a busy-wait does not pay."""
         monotonic, receive = self._clock.monotonic, self._socket.recv
         now = monotonic()
         if not self._busy_wait.pays(now):
@@ -184,23 +185,23 @@ class BlockingConnection:
             raise BlockingIOError  # as the kernel says it
 
     def _limit_waits(self, timeout_s: float) -> None:
-        """Set when it changes only: a system call of its own."""
+        """Set only when it changes, because setting it is a system call."""
         if timeout_s != self._waits_s:
             limit_waits(self._socket, timeout_s)
             self._waits_s = timeout_s
 
 
 class Run(Protocol):
-    """How to get the result of a coroutine from the loop."""
+    """Gets the result of a coroutine from the loop."""
 
     def __call__(self, work: Coroutine[Any, Any, T]) -> T:
-        """Blocks; what it raises comes through."""
+        """Block until the coroutine ends; its exception is raised here."""
 
 
 class BlockingSends:
     """The sends of one producer, from any thread.
 
-    Beside ``Producer`` itself the only class that sees its inside.
+    Apart from ``Producer``, the only class that uses the producer's private parts.
     """
 
     def __init__(self, producer: Producer, run: Run) -> None:
@@ -226,7 +227,7 @@ class BlockingSends:
         argument: Any = None,
         timeout_s: float | None = None,
     ) -> SendResult:
-        """As ``Producer.send``."""
+        """See ``Producer.send``."""
         check_send(message, timeout_s)
         producer = self._producer
         if not self._possible or producer._hooks or producer._accumulator is not None:
@@ -244,7 +245,7 @@ class BlockingSends:
         queue: MessageQueue | None = None,
         timeout_s: float | None = None,
     ) -> list[SendResult]:
-        """As ``Producer.send_batch``."""
+        """See ``Producer.send_batch``."""
         check_time_left(timeout_s)
         producer = self._producer
         results: list[SendResult] = []
@@ -304,7 +305,7 @@ class BlockingSends:
     def _call_alone(
         self, address: str, outgoing: Outgoing, raw: bytes, timeout_s: float, started: float
     ) -> Frame:
-        """Over a connection of this thread's own."""
+        """Call over a connection that only this thread uses."""
         connection = self._take(address, timeout_s, started)
         try:
             frame = connection.call(outgoing.code, raw, outgoing.body, timeout_s, started)
@@ -315,7 +316,7 @@ class BlockingSends:
         return frame
 
     def _shared_connection(self, address: str, timeout_s: float, now: float) -> SharedConnection:
-        """The connection of all threads that send at once."""
+        """The connection that all threads share which send at the same time."""
         shared = self._shared.get(address)
         if shared is not None and shared.is_usable(now - _PROBE_AFTER_S):
             return shared
@@ -353,7 +354,8 @@ class BlockingSends:
             self.close()
 
     def close_idle(self) -> None:
-        """Close what was unused for a while. The oldest lie left: threads take from the right."""
+        """Close connections that were unused for a while. The oldest are on the left, because threads take from the
+        right."""
         horizon = self._instance.clock.monotonic() - IDLE_S
         for idle in list(self._idle.values()):
             while idle:
@@ -371,7 +373,7 @@ class BlockingSends:
                 shared.close()
 
     def close(self) -> None:
-        """Close all; one that is in use by a single thread is closed when its call ends."""
+        """Close all connections. One that a single thread is using is closed when its call ends."""
         self._closed = True
         for shared in list(self._shared.values()):
             shared.close()

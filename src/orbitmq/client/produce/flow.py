@@ -1,4 +1,4 @@
-"""How much may be on the way at once: sends beyond it wait their turn, which is all the back-pressure there is."""
+"""Limits on sends in flight. Sends beyond the limits wait their turn; this is the producer's only backpressure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["InFlight"]
 
 
 class InFlight:
-    """Places for sends, limited in number and in bytes. Owned by one event loop; first come, first served."""
+    """Slots for sends, limited in number and in bytes, first come, first served. Owned by one event loop."""
 
     __slots__ = ("_bytes", "_bytes_max", "_count", "_count_max", "_idle", "_waiting", "closed")
 
@@ -21,25 +21,25 @@ class InFlight:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._idle: list[asyncio.Future[None]] = []
         self.closed = False
-        """No send gets a place any more but those that wait for one already."""
+        """New sends get no slot; those already waiting do."""
 
     @property
     def count(self) -> int:
-        """Sends on the way."""
+        """Sends in flight."""
         return self._count
 
     @property
     def waiting(self) -> int:
-        """Sends that wait for a place."""
+        """Sends that wait for a slot."""
         return len(self._waiting)
 
     @property
     def size(self) -> int:
-        """Bytes of their bodies."""
+        """Bytes of the bodies in flight."""
         return self._bytes
 
     def try_enter(self, size: int) -> bool:
-        """Take a place if there is one. Whoever has one calls ``leave`` with the same size."""
+        """Take a slot if one is free. The caller must call ``leave`` with the same size."""
         if self._waiting or self.closed or not self._fits(size):
             return False
         self._count += 1
@@ -47,11 +47,11 @@ class InFlight:
         return True
 
     def _fits(self, size: int) -> bool:
-        # A message larger than all places together goes alone.
+        # A message larger than the whole limit is sent on its own.
         return self._count < self._count_max and (self._bytes + size <= self._bytes_max or not self._count)
 
     async def enter(self, size: int) -> None:
-        """Wait for a place."""
+        """Wait for a slot."""
         if self.try_enter(size):
             return
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -67,7 +67,7 @@ class InFlight:
             raise
 
     def leave(self, size: int) -> None:
-        """Give a place back."""
+        """Free a slot."""
         self._count -= 1
         self._bytes -= size
         if self._waiting:

@@ -64,9 +64,9 @@ _BATCH_ENTRY_OVERHEAD: Final = 22
 class Producer:
     """Sends messages. ``async with Producer("group", "127.0.0.1:9876") as producer: await producer.send(...)``.
 
-    ``name_servers`` is ``host:port``, several joined by ``;``; empty means the variable NAMESRV_ADDR. Settings are
-    those of ``ProducerOptions``, as an object or as keyword arguments. ``check`` is asked about unfinished
-    transactions.
+    ``name_servers`` is ``host:port``, several joined by ``;``. If it is empty, the variable NAMESRV_ADDR is used.
+    Settings are those of ``ProducerOptions``, as an object or as keyword arguments. ``check`` decides the outcome of
+    unfinished transactions when a broker checks back.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Producer:
         return self._instance.client_id
 
     async def start(self) -> None:
-        """Open for sends. Brokers are contacted when the first topic is used."""
+        """Accept sends. Brokers are contacted when the first topic is used."""
         self._instance.start(self._routes())
         if self.options.batch_linger_s > 0:
             self._accumulator = Accumulator(
@@ -120,7 +120,7 @@ class Producer:
             )
 
     async def stop(self) -> None:
-        """Finish what is on its way and leave the brokers."""
+        """Finish the sends in flight and leave the brokers."""
         if self._accumulator is not None:
             await self._accumulator.drain(self.options.close_wait_s)
         await self._finish_sends()
@@ -131,7 +131,7 @@ class Producer:
         self._workers.close()
 
     async def _finish_sends(self) -> None:
-        """Let sends of other tasks end; the time-out of each bounds that, and so does ``close_wait_s``."""
+        """Let sends of other tasks end; each has a timeout, and ``close_wait_s`` bounds them all."""
         in_flight = self._sender.in_flight
         in_flight.closed = True
         try:
@@ -166,10 +166,10 @@ class Producer:
     ) -> SendResult:
         """Store one message. Start many at once (``asyncio.gather``) for throughput.
 
-        Goes to ``queue``, to the one ``select`` chooses, to that of ``message.shard_key``, else to each in turn. In
-        the last case a failure is tried again on another broker. ``select`` gets the queues, or queues, message and
-        ``argument``. Raises ``SendFailed``, ``NoRouteError``,
-        ``NameServerError``, or the ``BrokerError`` of a refusal.
+        The message goes to ``queue``, to the one that ``select`` chooses, to the one of ``message.shard_key``, or to
+        each queue in turn. In the last case a failed attempt is retried on another broker. ``select`` gets the
+        queues, or queues, message and ``argument``. Raises ``SendFailed``, ``NoRouteError``, ``NameServerError``, or
+        the ``BrokerError`` of a refusal.
         """
         check_send(message, timeout_s)
         if self._accumulator is not None and queue is None and select is None and Accumulator.takes(message):
@@ -200,7 +200,7 @@ class Producer:
     async def _prepare(
         self, message: Message, extra: dict[str, str] | None = None, context: SendContext | None = None
     ) -> Outgoing:
-        """``Sender.prepare``; a large body is compressed on a thread, or the loop would stand still for it."""
+        """Call ``Sender.prepare``. A large body is compressed on a thread, so that it does not block the loop."""
         if self._sender.is_costly(message):
             outgoing: Outgoing = await self._workers.in_thread(self._sender.prepare, message, extra)
         else:
@@ -215,7 +215,8 @@ class Producer:
         messages: list[Message],
         send: Callable[[list[Message], SendContext | None], Awaitable[T]],
     ) -> T:
-        """The one path of all sends with hooks: they may add properties before, and see the result after."""
+        """The single path of all sends with hooks, which may add properties before the send and see its result after
+        it."""
         if not self._hooks:
             return await send(messages, None)
         copies = [msgspec.structs.replace(m, properties=dict(m.properties)) for m in messages]
@@ -247,7 +248,8 @@ class Producer:
         select: QueueSelector | None = None,
         argument: Any = None,
     ) -> None:
-        """Send without waiting for an answer: fastest, and lost without notice when anything goes wrong."""
+        """Send without waiting for an answer: the fastest way, and messages are lost without notice when anything
+        goes wrong."""
         check_send(message)
         chosen = None if select is None else selector_of(select, message, argument)
 
@@ -274,9 +276,10 @@ class Producer:
         queue: MessageQueue | None = None,
         timeout_s: float | None = None,
     ) -> list[SendResult]:
-        """Store several messages of one topic in as few requests as their size allows; result i is of message i.
+        """Store several messages of one topic in as few requests as their size allows. Result i belongs to message i.
 
-        Each request is stored as a whole or not at all; after a failure of one, those before it stay stored.
+        Each request is stored as a whole or not at all. After a failed request, the messages of earlier ones stay
+        stored.
         """
         results: list[SendResult] = []
         check_time_left(timeout_s)
@@ -306,17 +309,17 @@ class Producer:
 
     @property
     def in_flight(self) -> int:
-        """Sends that wait for a place or an answer."""
+        """Sends that wait for a slot or an answer."""
         return self._sender.in_flight.count + self._sender.in_flight.waiting
 
     @property
     def held_messages(self) -> dict[str, int]:
-        """For ``metrics.py``: sends that wait for an answer, and those that wait for a place."""
+        """Sends that wait for an answer, and those that wait for a slot (``metrics.py``)."""
         return {"in flight": self._sender.in_flight.count, "waiting": self._sender.in_flight.waiting}
 
     async def wait_ready(self, *topics: str, timeout_s: float = 10.0) -> None:
-        """Return when a name server answers, and a master of each topic. Raises ``TimeoutError``, its cause the last
-        failure."""
+        """Return when a name server answers, and a master of each topic. Raises ``TimeoutError`` with the last
+        failure as its cause."""
         wire_topics = [self._sender.wire_topic(topic) for topic in topics]
         await self._instance.wait_ready(wire_topics, timeout_s, self.options.auto_create_queue_count)
 
@@ -329,7 +332,7 @@ class Producer:
         for message in messages:
             if message.topic != name or message.wait_stored is not wait_stored:
                 raise MessageIllegal("the messages of a batch must have one topic and one wait_stored")
-            # Spelt out: a property per message is a tenth of what a message of a batch costs.
+            # Written out: a property per message would be a tenth of the cost of a message in a batch.
             if message.delay_level or message.delay_ms or message.deliver_at_ms:
                 raise MessageIllegal("messages of a batch cannot be delayed")
         topic = self._sender.wire_topic(name)
@@ -366,13 +369,13 @@ class Producer:
         return await self._observed("transaction", [message], send)
 
     def transaction(self, message: Message, *, timeout_s: float | None = None) -> TransactionBlock:
-        """``async with producer.transaction(message) as transaction``: the message is stored and not visible to
-        consumers while the block runs; consumers get it when the block ends, and never when it raises."""
+        """``async with producer.transaction(message) as transaction``: the message is stored but invisible to
+        consumers while the block runs. Consumers get it when the block ends, and never if it raises."""
         check_send(message, timeout_s)
         return TransactionBlock(self._transactions, message, timeout_s)
 
     async def request(self, message: Message, *, timeout_s: float = 3.0) -> ReceivedMessage:
-        """Send and wait for what the consumer's handler returns (or sends with ``message.reply``). Raises
+        """Send and wait for what the consumer's handler returns, or sends with ``message.reply``. Raises
         ``ReplyTimeoutError``."""
         check_send(message)
         reply: list[ReceivedMessage] = []
@@ -385,8 +388,8 @@ class Producer:
         return reply[0]
 
     async def recall(self, topic: str, handle: str) -> str:
-        """Cancel a timer message by the ``recall_handle`` of its result; returns its id. Needs a broker of 5.3.2
-        up."""
+        """Cancel a timer message by the ``recall_handle`` of its result; returns its id. Needs a broker of version
+        5.3.2 or later."""
         topic = self._sender.wire_topic(topic)
         queues = await self._sender.pick(topic)
         broker_name = _broker_of(handle) or queues[0].broker_name
@@ -399,7 +402,7 @@ class Producer:
         return decode_header(RecallMessageResponse, answer).msg_id
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues messages of a topic can be sent to."""
+        """The queues that messages of a topic can be sent to."""
         return list(await self._sender.pick(self._sender.wire_topic(topic)))
 
     # -- what the instance asks (Member) ---------------------------------------------------------------
@@ -427,7 +430,7 @@ class Producer:
 
 
 def check_send(message: Message, timeout_s: float | None = None) -> None:
-    """Before anything is sent. Raises ``TypeError``, and ``SendTimeoutError`` where no time is left."""
+    """Check the arguments of a send. Raises ``TypeError``, and ``SendTimeoutError`` if no time is left."""
     if not isinstance(message, Message):
         raise TypeError(f"a Message is sent, not {shown(message)}")
     if timeout_s is not None:
@@ -435,7 +438,7 @@ def check_send(message: Message, timeout_s: float | None = None) -> None:
 
 
 def check_time_left(timeout_s: float | None) -> None:
-    """Raise ``SendTimeoutError`` for a time that is over before the send began."""
+    """Raise ``SendTimeoutError`` for a timeout that had passed before the send began."""
     if timeout_s is not None and not timeout_s > 0:
         raise SendTimeoutError(
             f"nothing was sent: timeout_s is {timeout_s:g}",
@@ -445,7 +448,7 @@ def check_time_left(timeout_s: float | None) -> None:
 
 
 def selector_of(select: QueueSelector, message: Message, argument: Any) -> Selector:
-    """As the sender calls it: with the queues alone."""
+    """Returns the selector as the sender calls it: with the queues alone."""
     call: Any = select
     takes_all = _takes_all(select)
 
@@ -460,7 +463,7 @@ def selector_of(select: QueueSelector, message: Message, argument: Any) -> Selec
 
 @lru_cache(maxsize=256)
 def _takes_all(select: Callable[..., MessageQueue]) -> bool:
-    """Whether a selector takes the message and the argument, too."""
+    """Whether a selector also takes the message and the argument."""
     try:
         parameters = signature(select).parameters.values()
     except (TypeError, ValueError):  # of C: it says nothing about itself
@@ -481,7 +484,7 @@ def _batch(topic: str, entries: list[tuple[int, bytes, bytes]], keys: list[str],
 
 
 def per_message(result: SendResult, keys: list[str]) -> list[SendResult]:
-    """The result of a batch as one for each of its messages."""
+    """Split the result of a batch into one result per message."""
     ids = result.offset_message_id.split(",")
     if len(ids) != len(keys):  # a topic of batch queues keeps the batch as one record
         ids = [result.offset_message_id] * len(keys)
@@ -493,7 +496,7 @@ def per_message(result: SendResult, keys: list[str]) -> list[SendResult]:
 
 
 def _broker_of(handle: str) -> str:
-    """The broker named inside a recall handle; empty when it cannot be read."""
+    """The broker named inside a recall handle; empty when the handle cannot be read."""
     try:
         parts = base64.urlsafe_b64decode(handle + "=" * (-len(handle) % 4)).decode().split(" ")
     except ValueError:

@@ -1,4 +1,4 @@
-"""Which queue the next message goes to (Apache: ``TopicPublishInfo``, ``MQFaultStrategy``, the queue selectors)."""
+"""Chooses the queue of the next message (Apache: ``TopicPublishInfo``, ``MQFaultStrategy``, the queue selectors)."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ __all__ = ["QueuePicker", "select_by_hash"]
 
 LATENCY_STEPS_MS: Final = (50, 100, 550, 1800, 3000, 5000, 15000)
 ISOLATION_MS: Final = (0, 0, 2000, 5000, 6000, 10000, 30000)
-"""How long a broker is left alone that took at least that long. The tables of Apache's 5.x clients."""
+"""How long a broker is avoided that took at least the matching latency. The tables of Apache's 5.x clients."""
 FAILURE_MS: Final = 10_000
-"""What a failed attempt counts as."""
+"""The latency that a failed attempt counts as."""
 
 
 def select_by_hash(queues: Sequence[MessageQueue], key: str | int) -> MessageQueue:
-    """The queue all messages of a key go to; the same one every official client chooses."""
+    """The queue that all messages of a key go to; every official client chooses the same one."""
     value = key if isinstance(key, int) else java_hash(key)
-    # Java's remainder has the sign of the dividend, and the selector takes its absolute value.
+    # Java's remainder has the sign of the dividend, and Apache's selector takes its absolute value.
     return queues[abs(value) % len(queues)]
 
 
 class QueuePicker:
-    """Round robin from a random start; brokers that fail or answer slowly are passed over if that is asked for."""
+    """Round robin from a random start. With ``avoid_slow_brokers``, brokers that fail or answer slowly are
+    skipped."""
 
     def __init__(self, now_ms: Callable[[], int], *, avoid_slow: bool) -> None:
         self._now_ms = now_ms
@@ -35,7 +36,7 @@ class QueuePicker:
         self._isolated_until_ms: dict[str, int] = {}
 
     def pick(self, queues: Sequence[MessageQueue], failed_broker: str | None) -> MessageQueue:
-        """``failed_broker`` is the one of the last attempt: any other is better."""
+        """Choose a queue. Any broker other than ``failed_broker``, that of the last attempt, is preferred."""
         count = len(queues)
         if failed_broker is None and not self._isolated_until_ms:
             self._next = index = self._next + 1
@@ -54,7 +55,7 @@ class QueuePicker:
         return fallback or queues[self._next % count]
 
     def report(self, broker_name: str, latency_ms: float, *, failed: bool = False) -> None:
-        """Remember how an attempt went."""
+        """Record how an attempt went."""
         if not self._avoid_slow:
             return
         counted = FAILURE_MS if failed else latency_ms
@@ -70,6 +71,6 @@ class QueuePicker:
             del self._isolated_until_ms[broker_name]
 
     def isolated(self) -> set[str]:
-        """Brokers that are left alone now."""
+        """Brokers that are avoided now."""
         now_ms = self._now_ms()
         return {name for name, until in self._isolated_until_ms.items() if until > now_ms}

@@ -1,4 +1,4 @@
-"""A message that waits for an answer (Apache: ``request`` of the producer, ReplyMessageProcessor's other end)."""
+"""Messages that wait for a reply (Apache: ``request`` of the producer, the other end of ReplyMessageProcessor)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class Requests:
-    """Requests of one producer that wait for their answers."""
+    """The requests of one producer that wait for replies."""
 
     def __init__(self, instance: ClientInstance, sender: Sender) -> None:
         self._instance = instance
@@ -38,7 +38,7 @@ class Requests:
     async def request(
         self, message: Message, *, timeout_s: float, context: SendContext | None = None
     ) -> ReceivedMessage:
-        """Send and wait. Raises what a send raises, and ``ReplyTimeoutError``."""
+        """Send and wait for the reply. Raises what a send raises, and ``ReplyTimeoutError``."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         correlation_id = str(uuid.uuid4())
@@ -50,7 +50,7 @@ class Requests:
         outgoing = self._sender.prepare(message, extra)
         if context is not None:
             context.unique_key = outgoing.unique_key
-        # The answer is pushed to us by the broker: it must know our connection before anybody can answer.
+        # The broker pushes the reply to us, so it must know our connection before anyone can reply.
         await self._sender.introduce(outgoing.topic, timeout_s)
         future: asyncio.Future[ReceivedMessage] = loop.create_future()
         self._waiting[correlation_id] = future
@@ -77,7 +77,7 @@ class Requests:
             ) from None
 
     def answered(self, call: Call[PushReplyMessageToClientRequest]) -> Answer:
-        """PUSH_REPLY_MESSAGE_TO_CLIENT (326)."""
+        """Handle PUSH_REPLY_MESSAGE_TO_CLIENT (326)."""
         try:
             message = _received(call.header, call.body, self._instance.clock.now_ms())
         except RecordError as error:
@@ -123,7 +123,7 @@ def _received(header: PushReplyMessageToClientRequest, body: bytes, now_ms: int)
 
 
 def _host(text: str) -> bytes:
-    """``/10.0.0.1:10911`` as Java prints it; a text that is no address becomes all zeroes."""
+    """Parse ``/10.0.0.1:10911`` as Java prints it; text that is not an address becomes all zeroes."""
     try:
         return encode_host(*split_address(text.lstrip("/")))
     except Exception:  # noqa: BLE001 - display only: a reply must not be lost for it

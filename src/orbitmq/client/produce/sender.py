@@ -1,4 +1,4 @@
-"""One send on its way: prepared once, tried on one queue after the other (Apache: ``DefaultMQProducerImpl``)."""
+"""One send: prepared once, then tried on one queue after the other (Apache: ``DefaultMQProducerImpl``)."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 0.5
-"""Between attempts at the same broker: a restart takes a second or so, and attempts should outlast it."""
+"""Between attempts on the same broker. A restart takes about a second, and attempts should outlast it."""
 _COSTLY_BYTES: Final = 128 * 1024
-"""Compressed at level 5 this takes 2 to 4 ms."""
+"""Compressing this much at level 5 takes 2 to 4 ms."""
 _ONEWAY_PAUSE_S: Final = 0.002
 _STATUSES: Final = {status.value.value: status for status in SendStatus}
 Selector = Callable[[list[MessageQueue]], MessageQueue]
@@ -63,7 +63,7 @@ _SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 
 
 class Outgoing(msgspec.Struct, gc=False):
-    """A message ready for the wire, whatever queue it goes to."""
+    """A message ready for the wire, for any queue."""
 
     topic: str
     body: bytes
@@ -74,24 +74,25 @@ class Outgoing(msgspec.Struct, gc=False):
     code: int = _SEND
     batch: bool = False
     reconsume: tuple[int, int] | None = None
-    """Of a message to a retry topic: times consumed, and the limit."""
+    """For a message to a retry topic: how often it was consumed, and the limit."""
 
 
 class Attempted(msgspec.Struct):
-    """A first attempt that was not enough."""
+    """A first attempt that did not settle the send."""
 
     queue: MessageQueue
     error: OrbitError | None = None
     left_s: float = 0.0
-    """Time the send still has, of an attempt made elsewhere (``blocking.py``)."""
+    """Time left for the send after an attempt made elsewhere (``blocking.py``)."""
     spent_s: float = 0.0
-    """Time such an attempt took."""
+    """Time that such an attempt took."""
     result: SendResult | None = None
-    """Stored, but not flushed or copied in time."""
+    """The message is stored, but was not flushed or replicated in time."""
 
 
 class _Trial:
-    """The further attempts of one send. One that surely reached nobody costs time only; others cost a retry."""
+    """The further attempts of one send. One that certainly reached no broker costs only time; any other counts as a
+    retry."""
 
     __slots__ = (
         "_deadline", "_left", "_now", "_over", "_pauses", "_started", "brokers", "failed_broker", "failure", "fixed",
@@ -113,7 +114,8 @@ class _Trial:
         self._pauses = 0
         self._over = False
         self.fixed = fixed
-        """The queue it must go to: no other broker can stand in, so nothing that may be stored is sent again."""
+        """The queue the message must go to. No other broker can stand in, so a message that may be stored is not sent
+        again."""
         self.pause_s = 0.0
         self.failed_broker: str | None = None
         self.failure: OrbitError | None = None
@@ -134,15 +136,15 @@ class _Trial:
         return round((self._now() - self._started) * 1000)
 
     def end(self) -> None:
-        """Another attempt would fail in the same way."""
+        """Note that another attempt would fail in the same way."""
         self._over = True
 
     def failed(self, error: OrbitError, broker_name: str, *, alone: bool) -> None:
-        """``alone``: the next attempt goes to the same broker, so it should come later."""
+        """Note a failed attempt. ``alone``: the next one goes to the same broker, so it should come later."""
         self.failure, self.failed_broker = error, broker_name
         if error.was_sent:
             self._left = 0 if self.fixed is not None else self._left - 1
-        # Brokers that all refuse connections are asked in turn, and again a little later.
+        # Brokers that all refuse connections are tried in turn, and again a little later.
         if alone or not error.was_sent:
             self.pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**self._pauses)
             self._pauses += 1
@@ -150,7 +152,7 @@ class _Trial:
             self.pause_s = 0.0
 
     def not_safe(self, result: SendResult | None, broker_name: str) -> None:
-        """Stored, but not flushed or copied in time."""
+        """Note a message that is stored, but was not flushed or replicated in time."""
         self.result = self.result or result
         self.failed_broker = broker_name
         self._left -= 1
@@ -158,7 +160,7 @@ class _Trial:
 
 
 class SendContext(msgspec.Struct):
-    """What a hook sees of a send."""
+    """A send as hooks see it."""
 
     group: str
     messages: list[Message]
@@ -169,7 +171,7 @@ class SendContext(msgspec.Struct):
     result: SendResult | None = None
     error: BaseException | None = None
     mode: str = "send"
-    """Which kind of send: send, oneway, batch, transaction or request."""
+    """The kind of send: send, oneway, batch, transaction or request."""
     extra: dict[str, Any] = {}
 
 
@@ -177,10 +179,10 @@ class SendHook(Protocol):
     """Called around each send. An error in a hook is logged and does not stop the send."""
 
     def before_send(self, context: SendContext) -> None:
-        """``context.messages`` may still be given properties."""
+        """Called before the send; ``context.messages`` may still be given properties."""
 
     def after_send(self, context: SendContext) -> None:
-        """``context.result`` or ``context.error`` is set."""
+        """Called after the send; ``context.result`` or ``context.error`` is set."""
 
 
 class Sender:
@@ -194,13 +196,13 @@ class Sender:
         self.picker = QueuePicker(instance.clock.now_ms, avoid_slow=options.avoid_slow_brokers)
         self.in_flight = InFlight(options.max_in_flight, options.max_in_flight_bytes)
         self.binary = options.serialize is SerializeType.ROCKETMQ and options.credentials is None
-        """Headers of sends can be written in the binary form."""
+        """Whether the headers of sends can be written in the binary form."""
         self._checked_topics: set[str] = set()
 
     # -- preparing -------------------------------------------------------------------------------------
 
     def wire_topic(self, topic: str) -> str:
-        """The topic with its namespace, checked once."""
+        """The topic with its namespace. Each topic is checked once."""
         if self._options.namespace:
             topic = wrap_namespace(self._options.namespace, topic)
         if topic not in self._checked_topics:
@@ -226,7 +228,7 @@ class Sender:
         return self._prepare_any(message, topic, body, extra)
 
     def is_costly(self, message: Message) -> bool:
-        """Whether preparing takes so long that the loop should not do it: a large body is compressed."""
+        """Whether preparing takes so long that it should not run on the loop, because a large body is compressed."""
         size = len(message.body)
         return size >= _COSTLY_BYTES and size >= self._options.compress_over_bytes
 
@@ -286,11 +288,11 @@ class Sender:
         context: SendContext | None = None,
         after: Attempted | None = None,
     ) -> SendResult:
-        """All attempts of one send, or those after a first one made elsewhere.
+        """Make all attempts of one send, or those after a first attempt made elsewhere.
 
-        Waits for a place first (``max_in_flight``); that time counts only against a ``timeout_s`` of its own.
-        Raises ``SendFailed``, ``NoRouteError``, ``NameServerError`` or the ``BrokerError`` of a refusal no other
-        broker would judge differently.
+        Waits for a slot first (``max_in_flight``); that time counts only against an explicit ``timeout_s``. Raises
+        ``SendFailed``, ``NoRouteError``, ``NameServerError`` or the ``BrokerError`` of a refusal that every broker
+        would repeat.
         """
         size = len(outgoing.body)
         in_flight = self.in_flight
@@ -327,7 +329,7 @@ class Sender:
             in_flight.leave(size)
 
     async def _wait_for_place(self, size: int, timeout_s: float | None) -> float | None:
-        """The time left of ``timeout_s``, if there is one."""
+        """Wait for a slot; returns the time left of ``timeout_s``, if it was given."""
         if self.in_flight.closed:
             raise ClientClosedError("the client is being stopped")
         if timeout_s is None:
@@ -347,7 +349,7 @@ class Sender:
     async def _try_again(
         self, outgoing: Outgoing, trial: _Trial, after: Attempted, context: SendContext | None
     ) -> SendResult:
-        """What follows a first attempt that failed, or whose message is stored and not safe."""
+        """Continue after a first attempt that failed, or whose message is stored but not safe."""
         topic, target, publish = outgoing.topic, after.queue, self._instance.book.publish
         trial.brokers.append(target.broker_name)
         if after.error is not None:
@@ -376,9 +378,9 @@ class Sender:
         raise self._give_up(topic, trial)
 
     def _failed(self, trial: _Trial, topic: str, broker_name: str, error: OrbitError) -> None:
-        """Note a failed attempt. Raises it when no other broker would judge differently."""
+        """Note a failed attempt. Raises its error when every broker would refuse in the same way."""
         self.picker.report(broker_name, 0, failed=True)
-        # Refused for a queue that is gone: the topic was made smaller, and our route does not say so yet.
+        # The queue no longer exists: the topic was given fewer queues, and our route is out of date.
         shrunk = isinstance(error, InvalidParameter) and trial.fixed is None and "queueId" in error.remark
         if shrunk:
             self._instance.refresh_soon(topic)
@@ -442,7 +444,7 @@ class Sender:
     async def attempt(
         self, outgoing: Outgoing, queue: MessageQueue, timeout_s: float, context: SendContext | None = None
     ) -> SendResult:
-        """One request to one queue."""
+        """Send one request to one queue."""
         instance = self._instance
         address = instance.book.master_address(queue.broker_name)
         if address is None:
@@ -452,7 +454,7 @@ class Sender:
         rpc = instance.rpc
         connection = rpc.open_connection(address)
         if connection is not None and self.binary and outgoing.reconsume is None:
-            # Hot path: one call per message sent.
+            # Hot path: called once per message.
             raw = self.binary_fields(outgoing, queue)
             frame = await connection.call_binary(outgoing.code, raw, outgoing.body, timeout_s=timeout_s)
         else:
@@ -463,8 +465,8 @@ class Sender:
         return self.result(outgoing, queue, frame)
 
     async def attempt_oneway(self, outgoing: Outgoing, queue: MessageQueue) -> None:
-        """Hand one request to the connection; nothing tells whether it arrived. Waits while the broker does not take
-        what was sent before; raises ``TooManyInFlightError`` after ``send_timeout_s``."""
+        """Hand one request to the connection, without learning whether it arrives. Waits while the broker does not
+        read earlier requests; raises ``TooManyInFlightError`` after ``send_timeout_s``."""
         address = self._instance.master(queue.broker_name)
         rpc = self._instance.rpc
         connection = await rpc.connection(address)
@@ -478,14 +480,15 @@ class Sender:
         await rpc.notify(address, outgoing.code, None, outgoing.body, ext=self._fields(outgoing, queue))
 
     async def pick(self, topic: str, timeout_s: float | None = None) -> list[MessageQueue]:
-        """The queues of a topic, asked for if unknown."""
+        """The queues of a topic. The route is fetched if it is unknown."""
         wait_s = self._options.send_timeout_s if timeout_s is None else timeout_s
         return self._instance.book.publish.get(topic) or await self._find_queues(topic, wait_s)
 
     async def introduce(self, topic: str, timeout_s: float | None) -> float | None:
-        """Be known to the brokers of a topic, which will call us; returns the time left of ``timeout_s``.
+        """Register with the brokers of a topic, so that they can call us; returns the time left of ``timeout_s``.
 
-        At most half of it is spent: a broker that does not answer must not cost a send to another one its time.
+        Spends at most half of that time, so that a broker that does not answer cannot use up the time of a send to
+        another.
         """
         now = asyncio.get_running_loop().time
         started = now()

@@ -1,16 +1,16 @@
 """One connection for the blocking calls of many threads.
 
-With a connection for each thread every call costs two system calls that release the interpreter lock, and every
-return from them waits for its turn. Here the threads share them: whoever finds nobody writing writes what all have
-left (one system call for several requests), and one of the threads that wait reads the answers of all (leader and
-followers). No thread of its own is needed, and a call costs at most one sleep. The broker gains as well: it finds
-several requests in one read and answers them with one write.
+With a connection per thread, every call makes two system calls that release the interpreter lock, and each return
+from them waits to get it back. Here the threads share them: a thread that finds nobody writing writes what all have
+queued (one system call for several requests), and one of the waiting threads reads the answers for all (leader and
+followers). No extra thread is needed, and a call costs at most one sleep. The broker benefits too: it finds several
+requests in one read and answers them with one write.
 
 Invariants
 1. At most one thread writes and at most one reads, decided under ``_lock``; neither holds it during a system call.
-2. Every call in ``_calls`` has a thread that waits for it. A thread that leaves, however it does, takes its call out;
-   a reader that leaves makes another waiting thread the reader.
-3. A request is either not in the stream at all or in it as a whole: a writer that is interrupted ends the connection.
+2. Every call in ``_calls`` has a thread that waits for it. A thread that leaves, for any reason, removes its call; a
+   reader that leaves makes another waiting thread the reader.
+3. A request is in the stream as a whole or not at all: a writer that is interrupted ends the connection.
 4. When the connection ends, every call in ``_calls`` fails.
 """
 
@@ -32,11 +32,12 @@ __all__ = ["SharedConnection"]
 _RESPONSE: Final = int(FrameFlag.RESPONSE)
 _READ_BYTES: Final = 262_144
 _TICK_S: Final = 0.05
-"""The reader looks at its own deadline this often; all others wait for theirs on a lock."""
+"""The reader checks its own deadline this often; the other threads wait for theirs on a lock."""
 
 
 class _Call:
-    """A request whose answer is out. ``woken`` is released when the answer, an end or the reader's place is there."""
+    """An outstanding request. ``woken`` is released when the answer arrives, the connection ends, or the thread
+    becomes the reader."""
 
     __slots__ = ("answer", "is_reader", "woken")
 
@@ -47,13 +48,13 @@ class _Call:
         self.woken.acquire()
 
     def wake(self) -> None:
-        """Under the connection's lock: of two reasons to wake up one is enough."""
+        """Called under the connection's lock; one of several reasons to wake up is enough."""
         if self.woken.locked():
             self.woken.release()
 
 
 class SharedConnection:
-    """Calls from any thread, many at once. Every wait ends at the deadline of its call."""
+    """Calls from any thread, many at once. No wait exceeds the deadline of its call."""
 
     def __init__(self, address: str, connect_timeout_s: float, clock: Clock) -> None:
         """Raises ``ConnectFailedError``."""
@@ -71,23 +72,23 @@ class SharedConnection:
         limit_waits(self._socket, _TICK_S)
 
     def is_usable(self, since: float) -> bool:
-        """Whether a request can go over it; the socket is looked at if none did ``since`` then."""
+        """Whether a request can be sent over it. The socket is probed if nothing was sent ``since`` then."""
         if self._end is not None:
             return False
         return self.used_at >= since or bool(self._calls) or is_open(self._socket)
 
     @property
     def waiting(self) -> int:
-        """Calls whose answer is out."""
+        """Outstanding calls."""
         return len(self._calls)
 
     def close(self) -> None:
-        """Calls that wait raise ``ConnectionLostError``."""
+        """Close the connection. Waiting calls raise ``ConnectionLostError``."""
         self._finish(ConnectionLostError(f"the connection to {self._remote} was closed"))
 
     def call(self, code: int, ext_raw: bytes, body: bytes, timeout_s: float, started: float) -> Frame:
         """Send a request and wait for its answer. Raises ``RequestTimeoutError`` or ``ConnectionLostError``; after a
-        time-out the connection is still good. ``started`` is the clock's time now."""
+        timeout the connection can still be used. ``started`` is the clock's time now."""
         deadline = started + timeout_s
         self.used_at = started
         opaque = next(self._opaques) & 0x7FFFFFFF
@@ -118,7 +119,7 @@ class SharedConnection:
         raise RequestTimeoutError(f"no answer from {self._remote} within {timeout_s:g} s")
 
     def _wait(self, call: _Call, deadline: float) -> None:
-        """Until the answer is there or the time is over."""
+        """Wait until the answer arrives or the time is over."""
         while call.answer is None:
             if call.is_reader:
                 if not self._read(call, deadline):
@@ -137,7 +138,7 @@ class SharedConnection:
                     following.wake()
 
     def _write(self, deadline: float) -> None:
-        """Write until nothing is left: what others leave meanwhile goes along."""
+        """Write until nothing is queued, including what other threads queue meanwhile."""
         while True:
             with self._lock:
                 pending, self._outbox = self._outbox, []
@@ -160,7 +161,7 @@ class SharedConnection:
                     raise TimeoutError("the peer reads nothing") from None
 
     def _read(self, own: _Call, deadline: float) -> bool:
-        """Read for all until the own answer is there. False: the time is over."""
+        """Read for all threads until our own answer arrives; False when the time is over."""
         receive = self._socket.recv
         while own.answer is None:
             try:

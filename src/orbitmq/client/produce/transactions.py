@@ -32,14 +32,14 @@ logger = logging.getLogger(__name__)
 LocalTransaction = Callable[[Message, str], "TransactionState | Awaitable[TransactionState | None] | None"]
 """Called with the message and its transaction id once the half message is stored."""
 TransactionCheck = Callable[[ReceivedMessage], "TransactionState | Awaitable[TransactionState | None] | None"]
-"""Called when the broker asks again, perhaps in another process than the one that sent the half message."""
+"""Called when the broker checks back, perhaps in another process than the one that sent the half message."""
 
 CHECKS_MAX: Final = 2000
-"""Checks that may wait; the broker asks again for those refused."""
+"""Checks that may wait. The broker repeats those that are refused."""
 
 
 class Transactions:
-    """The transaction side of one producer."""
+    """Transactions of one producer."""
 
     def __init__(
         self, instance: ClientInstance, sender: Sender, check: TransactionCheck | None, calls: UserCalls
@@ -50,7 +50,7 @@ class Transactions:
         self._calls = calls
         self._checking = 0
         self.on_end: Callable[[Message, SendResult, TransactionState], None] | None = None
-        """Told of each outcome of our own transactions."""
+        """Called with each outcome of our own transactions."""
 
     async def send(
         self,
@@ -60,9 +60,10 @@ class Transactions:
         timeout_s: float | None = None,
         context: SendContext | None = None,
     ) -> SendResult:
-        """Store a half message, run the local transaction, tell the broker what it came to.
+        """Store a half message, run the local transaction, send the broker its outcome.
 
-        The result is given whatever that was; an exception of ``local`` counts as unknown, and the broker asks later.
+        Returns a result for every outcome. An exception in ``local`` counts as unknown, and the broker checks back
+        later.
         """
         result = await self.begin(message, timeout_s, context)
         state = TransactionState.ROLLBACK
@@ -79,7 +80,7 @@ class Transactions:
                 "a transaction needs a producer made with check=...: the broker asks when it hears no outcome"
             )
         if message.is_delayed:
-            # Apache's client takes the delay away, and a consumer has the message at once.
+            # Apache's client drops the delay too: consumers get the message immediately.
             raise MessageIllegal("a message of a transaction cannot be delayed")
         extra = {
             Property.TRANSACTION_PREPARED.value: "true",
@@ -94,7 +95,7 @@ class Transactions:
         )
 
     async def finish(self, message: Message, result: SendResult, state: TransactionState) -> SendResult:
-        """Tell the broker the outcome; when it cannot be told, the broker asks."""
+        """Send the broker the outcome. If that fails, the broker checks back."""
         try:
             await self._end(result, state)
         except (OrbitError, ValueError) as error:
@@ -135,7 +136,7 @@ class Transactions:
     # -- the broker asks -------------------------------------------------------------------------------
 
     def asked(self, call: Call[CheckTransactionStateRequest]) -> Answer:
-        """CHECK_TRANSACTION_STATE (39), oneway: the answer is a request of ours."""
+        """Handle CHECK_TRANSACTION_STATE (39), a oneway request that is answered with a request of ours."""
         if self._check is None or self._checking >= CHECKS_MAX or not self._instance.running:
             logger.warning("transaction check not run id=%s checking=%d", call.header.msg_id, self._checking)
             return PARKED
@@ -176,10 +177,10 @@ class Transactions:
 
 
 class TransactionBlock:
-    """A transaction around a block of code: its end commits, an exception rolls back.
+    """A transaction around a block of code: the end of the block commits, an exception rolls back.
 
-    ``result`` and ``id`` are known inside. A message that was stored but not safely is rolled back, and the block is
-    not entered: ``SendFailed`` says so.
+    ``result`` and ``id`` are known inside. If the message was stored but not safely, it is rolled back and
+    ``SendFailed`` is raised instead of entering the block.
     """
 
     def __init__(self, transactions: Transactions, message: Message, timeout_s: float | None) -> None:
@@ -190,7 +191,7 @@ class TransactionBlock:
 
     @property
     def id(self) -> str:
-        """What a check is asked about."""
+        """The transaction id that a check names."""
         if self.result is None:
             raise ClientStateError("a transaction has an id inside its block")
         return self.result.transaction_id or self.result.message_id
