@@ -70,7 +70,7 @@ class NameServerError(ClientError, ConnectionError):
 
 
 class NoRouteError(ClientError):
-    """The name server knows no queue of the topic."""
+    """The name server has no queue of the topic."""
 
     code = ClientErrorCode.NOT_FOUND_TOPIC_EXCEPTION
     retriable = True

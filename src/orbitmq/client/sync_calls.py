@@ -197,11 +197,11 @@ class PushCalls(AssignedCalls):
         self._loop.run(make(self._client.unsubscribe, topic))
 
     def on_message(self, handler: Listener, *, batch_size: int | None = None) -> None:
-        """The handler of every topic that has none of its own."""
+        """Set the handler for every topic that has none of its own."""
         self._client.on_message(handler, batch_size=batch_size)
 
     def add_hook(self, hook: ConsumeHook) -> None:
-        """Have ``hook`` called around each call of a handler. Before the start."""
+        """Have ``hook`` called around each call of a handler. Only before the start."""
         self._client.add_hook(hook)
 
     def suspend(self) -> None:
@@ -223,7 +223,7 @@ class LitePullCalls(AssignedCalls):
         self._loop.run(make(self._client.subscribe, topic, expression, sql=sql))
 
     def unsubscribe(self, topic: str) -> None:
-        """Give the queues of a topic back at the next rebalance."""
+        """Release the queues of a topic at the next rebalance."""
         self._loop.run(make(self._client.unsubscribe, topic))
 
     def assign(self, queues: Iterable[MessageQueue], expression: str = "*") -> None:
@@ -231,40 +231,40 @@ class LitePullCalls(AssignedCalls):
         self._loop.run(self._client.assign(queues, expression))
 
     def poll(self, timeout_s: float = 5.0) -> list[ReceivedMessage]:
-        """Some messages of one queue; an empty list when none came in time."""
+        """Some messages of one queue; an empty list when none arrived in time."""
         return self._loop.run(self._client.poll(timeout_s))
 
     def position(self, queue: MessageQueue) -> int | None:
-        """The next offset to be given out, if something was."""
+        """The offset of the next message to be returned, if any was returned before."""
         return self._client.position(queue)
 
     def fetched_until(self, queue: MessageQueue) -> int:
-        """The offset the next fetch of the queue begins at: what lies before it and did not come was filtered out.
-        -1 when the queue is not assigned to this consumer."""
+        """The offset where the next fetch of the queue begins: messages before it that were not returned were
+        filtered out. -1 when the queue is not assigned to this consumer."""
         return self._client.fetched_until(queue)
 
     def commit(self, offsets: dict[MessageQueue, int] | None = None) -> None:
-        """Store all that was given out, or the given offsets, at once."""
+        """Store the offsets of all returned messages, or the given offsets, immediately."""
         self._loop.run(self._client.commit(offsets))
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on from this offset. Raises ``OffsetOutOfRangeError`` when the queue does not reach there."""
+        """Continue at this offset. Raises ``OffsetOutOfRangeError`` when it is outside the queue's range."""
         self._loop.run(self._client.seek(queue, offset))
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Consume all the broker still has."""
+        """Continue at the oldest message the broker has."""
         self._loop.run(self._client.seek_to_begin(queue))
 
     def seek_to_end(self, queue: MessageQueue) -> None:
-        """Consume only what comes from now on."""
+        """Continue at the end: consume only messages that arrive from now on."""
         self._loop.run(self._client.seek_to_end(queue))
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Fetch no more from these queues. What is here already is still given out."""
+        """Stop fetching from these queues. Fetched messages are still returned."""
         self._client.pause(queues)
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Fetch from them again."""
+        """Fetch from these queues again."""
         self._client.resume(queues)
 
 
@@ -274,7 +274,7 @@ class PullCalls(BaseCalls):
     _client: AsyncPullConsumer
 
     def register(self, topic: str) -> None:
-        """Be counted as a reader of a topic: a broker refuses some calls of groups it never heard of."""
+        """Register as a reader of a topic, because brokers refuse some calls of unknown groups."""
         self._loop.run(self._client.register(topic))
 
     def pull(
@@ -293,11 +293,11 @@ class PullCalls(BaseCalls):
         )
 
     def update_offset(self, queue: MessageQueue, offset: int) -> None:
-        """Store how far the group is."""
+        """Store the group's offset."""
         self._loop.run(self._client.update_offset(queue, offset))
 
     def send_back(self, message: ReceivedMessage, delay_level: int = 0) -> bool:
-        """Have the group get a message again through its retry topic."""
+        """Have a message redelivered to the group through its retry topic."""
         return self._loop.run(self._client.send_back(message, delay_level))
 
 
@@ -311,21 +311,21 @@ class SimpleCalls(BaseCalls):
         self._loop.run(make(self._client.subscribe, topic, expression, sql=sql))
 
     def unsubscribe(self, topic: str) -> None:
-        """Receive a topic no more."""
+        """Stop receiving a topic."""
         self._loop.run(make(self._client.unsubscribe, topic))
 
     def receive(
         self, max_count: int = 16, *, invisible_s: float | None = None, wait_s: float | None = None
     ) -> list[PoppedMessage]:
-        """Up to ``max_count`` (at most 32) messages; an empty list when none came within ``wait_s``.
+        """Up to ``max_count`` (at most 32) messages; an empty list when none arrived within ``wait_s``.
 
-        Raises the error of the last broker when none could be asked, and ``ClientClosedError`` before the start and
+        Raises the error of the last broker when none could be reached, and ``ClientClosedError`` before the start and
         as soon as the consumer is stopped.
         """
         return self._loop.run(self._client.receive(max_count, invisible_s=invisible_s, wait_s=wait_s))
 
     def ack(self, message: PoppedMessage) -> None:
-        """The message is done with. Raises the ``BrokerError`` of a refusal, and connection errors."""
+        """Finish the message. Raises the ``BrokerError`` of a refusal, and connection errors."""
         self._loop.run(self._client.ack(message))
 
     def ack_all(self, messages: Iterable[PoppedMessage]) -> None:
@@ -333,5 +333,6 @@ class SimpleCalls(BaseCalls):
         self._loop.run(self._client.ack_all(messages))
 
     def change_invisible(self, message: PoppedMessage, invisible_s: float) -> None:
-        """Hide the message for this time from now on: more to work on it, 0 to give it back at once."""
+        """Hide the message for this time from now on: longer to keep working on it, 0 to have it redelivered
+        immediately."""
         self._loop.run(self._client.change_invisible(message, invisible_s))

@@ -1,6 +1,6 @@
-"""The records of pull and pop answers. Damaged ones are skipped, logged and counted; they reach no handler.
+"""Reads the records of pull and pop answers. Damaged ones are skipped, logged and counted; no handler gets them.
 
-A record whose body does not have the CRC it names is skipped alone: its neighbours can be read. Behind a record whose
+A record whose body does not match its CRC is skipped alone, because its neighbours can be read. After a record whose
 length or layout is wrong nothing in the answer can be found, so the answer ends there.
 """
 
@@ -69,7 +69,7 @@ class AnswerReader:
     def skip(self, queue: MessageQueue, queue_id: int, offset: int, reason: object) -> None:
         """Log and count a message that is not delivered."""
         self.skipped += 1
-        # One line each: these offsets are all that is left to find the messages by.
+        # One line per message: the offsets are all that is left to find it by.
         logger.warning(
             "damaged message skipped group=%s topic=%s broker=%s queue=%d offset=%d reason=%s",
             self._group,

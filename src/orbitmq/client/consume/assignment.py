@@ -1,7 +1,7 @@
-"""The queues of one consumer: which are its share, and taking and releasing them.
+"""The queues that one consumer holds: computing its share, taking and releasing queues.
 
-Answers to Apache's RebalanceImpl and RebalanceService. There is no coordinator: each member computes its share from
-the sorted queues and the sorted client ids (``model/rebalance.py``), unless the broker assigns queues.
+Corresponds to Apache's RebalanceImpl and RebalanceService. There is no coordinator: each member computes its share
+from the sorted queues and the sorted client ids (``model/rebalance.py``), unless the broker assigns queues.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _UNBALANCED_S: Final = 1.0
 
 
 class QueueReader(Protocol):
-    """What reads the queues of an assignment."""
+    """Reads the queues of an assignment."""
 
     pulls: bool
-    """Whether it pulls without being asked, so that a queue nothing pulls from is stuck."""
+    """Whether it pulls continuously, so that a queue that is not pulled is stuck."""
 
     def open(self, queue: MessageQueue, offset: int) -> ProcessQueue:
-        """Prepare for a queue."""
+        """Create the in-memory part of a queue."""
 
     def begin(self, held: ProcessQueue) -> None:
         """Start reading."""
@@ -45,7 +45,7 @@ class QueueReader(Protocol):
         """Stop reading a queue; False when a handler still works on it and must end first."""
 
     def resize(self, topic: str, queues: Sequence[MessageQueue], mine: Sequence[ProcessQueue]) -> None:
-        """The share of a topic changed."""
+        """Adapt to a changed share of a topic."""
 
 
 class BrokerShares(Protocol):
@@ -95,7 +95,7 @@ class Assignment:
     # -- rebalance -------------------------------------------------------------------------------------
 
     async def run(self, balanced: bool) -> None:
-        """Rebalance when wanted, and every ``rebalance_s``; earlier after a rebalance that left something open."""
+        """Rebalance when wanted and every ``rebalance_s``, or earlier if the last rebalance left something to do."""
         options, wanted = self._options, self._membership.rebalance_wanted
         while True:
             wait_s = options.rebalance_s if balanced else min(_UNBALANCED_S, options.rebalance_s)
@@ -140,7 +140,7 @@ class Assignment:
     async def _rebalance_topic(self, topic: str) -> bool:
         queues = self._instance.book.subscribe.get(topic)
         if not queues:
-            # Asked for again each second: a topic created after the start is found long before the route timer.
+            # Queried every second, so a topic created after the start is found long before the route timer.
             try:
                 await self._instance.book.refresh(topic)
             except TopicNotFound:
@@ -163,7 +163,7 @@ class Assignment:
         return mine is not None and await self._apply(topic, queues, mine)
 
     async def _share(self, topic: str, queues: Sequence[MessageQueue]) -> list[MessageQueue] | None:
-        """Our queues by the strategy; None when that cannot be found out, and nothing changes."""
+        """Our queues by the strategy; None when they cannot be determined, and nothing changes."""
         members = await self._membership.members(topic)
         if not members:
             return None
@@ -205,8 +205,8 @@ class Assignment:
         return balanced
 
     async def _release_others(self, topic: str, mine: AbstractSet[MessageQueue]) -> tuple[bool, bool]:
-        """Release the queues of a topic that are not ours, stuck, or ending; returns whether one was, and whether all
-        were."""
+        """Release the queues of a topic that are not ours, stuck, or ending. Returns whether any was released, and
+        whether all were."""
         changed, all_released = False, True
         for queue, held in list(self._held.items()):
             if queue.topic != topic:
@@ -221,7 +221,7 @@ class Assignment:
         return changed, all_released
 
     async def _starts(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, int]:
-        """Where to begin with each queue, as far as that can be found out."""
+        """The offset to begin at for each queue where it can be determined."""
         starts: dict[MessageQueue, int] = {}
         for queue in queues:
             try:
@@ -233,7 +233,7 @@ class Assignment:
         return starts
 
     async def _announce(self, topic: str, queues: Sequence[MessageQueue]) -> None:
-        """Let reader and brokers know of a share that changed."""
+        """Tell the reader and the brokers about a changed share."""
         subscriptions = self._membership.subscriptions
         renewed = subscriptions.renew(topic)
         self._reader.resize(
@@ -244,7 +244,7 @@ class Assignment:
             subscriptions.announced(topic)
 
     def _is_stuck(self, held: ProcessQueue) -> bool:
-        """Whether nothing pulls from a queue although something should: a bug here or in the user's loop."""
+        """Whether nothing pulls from a queue although something should: a bug here or in the user's event loop."""
         if not self._reader.pulls or held.waiting or not held.last_pull_ms:
             return False
         limit_ms = max(PULL_EXPIRY_MS, 2000 * (self._options.pull_timeout_s + self._options.suspend_s))
@@ -253,7 +253,7 @@ class Assignment:
     # -- taking and releasing --------------------------------------------------------------------------
 
     def take(self, queue: MessageQueue, offset: int) -> ProcessQueue:
-        """Begin to read a queue that is ours."""
+        """Start reading a queue that is ours."""
         held = self._reader.open(queue, offset)
         if self._locks is not None:
             self._locks.mark(held, locked=True)
@@ -263,7 +263,7 @@ class Assignment:
         return held
 
     async def _release(self, held: ProcessQueue) -> bool:
-        """Give a queue up; False when it must be kept for now, because a handler works on it in order."""
+        """Release a queue; False when it must be kept for now, because an orderly handler works on it."""
         held.end()
         queue = held.queue
         if not await self._reader.release(held):
@@ -315,13 +315,14 @@ class Assignment:
                 self.take(queue, await self._offsets.start(queue))
 
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Begin again at these offsets with the queues of a topic that are held."""
+        """Restart the held queues of a topic at these offsets."""
         async with self._changing:
             for queue, offset in offsets.items():
                 held = self._held.get(queue)
                 if held is None or queue.topic != topic:
                     continue
-                # A handler still at work cannot commit over the new offset: a dropped queue takes no offsets.
+                # A handler still running cannot commit over the new offset, because a dropped queue accepts no
+                # offsets.
                 held.drop()
                 held.clear()
                 self._offsets.store.update(queue, offset, increase_only=False)
@@ -336,11 +337,11 @@ class Assignment:
         await self._offsets.store.persist(list(self._held), wait=wait)
 
     async def revoke_all(self, wait_s: float) -> None:
-        """Tell the user that the queues go, before the consumer stops."""
+        """Call ``on_revoked`` for all queues before the consumer stops."""
         await self._call_back(self._options.on_revoked, sorted(self._held), wait_s)
 
     async def close(self) -> None:
-        """Drop all queues and store how far they are. Failures are logged."""
+        """Drop all queues and store their offsets. Failures are logged."""
         for held in self._held.values():
             held.drop()
         try:
@@ -348,14 +349,16 @@ class Assignment:
         except OrbitError as error:
             logger.warning("offsets not stored at the end, messages will come again error=%s", error)
         if self._locks is not None:
-            # A queue whose handler still runs keeps its lock until it expires, so no other member runs beside it.
+            # A queue whose handler still runs keeps its lock until it expires, so no other member handles it
+            # meanwhile.
             done = [queue for queue, held in self._held.items() if not held.consuming]
             await self._locks.unlock(done, wait=True)
 
     async def _call_back(
         self, function: QueuesCallback | None, queues: list[MessageQueue], wait_s: float | None = None
     ) -> None:
-        """Call code of the user's; an exception is logged, and so is a call that takes longer than ``wait_s``."""
+        """Call a callback of the user's; exceptions are logged, and so is a call that takes longer than
+        ``wait_s``."""
         if function is None or not queues:
             return
         name = getattr(function, "__qualname__", function)

@@ -1,7 +1,7 @@
-"""Filters by class: a filter server beside the broker runs a class for the group (Apache: part of MQClientInstance).
+"""Filters by class: a filter server next to the broker runs a class for the group (Apache: part of MQClientInstance).
 
-The class is one the operator of the filter server has laid down, or one whose source the consumer uploads. Filter
-servers stand in the route of the topic; pulls go to them instead of the broker.
+The class is installed by the operator of the filter server, or uploaded by the consumer as source. The topic's route
+lists filter servers, and pulls go to them instead of the broker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ClassFilter:
 
     class_name: str
     source: str = ""
-    """Uploaded where it is given; filter servers refuse that unless ``clientUploadFilterClassEnable=true``."""
+    """Uploaded if given; filter servers refuse uploads unless ``clientUploadFilterClassEnable=true``."""
 
 
 def filter_server(instance: ClientInstance, topic: str, broker_address: str) -> str:
@@ -43,7 +43,7 @@ def filter_server(instance: ClientInstance, topic: str, broker_address: str) -> 
 
 
 class ClassUploads:
-    """Keeps the filter servers supplied with the classes of one consumer."""
+    """Uploads the classes of one consumer to filter servers."""
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
         self._instance = instance
@@ -58,7 +58,8 @@ class ClassUploads:
         self._filters.pop(topic, None)
 
     async def upload(self) -> None:
-        """Give every filter server its classes; one that has them already does nothing. Failures are logged."""
+        """Upload each class to every filter server; a server that has it already does nothing. Failures are
+        logged."""
         for topic, wanted in list(self._filters.items()):
             route = self._instance.book.route(topic)
             body = wanted.source.encode()

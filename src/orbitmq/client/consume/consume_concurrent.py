@@ -1,11 +1,11 @@
-"""Many handlers at once (Apache: ``ConsumeMessageConcurrentlyService``).
+"""Runs many handlers at once (Apache: ``ConsumeMessageConcurrentlyService``).
 
-Chunks wait in one line; up to ``workers`` tasks take them. A coroutine handler that waits for nothing costs no
-switch: the worker goes on with the next chunk and lets the loop breathe every few of them.
+Chunks wait in one queue; up to ``workers`` tasks take them. A coroutine handler that does not wait causes no task
+switch: the worker continues with the next chunk and yields to the loop every few chunks.
 
 A plain function runs on a thread, quick ones in groups (``grouping.py``). Threads that only compute take turns
-anyway, so groups of quick functions go to few threads at once, and slow functions run side by side on all workers. Of
-a group that takes longer than it should, what its thread has not begun goes back to the line, for other workers.
+anyway, so groups of quick functions go to few threads at once, and slow functions run in parallel on all workers.
+When a group takes longer than expected, the chunks its thread has not begun return to the queue for other workers.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ __all__ = ["LOCAL_RETRY_S", "ConcurrentService"]
 logger = logging.getLogger(__name__)
 
 LOCAL_RETRY_S: Final = 5.0
-"""Until a message is handled again that no broker took back."""
+"""Delay before a message is handled again that no broker took back."""
 _BREATHE_EVERY: Final = 64
 _QUICK_THREADS: Final = 2
-"""So that the next group is there when one ends; more would wait for the interpreter lock."""
+"""So that the next group is ready when one ends. More threads would only wait for the interpreter lock."""
 
 Chunk = tuple[ProcessQueue, Handler, list[ReceivedMessage]]
 
 
 class Settler(Protocol):
-    """What becomes of messages after their handler."""
+    """Settles messages after their handler."""
 
     def finish(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:
-        """They are done."""
+        """Their handler succeeded."""
 
     async def finish_other(
         self, held: ProcessQueue, messages: list[ReceivedMessage], outcome: Outcome
     ) -> list[ReceivedMessage]:
-        """Their handler did not simply succeed. Returns those to handle again here."""
+        """Their handler did not simply succeed. Returns the messages to handle again here."""
 
 
 class ConcurrentService:
@@ -74,11 +74,11 @@ class ConcurrentService:
 
     @property
     def running(self) -> int:
-        """Workers that have something to do."""
+        """Busy workers."""
         return self._running + self._left_on_threads
 
     def submit(self, held: ProcessQueue, handler: Handler, messages: list[ReceivedMessage]) -> None:
-        """Have messages consumed, in chunks of the handler's batch size."""
+        """Queue messages for the handler, in chunks of its batch size."""
         if self._stopping:
             return
         size = handler.batch_size
@@ -105,7 +105,7 @@ class ConcurrentService:
 
     @property
     def _threads_suffice(self) -> bool:
-        """Whether what is next in the line is better done by the threads that are busy."""
+        """Whether the busy threads are the best place for the next chunk."""
         return (
             self._groups >= _QUICK_THREADS
             and self._call_time.quick
@@ -168,13 +168,13 @@ class ConcurrentService:
                 await asyncio.sleep(0)
 
     def _between(self) -> None:
-        """Runs as soon as a handler waits for something or the line is empty: acknowledge, wake another worker."""
+        """Runs as soon as a handler waits or the queue is empty: acknowledge, and wake another worker."""
         self._settle_planned = False
         self._settle()
         self._wake()
 
     def _settle(self) -> None:
-        """Finish what succeeded, neighbours of one queue together."""
+        """Finish the successful messages, adjacent ones of one queue together."""
         finished, self._finished = self._finished, []
         last: ProcessQueue | None = None
         bucket: list[ReceivedMessage] = []
@@ -239,7 +239,7 @@ class ConcurrentService:
         self._settle()
 
     def _gather(self, first: Chunk) -> _Group:
-        """As many chunks as one hand-over to a thread is good for."""
+        """Returns as many chunks as should go to a thread together."""
         ready, handler = self._ready, first[1]
         chunks = [first]
         count = self._call_time.group_size - 1
@@ -256,7 +256,7 @@ class ConcurrentService:
         return _Group(chunks, self._clock)
 
     def _cut(self, group: _Group) -> None:
-        """A call takes unexpectedly long: the others of its group must not wait for it."""
+        """A call takes longer than expected, and the rest of its group must not wait for it."""
         rest = group.take_back()
         self._call_time.note_cut()
         if rest and not self._stopping:
@@ -293,7 +293,7 @@ class ConcurrentService:
 
 
 class _Group:
-    """Chunks for one thread. ``take_back`` is for the loop's thread; both take from one deque, which is safe."""
+    """Chunks for one thread. The loop's thread calls ``take_back``; both take from one deque, which is safe."""
 
     __slots__ = ("_clock", "_waiting", "done", "took_s")
 
@@ -316,7 +316,7 @@ class _Group:
         self.took_s = self._clock.monotonic() - started
 
     def take_back(self) -> list[Chunk]:
-        """What the thread has not begun."""
+        """Returns the chunks that the thread has not begun."""
         rest: list[Chunk] = []
         while self._waiting:
             try:

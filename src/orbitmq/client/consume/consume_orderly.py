@@ -1,10 +1,9 @@
-"""One message of a queue at a time (Apache: ``ConsumeMessageOrderlyService``).
+"""Runs one handler per queue at a time, in order (Apache: ``ConsumeMessageOrderlyService``).
 
-Quick plain functions are called on a thread for several messages of a queue, one after the other (``grouping.py``).
-The thread begins no further call after one that did not simply succeed, when the queue is to be given up, when the
-consumer stops, or when the group has taken too long; what it has not begun goes back to the front of the queue. So
-order, locks and retries are the same as with single calls, and offsets are committed at least every 20 ms between
-calls.
+Quick plain functions are called on a thread for several messages of a queue in a row (``grouping.py``). The thread
+begins no further call after one that did not simply succeed, when the queue is to be released, when the consumer
+stops, or when the group has taken too long; messages it has not begun return to the front of the queue. So order,
+locks and retries are the same as with single calls, and offsets are committed at least every 20 ms between calls.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ _LEVELS: Final = DelayLevels()
 
 
 class Settler(Protocol):
-    """What becomes of messages after their handler."""
+    """Settles messages after their handler."""
 
     def commit(self, held: ProcessQueue, offset: int | None = None) -> None:
-        """What was taken of a queue is done, but for messages from ``offset`` on."""
+        """Commit what was taken of a queue, except for messages from ``offset`` on."""
 
     async def give_up(self, message: ReceivedMessage, outcome: Outcome) -> bool:
         """Dead-letter a message; False when that did not work."""
@@ -51,7 +50,7 @@ class Settler(Protocol):
 
 
 class OrderlyService:
-    """One runner per queue; ``workers`` handlers at most at the same time."""
+    """One runner per queue; at most ``workers`` handlers at a time."""
 
     def __init__(
         self,
@@ -61,7 +60,7 @@ class OrderlyService:
         options: PushOptions,
         locks: QueueLocks | None,
     ) -> None:
-        """``locks`` where a queue must be locked in its broker."""
+        """``locks`` if a queue must be locked in its broker."""
         self._tasks = pool.tasks
         self._calls = pool.threads
         self._clock = pool.clock
@@ -81,7 +80,7 @@ class OrderlyService:
 
     @property
     def running(self) -> int:
-        """Handlers at work now."""
+        """Handlers that run now."""
         return self._running + self._left_on_threads
 
     def submit(self, held: ProcessQueue) -> None:
@@ -106,7 +105,7 @@ class OrderlyService:
             held.runner_active = False
 
     async def _consume(self, held: ProcessQueue) -> float:
-        """One call of the handler, or a group of them; returns how long to pause before the next."""
+        """Call the handler once, or for a group of messages; returns how long to pause before the next call."""
         first = held.first()
         if first is None or held.ending or self._stopping:
             return 0.0
@@ -137,7 +136,7 @@ class OrderlyService:
                 self._quiet.set()
 
     async def _call(self, held: ProcessQueue, handler: Handler) -> tuple[list[ReceivedMessage], Outcome]:
-        """One call, with hooks around it."""
+        """Call the handler once, between its hooks."""
         messages = held.take(handler.batch_size)
         self._note_start(held, messages)
         call: Callable[[], Awaitable[Outcome]]
@@ -150,7 +149,7 @@ class OrderlyService:
     async def _call_group(
         self, held: ProcessQueue, handler: Handler
     ) -> tuple[list[ReceivedMessage], Outcome | None]:
-        """Calls in a row on one thread; returns the last one. All before it succeeded."""
+        """Call the handler several times in a row on one thread; returns the last call. All before it succeeded."""
         size, handler_of = self._call_time.group_size, self._handlers.of_message
         chunks = [held.take(handler.batch_size)]
         while len(chunks) < size and (following := held.first()) is not None:
@@ -169,7 +168,7 @@ class OrderlyService:
         rest = [message for messages in chunks[row.done :] for message in messages]
         for message in rest:
             message.consume_started_ms = 0
-        # A seek meanwhile has cleared the queue: what it held is not put back then.
+        # If a seek has cleared the queue meanwhile, its former messages are not put back.
         held.put_back([message for message in rest if message.queue_offset in held.consuming])
         return (chunks[row.done - 1], row.outcome) if row.done else ([], None)
 
@@ -184,7 +183,8 @@ class OrderlyService:
             message.consume_started_ms = now_ms
 
     async def again(self, held: ProcessQueue, messages: list[ReceivedMessage], outcome: Outcome) -> float:
-        """Put failed messages back to the front, except those tried often enough; returns how long to pause."""
+        """Put failed messages back to the front, except those that reached the retry limit; returns how long to
+        pause."""
         done = outcome.done
         kept: list[ReceivedMessage] = []
         for message in messages[done:]:
@@ -200,7 +200,7 @@ class OrderlyService:
         if held.dropped:
             return 0.0
         held.put_back(kept)
-        # What is finished leaves memory; the stored offset stops before the first one kept.
+        # Finished messages leave memory; the stored offset stops before the first one kept.
         self._settler.commit(held, kept[0].queue_offset)
         if outcome.delay_level > 0:
             return min(LEVEL_LIMITS_S[1], _LEVELS.delay_ms(outcome.delay_level) / 1000)
@@ -241,11 +241,11 @@ class _Row:
         self.done = 0
         """Calls that were made."""
         self.outcome: Outcome | None = None
-        """Of the last one."""
+        """Of the last call."""
         self.took_s = 0.0
 
     def run(self) -> None:
-        """Call the handler for one chunk after the other."""
+        """Call the handler for each chunk."""
         service, held, run = self._service, self._held, self._handler.run_blocking
         clock = service._clock
         started = clock.monotonic()

@@ -31,7 +31,7 @@ _READY_PAUSE_S = 0.1
 
 
 class ConsumerBase:
-    """A consumer without the consuming."""
+    """The part of a consumer that does not consume."""
 
     consume_type: ClassVar[ConsumeType] = ConsumeType.PASSIVELY
 
@@ -43,7 +43,7 @@ class ConsumerBase:
             raise ClientStateError(f"group {group} is reserved; choose a name of your own")
         self._subscriptions = Subscriptions(options.namespace, clock)
         broadcasting = options.model is MessageModel.BROADCASTING
-        # The local offsets of a broadcasting consumer are found again only under the same client id.
+        # A broadcasting consumer finds its local offsets only under the same client id.
         self._instance = ClientInstance(
             GroupMember(self.group, options, self.consume_type, self._subscriptions),
             name_servers,
@@ -88,7 +88,7 @@ class ConsumerBase:
         await self.stop()
 
     def _acknowledge_left(self) -> None:
-        """The block ended well: what iteration gave last counts as consumed."""
+        """Called when the block ended without an exception: the last iterated message counts as consumed."""
 
     async def start(self) -> None:
         """Join the group and begin."""
@@ -111,7 +111,7 @@ class ConsumerBase:
             raise
 
     async def _take_queues(self) -> None:
-        """Joined: take queues, for consumers that hold some."""
+        """Take the first queues; overridden by consumers that hold queues."""
 
     async def wait_ready(self, timeout_s: float = 10.0) -> None:
         """Return when every subscribed topic is found and its queues are shared out. Raises

@@ -1,6 +1,6 @@
-"""What brokers ask of a consumer: reset (220), offsets (221), how it does (307), consume this one (309).
+"""Answers calls from brokers: reset (220), offsets (221), running info (307), consume directly (309).
 
-Answers to Apache's ClientRemotingProcessor.
+Corresponds to Apache's ClientRemotingProcessor.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _reset_offsets(body: bytes) -> dict[MessageQueue, int]:
 
 
 def _stacks() -> str:
-    """Where each thread of this process is, for a tool that asks for a thread dump."""
+    """The stack of each thread of this process, for tools that ask for a thread dump."""
     return "\n\n".join(
         f"thread {number}\n{''.join(traceback.format_stack(frame))}"
         for number, frame in sys._current_frames().items()

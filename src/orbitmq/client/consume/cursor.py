@@ -1,12 +1,12 @@
-"""``async for message in consumer``: messages that wait to be taken, and how they are finished.
+"""``async for message in consumer``: messages that wait for readers, and how they are finished.
 
 Invariants
 1. Queues take turns, so none starves however full another one is.
-2. A message is finished once: by ``ack``, ``retry``, ``dead_letter``, or because its reader went on. It did when it
-   asks for the next message, when somebody begins to iterate after it left its loop, or when the consumer's ``async
-   with`` block ends without an exception.
-3. Of an orderly queue one message at most is out, and none without the lock.
-4. Nothing waits inside a worker: a reader that never comes back holds no more than its own message.
+2. A message is finished once: by ``ack``, ``retry``, ``dead_letter``, or because its reader moved on. A reader moves
+   on when it asks for the next message, when an iteration starts after it left its loop, or when the consumer's
+   ``async with`` block ends without an exception.
+3. At most one message of an orderly queue is with a reader, and none without the lock.
+4. Nothing waits inside a worker: a reader that never comes back holds only its own message.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Relock = Callable[[ProcessQueue], Awaitable[bool]]
 
 
 class _Out:
-    """A message a reader has."""
+    """A message that a reader has."""
 
     __slots__ = ("auto", "held", "inbox", "left", "message")
 
@@ -37,9 +37,9 @@ class _Out:
         self.held = held
         self.message: ReceivedMessage | None = message
         self.auto = False
-        """Finished when its reader goes on."""
+        """Finished when its reader moves on."""
         self.left = False
-        """Its reader is gone without a word."""
+        """Its reader left without finishing it."""
 
     def acknowledge_now(self) -> None:
         message, self.message = self.message, None
@@ -85,7 +85,7 @@ class Inbox:
         self.closed = False
 
     def put(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:
-        """Messages came. Of an orderly queue they stay in the process queue until one is taken."""
+        """Add messages. Those of an orderly queue stay in the process queue until one is taken."""
         for other, line in self._lines:
             if other is held:
                 line.extend(messages)
@@ -95,7 +95,7 @@ class Inbox:
         self._changed.set()
 
     def wake(self) -> None:
-        """Something changed for readers that wait."""
+        """Wake waiting readers, because something changed."""
         self._changed.set()
 
     def finished(self, out: _Out) -> None:
@@ -103,12 +103,13 @@ class Inbox:
         self._changed.set()
 
     def acknowledge_left(self, *, at_end: bool = False) -> None:
-        """Finish what readers have that left their loops; when the consumer's block ended well, what all have."""
+        """Finish the messages of readers that left their loops, or of all readers when the consumer's block ended
+        well."""
         for out in [out for out in self._out if out.left or (at_end and out.auto)]:
             out.acknowledge_now()
 
     def close(self) -> None:
-        """No more messages; readers that wait come to their end."""
+        """Accept no more messages; waiting readers end."""
         self.closed = True
         self._lines.clear()
         self._changed.set()
@@ -130,7 +131,7 @@ class Inbox:
         return None
 
     def _pop(self) -> tuple[_Out | None, float | None]:
-        """The next message in turn, or how long to wait at most for one that is suspended."""
+        """The next message in turn, or how long to wait at most for a suspended one."""
         wait_s: float | None = None
         lines = self._lines
         for _ in range(len(lines)):
@@ -170,7 +171,7 @@ class Inbox:
         return (taken[0] if taken else None), wait_s
 
     async def _lock_some(self) -> bool:
-        """Whether a queue that waits for its lock got it."""
+        """Whether a queue that waits for its lock now has it."""
         if self._relock is None:
             return False
         got = False
@@ -183,7 +184,7 @@ class Inbox:
 class Cursor:
     """An asynchronous iterator over the messages of a consumer.
 
-    With ``auto_ack`` asking for the next message finishes the one before, unless that was done by hand.
+    With ``auto_ack``, asking for the next message finishes the previous one, unless that was done by hand.
     """
 
     def __init__(self, inbox: Inbox, auto_ack: bool) -> None:
@@ -209,7 +210,7 @@ class Cursor:
         return out.message
 
     async def aclose(self) -> None:
-        """Leave the loop; the message at hand is finished with the next iteration or the end of the block."""
+        """Leave the loop. Its last message is finished by the next iteration or the end of the block."""
         self._leave()
 
     def _leave(self) -> None:

@@ -1,8 +1,8 @@
-"""Messages handled exactly once, as far as their effects are in a database.
+"""Handles messages exactly once, if their effects are in a database.
 
-Delivery is at least once: after a crash or a rebalance a message may come again. ``once`` runs the handler and the
-note "this message is done" in one database transaction, so a second delivery finds the note and does nothing. Any
-DB-API 2.0 database works; SQLite needs no settings.
+Delivery is at least once: after a crash or a rebalance a message may be redelivered. ``once`` runs the handler and
+records the message as done in one database transaction, so a second delivery does nothing. Any DB-API 2.0 database
+works; SQLite needs no settings.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def _message_id(message: ReceivedMessage) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Deduplicator:
-    """Remembers which messages a group has done, beside the effects they had.
+    """Records which messages a group has handled, next to their effects.
 
-    ``connect`` makes a connection; each thread gets one and keeps it. ``key`` names what counts as the same message:
-    by default the unique key its sender gave it, which every retry and redelivery keeps. ``placeholder`` is ``%s``
-    for most other drivers, ``integrity_error`` what they raise for a key that exists.
+    ``connect`` opens a connection; each thread gets one and keeps it. ``key`` identifies a message: by default the
+    unique key its sender set, which every retry and redelivery keeps. ``placeholder`` is ``%s`` for most other
+    drivers, ``integrity_error`` what they raise for an existing key.
     """
 
     connect: Callable[[], Any]
@@ -61,7 +61,7 @@ class Deduplicator:
         object.__setattr__(self, "_local", threading.local())
 
     def create_table(self) -> None:
-        """Make the table if it is not there."""
+        """Create the table if it does not exist."""
         connection = self._connection()
         cursor = connection.cursor()
         cursor.execute(
@@ -74,7 +74,7 @@ class Deduplicator:
         """A listener that calls ``handler(message, connection)`` once per message.
 
         The handler writes through the connection and does not commit. If it raises, everything is rolled back and the
-        message comes again. It is a plain function: the consumer runs it on a thread.
+        message is redelivered. It is a plain function, which the consumer runs on a thread.
         """
 
         def listen(message: ReceivedMessage) -> None:
@@ -94,7 +94,7 @@ class Deduplicator:
         return listen
 
     def forget_before(self, timestamp_ms: int) -> int:
-        """Remove notes older than that; keep them longer than messages can be redelivered. Returns how many went."""
+        """Delete older entries; returns how many. Keep them longer than messages can be redelivered."""
         connection = self._connection()
         cursor = connection.cursor()
         mark = self.placeholder
@@ -106,7 +106,7 @@ class Deduplicator:
         return int(cursor.rowcount)
 
     def _claim(self, connection: Any, key: str) -> bool:
-        """Note the message as done; False if it is already. Another thread at the same message waits here."""
+        """Record the message as done; False if it is already. A second thread with the same message waits here."""
         mark = self.placeholder
         try:
             connection.cursor().execute(

@@ -1,4 +1,4 @@
-"""Handing messages to handlers, or to readers that iterate over the consumer."""
+"""Hands messages to handlers, or to readers that iterate over the consumer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Delivery"]
 
 
 class Delivery:
-    """The way of a message from the fetcher to the user. Nothing is delivered before ``start``."""
+    """Delivers fetched messages to the user. Nothing is delivered before ``start``."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Delivery:
         observed: Observed,
         locks: QueueLocks | None,
     ) -> None:
-        """``locks`` for a consumer that handles queues in order and shares them with others."""
+        """``locks`` for an orderly consumer that shares queues with other members."""
         self._membership = membership
         self._options = options
         self._handlers = handlers
@@ -46,12 +46,12 @@ class Delivery:
         self._concurrent: ConcurrentService | None = None
         self._orderly: OrderlyService | None = None
         self.inbox: Inbox | None = None
-        """Messages for readers that iterate, instead of handlers."""
+        """Messages for readers that iterate; None if there are handlers."""
 
     # -- life ------------------------------------------------------------------------------------------
 
     def start(self, *, iterated: bool) -> None:
-        """Accept messages; with ``iterated`` for readers instead of handlers."""
+        """Accept messages, for handlers or (``iterated``) for readers."""
         steady = self._membership.steady
         pool = HandlerPool(self._membership.instance.tasks, self._calls, steady, self._observed.wrap)
         if self._options.orderly:
@@ -76,7 +76,7 @@ class Delivery:
             service.begin_stop()
 
     async def stop(self, wait_s: float) -> None:
-        """End the iterations, and wait for the handlers at work."""
+        """End the iterations, and wait for running handlers."""
         if self.inbox is not None:
             self.inbox.close()
         service = self._concurrent or self._orderly
@@ -89,20 +89,20 @@ class Delivery:
 
     @property
     def running(self) -> int:
-        """Handlers at work now."""
+        """Handlers that run now."""
         service = self._concurrent or self._orderly
         return 0 if service is None else service.running
 
     @property
     def handles_here(self) -> bool:
-        """Whether a handler of this consumer runs on the thread or task that asks."""
+        """Whether the calling thread or task is a handler of this consumer."""
         service = self._concurrent or self._orderly
         return service is not None and HANDLING.get() is service
 
     # -- messages --------------------------------------------------------------------------------------
 
     def deliver(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:
-        """Have messages handled that a queue holds from now on."""
+        """Deliver messages that were added to a queue."""
         if self.inbox is not None:
             self.inbox.put(held, messages)
         elif self._orderly is not None:
@@ -117,7 +117,7 @@ class Delivery:
         handler_of = self._handlers.of_message
         handler = handler_of(messages[0])
         if held.queue.topic.startswith(RETRY_PREFIX):
-            # Messages of a retry topic may be of any topic.
+            # A retry topic holds messages of any topic.
             for index, message in enumerate(messages):
                 other = handler_of(message)
                 if other is not handler:
@@ -126,7 +126,7 @@ class Delivery:
         service.submit(held, handler, messages[start:])
 
     async def handle_directly(self, message: ReceivedMessage) -> Outcome:
-        """Call the handler of a message that a broker sends outside of any queue."""
+        """Call the handler of a message that a broker sends outside any queue."""
         handler = self._handlers.of_message(message)
         if handler.is_async:
             return await handler.run([message], self._membership.instance.tasks)

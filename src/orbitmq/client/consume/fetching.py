@@ -1,4 +1,4 @@
-"""Pulling for a push consumer: one loop for each queue held, as fast as its messages are handled."""
+"""Pulls for a push consumer: one loop for each queue held, as fast as its messages are handled."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Fetching:
         self._uploads = uploads
         self._delivery = delivery
         self.suspended = False
-        """Pull nothing; messages that are here are still handled."""
+        """Pull nothing; messages already here are still handled."""
 
     # -- what an assignment asks (QueueReader) ---------------------------------------------------------
 
@@ -69,7 +69,7 @@ class Fetching:
         self._instance.tasks.start(self._pull_forever(held), f"pull-{held.queue.topic}-{held.queue.queue_id}")
 
     async def release(self, held: ProcessQueue) -> bool:
-        """In order: the handler at work must end first, or the next owner would run at the same time. The rebalance
+        """Orderly: the running handler must end first, or the next owner would run at the same time. The rebalance
         waits briefly and tries again; the lock stays ours meanwhile."""
         if self._options.orderly:
             for _ in range(_RELEASE_TRIES):
@@ -165,7 +165,7 @@ class Fetching:
         await self._puller.failed(held.queue, held.next_offset, error)
 
     async def _find_filter_servers(self, topic: str) -> None:
-        """One is new, or was restarted and does not have our class."""
+        """A filter server is new, or was restarted and does not have our class."""
         try:
             await self._instance.book.refresh(topic)
         except OrbitError as error:

@@ -1,8 +1,7 @@
-"""How many calls of a plain function are handed to a thread at once.
+"""How many calls of a plain function are handed to a thread together.
 
-Handing one call over costs tens of microseconds, which is more than most functions take. So quick functions are
-handed over in groups that are expected to take a few milliseconds together. How long a call takes is measured on the
-threads.
+Handing over one call costs tens of microseconds, more than most functions take. So quick functions are handed over in
+groups that are expected to take a few milliseconds. The duration of a call is measured on the threads.
 """
 
 from __future__ import annotations
@@ -13,15 +12,15 @@ __all__ = ["CUT_S", "CallTime"]
 
 _GROUP_MAX: Final = 256
 _GROUP_S: Final = 0.005
-"""What a group is expected to take."""
+"""Expected duration of a group."""
 _QUICK_S: Final = 30e-6
-"""No function that waits for anything outside the process takes less than this."""
+"""A function that waits for anything outside the process takes longer than this."""
 CUT_S: Final = 0.02
 """A group that takes longer is cut: its thread begins no further call."""
 
 
 class CallTime:
-    """The expected time of one call. Starts pessimistic: the first groups are single calls."""
+    """The expected duration of one call. Starts pessimistic: the first groups are single calls."""
 
     __slots__ = ("_expected_s",)
 
@@ -30,18 +29,18 @@ class CallTime:
 
     @property
     def quick(self) -> bool:
-        """Whether the function surely only computes."""
+        """Whether the function certainly only computes."""
         return self._expected_s < _QUICK_S
 
     @property
     def group_size(self) -> int:
-        """Calls of one group."""
+        """Calls per group."""
         return max(1, min(_GROUP_MAX, int(_GROUP_S / self._expected_s)))
 
     def note(self, took_s: float, count: int) -> None:
-        """A group of ``count`` calls took so long."""
+        """Note how long a group of ``count`` calls took."""
         self._expected_s = max(1e-6, (self._expected_s + took_s / max(1, count)) / 2)
 
     def note_cut(self) -> None:
-        """A call took unexpectedly long."""
+        """Note a call that took longer than expected."""
         self._expected_s = max(self._expected_s, _GROUP_S)

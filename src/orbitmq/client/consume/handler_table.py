@@ -34,8 +34,8 @@ class HandlerTable:
         return self._by_topic.get(unwrap_namespace(wire_topic, self._namespace)) or self.default
 
     def of_message(self, message: ReceivedMessage) -> Handler:
-        """The handler of a message. One that fails stands in for a topic that is no longer subscribed, so that the
-        message is redelivered to a member that is."""
+        """The handler of a message. If its topic is no longer subscribed, a handler that fails, so that the message
+        is redelivered to a member that subscribes to it."""
         return self._by_topic.get(message.topic) or self.default or _NO_HANDLER
 
 

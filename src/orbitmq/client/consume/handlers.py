@@ -1,4 +1,4 @@
-"""Handlers of the user: what they get, what their results mean, and hooks around them."""
+"""The user's handlers: their arguments, the meaning of their results, and hooks around them."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ class ConsumeResult(Enum):
 
     SUCCESS = "success"
     RETRY = "retry"
-    """Deliver again later. An orderly consumer waits in the queue."""
+    """Redeliver later. An orderly consumer retries within the queue."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How a chunk of messages ended: the first ``done`` are finished (-1: all), the others come again."""
+    """How a chunk of messages ended: the first ``done`` are finished (-1: all), the others are redelivered."""
 
     done: int = -1
     delay_level: int = 0
     error: BaseException | None = None
     reason: str = ""
-    """Kept in the property RETRY_REASON of the message that is delivered again or dead-lettered."""
+    """Kept in the property RETRY_REASON of the message that is redelivered or dead-lettered."""
     reply: Any = None
-    """What the handler of a request returned."""
+    """The value that the handler of a request returned."""
 
 
 SUCCESS: Final = Outcome()
@@ -67,14 +67,14 @@ Listener = Callable[..., Any]
 
 
 class HandlerContext:
-    """What a handler gets that takes a second argument."""
+    """The second argument of handlers that take one."""
 
     __slots__ = ("_delay_level", "_done", "group", "messages")
 
     def __init__(self, group: str, messages: list[ReceivedMessage]) -> None:
         self.group = group
         self.messages = messages
-        """As they came, also where the handler gets values."""
+        """The messages as received, even if the handler gets values."""
         self._done = -1
         self._delay_level = 0
 
@@ -85,26 +85,26 @@ class HandlerContext:
 
     @property
     def queue(self) -> MessageQueue:
-        """Where it was pulled from."""
+        """The queue they were pulled from."""
         return self.messages[0].queue
 
     @property
     def attempt(self) -> int:
-        """1 at the first delivery of the message."""
+        """The number of this delivery; 1 at the first."""
         return self.messages[0].attempt
 
     def acknowledge(self, count: int) -> None:
-        """The first ``count`` messages of the batch are finished, however the handler ends; the others come again."""
+        """Finish the first ``count`` messages of the batch, however the handler ends; the others are redelivered."""
         if not 0 <= count <= len(self.messages):
             raise ValueError(f"the batch has {len(self.messages)} messages, {count} cannot be acknowledged")
         self._done = count
 
     def retry_after(self, delay: timedelta | float) -> None:
-        """How long a message waits that comes again (seconds or a timedelta); levels of the broker round it up."""
+        """Set the delay before redelivery (seconds or a timedelta), rounded up to the broker's levels."""
         self._delay_level = delay_level_for(delay)
 
     def judge(self, outcome: Outcome) -> Outcome:
-        """The outcome with what was said here."""
+        """Combine an outcome with the calls made on this context."""
         if self._done < 0 and not self._delay_level:
             return outcome
         done = self._done if self._done >= 0 else outcome.done
@@ -116,7 +116,7 @@ class HandlerContext:
 
 
 class ConsumeContext(msgspec.Struct):
-    """What a hook sees of one call of a handler."""
+    """One call of a handler as hooks see it."""
 
     group: str
     messages: list[ReceivedMessage]
@@ -131,14 +131,14 @@ class ConsumeHook(Protocol):
     """Called around each call of a handler, on the event loop."""
 
     def before_consume(self, context: ConsumeContext) -> None:
-        """Before the handler."""
+        """Called before the handler."""
 
     def after_consume(self, context: ConsumeContext) -> None:
-        """After it; ``success``, ``error`` and ``status`` are set."""
+        """Called after the handler; ``success``, ``error`` and ``status`` are set."""
 
 
 class Handler:
-    """A listener with what must be known to call it. Raises ``TypeError`` for one that cannot be called."""
+    """A listener and how to call it. Raises ``TypeError`` for one that cannot be called."""
 
     __slots__ = (
         "_decode",
@@ -160,7 +160,7 @@ class Handler:
         kind: Any = None,
         decode: Decode | None = None,
     ) -> None:
-        """``kind`` is the type of a JSON body, ``decode`` any other way from a body to a value."""
+        """``kind`` is the type of a JSON body, ``decode`` any other function from a body to a value."""
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}; at least 1 is accepted")
         if kind is not None and decode is not None:
@@ -203,7 +203,7 @@ class Handler:
         except asyncio.CancelledError as error:
             if tasks.closed:
                 raise
-            # Something inside the handler was cancelled, not this worker: the message failed, the worker goes on.
+            # Something inside the handler was cancelled, not this worker: the message failed, the worker continues.
             task = asyncio.current_task()
             while task is not None and task.cancelling():
                 task.uncancel()
@@ -215,7 +215,7 @@ class Handler:
         return _judged(judged(result, messages), context)
 
     def run_blocking(self, messages: list[ReceivedMessage]) -> Outcome:
-        """Call a plain function, on the thread this runs on."""
+        """Call a plain function on the current thread."""
         context = None
         try:
             if self._plain:
@@ -249,7 +249,7 @@ class HandlerPool:
 
 
 def _check_listener(function: Listener) -> bool:
-    """Whether it takes a context. Raises ``TypeError`` for what would never do what its writer meant."""
+    """Whether it takes a context. Raises ``TypeError`` for functions that could never work as intended."""
     name = name_of(function)
     if not callable(function):
         raise TypeError(f"a handler is a function, not {function!r}")
@@ -279,7 +279,7 @@ def _check_listener(function: Listener) -> bool:
 
 
 def name_of(function: object) -> str:
-    """How a log line names a function of the user's."""
+    """The name of a user's function in log lines."""
     return str(getattr(function, "__qualname__", function))
 
 
@@ -288,14 +288,14 @@ def _judged(outcome: Outcome, context: HandlerContext | None) -> Outcome:
 
 
 def _never_awaited(result: Awaitable[Any]) -> TypeError:
-    """A lambda around a coroutine function looks plain and is not: nothing has been done yet."""
+    """A lambda around a coroutine function looks like a plain function: nothing has run yet."""
     if iscoroutine(result):
         result.close()
     return TypeError("a plain function as handler returned an awaitable: write it as `async def`")
 
 
 def judged(result: object, messages: list[ReceivedMessage]) -> Outcome:
-    """The outcome a returned value stands for."""
+    """The outcome of a returned value."""
     if result is ConsumeResult.RETRY:
         return _RETRY
     if result is None or isinstance(result, ConsumeResult) or not messages[0].is_request:
@@ -304,7 +304,7 @@ def judged(result: object, messages: list[ReceivedMessage]) -> Outcome:
 
 
 def failed(error: BaseException) -> Outcome:
-    """The outcome an exception stands for."""
+    """The outcome of an exception."""
     if isinstance(error, RetryLater):
         return Outcome(error.done, error.delay_level, error, reason_of(error))
     if isinstance(error, BodyMismatch):

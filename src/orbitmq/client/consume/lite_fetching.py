@@ -1,4 +1,4 @@
-"""Fetching for a lite pull consumer: messages wait here until the caller asks for them."""
+"""Fetches for a lite pull consumer: messages wait here until the caller asks for them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LiteFetching:
         self.stopping = False
 
     def stop(self) -> None:
-        """Fetch nothing more; who waits for messages gets none."""
+        """Fetch nothing more; callers that wait for messages get none."""
         self.stopping = True
         self._arrived.set()
         self._room.set()
@@ -72,12 +72,12 @@ class LiteFetching:
         return True
 
     def resize(self, topic: str, queues: Sequence[MessageQueue], mine: Sequence[ProcessQueue]) -> None:
-        """The limit of messages is one for all queues."""
+        """Does nothing: the limit covers all queues together."""
 
     # -- giving out ------------------------------------------------------------------------------------
 
     async def next(self, size: int, timeout_s: float) -> tuple[ProcessQueue, list[ReceivedMessage]] | None:
-        """Up to ``size`` messages of one queue; None when none came in time."""
+        """Up to ``size`` messages of one queue; None when none arrived in time."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while True:
@@ -100,7 +100,7 @@ class LiteFetching:
                 return None
 
     def make_room(self) -> None:
-        """Messages were thrown away: other queues may fetch."""
+        """Let other queues fetch, because messages were discarded."""
         self._room.set()
 
     # -- fetching --------------------------------------------------------------------------------------

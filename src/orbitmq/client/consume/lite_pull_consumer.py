@@ -24,11 +24,12 @@ __all__ = ["LitePullConsumer"]
 
 
 class LitePullConsumer(AssignedConsumer):
-    """``subscribe`` shares queues with the group, ``assign`` takes given ones; then ``poll`` or ``async for``.
+    """Consumes when asked: ``subscribe`` shares queues with the group, ``assign`` takes given ones; then ``poll`` or
+    iterate.
 
-    What ``poll`` or the iteration gave counts as consumed when the next is asked for, at ``commit``, and when the
-    ``async with`` block ends without an exception; ``auto_commit`` stores it every few seconds, else ``commit`` does.
-    There is no retry topic: what must be tried again is sought again.
+    Messages returned by ``poll`` or the iteration count as consumed when the next ones are requested, at ``commit``,
+    and when the ``async with`` block ends without an exception. With ``auto_commit`` their offsets are stored every
+    few seconds, otherwise by ``commit``. There is no retry topic: to retry, seek back.
     """
 
     consume_type = ConsumeType.ACTIVELY
@@ -48,9 +49,9 @@ class LitePullConsumer(AssignedConsumer):
         self._fetching = LiteFetching(self._membership, self.options, puller, self._released)
         self._assignment = Assignment(self._membership, self._offsets, self._fetching)
         self._positions: dict[MessageQueue, int] = {}
-        """Up to where each queue is consumed."""
+        """The offset up to which each queue is consumed."""
         self._given: dict[MessageQueue, tuple[ProcessQueue, int, int]] = {}
-        """From where and up to where messages are with the caller."""
+        """The first and the end offset of the messages that the caller has."""
         self._last_commit = 0.0
         self._life = TaskOwner("consumer")
         self._ending: asyncio.Task[None] | None = None
@@ -66,7 +67,7 @@ class LitePullConsumer(AssignedConsumer):
             self._instance.tasks.start(self._membership.announce(wire_topic), "subscribe")
 
     def unsubscribe(self, topic: str) -> None:
-        """Give the queues of a topic back at the next rebalance."""
+        """Release the queues of a topic at the next rebalance."""
         self._subscriptions.remove(topic)
         self.rebalance_soon()
 
@@ -83,7 +84,7 @@ class LitePullConsumer(AssignedConsumer):
     # -- life ------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Join the group and begin to fetch."""
+        """Join the group and start fetching."""
         await self._join()
         if self._assignment.is_given:
             try:
@@ -93,7 +94,7 @@ class LitePullConsumer(AssignedConsumer):
                 raise
 
     async def stop(self) -> None:
-        """Store the offsets (with ``auto_commit``) and leave the group. Goes on when its caller is cancelled."""
+        """Store the offsets (with ``auto_commit``) and leave the group. Continues when its caller is cancelled."""
         if self._ending is None:
             if not self._instance.running:
                 return
@@ -112,7 +113,7 @@ class LitePullConsumer(AssignedConsumer):
     # -- consuming -------------------------------------------------------------------------------------
 
     async def poll(self, timeout_s: float = 5.0) -> list[ReceivedMessage]:
-        """Some messages of one queue; an empty list when none came in time."""
+        """Some messages of one queue; an empty list when none arrived in time."""
         return await self._next(self.options.poll_batch_size, timeout_s)
 
     async def _next(self, size: int, timeout_s: float) -> list[ReceivedMessage]:
@@ -131,7 +132,7 @@ class LitePullConsumer(AssignedConsumer):
         return messages
 
     def _went_on(self) -> None:
-        """What was given out last is consumed."""
+        """Mark the messages returned last as consumed."""
         for queue, (held, _, offset) in self._given.items():
             if not held.dropped and self._assignment.held.get(queue) is held:
                 self._positions[queue] = offset
@@ -141,7 +142,7 @@ class LitePullConsumer(AssignedConsumer):
         self._went_on()
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
-        """Messages one by one, until the consumer is stopped; each counts as consumed when the next is asked for."""
+        """Iterate over messages until the consumer stops; each counts as consumed when the next is requested."""
         while not self._fetching.stopping:
             for message in await self._next(1, 1.0):
                 yield message
@@ -149,13 +150,13 @@ class LitePullConsumer(AssignedConsumer):
     # -- positions -------------------------------------------------------------------------------------
 
     def position(self, queue: MessageQueue) -> int | None:
-        """The next offset to be given out, if something was."""
+        """The offset of the next message to be returned, if any was returned before."""
         given = self._given.get(queue)
         return self._positions.get(queue) if given is None else given[2]
 
     def fetched_until(self, queue: MessageQueue) -> int:
-        """The offset the next fetch of the queue begins at: what lies before it and did not come was filtered out.
-        -1 when the queue is not assigned to this consumer."""
+        """The offset where the next fetch of the queue begins: messages before it that were not returned were
+        filtered out. -1 when the queue is not assigned to this consumer."""
         held = self._assignment.held.get(queue)
         return -1 if held is None else held.next_offset
 
@@ -170,7 +171,7 @@ class LitePullConsumer(AssignedConsumer):
                 self._offsets.store.update(queue, offset, increase_only=False)
 
     async def commit(self, offsets: dict[MessageQueue, int] | None = None) -> None:
-        """Store all that was given out, or the given offsets, at once."""
+        """Store the offsets of all returned messages, or the given offsets, immediately."""
         if offsets is None:
             self._went_on()
             self._commit_positions()
@@ -181,7 +182,7 @@ class LitePullConsumer(AssignedConsumer):
         await self._offsets.store.persist(list(offsets), wait=True)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on from this offset. Raises ``OffsetOutOfRangeError`` when the queue does not reach there."""
+        """Continue at this offset. Raises ``OffsetOutOfRangeError`` when it is outside the queue's range."""
         low, high = await self.min_offset(queue), await self.max_offset(queue)
         if not low <= offset <= high:
             raise OffsetOutOfRangeError(f"{queue} holds offsets {low} to {high}, {offset} is outside")
@@ -195,29 +196,29 @@ class LitePullConsumer(AssignedConsumer):
         self._fetching.make_room()
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Consume all the broker still has."""
+        """Continue at the oldest message the broker has."""
         await self.seek(queue, await self.min_offset(queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Consume only what comes from now on."""
+        """Continue at the end: consume only messages that arrive from now on."""
         await self.seek(queue, await self.max_offset(queue))
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Fetch no more from these queues. What is here already is still given out."""
+        """Stop fetching from these queues. Fetched messages are still returned."""
         for queue in queues:
             held = self._assignment.held.get(queue)
             if held is not None:
                 held.paused = True
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Fetch from them again."""
+        """Fetch from these queues again."""
         for queue in queues:
             held = self._assignment.held.get(queue)
             if held is not None:
                 held.paused = False
 
     def _released(self, held: ProcessQueue) -> None:
-        """What was consumed of a queue is stored before another member takes it."""
+        """Keep the position of a queue before another member takes it."""
         position = self._positions.pop(held.queue, None)
         if position is not None and self.options.auto_commit:
             self._offsets.store.update(held.queue, position, increase_only=False)

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class GroupMember:
-    """What a consumer's heartbeats say (``Member`` of ``net/instance.py``)."""
+    """The contents of a consumer's heartbeats (``Member`` of ``net/instance.py``)."""
 
     def __init__(
         self, group: str, options: ConsumerOptions, consume_type: ConsumeType, subscriptions: Subscriptions
@@ -67,9 +67,9 @@ class Membership:
         self.options = options
         self.subscriptions = subscriptions
         self.steady = SteadyClock(instance.clock)
-        """For ages: a clock step ends no lock, no handler and no pull."""
+        """For ages: a clock step must not end a lock, a handler or a pull."""
         self.rebalance_wanted = asyncio.Event()
-        """Set when queues may have to be taken or released: members, routes or offsets changed."""
+        """Set when queues may have to be taken or released, because members, routes or offsets changed."""
         self.started_ms = 0
 
     @property
@@ -96,7 +96,7 @@ class Membership:
         self.rebalance_wanted.clear()  # the first rebalance follows
 
     async def announce(self, topic: str) -> None:
-        """Tell brokers of a subscription made while running; pulls use it from then on."""
+        """Announce a subscription made while running; pulls use it from then on."""
         await self.refresh_missing()
         await self.instance.heartbeat()
         self.subscriptions.announced(topic)
@@ -138,7 +138,7 @@ class Membership:
         return PARKED
 
     async def members(self, topic: str) -> list[str]:
-        """The client ids of the group, as a broker of the topic knows them; empty when it does not say."""
+        """The client ids of the group, as a broker of the topic knows them; empty if it does not return any."""
         address = self.instance.book.address_of_topic(topic)
         if address is None:
             return []

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class Observed:
-    """Calls the hooks of one consumer. An error in a hook is logged: it watches, and breaks nothing."""
+    """Calls the hooks of one consumer. An error in a hook is logged and has no other effect."""
 
     def __init__(self, group: str, hooks: list[ConsumeHook], now_ms: Callable[[], int]) -> None:
         self._group = group
@@ -39,12 +39,12 @@ class Observed:
         return outcome
 
     def begin(self, held: ProcessQueue, message: ReceivedMessage) -> None:
-        """A reader takes a message."""
+        """Call the hooks before a reader gets a message."""
         if self._hooks:
             self._open[id(message)] = self._before([message])
 
     def end(self, messages: list[ReceivedMessage], outcome: Outcome) -> None:
-        """It is done with it."""
+        """Call the hooks after a reader has finished messages."""
         context = self._open.pop(id(messages[0]), None)
         if context is not None:
             self._after(context, outcome)

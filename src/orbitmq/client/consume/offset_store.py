@@ -1,4 +1,4 @@
-"""How far a group is in each queue (Apache: ``RemoteBrokerOffsetStore``, ``LocalFileOffsetStore``)."""
+"""Stores how far a group is in each queue (Apache: ``RemoteBrokerOffsetStore``, ``LocalFileOffsetStore``)."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ class OffsetStore(Protocol):
     """Offsets are those of the next message to consume."""
 
     offsets: dict[MessageQueue, int]
-    """What is known here."""
+    """The offsets known here."""
 
     def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = True) -> None:
-        """Remember how far we are."""
+        """Record the next offset to consume."""
 
     async def stored(self, queue: MessageQueue, *, or_zero: bool = True) -> int:
-        """What was persisted, -1 if nothing. Raises ``OrbitError`` when that cannot be found out.
+        """The persisted offset, or -1 if there is none. Raises ``OrbitError`` when it cannot be read.
 
         A broker that still has the first message of the queue in memory answers 0 instead of nothing, so that a group
-        misses nothing of a queue that is new; not with ``or_zero=False``, which brokers before 5.x ignore.
+        misses nothing of a new queue. Not with ``or_zero=False``, which brokers before 5.x ignore.
         """
 
     async def persist(self, queues: Iterable[MessageQueue], *, wait: bool = False) -> None:
-        """Make what is known of these queues last.
+        """Persist the offsets of these queues.
 
-        With ``wait`` the broker has it when this returns, and the first failure is raised once all were tried.
-        Without, failures are logged: the next round comes.
+        With ``wait`` the broker has them when this returns, and the first failure is raised after all were tried.
+        Otherwise failures are logged, because the next round follows.
         """
 
     def freeze(self, queue: MessageQueue) -> None:
         """Ignore updates of the queue until ``forget``."""
 
     def forget(self, queue: MessageQueue) -> None:
-        """The queue is not ours any more."""
+        """Discard the offset of a queue that is no longer ours."""
 
 
 class _Memory:
@@ -76,7 +76,7 @@ class _Memory:
 
 
 class RemoteOffsets(_Memory):
-    """Offsets of a clustering group: kept by the brokers."""
+    """Offsets of a clustering group, kept by the brokers."""
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
         super().__init__()
@@ -99,17 +99,17 @@ class RemoteOffsets(_Memory):
         return decode_header(OffsetResponse, answer).offset
 
     async def persist(self, queues: Iterable[MessageQueue], *, wait: bool = False) -> None:
-        # All at once: one after the other, a broker that does not answer costs a time-out for each of its queues, and
-        # a stop longer than what supervisors allow.
+        # In parallel: one after the other, an unresponsive broker would cost a timeout for each of its queues, and
+        # make a stop longer than supervisors allow.
         failures = await asyncio.gather(*(self._persist_one(queue, wait) for queue in queues))
         for failure in failures:
             if failure is not None:
                 raise failure
 
     async def _persist_one(self, queue: MessageQueue, wait: bool) -> OrbitError | None:
-        """Why it was not stored, with ``wait``; without it that is logged."""
+        """Returns why it was not stored, with ``wait``; without it the failure is logged."""
         offset = self.offsets.get(queue)
-        # Every offset is sent, changed or not: a broker that lost its table learns it again.
+        # Every offset is sent, changed or not, so that a broker that lost its table learns it again.
         if offset is None:
             return None
         try:
@@ -141,7 +141,7 @@ class RemoteOffsets(_Memory):
 
 
 class LocalOffsets(_Memory):
-    """Offsets of a broadcasting consumer: a file of its own, readable by the Java client."""
+    """Offsets of a broadcasting consumer, in its own file, which the Java client can read."""
 
     def __init__(self, fs: FileSystem, directory: str, client_id: str, group: str) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class LocalOffsets(_Memory):
         self._saved: dict[MessageQueue, int] = {}
 
     def load(self) -> None:
-        """Read the file. A file nobody can read is logged and treated as empty, as the Java client does."""
+        """Read the file. An unreadable file is logged and treated as empty, like in the Java client."""
         try:
             found = self._file.load(_parse)
         except CorruptionError as error:

@@ -1,9 +1,10 @@
 """A push consumer whose broker assigns its queues, and decides whether it pulls or pops them.
 
-Answers to the POP half of Apache's DefaultMQPushConsumerImpl, PopProcessQueue and
-ConsumeMessagePopConcurrentlyService. The switch is made at the broker (SET_MESSAGE_REQUEST_MODE) and seen at the next
-rebalance. A popped message is acknowledged when its handler returned; one that failed is hidden for the delay of its
-attempt; one that failed too often goes to the group's dead letters (Apache's client has none in this mode).
+Corresponds to the POP half of Apache's DefaultMQPushConsumerImpl, PopProcessQueue and
+ConsumeMessagePopConcurrentlyService. The mode is switched at the broker (SET_MESSAGE_REQUEST_MODE) and takes effect
+at the next rebalance. A popped message is acknowledged when its handler returned. A failed one is hidden for the
+delay of its attempt, and dead-lettered when it reaches the retry limit (Apache's client dead-letters none in this
+mode).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ __all__ = ["POP_DELAYS_S", "PopMode", "PopQueue"]
 logger = logging.getLogger(__name__)
 
 POP_DELAYS_S: Final = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-"""How long a message that failed is hidden, by its attempt."""
+"""How long a failed message is hidden, by attempt."""
 _ATTEMPTS_MAX: Final = 16
 _FULL_S: Final = 3.0
 _PAUSED_S: Final = 0.2
@@ -39,9 +40,11 @@ _POP: Final = "POP"
 
 
 class PopQueue(ProcessQueue):
-    """Popped messages that are not done with. Offsets mean nothing here: they may be of any queue of a broker.
+    """Popped messages that are not finished. Offsets mean nothing here, because the messages may be of any queue of a
+    broker.
 
-    It is never dropped like a pulled one: what was popped is ours until its time is over, whoever pops from now on.
+    It is never dropped like a pulled queue: popped messages are ours until their invisible time is over, whoever pops
+    next.
     """
 
     __slots__ = ("ended", "mode")
@@ -67,7 +70,7 @@ class PopQueue(ProcessQueue):
         return -1
 
     def end(self) -> None:
-        """Pop no more; whoever waits for room goes on and sees it."""
+        """Pop no more; wakes the loop that waits for room."""
         self.ended = True
         self._wake()
 
@@ -89,7 +92,7 @@ class PopMode:
         send_back: SendBack,
         deliver: Callable[[ProcessQueue, list[ReceivedMessage]], None],
     ) -> None:
-        """``deliver`` gets the messages popped."""
+        """``deliver`` gets the popped messages."""
         self._membership = membership
         self._instance = membership.instance
         self.options = options
@@ -97,16 +100,17 @@ class PopMode:
         self._send_back = send_back
         self._deliver = deliver
         self.suspended = False
-        """Pop nothing; messages that are here are still handled."""
+        """Pop nothing; messages already here are still handled."""
         self.held: dict[MessageQueue, PopQueue] = {}
         self._former: list[PopQueue] = []
-        """Queues popped no more, with messages in hand."""
+        """Queues that are no longer popped but still have messages."""
         self._ending: set[asyncio.Task[None]] = set()
 
     # -- assignment ------------------------------------------------------------------------------------
 
     async def ask(self, topic: str) -> tuple[list[MessageQueue], list[MessageQueue]] | None:
-        """The queues the broker assigned to us: those to pull and those to pop. None when it does not share out.
+        """The queues that the broker assigned to us: those to pull and those to pop. None if it does not assign
+        queues.
 
         Raises the ``BrokerError`` of a refusal, and connection errors.
         """
@@ -149,14 +153,14 @@ class PopMode:
                 self._instance.tasks.start(self._pop_forever(held), f"pop-{queue.topic}-{queue.queue_id}")
 
     def drop_all(self) -> None:
-        """Pop no more; messages in hand may still be finished."""
+        """Pop no more; messages already here may still be finished."""
         for held in self.held.values():
             held.end()
         self._former += self.held.values()
         self.held.clear()
 
     async def settled(self, wait_s: float) -> None:
-        """At the end: give back what no handler has begun with, and wait for acknowledgements on their way."""
+        """At the end: return messages that no handler has begun, and wait for acknowledgements in flight."""
         left = [message for held in self._former for message in held.messages.values()]
         self._start([message for message in left if isinstance(message, PoppedMessage)], self._give_back)
         if self._ending:
@@ -189,7 +193,8 @@ class PopMode:
                     await asyncio.sleep(options.pull_error_pause_s)
                 continue
             if result.messages:
-                # Also those of a pop that was on its way when the queue was taken from us: nobody else has them.
+                # Including those of a pop that was in flight when the queue was taken from us: no other member has
+                # them.
                 held.put(result.messages)
                 self._deliver(held, list(result.messages))
             elif result.full:
@@ -198,11 +203,11 @@ class PopMode:
     # -- after the handler -----------------------------------------------------------------------------
 
     def done(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Handlers returned: acknowledge."""
+        """Acknowledge messages whose handlers returned."""
         self._start([message for message in messages if isinstance(message, PoppedMessage)], self._ack)
 
     def failed(self, messages: Sequence[ReceivedMessage], outcome: Outcome) -> None:
-        """Handlers raised: the messages come again later, or are given up."""
+        """Have messages redelivered later or dead-lettered whose handlers raised."""
 
         async def again(message: PoppedMessage) -> None:
             await self._again(message, outcome)
@@ -250,6 +255,6 @@ class PopMode:
             self._limited("again", message, error, text)
 
     def _limited(self, what: str, message: PoppedMessage, error: OrbitError, text: str) -> None:
-        """An outage is a handful of lines, however many messages are in hand."""
+        """Log an outage with a few lines, however many messages it affects."""
         key = (what, message.queue.broker_name, type(error))
         self._instance.log_limits.warning(logger, key, text, message.message_id, error)

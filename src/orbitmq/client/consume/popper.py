@@ -1,7 +1,7 @@
-"""One pop, one acknowledgement: the requests and their answers (Apache: ``MQClientAPIImpl``, the part of POP).
+"""Single pops and acknowledgements: the requests and their answers (Apache: the POP part of ``MQClientAPIImpl``).
 
-A broker hides what it hands out for a while. Each message comes with a receipt; with it the message is acknowledged,
-or hidden for another time. A message that was not acknowledged is redelivered.
+A broker hides what it returns for a while. Each message comes with a receipt, which serves to acknowledge it or to
+hide it for longer. A message that is not acknowledged is redelivered.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _NOTHING: Final = frozenset(
     {ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND, ResponseCode.POLLING_FULL}
 )
 _ANSWER_S: Final = 10.0
-"""How much longer than the broker may hold it a request is waited for."""
+"""How much longer to wait for an answer than the broker may hold the request."""
 _POP_CK: Final = Property.POP_CK.encode()
 
 
 class PoppedMessage(ReceivedMessage):
-    """A message that has to be acknowledged, or comes again when its time is over."""
+    """A message that is redelivered unless it is acknowledged in time."""
 
     __slots__ = ("invisible_until_ms", "real_topic", "receipt")
 
@@ -58,26 +58,26 @@ class PoppedMessage(ReceivedMessage):
         super().__init__(record, queue)
         self.receipt = receipt
         self.real_topic = real_topic
-        """The topic it lies in at the broker: its own, or the group's pop retry topic."""
+        """The topic it is stored in: its own, or the group's pop retry topic."""
         fields = receipt.split(" ")
         self.invisible_until_ms = int(fields[1]) + int(fields[2])
-        """When it comes again unless it is acknowledged, by the broker's clock."""
+        """When it is redelivered unless it is acknowledged, by the broker's clock."""
 
     @property
     def attempt(self) -> int:
-        """1 for the first delivery."""
+        """The number of this delivery; 1 at the first."""
         return self.reconsume_times + 1
 
 
 class PopResult:
-    """What a pop brought."""
+    """The result of a pop."""
 
     __slots__ = ("full", "messages")
 
     def __init__(self, messages: list[PoppedMessage], *, full: bool = False) -> None:
         self.messages = messages
         self.full = full
-        """The broker holds too many requests already; asking again at once is useless."""
+        """The broker already holds too many requests; an immediate retry is useless."""
 
 
 class Popper:
@@ -106,8 +106,8 @@ class Popper:
         invisible_s: float,
         wait_s: float,
     ) -> PopResult:
-        """Ask once; queue id -1 is any queue of the broker. Raises the ``BrokerError`` of a refusal, and connection
-        errors."""
+        """Send one pop; queue id -1 means any queue of the broker. Raises the ``BrokerError`` of a refusal, and
+        connection errors."""
         from_newest = self._options.from_where is not ConsumeFromWhere.FIRST_OFFSET
         header = PopMessageRequest(
             consumer_group=self._group,
@@ -130,7 +130,8 @@ class Popper:
             raise add_hint(error_for_code(answer.code, answer.remark))
         messages, damaged = self._messages(queue, answer)
         for receipt in damaged:
-            # Unacknowledged it would be copied to the retry topic, with a CRC that fits its wrong body.
+            # If it were not acknowledged, it would be copied to the retry topic with a CRC that matches its damaged
+            # body.
             await self._pass_over(queue, receipt)
         if subscription.tags_set:
             messages = await self._matching(messages, subscription)
@@ -139,7 +140,7 @@ class Popper:
     async def _matching(
         self, messages: list[PoppedMessage], subscription: SubscriptionData
     ) -> list[PoppedMessage]:
-        """The broker compares hashes of tags only. A message of another tag is not for us, and nobody else will
+        """The broker compares only hashes of tags. A message with another tag is not for us, and no other member will
         acknowledge it; one from the retry topic was ours before."""
         tags = {tag.encode() for tag in subscription.tags_set}
         kept = []
@@ -184,8 +185,8 @@ class Popper:
         return await self._instance.call(address, code, header, timeout_s=wait_s + _ANSWER_S)
 
     async def ack(self, message: PoppedMessage) -> None:
-        """The message is done with. Raises the ``BrokerError`` of a refusal, and connection errors. One whose time
-        was over is accepted, and comes again all the same."""
+        """Finish the message. Raises the ``BrokerError`` of a refusal, and connection errors. A late acknowledgement
+        is accepted, but the message is redelivered all the same."""
         await self._acknowledge(message.queue, message.receipt)
 
     async def _acknowledge(self, queue: MessageQueue, receipt: str) -> None:
@@ -202,7 +203,7 @@ class Popper:
         await self._instance.ask(address, RequestCode.ACK_MESSAGE, header)
 
     def _real_topic(self, queue: MessageQueue, kind: str) -> str:
-        """The topic in which messages of this kind lie at the broker."""
+        """The topic in which the broker stores messages of this kind."""
         if kind == "0":
             return queue.topic
         return pop_retry_topic(queue.topic, self._group, version_2=kind == "2")
@@ -210,8 +211,8 @@ class Popper:
     async def change_invisible(
         self, message: PoppedMessage, invisible_s: float, *, counted: bool = True
     ) -> None:
-        """Hide the message for this time from now on; its receipt is replaced. Raises as ``ack`` does. Unless it is
-        ``counted`` the next delivery is no attempt more (brokers of 5.5)."""
+        """Hide the message for this time from now on; its receipt is replaced. Raises like ``ack``. Unless it is
+        ``counted``, the next delivery does not count as another attempt (brokers of 5.5)."""
         header = ChangeMessageInvisibletimeRequest(
             consumer_group=self._group,
             topic=message.real_topic,
@@ -252,7 +253,7 @@ class Popper:
             messages.append(message)
         receipts = [_receipt(record, queue, header, starts)[1] for record in damaged]
         if fault is not None:
-            # Everything behind it in the answer is redelivered by the broker when its time is over.
+            # The broker redelivers everything after it in the answer when its invisible time is over.
             found = {_place(receipt) for receipt in (*(message.receipt for message in messages), *receipts)}
             lost = next(
                 (place for place in _places(header.msg_offset_info or "") if place not in found), None
@@ -279,7 +280,7 @@ def _place(receipt: str) -> _Place:
 
 
 def _places(text: str) -> Iterator[_Place]:
-    """The messages of an answer, in its order."""
+    """The places of an answer's messages, in its order."""
     for entry in filter(None, text.split(";")):
         try:
             kind, queue_id, offsets = entry.split(" ")
@@ -303,7 +304,7 @@ def _starts(text: str) -> dict[tuple[str, int], str]:
 def _receipt(
     record: Record, queue: MessageQueue, header: PopMessageResponse, starts: dict[tuple[str, int], str]
 ) -> tuple[str, str]:
-    """Kind of topic and receipt: the broker's own, or made of the answer's fields."""
+    """Kind of topic and receipt: as sent by the broker, or built from the answer's fields."""
     given = record.find(_POP_CK)
     if given is not None:
         receipt = given.decode("utf-8", "replace")
@@ -321,7 +322,7 @@ def _built_receipt(
     place: _Place, queue: MessageQueue, header: PopMessageResponse, starts: dict[tuple[str, int], str]
 ) -> str:
     kind, queue_id, offset = place
-    # A broker of old that gives no start counts by the message's own offset.
+    # An old broker that sends no start counts from the message's own offset.
     start = starts.get((kind, queue_id), str(offset))
     times = f"{header.pop_time} {header.invisible_time} {header.revive_qid}"
     return f"{start} {times} {kind} {queue.broker_name} {queue_id} {offset}"

@@ -1,7 +1,7 @@
-"""The part of a queue a consumer holds in memory (Apache: ``ProcessQueue``).
+"""The part of a queue that a consumer holds in memory (Apache: ``ProcessQueue``).
 
-Offsets come in ascending order, so a double-ended queue of them with a table beside it serves as the sorted map: the
-oldest unfinished offset is found by dropping finished ones from the left, once each.
+Offsets arrive in ascending order, so a deque of them with a table next to it serves as the sorted map: the oldest
+unfinished offset is found by dropping finished ones from the left, once each.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PULL_EXPIRY_MS: Final = 120_000
 
 
 class ProcessQueue:
-    """Messages pulled and not yet finished, and how far the queue is. Owned by one event loop."""
+    """Messages that were pulled and are not finished, and the queue's offsets. Owned by one event loop."""
 
     __slots__ = (
         "_order",
@@ -61,10 +61,10 @@ class ProcessQueue:
         self.dropped = False
         """No longer ours: nothing of it may be committed."""
         self.ending = False
-        """On its way to another member: nothing is begun any more, what is begun may still be committed."""
+        """Being released: no handler is started, but running handlers may still commit."""
         self.paused = False
         self.waiting = False
-        """Nothing is pulled on purpose: the cache is full, or the queue is paused."""
+        """Deliberately not pulled: the cache is full, or the queue is paused."""
         self.suspended_until = 0.0
         """Orderly and iterated: when the failed message at its front is due again."""
         self.locked = False
@@ -73,16 +73,16 @@ class ProcessQueue:
         self.last_consume_ms = 0
         self.messages: dict[int, ReceivedMessage] = {}
         self.consuming: dict[int, ReceivedMessage] = {}
-        """Orderly: taken out and not yet committed."""
+        """Orderly: messages taken and not yet committed."""
         self.max_offset = -1
         self.size = 0
         self.runner_active = False
-        """Orderly: a handler works on it."""
+        """Orderly: a handler is running."""
         self._order: deque[int] = deque()
         self._room: asyncio.Future[None] | None = None
 
     def put(self, messages: Iterable[ReceivedMessage]) -> None:
-        """Keep messages of a pull, in the order of their offsets."""
+        """Keep pulled messages, in the order of their offsets."""
         table, order = self.messages, self._order
         size = 0
         for message in messages:
@@ -96,7 +96,7 @@ class ProcessQueue:
         self.size += size
 
     def remove(self, messages: Iterable[ReceivedMessage]) -> int:
-        """Finish messages; returns the offset up to which all are finished, or -1 if there was nothing."""
+        """Finish messages; returns the offset up to which all are finished, or -1 if there were none."""
         table = self.messages
         if not table:
             return -1
@@ -141,7 +141,7 @@ class ProcessQueue:
         )
 
     async def wait_for_room(self) -> None:
-        """Return when enough is finished; at once when the queue is dropped."""
+        """Return when enough messages are finished, or immediately when the queue is dropped."""
         if self.dropped or self.ending or not self.full:
             return
         if self._room is None:
@@ -153,7 +153,7 @@ class ProcessQueue:
             self.waiting = False
 
     def end(self) -> None:
-        """Begin nothing more; whoever waits for room goes on and sees it."""
+        """Start no more handlers; wakes the loop that waits for room."""
         self.ending = True
         self._wake()
 
@@ -163,7 +163,7 @@ class ProcessQueue:
         self._room = None
 
     def drop(self) -> None:
-        """Not ours any more; whoever waits for room goes on and sees it."""
+        """Mark it as no longer ours; wakes the loop that waits for room."""
         self.dropped = True
         self.end()
 
@@ -189,7 +189,7 @@ class ProcessQueue:
         return taken
 
     def put_back(self, messages: list[ReceivedMessage]) -> None:
-        """Consume these again, before all others."""
+        """Make these the next messages to consume."""
         for message in reversed(messages):
             offset = message.queue_offset
             self.consuming.pop(offset, None)
@@ -210,5 +210,5 @@ class ProcessQueue:
         return last + 1
 
     def lock_valid(self, now_ms: int) -> bool:
-        """Whether the broker still keeps the queue for us."""
+        """Whether the broker still holds our lock of the queue."""
         return self.locked and now_ms - self.last_lock_ms <= LOCK_EXPIRY_MS

@@ -1,4 +1,4 @@
-"""Single pulls under full control of the caller (Apache: ``DefaultMQPullConsumer``)."""
+"""Single pulls under the caller's full control (Apache: ``DefaultMQPullConsumer``)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SUSPEND_S: Final = 20.0
 
 
 class PullConsumer(ConsumerBase):
-    """Pulls only on request: for tools, and for systems that keep offsets themselves."""
+    """Pulls only on request: for tools, and for systems that store offsets themselves."""
 
     consume_type = ConsumeType.ACTIVELY
 
@@ -42,7 +42,7 @@ class PullConsumer(ConsumerBase):
         self._send_back = SendBack(self._instance, self.group, self.options, -1)
 
     async def start(self) -> None:
-        """Open for calls and register the group."""
+        """Connect and register the group."""
         await self._join()
 
     async def stop(self) -> None:
@@ -51,7 +51,7 @@ class PullConsumer(ConsumerBase):
             await self._instance.stop()
 
     async def register(self, topic: str) -> None:
-        """Be counted as a reader of a topic: a broker refuses some calls of groups it never heard of."""
+        """Register as a reader of a topic, because brokers refuse some calls of unknown groups."""
         await self._membership.announce(self._subscriptions.add(topic, "*", sql=False))
 
     async def pull(
@@ -75,10 +75,10 @@ class PullConsumer(ConsumerBase):
         )
 
     async def update_offset(self, queue: MessageQueue, offset: int) -> None:
-        """Store how far the group is."""
+        """Store the group's offset."""
         self._offsets.store.update(queue, offset, increase_only=False)
         await self._offsets.store.persist([queue], wait=True)
 
     async def send_back(self, message: ReceivedMessage, delay_level: int = 0) -> bool:
-        """Have the group get a message again through its retry topic."""
+        """Have a message redelivered to the group through its retry topic."""
         return await self._send_back.send_back(message, Outcome(0, delay_level))

@@ -1,4 +1,4 @@
-"""One pull: the request, the answer taken apart (Apache: ``PullAPIWrapper``)."""
+"""Single pulls: the request and the parsed answer (Apache: ``PullAPIWrapper``)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = ["PullResult", "PullStatus", "Puller"]
 logger = logging.getLogger(__name__)
 
 _LITE_BROKERS_FROM: Final = 413
-"""Version from which brokers know LITE_PULL_MESSAGE."""
+"""Brokers know LITE_PULL_MESSAGE from this version on."""
 _INNER: Final = 0xC0
 
 
@@ -56,7 +56,7 @@ _STATUSES: Final = {status.value.value: status for status in PullStatus}
 
 
 class PullResult(msgspec.Struct):
-    """What a pull brought."""
+    """The result of a pull."""
 
     status: PullStatus
     next_offset: int
@@ -66,11 +66,11 @@ class PullResult(msgspec.Struct):
 
 
 class _Fault(NamedTuple):
-    """An answer that could be read in part."""
+    """Describes an answer that could be read only in part."""
 
     error: RecordError
     answer_end: int
-    """The offset after everything in the answer, by the broker's count."""
+    """The offset after everything in the answer, according to the broker."""
 
 
 class Puller:
@@ -86,7 +86,7 @@ class Puller:
         self._suggested: dict[MessageQueue, int] = {}
         self._asked: dict[MessageQueue, int] = {}
         self._avoided: dict[MessageQueue, int] = {}
-        """The replica the last pull failed at: another one is asked next, if there is one."""
+        """The replica at which the last pull failed; the next pull uses another one, if there is one."""
 
     async def pull(
         self,
@@ -101,8 +101,8 @@ class Puller:
     ) -> PullResult:
         """Pull once. Raises the ``BrokerError`` of a refusal, and connection errors.
 
-        Damaged messages are left out. One that hides what follows it in the answer is pulled alone: then the broker
-        tells where the next one begins.
+        Damaged messages are left out. One that makes the rest of the answer unreadable is pulled alone, because then
+        the broker says where the next one begins.
         """
         result, fault = await self._ask(
             queue,
@@ -122,7 +122,7 @@ class Puller:
             )
         if fault is not None and result.next_offset <= offset:
             result.next_offset = max(fault.answer_end, offset + 1)
-            # Messages that the subscription filters out may lie before it.
+            # Messages before it may have been filtered out by the subscription.
             self._reader.skip(queue, queue.queue_id, result.next_offset - 1, fault.error)
         return result
 
@@ -197,7 +197,7 @@ class Puller:
         return found
 
     async def failed(self, queue: MessageQueue, offset: int, error: OrbitError) -> None:
-        """After a failed pull: find out where the queue is now, log that from time to time, and pause."""
+        """After a failed pull: refresh the route if it may be out of date, log (rate-limited), and pause."""
         instance = self._instance
         if isinstance(error, SubscriptionNotExist | SubscriptionNotLatest):
             await instance.heartbeat()  # the broker does not know our present subscription
@@ -227,7 +227,7 @@ class Puller:
                 delta = header.offset_delta or 0
                 ends = [record.queue_offset + 1 for record in records]
                 ends += [record.queue_offset + delta + 1 for record in damaged]
-                # A queue unit that points elsewhere may bring a record with the offset of another queue.
+                # A damaged queue unit may lead to a record with the offset of another queue.
                 end = min(max(ends, default=offset), header.next_begin_offset)
                 result = PullResult(status, end, header.min_offset, header.max_offset, messages)
                 return result, _Fault(error, header.next_begin_offset)
@@ -235,7 +235,7 @@ class Puller:
         return result, None
 
     def _unwrapped(self, queue: MessageQueue, records: list[Record], header: AnswerFields) -> list[Record]:
-        """The messages of records that hold several, with the offsets of the logical queue."""
+        """Unpack records that hold several messages, with the offsets of the logical queue."""
         if any(record.sys_flag & _INNER for record in records):
             wrapped, records = records, []
             for record in wrapped:
@@ -258,7 +258,7 @@ class Puller:
     ) -> list[ReceivedMessage]:
         tags = {tag.encode() for tag in subscription.tags_set}
         if tags and not subscription.class_filter_mode:
-            # The broker compares hashes only: another tag with the same hash gets through to here.
+            # The broker compares only hashes, so a tag with the same hash can get this far.
             records = [record for record in records if record.find(b"TAGS") in tags]
         low, high = header.min_offset, header.max_offset
         messages = [ReceivedMessage(record, queue, low, high) for record in records]

@@ -167,11 +167,11 @@ class PushConsumer(AssignedConsumer):
         return decorate
 
     def on_message(self, handler: Listener, *, batch_size: int | None = None) -> None:
-        """The handler of every topic that has none of its own."""
+        """Set the handler for every topic that has none of its own."""
         self._handlers.default = Handler(handler, batch_size, group=self.group)
 
     def add_hook(self, hook: ConsumeHook) -> None:
-        """Have ``hook`` called around each call of a handler. Before the start."""
+        """Have ``hook`` called around each call of a handler. Only before the start."""
         if self._instance.running:
             raise ClientStateError("hooks are added before the start")
         self._hooks.append(hook)
@@ -207,7 +207,7 @@ class PushConsumer(AssignedConsumer):
             start(every(period_s, lambda: self._settling.send_back_expired(held)), "expired-messages")
 
     async def stop(self) -> None:
-        """Pull no more, let handlers end (``close_wait_s`` at most), store the offsets, leave the group.
+        """Stop pulling, let handlers end (at most ``close_wait_s``), store the offsets, leave the group.
 
         Called by a handler it returns immediately, and the rest happens when the handler is done.
         """
@@ -236,7 +236,7 @@ class PushConsumer(AssignedConsumer):
 
     @property
     def handles_here(self) -> bool:
-        """Whether a handler of this consumer runs on the thread or task that asks."""
+        """Whether the calling thread or task is a handler of this consumer."""
         return self._delivery.handles_here
 
     def suspend(self) -> None:
@@ -250,9 +250,9 @@ class PushConsumer(AssignedConsumer):
     # -- iteration -------------------------------------------------------------------------------------
 
     def messages(self, *, auto_ack: bool = True) -> Cursor:
-        """Iterate over what comes: ``async for message in consumer.messages()``. Without handlers only.
+        """Iterate over incoming messages: ``async for message in consumer.messages()``. Only without handlers.
 
-        Asking for the next message finishes the one before, unless ``message.ack()``, ``retry()`` or
+        Asking for the next message finishes the previous one, unless ``message.ack()``, ``retry()`` or
         ``dead_letter()`` did; with ``auto_ack=False`` only those do. The iteration ends when the consumer stops.
         """
         if self._delivery.inbox is None:

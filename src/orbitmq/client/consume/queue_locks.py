@@ -60,7 +60,7 @@ class QueueLocks:
                 logger.info(text, broker_name, error)
 
     def mark(self, held: ProcessQueue, *, locked: bool) -> None:
-        """Note what a broker answered for a queue."""
+        """Record a broker's answer for a queue."""
         held.locked = locked
         if locked:
             held.last_lock_ms = self._membership.steady.now_ms()

@@ -30,7 +30,7 @@ class QueueOffsets:
     def __init__(self, membership: Membership, store: OffsetStore) -> None:
         self._membership = membership
         self.store = store
-        """How far the group is."""
+        """The group's offsets."""
         self._new_to: dict[str, frozenset[MessageQueue]] = {}
         """By topic: queues of which the group had no offset when it began with the topic."""
 
@@ -61,7 +61,7 @@ class QueueOffsets:
         return decode_header(OffsetResponse, await instance.ask(address, code, header)).offset
 
     async def start(self, queue: MessageQueue) -> int:
-        """Where consuming a queue begins: at the group's offset, else where the options say."""
+        """Where consuming a queue begins: at the group's offset, or where the options say."""
         options = self._membership.options
         where = options.from_where
         retry = is_retry_topic(queue.topic)
@@ -77,7 +77,7 @@ class QueueOffsets:
             return 0
         if where is ConsumeFromWhere.LAST_OFFSET or retry:
             end = await self.end(queue)
-            # Asked again: the first message may have arrived after the broker said that it has no offset.
+            # Asked again, because the first message may have arrived after the broker answered that it has no offset.
             stored = await self.store.stored(queue) if end > 0 and not is_new_to else -1
             return stored if stored >= 0 else end
         return await self.at(

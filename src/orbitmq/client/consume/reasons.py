@@ -1,4 +1,4 @@
-"""The text that says why a handler failed: type, message, and the place in the user's code."""
+"""The text that says why a handler failed: exception type, message, and place in the user's code."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _OWN: Final = str(Path(__file__).parents[2])
 _STANDARD_LIBRARY: Final = str(Path(os.__file__).parent) + os.sep
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 _TEXT_MAX: Final = 700
-"""Of 1,024 bytes, so that the place fits behind it."""
+"""Of 1,024 bytes, which leaves room for the place."""
 
 
 def reason_of(error: BaseException) -> str:
-    """For example ``ValueError: no such customer (shop/orders.py:17 in book)``."""
+    """Returns, for example, ``ValueError: no such customer (shop/orders.py:17 in book)``."""
     name = type(error).__qualname__
     try:
         text = str(error)
@@ -28,7 +28,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def _place(traceback: TracebackType | None) -> str:
-    """The innermost frame outside of libraries; in an installed application, its outermost one; else empty."""
+    """The innermost frame outside libraries; in an installed application, its outermost one; else empty."""
     outermost = innermost = ""
     while traceback is not None:
         code = traceback.tb_frame.f_code

@@ -1,4 +1,4 @@
-"""Failed messages on their way to another try (Apache: ``sendMessageBack`` of the push consumer)."""
+"""Sends failed messages back for another attempt (Apache: ``sendMessageBack`` of the push consumer)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _COMPRESSION: Final = int(SysFlag.COMPRESSED) | int(COMPRESSION_MASK)
 
 
 class SendBack:
-    """Sends messages back to the brokers of one group."""
+    """Sends messages of one group back to their brokers."""
 
     def __init__(
         self, instance: ClientInstance, group: str, options: ConsumerOptions, reconsume_max: int
@@ -45,14 +45,15 @@ class SendBack:
             compress_over_bytes=2**31 - 1,
         )
         self._keeps_reasons: set[str] = set()
-        """Names of brokers that store the reason of a request."""
+        """Names of brokers that store the reason in the request."""
         self._sender = Sender(instance, CLIENT_INNER_PRODUCER_GROUP, sender_options)
 
     async def send_back(self, message: ReceivedMessage, outcome: Outcome) -> bool:
-        """Have the message delivered again or dead-lettered, with the reason; False when neither way worked.
+        """Have the message redelivered or dead-lettered, with the reason; False when neither the request nor a copy
+        worked.
 
-        Apache's brokers ignore the reason of the request, so the last attempt goes as a copy until the broker has
-        confirmed that it stores reasons. Earlier attempts lose theirs there.
+        Apache's brokers ignore the reason in the request, so the last attempt is sent as a copy until the broker has
+        confirmed that it stores reasons. Earlier attempts lose their reasons there.
         """
         name = message.queue.broker_name
         if outcome.reason and name not in self._keeps_reasons and self.is_last(message, outcome):
@@ -91,7 +92,7 @@ class SendBack:
         return message.reconsume_times >= self.reconsume_max or outcome.delay_level < 0
 
     async def send_copy(self, message: ReceivedMessage, reconsume_max: int, outcome: Outcome) -> bool:
-        """Send the message to the retry topic as a new one; the broker sees when it was too often."""
+        """Send the message to the retry topic as a new one; the broker dead-letters it at the retry limit."""
         topic = retry_topic(self._group)
         pairs = dict(message.properties)
         for name in (Property.TRANSACTION_PREPARED, Property.DELAY, Property.MIN_OFFSET, Property.MAX_OFFSET):
@@ -125,7 +126,7 @@ class SendBack:
         return True
 
     async def reply(self, message: ReceivedMessage, value: Any) -> None:
-        """Answer a request with what its handler returned: bytes, text, a message made by ``reply``, else JSON."""
+        """Answer a request with its handler's result: bytes, text, a message made by ``reply``, else JSON."""
         answer = value
         if not isinstance(value, Message):
             body = value if isinstance(value, bytes | str) else json_bytes(value)
@@ -134,11 +135,11 @@ class SendBack:
 
 
 def _encode_with_reason(pairs: dict[str, str], reason: str) -> bytes:
-    """Properties with the reason, or without it where they would be too long. Raises ``RecordError``."""
+    """Properties with the reason, or without it if they would be too long. Raises ``RecordError``."""
     raw = encode_properties({name: value for name, value in pairs.items() if name != REASON})
     return set_property(raw, REASON.encode(), reason_bytes(reason, len(raw)))
 
 
 def _origin_topic(message: ReceivedMessage) -> str:
-    """The topic on the wire the message was first sent to."""
+    """The topic, as on the wire, that the message was first sent to."""
     return message.get(Property.RETRY_TOPIC) or message.record.topic

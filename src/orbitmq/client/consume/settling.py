@@ -1,4 +1,4 @@
-"""What becomes of messages after their handler: finished, redelivered, dead-lettered, answered."""
+"""Settles messages after their handler: finished, redelivered, dead-lettered, answered."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Settling:
     # -- success ---------------------------------------------------------------------------------------
 
     def finish(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:
-        """Messages are done: commit, or acknowledge popped ones."""
+        """Commit finished messages, or acknowledge popped ones."""
         offset = held.remove(messages)
         if isinstance(held, PopQueue):
             held.mode.done(messages)
@@ -55,7 +55,7 @@ class Settling:
             self._store.update(held.queue, offset)
 
     def commit(self, held: ProcessQueue, offset: int | None = None) -> None:
-        """In order: what was taken of a queue is done, but for messages from ``offset`` on."""
+        """Orderly: commit what was taken of a queue, except for messages from ``offset`` on."""
         end = held.commit()
         if offset is None:
             offset = end
@@ -94,18 +94,19 @@ class Settling:
         return again
 
     async def _send_again(self, message: ReceivedMessage, outcome: Outcome) -> bool:
-        """Give a failed message to the broker for another attempt, or for the dead letters."""
+        """Return a failed message to the broker for another attempt, or dead-letter it."""
         if self._send_back.is_last(message, outcome):
             self._log_event("dead letter", message, outcome)
         return await self._send_back.send_back(message, outcome)
 
     async def give_up(self, message: ReceivedMessage, outcome: Outcome) -> bool:
-        """In order: dead-letter a message, so that those behind it can go on. False when that did not work."""
+        """Orderly: dead-letter a message, so that it no longer blocks those behind it. False when that did not
+        work."""
         self._log_event("dead letter", message, outcome)
         return await self._send_back.send_copy(message, self._options.reconsume_max, outcome)
 
     async def send_back_expired(self, table: Mapping[MessageQueue, ProcessQueue]) -> None:
-        """Give messages whose handler takes too long to the broker for another attempt."""
+        """Return messages whose handler takes too long to the broker for another attempt."""
         limit_s = self._options.consume_timeout_s
         reason = f"the handler ran for more than {limit_s:g} s (consume_timeout_s)"
         expired = Outcome(0, _EXPIRED_LEVEL, reason=reason)
@@ -147,7 +148,7 @@ class Settling:
         )
 
     def log_failure(self, messages: list[ReceivedMessage], outcome: Outcome) -> None:
-        """Log a kind of failure once in a while, with a traceback where there is one."""
+        """Log a kind of failure at most once per interval, with a traceback if there is one."""
         if isinstance(outcome.error, RetryLater):
             return  # asked for, not an accident
         message, error = messages[0], outcome.error

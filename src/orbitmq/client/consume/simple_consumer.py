@@ -1,6 +1,6 @@
-"""Messages received and acknowledged one by one (Apache's 5.x clients: ``SimpleConsumer``), over remoting.
+"""Messages received and acknowledged one by one, over remoting (``SimpleConsumer`` of Apache's 5.x clients).
 
-The broker shares the messages out, so there is no rebalance, and any number of consumers may share one queue.
+The broker distributes the messages, so there is no rebalance, and any number of consumers may share one queue.
 """
 
 from __future__ import annotations
@@ -80,15 +80,15 @@ class SimpleConsumer(ConsumerBase):
             self._instance.tasks.start(self._membership.announce(wire_topic), "subscribe")
 
     def unsubscribe(self, topic: str) -> None:
-        """Receive a topic no more."""
+        """Stop receiving a topic."""
         self._subscriptions.remove(topic)
 
     async def start(self) -> None:
-        """Open for calls and join the group."""
+        """Connect and join the group."""
         await self._join()
 
     async def stop(self) -> None:
-        """Leave the group. What was received and not acknowledged comes again when its time is over."""
+        """Leave the group. Received messages that are not acknowledged are redelivered after their invisible time."""
         if self._instance.running:
             await self._instance.stop()
 
@@ -97,9 +97,9 @@ class SimpleConsumer(ConsumerBase):
     async def receive(
         self, max_count: int = 16, *, invisible_s: float | None = None, wait_s: float | None = None
     ) -> list[PoppedMessage]:
-        """Up to ``max_count`` (at most 32) messages; an empty list when none came within ``wait_s``.
+        """Up to ``max_count`` (at most 32) messages; an empty list when none arrived within ``wait_s``.
 
-        Raises the error of the last broker when none could be asked, and ``ClientClosedError`` before the start and
+        Raises the error of the last broker when none could be reached, and ``ClientClosedError`` before the start and
         as soon as the consumer is stopped.
         """
         if not 1 <= max_count <= _COUNT_MAX:
@@ -113,7 +113,7 @@ class SimpleConsumer(ConsumerBase):
             self._instance.check_running()
             places = await self._places()
             left_s = max(0.0, deadline - loop.time())
-            # One place is asked and waited at in one request; of several the first that has something is asked.
+            # A single place is asked and waited for in one request; of several, the first that has messages is asked.
             hold_s = left_s if len(places) == 1 else 0.0
             failure: OrbitError | None = None
             failed_count = 0
@@ -150,11 +150,11 @@ class SimpleConsumer(ConsumerBase):
                 await self._wait_for_any(places, left_s)
 
     async def _pause(self, wait_s: float) -> None:
-        """Sleep, but not on when the consumer is stopped."""
+        """Sleep, at most until the consumer is stopped."""
         await asyncio.wait([self._instance.tasks.start(asyncio.sleep(wait_s), "pause")])
 
     async def _places(self) -> list[Place]:
-        """Each topic on each of its brokers, beginning with another one each time."""
+        """Each topic on each of its brokers, starting at another one each time."""
         book = self._instance.book
         if not all(book.subscribe.get(topic) for topic in self._subscriptions.wanted):
             await self._membership.refresh_missing()
@@ -170,7 +170,7 @@ class SimpleConsumer(ConsumerBase):
         return found
 
     async def _wait_for_any(self, places: list[Place], wait_s: float) -> None:
-        """Return when one of the brokers has something."""
+        """Return when one of the brokers has messages."""
         tasks = [
             self._instance.tasks.start(self._waited(queue, subscription, wait_s), "wait-for-messages")
             for queue, subscription in places
@@ -189,7 +189,7 @@ class SimpleConsumer(ConsumerBase):
             await asyncio.sleep(min(wait_s, _AFTER_ERROR_S))
 
     async def ack(self, message: PoppedMessage) -> None:
-        """The message is done with. Raises the ``BrokerError`` of a refusal, and connection errors."""
+        """Finish the message. Raises the ``BrokerError`` of a refusal, and connection errors."""
         await self._popper.ack(message)
 
     async def ack_all(self, messages: Iterable[PoppedMessage]) -> None:
@@ -200,12 +200,13 @@ class SimpleConsumer(ConsumerBase):
                 raise result
 
     async def change_invisible(self, message: PoppedMessage, invisible_s: float) -> None:
-        """Hide the message for this time from now on: more to work on it, 0 to give it back at once."""
+        """Hide the message for this time from now on: longer to keep working on it, 0 to have it redelivered
+        immediately."""
         await self._popper.change_invisible(message, _seconds("invisible_s", invisible_s))
 
 
 def _seconds(name: str, value: Any) -> float:
-    """A time a broker can be told. Raises ``ConfigError``, as the same value does as an option."""
+    """A duration for a broker. Raises ``ConfigError``, like the option of the same meaning."""
     if type(value) is bool or not isinstance(value, Real):
         raise ConfigError(f"{name} is {value!r}; a number is accepted")
     seconds = float(value)
@@ -215,7 +216,7 @@ def _seconds(name: str, value: Any) -> float:
 
 
 class _Received:
-    """What ``message.ack()`` and ``message.retry()`` do with a received message."""
+    """Implements ``message.ack()`` and ``message.retry()`` for received messages."""
 
     def __init__(self, consumer: SimpleConsumer) -> None:
         self._consumer = consumer

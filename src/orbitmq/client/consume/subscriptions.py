@@ -1,4 +1,4 @@
-"""The topics of one consumer: what it wants of each, and which version of that the brokers know."""
+"""The subscriptions of one consumer: what it wants of each topic, and which version brokers know."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Subscriptions:
         """Brokers ignore a subscription that is older than the one they have."""
         self.wanted: dict[str, SubscriptionData] = {}
         self.missing: set[str] = set()
-        """Topics that did not exist when they were looked up: their messages were sent after the start."""
+        """Topics that did not exist when they were looked up; all their messages were sent after the start."""
         self._announced: dict[str, SubscriptionData] = {}
         self._assigned: dict[str, SubscriptionData] = {}
 
@@ -77,11 +77,11 @@ class Subscriptions:
     # -- what brokers know -----------------------------------------------------------------------------
 
     def for_pull(self, topic: str) -> SubscriptionData | None:
-        """The subscription to pull with: the one brokers know, because they refuse unknown versions."""
+        """The subscription to pull with: the one that brokers know, because they refuse unknown versions."""
         return self._announced.get(topic) or self.wanted.get(topic) or self._assigned.get(topic)
 
     def renew(self, topic: str) -> SubscriptionData | None:
-        """Give a topic's subscription a new version, to be used once ``announced`` says brokers know it."""
+        """Give a topic's subscription a new version. Pulls use it after ``announced``."""
         subscription = self.wanted.get(topic)
         if subscription is None:
             return None
@@ -92,6 +92,6 @@ class Subscriptions:
         return renewed
 
     def announced(self, topic: str) -> None:
-        """A heartbeat with the topic's present subscription reached the brokers."""
+        """Use the topic's present subscription in pulls, because a heartbeat has announced it."""
         if topic in self.wanted:
             self._announced[topic] = self.wanted[topic]
