@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 Mode = Literal["sync", "async", "oneway"]
-WAIT_S: Final = 20.0
+WAIT_S: Final = 60.0
 QUICK_ROUND_MS: Final = 1_000
 ROUNDS: Final = ("pollNameServerInterval", "heartbeatBrokerInterval", "persistConsumerOffsetInterval")
 

@@ -19,8 +19,8 @@ from tests.apache.process import ChildProcess, HarnessTimeout, StartFailed
 
 __all__ = ["ClientError", "Driver", "Inbox"]
 
-START_TIMEOUT_S: Final = 30.0
-CALL_TIMEOUT_S: Final = 30.0
+START_TIMEOUT_S: Final = 120.0
+CALL_TIMEOUT_S: Final = 120.0
 
 
 class ClientError(Exception):

@@ -12,10 +12,12 @@ from typing import Final
 
 from tests.apache.artifacts import classpath
 from tests.support.ports import free_ports
+from tests.support.waiting import LIMIT_S
 
 __all__ = ["ChildProcess", "HarnessTimeout", "StartFailed", "free_ports", "java_command", "wait_until"]
 
 POLL_S: Final = 0.02
+START_LIMIT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 45.0  # an idle 5.5.0 broker takes about 18 s to end cleanly
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
@@ -62,7 +64,8 @@ class StartFailed(AssertionError):
 
 
 def wait_until(condition: Callable[[], bool], *, timeout_s: float, what: str) -> None:
-    """Poll until `condition` holds."""
+    """Poll until `condition` holds. A limit below a minute is raised to it: a busy machine must not fail a test."""
+    timeout_s = max(timeout_s, LIMIT_S)
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
@@ -152,7 +155,8 @@ class ChildProcess:
         return self.process.pid
 
     def wait_ready(self, ready: Callable[[], bool], *, timeout_s: float) -> None:
-        """Poll `ready`; raise with the child's last output when it ends or the time is over."""
+        """Poll `ready`; raise with its last output when it ends or the time (two minutes at least) is over."""
+        timeout_s = max(timeout_s, START_LIMIT_S)
         deadline = time.monotonic() + timeout_s
         while not ready():
             if not self.running:

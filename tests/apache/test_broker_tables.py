@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 from tests.apache.fixtures import ApacheCluster
 from tests.apache.ours import OrbitCluster
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 VERSION = 513
 Fields = dict[str, str]
 

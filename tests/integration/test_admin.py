@@ -34,7 +34,7 @@ from orbitmq.wire.headers import RegisterBrokerRequest
 
 pytestmark = pytest.mark.slow
 REGISTER_BROKER: Final = 103
-WAIT_S: Final = 10.0
+WAIT_S: Final = 60.0
 COMMANDS: Final = {command.name: command for area in AREAS for command in declarations(area)}
 
 

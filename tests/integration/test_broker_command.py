@@ -25,8 +25,8 @@ from orbitmq.wire.frame import Frame
 pytestmark = pytest.mark.slow
 
 COMMAND: Final = (sys.executable, "-m", "orbitmq.cli.main")
-DEADLINE_S: Final = 30.0
-STOP_S: Final = 10.0
+DEADLINE_S: Final = 120.0
+STOP_S: Final = 120.0
 
 
 def orbitmq(*arguments: str, python: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
@@ -81,8 +81,8 @@ def test_signal_answers_waiting_pulls_and_ends_with_0(tmp_path: Path, number: si
     async def wait_and_stop(process: subprocess.Popen[str], address: str) -> None:
         client = RpcClient()
         connection = await client.connection(address)
-        fields = {**PULL, "topic": "T", "queueOffset": "1", "sysFlag": "6", "suspendTimeoutMillis": "15000"}
-        waiting = connection.call(RequestCode.PULL_MESSAGE, timeout_s=20.0, ext=fields)
+        fields = {**PULL, "topic": "T", "queueOffset": "1", "sysFlag": "6", "suspendTimeoutMillis": "600000"}
+        waiting = connection.call(RequestCode.PULL_MESSAGE, timeout_s=600.0, ext=fields)
         # An answer to a later request shows that the pull has been taken.
         await client.call(address, RequestCode.GET_MAX_OFFSET, ext={"topic": "T", "queueId": "0"})
         assert not waiting.done()

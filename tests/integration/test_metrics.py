@@ -38,12 +38,12 @@ from orbitmq.testing import run_broker
 MESSAGES: Final = 3_000
 BODY: Final = b"x" * 300
 LARGE: Final = b"y" * 3_000  # below what a producer compresses
-READY_S: Final = 20.0
+READY_S: Final = 120.0
 Samples = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def read(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=READY_S) as answer:
         text: str = answer.read().decode()
     return text
 
@@ -93,7 +93,7 @@ class Up:
     def stop(self) -> str:
         """Ctrl-C; returns what it says last."""
         self.process.send_signal(signal.SIGINT)
-        out, errors = self.process.communicate(timeout=20)
+        out, errors = self.process.communicate(timeout=READY_S)
         assert self.process.returncode == 0, errors.decode()
         return out.decode()
 
@@ -147,7 +147,7 @@ async def consume(name_server: str, count: int) -> int:
         if len(sizes) >= count:
             done.set()
 
-    async with consumer, asyncio.timeout(30):
+    async with consumer, asyncio.timeout(READY_S):
         await done.wait()
     return sum(sizes)
 
@@ -307,7 +307,7 @@ async def _mixed(name_server: str) -> None:
             done.set()
         return ConsumeResult.RETRY if message.text() == "bad" else ConsumeResult.SUCCESS
 
-    async with consumer, asyncio.timeout(30):
+    async with consumer, asyncio.timeout(READY_S):
         await done.wait()
 
 
@@ -339,7 +339,7 @@ def test_ready_line_of_a_server_says_where_its_metrics_are(command: str, metric:
             assert found, line
             assert re.search(rf'^{metric}{{zone="north",.*}} ', read(found.group(1)), re.MULTILINE)
             process.terminate()
-            assert process.wait(20) == 0
+            assert process.wait(READY_S) == 0
         finally:
             process.kill()
 
@@ -360,7 +360,7 @@ def test_broker_whose_metrics_port_is_taken_says_so_and_leaves_its_store_alone(t
             [sys.executable, "-m", "orbitmq.cli.main", "broker", *arguments],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=READY_S,
             check=False,
         )
     assert done.returncode == 1

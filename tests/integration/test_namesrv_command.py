@@ -21,7 +21,7 @@ from orbitmq.transport.client import RpcClient
 from orbitmq.wire.frame import Frame
 
 COMMAND = (sys.executable, "-m", "orbitmq.cli.main")
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 
 def orbitmq(*arguments: str, python: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:

@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 README_NAME_SERVER = "127.0.0.1:9876"
-READY_S = 20.0
+READY_S = 120.0
 
 
 @contextlib.contextmanager
@@ -33,7 +33,7 @@ def server(*arguments: str) -> Iterator[str]:
         assert found, f"{line!r}, errors:\n{(process.stderr.read() if process.stderr else b'').decode()}"
         yield found.group(1)
         process.terminate()
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=READY_S)
         assert process.returncode == 0, errors.decode()
     finally:
         process.kill()

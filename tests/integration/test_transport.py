@@ -78,8 +78,12 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Of the server; that a client of these tests has no CA is another's business."""
-    records = [record for record in caplog.records if record.name != "orbitmq.transport.tls"]
+    """Of the server, except that a client of these tests has no CA, and that the machine was busy for a moment."""
+    records = [
+        record
+        for record in caplog.records
+        if record.name != "orbitmq.transport.tls" and not record.getMessage().startswith("event loop held")
+    ]
     return [record.getMessage() for record in records if record.levelno >= logging.WARNING]
 
 

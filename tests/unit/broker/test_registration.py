@@ -39,7 +39,7 @@ from orbitmq.wire.headers import (
 )
 
 ADDRESS, HA_ADDRESS = "10.0.0.9:10911", "10.0.0.9:10912"
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 CODES = (
     RequestCode.REGISTER_BROKER,
     RequestCode.UNREGISTER_BROKER,

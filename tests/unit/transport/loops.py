@@ -18,7 +18,7 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.SelectorEventLoop,
     "uvloop": uvloop.new_event_loop,
 }
-DEADLINE_S = 20.0
+DEADLINE_S = 120.0
 
 
 def run(loop_kind: str, test: Callable[[], Coroutine[Any, Any, None]]) -> None:
