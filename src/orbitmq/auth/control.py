@@ -37,6 +37,10 @@ audit = logging.getLogger("orbitmq.audit")
 _ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
 _VERDICTS_MAX: Final = 20_000
 _ALLOWED: Final = ""
+_FIELDS_MAX: Final = 4_096
+"""Of a header that is checked: sorting them to check a signature is work done for anyone."""
+_JSON_BYTES_MAX: Final = 256 * 1024
+"""Of a JSON header that is read twice. Properties have 32 KiB, or six times that with every character escaped."""
 _encode_json: Final = msgspec.json.Encoder().encode
 
 
@@ -194,23 +198,28 @@ def checked_fields(frame: Frame) -> Mapping[str, str]:
         fields = frame.ext_fields
     except HeaderFieldError as error:
         raise NoPermission(str(error)) from None
+    if len(fields) > _FIELDS_MAX:
+        raise NoPermission(f"the header has {len(fields):,} fields; the limit is {_FIELDS_MAX:,}.")
     raw = frame.ext_raw
     # In the usual case the lengths alone show that every entry is there once.
     if frame.serialize_type == _ROCKETMQ:
         size = sum(map(len, fields)) + sum(map(len, fields.values())) + 6 * len(fields)
         if size != len(raw) and _contradicts(raw):
-            raise NoPermission("the header gives a field two values.")
+            raise NoPermission("the header gives a field two values, or too many fields.")
     elif fields and len(_encode_json(fields)) != len(raw) and _contradicts_in_json(raw):
-        raise NoPermission("the header gives a field two values.")
+        raise NoPermission("the header gives a field two values, or is too long to be checked.")
     return fields
 
 
 def _contradicts(raw: bytes) -> bool:
-    """Whether a name has two values. The same one twice is fine: Java's 5.x client writes the fields of a signed
-    request once from the header and once from the map that was signed."""
+    """Whether a name has two values, or there are too many to tell. The same one twice is fine: Java's 5.x client
+    writes the fields of a signed request once from the header and once from the map that was signed."""
     seen: dict[bytes, bytes] = {}
-    position, end = 0, len(raw)
+    position, end, count = 0, len(raw), 0
     while position + 2 <= end:
+        count += 1
+        if count > 2 * _FIELDS_MAX:
+            return True
         key_end = position + 2 + int.from_bytes(raw[position : position + 2], "big")
         value_end = key_end + 4 + int.from_bytes(raw[key_end : key_end + 4], "big")
         value = raw[key_end + 4 : value_end]
@@ -221,6 +230,8 @@ def _contradicts(raw: bytes) -> bool:
 
 
 def _contradicts_in_json(raw: bytes) -> bool:
+    if len(raw) > _JSON_BYTES_MAX:
+        return True
     found: list[bool] = []
 
     def check(pairs: list[tuple[str, object]]) -> None:

@@ -151,6 +151,28 @@ def test_field_with_two_values_in_json_is_refused(control: AccessControl, first:
         control.check(twice, "127.0.0.1")
 
 
+def test_header_of_very_many_fields_is_refused_before_its_signature_is_checked(
+    control: AccessControl,
+) -> None:
+    many = sign_fields({f"f{number}": "x" for number in range(4_096)}, b"", "root", "root-secret")
+    for form, raw in (
+        (SerializeType.JSON, json.dumps(many).encode()),
+        (SerializeType.ROCKETMQ, encode_binary_fields(many)),
+    ):
+        with pytest.raises(NoPermission, match="4,098 fields; the limit is 4,096"):
+            control.check(Frame(310, 1, serialize_type=form, ext_raw=raw), "127.0.0.1")
+
+
+def test_header_that_repeats_a_field_very_often_is_refused(control: AccessControl) -> None:
+    signed = sign_fields({"b": "mine"}, b"", "root", "root-secret")
+    raw = encode_binary_fields({"b": "mine"}) * 9_000 + encode_binary_fields(signed)
+    with pytest.raises(NoPermission, match="too many fields"):
+        control.check(Frame(310, 1, serialize_type=SerializeType.ROCKETMQ, ext_raw=raw), "127.0.0.1")
+    text = "{" + '"b":"mine",' * 30_000 + json.dumps(signed)[1:]
+    with pytest.raises(NoPermission, match="too long"):
+        control.check(Frame(310, 1, ext_raw=text.encode()), "127.0.0.1")
+
+
 class Recorder(dict[str, str]):
     """Remembers which fields were asked for."""
 
