@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,12 +87,15 @@ class Telemetry:
     def __init__(
         self, channel: grpc.Channel, command: pb.TelemetryCommand, given: list[tuple[str, str]]
     ) -> None:
+        self._started = threading.Event()
         self._call = channel.stream_stream(
             SERVICE + "Telemetry", pb.TelemetryCommand.SerializeToString, pb.TelemetryCommand.FromString
         )(self._commands(command), metadata=given, timeout=60)
+        self._started.set()
 
     def _commands(self, command: pb.TelemetryCommand) -> Iterator[pb.TelemetryCommand]:
         yield command
+        self._started.wait()  # a thread of gRPC runs this, perhaps before the call is known here
         self._call.code()  # until it ends
 
     def answer(self) -> pb.TelemetryCommand:
