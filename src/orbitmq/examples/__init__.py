@@ -1,1 +1,1 @@
-"""A whole application to read and run: the shop of ``orbitmq demo``."""
+"""A complete application to read and run: the shop of ``orbitmq demo``."""

@@ -1,7 +1,7 @@
-"""The shop of ``orbitmq demo``: what it sends, what it does with what arrives, and what should come out.
+"""The shop of ``orbitmq demo``: what it sends, how it handles messages, and the expected result.
 
 Orders come in; four of five are paid. A delayed message closes each order that was not paid in time (thirty minutes
-in the shop's words, three seconds here). Stock is confirmed by a transaction. A group of clerks grows from one to
+in the shop's terms, three seconds here). Stock is confirmed by a transaction. A group of clerks grows from one to
 three while it works. The shop keeps its own book, and at the end everything is compared with it.
 """
 
@@ -37,17 +37,17 @@ CLOSED: Final = "ShopClosedOrders"
 STOCK: Final = "ShopStock"
 WARM_UP: Final = "warm-up"
 LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 3s 1h 2h"
-"""Apache's table with level 16, half an hour, cut to three seconds."""
+"""Apache's table with level 16, half an hour, shortened to three seconds."""
 HALF_AN_HOUR_LEVEL: Final = 16
 HALF_AN_HOUR_MS: Final = 3_000
 OPENED_AT: Final = datetime.datetime(2026, 1, 5, 9, 0, tzinfo=datetime.UTC)
 OPEN_MINUTES: Final = 10
-"""The orders of one run are spread over so many minutes of the shop's day."""
+"""The orders of one run are spread over this many minutes of the shop's day."""
 WAIT_S: Final = 90.0
 
 
 class MinuteRow(NamedTuple):
-    """A minute of the shop's day: orders placed in it, and what became of them."""
+    """A minute of the shop's day: the orders placed in it, and their outcome."""
 
     minute: str
     orders: int
@@ -67,7 +67,7 @@ class Order:
     @classmethod
     def numbered(cls, number: int, count: int) -> Order:
         """Order ``number`` of ``count``."""
-        # Business gets better during the morning, and prices differ; the same in every run.
+        # Business picks up during the morning, and prices vary; the same in every run.
         seconds = OPEN_MINUTES * 60 * (number / count) ** 0.8
         return cls(
             f"order-{number:05d}",
@@ -77,7 +77,7 @@ class Order:
 
     @property
     def is_paid(self) -> bool:
-        """Four of five are, near enough."""
+        """True for about four of five."""
         return _mixed(int(self.name.removeprefix("order-")) + 7) % 100 < 80
 
     @property
@@ -100,13 +100,13 @@ def _mixed(number: int) -> int:
 
 
 def order_of(message: ReceivedMessage) -> str:
-    """The name of the order a message is about."""
+    """The name of the order that a message refers to."""
     return str(json.loads(message.body)["order"])
 
 
 @dataclass(slots=True)
 class Shop:
-    """What was sent and what came out."""
+    """What was sent and what arrived."""
 
     book: dict[str, Order] = field(default_factory=dict)
     """Every order by name."""
@@ -137,7 +137,7 @@ class Shop:
         return len(self.by_clerk)
 
     def differences(self) -> list[str]:
-        """What is not as it was sent; empty when all is well."""
+        """Differences from what was sent; empty when everything arrived."""
         found: list[str] = []
         for name, got, expected in (
             ("orders received", set(self.orders), set(self.book)),
@@ -155,7 +155,7 @@ class Shop:
         return found
 
     def minutes(self) -> list[MinuteRow]:
-        """The table Spark has to find again in the topics."""
+        """The table that Spark must derive from the topics."""
         orders: Counter[str] = Counter()
         paid: Counter[str] = Counter()
         closed: Counter[str] = Counter()
@@ -190,7 +190,7 @@ class ShopRun:
             producer = await stack.enter_async_context(
                 Producer("shop", self._address, check=self._check_stock)
             )
-            # The first send creates a topic; consumers that start before would look for it again much later.
+            # The first send creates a topic; consumers started earlier would look for it again much later.
             for topic in (ORDERS, PAYMENTS, TIMEOUTS, CLOSED, STOCK):
                 await producer.send(Message(topic, "open", tags=WARM_UP))
             for consumer in self._back_office(producer):
@@ -228,12 +228,12 @@ class ShopRun:
             shop.till_sends += 1
 
     def _check_stock(self, message: ReceivedMessage) -> TransactionState:
-        """The broker asks about stock whose outcome was left open: it was taken."""
+        """Called when the broker checks back on an open stock transaction: the stock was taken."""
         self.shop.checked += 1
         return TransactionState.COMMIT
 
     def _clerk(self, name: str) -> PushConsumer:
-        """One of the consumers that share the orders."""
+        """Run one of the consumers that share the orders."""
         consumer = PushConsumer(
             "clerks",
             self._address,

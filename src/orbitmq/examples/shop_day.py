@@ -25,14 +25,14 @@ __all__ = ["Outcome", "report", "run_day"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run came to."""
+    """The result of a run."""
 
     shop: Shop
     replication: Replication
     spark: shop_spark.SparkResult | None
 
     def differences(self) -> list[str]:
-        """What is not as it was sent; empty when all is well."""
+        """Differences from what was sent; empty when everything arrived."""
         shop = self.shop
         found = [*shop.differences(), *self.replication.differences()]
         if shop.clerk_count < 3:

@@ -28,7 +28,7 @@ _POLL_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Replication:
-    """What a comparison of the two logs found."""
+    """The result of comparing the two logs."""
 
     master_bytes: int
     slave_bytes: int
@@ -55,12 +55,12 @@ class Cluster:
     slave: Broker
 
     async def replication(self) -> Replication:
-        """Wait until the slave has what the master has, a while at most, and compare the logs byte for byte."""
+        """Wait (up to a limit) until the slave has what the master has, and compare the logs byte for byte."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FOLLOWS_S):
                 while self.slave.store.max_log_offset < self.master.store.max_log_offset:  # noqa: ASYNC110 - nothing tells of it; looked at within a time limit
                     await asyncio.sleep(_POLL_S)
-        # What the slave has not got yet is a difference of its own; compare what both have.
+        # What the slave does not have yet is reported separately; compare the common part.
         end = self.master.store.max_log_offset
         return Replication(
             end,
@@ -84,7 +84,7 @@ def _digest(store: MessageStore, end: int) -> str:
 
 @contextlib.asynccontextmanager
 async def run_cluster(directory: Path) -> AsyncIterator[Cluster]:
-    """Start all three; data goes under ``directory``."""
+    """Start all three servers, with their data under ``directory``."""
     name_server = NameServer(
         NameServerConfig(listen_port=0, bind_address=_LOOPBACK, kv_config_path="", config_store_path="")
     )
@@ -93,7 +93,7 @@ async def run_cluster(directory: Path) -> AsyncIterator[Cluster]:
         _broker(directory / "master", name_server.address, BrokerRole.ASYNC_MASTER, 0) as master,
         _broker(directory / "slave", name_server.address, BrokerRole.SLAVE, 1) as slave,
     ):
-        # A slave that comes later is sent the newest part of the log only: let it be there from the first byte.
+        # A slave that connects later gets only the newest part of the log, so wait for it before the first byte.
         async with asyncio.timeout(_FOLLOWS_S):
             while not any(link.next_offset == 0 for link in master.roles.replicas.links):  # noqa: ASYNC110 - nothing tells of it; looked at within a time limit
                 await asyncio.sleep(_POLL_S)

@@ -1,7 +1,7 @@
-"""The Spark part of ``orbitmq demo``: topics become Parquet, Parquet becomes a table. Runs as a process of its own.
+"""The Spark part of ``orbitmq demo``: topics to Parquet, Parquet to a table. Runs in a process of its own.
 
 ``python -m orbitmq.examples.shop_spark NAME_SERVER DIRECTORY`` prints one line of JSON: rows by topic, the table, and
-how long each part took. Everything Spark itself has to say goes to standard error.
+how long each part took. Spark's own output goes to standard error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["SparkResult", "missing", "run"]
 
 TIME_LIMIT_S: Final = 600.0
-"""Only a bound: a busy machine takes many times as long as an idle one."""
+"""Only an upper bound: a busy machine takes many times as long as an idle one."""
 
 
 class SparkResult(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ class SparkResult(msgspec.Struct, frozen=True):
 
 
 def missing() -> str:
-    """What is needed and not there; empty when Spark can run."""
+    """Missing requirements; empty when Spark can run."""
     if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
         return "Java 17 or later (apt-get install default-jre-headless)"
     from importlib.util import find_spec
@@ -71,7 +71,7 @@ def missing() -> str:
 
 
 def run(name_server: str, directory: Path) -> SparkResult:
-    """Start the process and wait for its line. Raises ``RuntimeError`` with the end of its log."""
+    """Start the process and wait for its output. Raises ``RuntimeError`` with the end of its log."""
     log = directory / "spark.log"
     environment = {
         **os.environ,

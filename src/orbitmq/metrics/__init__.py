@@ -1,1 +1,1 @@
-"""Figures about a running server, for Prometheus: families and their text, request times, a small HTTP server."""
+"""Metrics of a running server, for Prometheus: families and their text form, request times, a small HTTP server."""

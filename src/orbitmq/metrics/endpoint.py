@@ -1,8 +1,8 @@
-"""The port that monitoring asks: ``/metrics``, ``/healthz`` and ``/readyz`` over HTTP/1.1.
+"""The monitoring port: ``/metrics``, ``/healthz`` and ``/readyz`` over HTTP/1.1.
 
-No framework: three pages, GET and HEAD, one request per connection. A peer may send 8 KiB of header within ten
-seconds, and sixteen may be connected; everything else is refused or cut. Nobody outside the machine reaches it
-unless the host option says so.
+No framework: three pages, GET and HEAD, one request per connection. A peer may send 8 KiB of headers within ten
+seconds, and sixteen may be connected; everything else is refused or closed. The port listens on loopback unless the
+host option says otherwise.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _PLAIN: Final = "text/plain; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """Where the three pages come from."""
+    """The sources of the three pages."""
 
     metrics: Callable[[], Awaitable[Families]]
     not_alive: Callable[[], str]
-    """Why the server should be started again; empty when it is well."""
+    """Why the server should be restarted; empty when it is healthy."""
     not_ready: Callable[[], str]
-    """Why it should get no traffic now; empty when it may."""
+    """Why it should get no traffic now; empty when it should."""
 
 
 def bind_metrics(host: str, port: int) -> socket.socket:
-    """Take the port ahead of time. Raises ``OSError``, with the option to change in its text."""
+    """Bind the port ahead of time. Raises ``OSError`` with the option to change in its text."""
     try:
         return bind_port(host, port)
     except OSError as error:
@@ -57,7 +57,7 @@ class MetricsEndpoint:
     """Serves the pages from ``start`` to ``stop``."""
 
     def __init__(self, host: str, port: int, pages: Pages, bound: socket.socket | None = None) -> None:
-        """``bound`` is the port taken already, by ``bind_metrics``."""
+        """``bound`` is the port bound already by ``bind_metrics``."""
         self._host = host
         self._port = port
         self._pages = pages
@@ -66,7 +66,7 @@ class MetricsEndpoint:
         self._tasks = TaskOwner("metrics")
         self._connections: set[_Connection] = set()
         self.token = ""
-        """When set, /metrics is answered only to who sends it: ``Authorization: Bearer TOKEN``. Probes need none."""
+        """If set, /metrics requires ``Authorization: Bearer TOKEN``. Probes need no token."""
 
     @property
     def port(self) -> int:
@@ -86,7 +86,7 @@ class MetricsEndpoint:
         logger.info("metrics served address=%s", self.address)
 
     async def stop(self) -> None:
-        """Close the port and what is open."""
+        """Close the port and all connections."""
         if self._server is None:
             return
         self._server.close()
@@ -98,7 +98,7 @@ class MetricsEndpoint:
     # -- what a connection calls ---------------------------------------------------------------------------
 
     def opened(self, connection: _Connection) -> bool:
-        """False when there are too many."""
+        """Note a new connection; False when there are too many."""
         if len(self._connections) >= _CONNECTIONS_MAX or self._server is None:
             return False
         self._connections.add(connection)
@@ -108,7 +108,7 @@ class MetricsEndpoint:
         self._connections.discard(connection)
 
     def answer(self, connection: _Connection, method: str, target: str, header: bytes) -> None:
-        """Make the page in a task of its own and send it."""
+        """Build the page in a task of its own and send it."""
         if self.token and target.partition("?")[0] == "/metrics" and not _bears(header, self.token):
             connection.finish(HTTPStatus.UNAUTHORIZED, _PLAIN, b"a token is needed\n", with_body=True)
             return
@@ -167,7 +167,7 @@ class _Connection(asyncio.Protocol):
         self._asked = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Not checked with isinstance: uvloop's transports are no subclass of asyncio's.
+        # Not checked with isinstance, because uvloop's transports do not subclass asyncio's.
         self._transport = transport = cast(asyncio.Transport, transport)
         if not self._endpoint.opened(self):
             transport.abort()
@@ -211,7 +211,7 @@ class _Connection(asyncio.Protocol):
         self._transport.close()
 
     def abort(self) -> None:
-        """End it now."""
+        """Close it now."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -222,7 +222,7 @@ class _Connection(asyncio.Protocol):
 
 
 def parse_labels(text: str) -> dict[str, str]:
-    """Labels of the operator's own, ``name:value,name:value`` (metricsLabel); what is none is left out."""
+    """Parse the operator's own labels, ``name:value,name:value`` (metricsLabel); malformed ones are left out."""
     labels: dict[str, str] = {}
     for item in text.split(","):
         name, separator, value = item.strip().partition(":")

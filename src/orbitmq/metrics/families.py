@@ -1,8 +1,8 @@
-"""Metric families as values, and the text Prometheus reads.
+"""Metric families as values, and the text format of Prometheus.
 
-A family is filled for a request and dropped after it: nothing here is touched while messages pass.
-Our own renderer instead of prometheus_client's: that one needs 9 us a sample and cannot stop half way, so that a
-thousand topics would hold up every message for tens of milliseconds.
+A family is filled for a request and dropped after it; nothing here runs while messages are handled. This renderer
+replaces prometheus_client's, which needs 9 us per sample and cannot pause, so a thousand topics would delay every
+message by tens of milliseconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TEXT_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Kind(enum.Enum):
-    """What a family's numbers mean."""
+    """The type of a family."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -25,7 +25,7 @@ class Kind(enum.Enum):
 
 
 class Declared:
-    """A family as the reference shows it: name, kind, labels beside the common ones, and what it tells."""
+    """A family as the reference shows it: name, kind, labels in addition to the common ones, and description."""
 
     __slots__ = ("bounds", "doc", "kind", "labels", "name")
 
@@ -37,11 +37,11 @@ class Declared:
         self.doc = doc
         self.labels = tuple(labels)
         self.bounds = tuple(bounds)
-        """Upper ends of the buckets of a histogram, without the last, which has none."""
+        """Upper bounds of a histogram's buckets, without the last, which has none."""
 
 
 class Histogram:
-    """Counts by bucket, and the sum of what was counted."""
+    """Counts by bucket, and the sum of the values."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -61,7 +61,7 @@ class Histogram:
 
 
 class Family:
-    """The samples of one metric in one answer."""
+    """The samples of one metric in one response."""
 
     __slots__ = ("_common", "_limit", "declared", "left_out", "lines")
 
@@ -75,7 +75,7 @@ class Family:
         """Samples beyond the limit."""
 
     def add(self, value: float, *values: str) -> None:
-        """One sample, with the values of the declared labels in their order."""
+        """Add a sample, with the values of the declared labels in their order."""
         if self._is_full(1):
             return
         self.lines.append(f"{self.declared.name}{self._labels(values)} {_number(value)}")
@@ -94,7 +94,7 @@ class Family:
         self.lines.append(f"{name}_sum{labels} {_number(histogram.sum)}")
 
     def _is_full(self, count: int) -> bool:
-        # Every series costs memory in whatever scrapes us, for as long as it keeps its data.
+        # Every series costs the scraper memory for as long as it keeps its data.
         if len(self.lines) + count <= self._limit:
             return False
         self.left_out += 1
@@ -119,7 +119,7 @@ LEFT_OUT: Final = Declared(
 
 
 class Families:
-    """Everything one answer consists of."""
+    """All families of one response."""
 
     def __init__(self, common: Mapping[str, str], limit: int) -> None:
         self._common = label_text(common)
@@ -127,17 +127,17 @@ class Families:
         self._families: list[Family] = []
 
     def start(self, declared: Declared) -> Family:
-        """A new family, to be filled."""
+        """A new family, to be filled by the caller."""
         family = Family(declared, self._common, self._limit)
         self._families.append(family)
         return family
 
     def gauge(self, declared: Declared, value: float, *values: str) -> None:
-        """A family of one sample."""
+        """Add a family of one sample."""
         self.start(declared).add(value, *values)
 
     def text(self) -> str:
-        """All of it; a family without samples is not mentioned."""
+        """The text of all families; those without samples are left out."""
         left_out = Family(LEFT_OUT, self._common, self._limit)
         for family in self._families:
             if family.left_out:
@@ -154,7 +154,7 @@ class Families:
 
 
 def label_text(labels: Mapping[str, str] | Iterable[tuple[str, str]]) -> str:
-    """``name="value"`` pairs as they stand between the braces."""
+    """``name="value"`` pairs as they appear between the braces."""
     pairs = labels.items() if isinstance(labels, Mapping) else labels
     return ",".join(f'{name}="{_escaped(value)}"' for name, value in pairs)
 
@@ -162,7 +162,7 @@ def label_text(labels: Mapping[str, str] | Iterable[tuple[str, str]]) -> str:
 def _escaped(value: str) -> str:
     if "\\" in value or '"' in value or "\n" in value:
         value = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    # Group names come from clients: what is no UTF-8 must not break the answer.
+    # Group names come from clients; invalid UTF-8 must not break the response.
     return value if value.isascii() else value.encode(errors="replace").decode()
 
 

@@ -1,4 +1,4 @@
-"""Figures about this process: memory, CPU, descriptors, garbage collections, the Python it runs on."""
+"""Process metrics: memory, CPU, descriptors, garbage collections, the Python version."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ LOOP_HELD_SECONDS: Final = Declared(
 
 
 class ProcessMetrics:
-    """prometheus_client's figures of the process, in our families."""
+    """The process metrics of prometheus_client, as families of ours."""
 
     def __init__(self) -> None:
-        # Imported here: a server without metrics starts without it.
+        # Imported here, so that a server without metrics starts without it.
         from prometheus_client import CollectorRegistry
         from prometheus_client.gc_collector import GCCollector
         from prometheus_client.platform_collector import PlatformCollector
@@ -65,5 +65,5 @@ class ProcessMetrics:
                 family.add(value, *labels)
 
     def declared(self) -> list[Declared]:
-        """For the reference."""
+        """For the reference page."""
         return [BUILD_INFO, LOOP_HELD, LOOP_HELD_SECONDS, *(declared for declared, _ in self._declared())]

@@ -1,8 +1,7 @@
-"""How long requests take, by code (Apache: RemotingMetricsManager).
+"""Request durations by code (Apache: RemotingMetricsManager).
 
-Typed routes are wrapped when metrics are on, which adds a microsecond to each of their requests. The raw routes,
-sends, pulls and route queries, are left as they are: they are answered in bulk, and a microsecond is what they are
-made of.
+Typed routes are wrapped when metrics are enabled, which adds a microsecond to each of their requests. The raw routes
+(sends, pulls and route queries) are not: they are answered in bulk, and a microsecond is a large part of their cost.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ RPC_LATENCY: Final = Declared(
 _ONEWAY: Final = int(FrameFlag.ONEWAY)
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
 _CODES_MAX: Final = 2_000
-"""Pairs of request and response code: both come from our own tables, so this is never reached."""
+"""Pairs of request and response code. Both come from our own tables, so this is never reached."""
 
 
 class RequestTimes:
-    """Times of the typed requests of one server."""
+    """Durations of the typed requests of one server."""
 
     def __init__(self, clock: Clock) -> None:
         self._monotonic = clock.monotonic
         self._times: dict[tuple[int, int, str], Histogram] = {}
 
     def timed(self, routes: Iterable[Route | RawRoute]) -> list[Route | RawRoute]:
-        """The same routes with a stopwatch around the handlers of typed ones."""
+        """The same routes, with the handlers of typed ones measured."""
         return [
             Route(route.code, self._wrapped(route.code, route.handler), route.header, route.fast_port)
             if isinstance(route, Route)

@@ -1,1 +1,2 @@
-"""Values and rules both servers and clients share: names, topics, groups, routes, subscriptions, rebalance. Pure."""
+"""Values and rules that servers and clients share: names, topics, groups, routes, subscriptions, rebalance. No
+I/O."""

@@ -8,14 +8,14 @@ __all__ = ["DataVersion"]
 
 
 class DataVersion(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Two versions are the same only if all three parts are; which one is newer is decided by ``newer_than``."""
+    """Two versions are equal only if all three parts are; ``newer_than`` decides which one is newer."""
 
     counter: int = 0
-    """Goes up by one with every change."""
+    """Incremented with every change."""
     state_version: int = 0
     """The master's epoch in controller mode, else 0. Brokers of 4.x do not send it."""
     timestamp_ms: int = msgspec.field(name="timestamp", default=0)
-    """When the last change was made."""
+    """The time of the last change."""
 
     def next(self, now_ms: int, state_version: int = 0) -> DataVersion:
         """The version after one more change."""

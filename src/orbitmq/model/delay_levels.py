@@ -1,4 +1,4 @@
-"""Delay levels: "1s 5s 10s ..." and the time each stands for (Apache: ``ScheduleMessageService``)."""
+"""Delay levels: "1s 5s 10s ..." and the duration of each (Apache: ``ScheduleMessageService``)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class DelayLevels:
     """Levels count from 1; level n waits in queue n - 1 of the schedule topic."""
 
     def __init__(self, text: str = DELAY_LEVELS_DEFAULT) -> None:
-        """Raises ``ConfigError`` naming the entry that cannot be read."""
+        """Raises ``ConfigError`` naming the entry that cannot be parsed."""
         words = text.split()
         if not 0 < len(words) <= _LEVELS_MAX:
             raise ConfigError(
@@ -42,15 +42,15 @@ class DelayLevels:
         return self._delays_ms
 
     def clamp(self, level: int) -> int:
-        """A level asked for, cut to the highest there is. Below 1 means "no delay" and stays as it is."""
+        """Limit a level to the highest one. Below 1 means "no delay" and is returned unchanged."""
         return min(level, len(self._delays_ms))
 
     def delay_ms(self, level: int) -> int:
-        """How long a level waits; a level that does not exist waits a second, as in Apache."""
+        """The delay of a level; an unknown level waits one second, like Apache."""
         return self._delays_ms[level - 1] if 1 <= level <= len(self._delays_ms) else _UNKNOWN_LEVEL_MS
 
     def due_ms(self, level: int, stored_ms: int) -> int:
-        """When a message stored at that time is due: what its consume queue entry carries instead of a tag."""
+        """When a message stored at that time is due: the value its consume queue entry holds instead of a tag."""
         return stored_ms + self.delay_ms(self.clamp(level))
 
 

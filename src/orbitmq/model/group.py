@@ -24,19 +24,19 @@ _DEFAULT_DELAYS_MS: Final = DelayLevels().delays_ms
 
 
 class RetryPolicyType(StrEnum):
-    """Which of the two policies counts."""
+    """Selects one of the two policies."""
 
     EXPONENTIAL = "EXPONENTIAL"
     CUSTOMIZED = "CUSTOMIZED"
 
 
 class CustomizedRetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """A table of delays. The first retry uses the third entry: the table starts like the delay levels."""
+    """A table of delays. The first retry uses the third entry, because the table starts like the delay levels."""
 
     next: tuple[int, ...] = _DEFAULT_DELAYS_MS
 
     def delay_ms(self, reconsume_times: int) -> int:
-        """The delay before a message consumed that often is consumed again."""
+        """The delay before the next delivery of a message consumed that often."""
         if not self.next:
             return CustomizedRetryPolicy().delay_ms(reconsume_times)
         return self.next[min(max(reconsume_times, 0) + 2, len(self.next) - 1)]
@@ -50,21 +50,21 @@ class ExponentialRetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     multiplier: int = 2
 
     def delay_ms(self, reconsume_times: int) -> int:
-        """The delay before a message consumed that often is consumed again."""
+        """The delay before the next delivery of a message consumed that often."""
         exponent = min(max(reconsume_times, 0), 32)
         growth: int = self.multiplier**exponent
         return min(self.max, self.initial * growth)
 
 
 class GroupRetryPolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How long failed messages wait."""
+    """The delays of failed messages."""
 
     customized_retry_policy: CustomizedRetryPolicy | UnsetType | None = UNSET
     exponential_retry_policy: ExponentialRetryPolicy | UnsetType | None = UNSET
     type: RetryPolicyType = RetryPolicyType.CUSTOMIZED
 
     def delay_ms(self, reconsume_times: int) -> int:
-        """By the policy chosen, or by the default table if it is chosen but not given."""
+        """The delay by the selected policy, or by the default table if the policy is missing."""
         policy: CustomizedRetryPolicy | ExponentialRetryPolicy | UnsetType | None = (
             self.exponential_retry_policy
             if self.type is RetryPolicyType.EXPONENTIAL

@@ -1,7 +1,7 @@
-"""JSON members this project does not know, kept through a rewrite.
+"""Keeps unknown JSON members through a rewrite.
 
-msgspec drops members a struct does not declare, and has no field that would collect them. So a table that is
-loaded, changed and written back (topics.json, subscriptionGroup.json) keeps them beside the struct:
+msgspec drops members that a struct does not declare, and has no field that would collect them. So a table that is
+loaded, changed and written back (topics.json, subscriptionGroup.json) keeps them next to the struct:
 ``unknown_members`` when reading, ``to_object`` when writing.
 """
 

@@ -1,6 +1,6 @@
-"""Names of topics and groups: what is allowed, what is the system's, what is derived from what.
+"""Names of topics and groups: what is allowed, which are the system's, and derived names.
 
-Answers to Apache's ``TopicValidator``, ``NamespaceUtil``, ``KeyBuilder`` and the group names of ``MixAll``.
+Corresponds to Apache's ``TopicValidator``, ``NamespaceUtil``, ``KeyBuilder`` and the group names of ``MixAll``.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 CHECKPOINT_TOPIC: Final = "CHECKPOINT_TOPIC"
 ROCKSDB_HALF_TOPIC: Final = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
 ROCKSDB_HALF_OP_TOPIC: Final = "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
-"""Of 5.5: brokers announce them whether they use them or not."""
+"""5.5 brokers announce it whether they use it or not.
+"""
 
 SYSTEM_TOPICS: Final = frozenset(
     {
@@ -146,7 +147,7 @@ _ALLOWED_TEXT: Final = "letters, digits and _ - % | are allowed"
 
 
 def check_topic(topic: str) -> None:
-    """Raise ``InvalidParameter`` unless this can be the name of a topic."""
+    """Raise ``InvalidParameter`` unless this is a valid topic name."""
     if not _ALLOWED.fullmatch(topic):
         if not topic.strip():
             raise InvalidParameter("the topic name is blank")
@@ -162,7 +163,7 @@ def check_topic(topic: str) -> None:
 
 
 def check_group(group: str) -> None:
-    """Raise ``InvalidParameter`` unless this can be the name of a group."""
+    """Raise ``InvalidParameter`` unless this is a valid group name."""
     if not group.strip():
         raise InvalidParameter("the group name is blank")
     if not _ALLOWED.fullmatch(group):
@@ -174,14 +175,14 @@ def check_group(group: str) -> None:
 
 
 def check_send_topic(topic: str) -> None:
-    """``check_topic``, and ``NoPermission`` for a topic only the broker itself writes."""
+    """Like ``check_topic``, and raise ``NoPermission`` for topics that only the broker itself writes."""
     check_topic(topic)
     if topic in SEND_FORBIDDEN_TOPICS:
         raise NoPermission(f"sending to system topic {topic} is forbidden")
 
 
 def is_system_topic(topic: str) -> bool:
-    """Whether the topic belongs to the system on every broker."""
+    """Whether every broker has this topic as a system topic."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 
@@ -196,37 +197,37 @@ def is_system_group(group: str) -> bool:
 
 
 def is_retry_topic(topic: str) -> bool:
-    """Whether messages in it wait to be consumed again."""
+    """Whether the topic holds messages that wait for another attempt."""
     return topic.startswith(RETRY_PREFIX)
 
 
 def is_dlq_topic(topic: str) -> bool:
-    """Whether messages in it were given up."""
+    """Whether the topic holds dead letters."""
     return topic.startswith(DLQ_PREFIX)
 
 
 def retry_topic(group: str) -> str:
-    """Where a group's failed messages wait."""
+    """The topic where a group's failed messages wait."""
     return RETRY_PREFIX + group
 
 
 def dlq_topic(group: str) -> str:
-    """Where a group's dead letters lie."""
+    """The topic of a group's dead letters."""
     return DLQ_PREFIX + group
 
 
 def pop_retry_topic(topic: str, group: str, *, version_2: bool = False) -> str:
-    """Where failed messages of a pop consumer wait, per topic; brokers of 5.x write version 1 unless told."""
+    """The topic where failed messages of a POP consumer wait, per topic; 5.x brokers use version 1 by default."""
     return f"{RETRY_PREFIX}{group}{'+' if version_2 else '_'}{topic}"
 
 
 def reply_topic(cluster: str) -> str:
-    """Where replies of the request-reply mode are sent."""
+    """The topic of replies in request-reply mode."""
     return cluster + REPLY_SUFFIX
 
 
 def is_reply_topic(topic: str, cluster: str) -> bool:
-    """Whether replies are sent there: the reply topic of the cluster, with the namespace of a client or without."""
+    """Whether this is the reply topic of the cluster, with or without a client's namespace."""
     name = reply_topic(cluster)
     return topic == name or (
         topic.endswith(NAMESPACE_SEPARATOR + name) and not topic.startswith(NAMESPACE_SEPARATOR)
@@ -245,7 +246,8 @@ def group_of(topic: str) -> str:
 
 
 def wrap_namespace(namespace: str, name: str) -> str:
-    """``namespace%name``, the prefix of a retry or dead-letter topic staying outermost. System names stay bare."""
+    """Returns ``namespace%name``; the prefix of a retry or dead-letter topic stays outermost. System names are not
+    wrapped."""
     if not namespace or not name or _is_system(name):
         return name
     bare = without_prefix(name)
@@ -255,7 +257,7 @@ def wrap_namespace(namespace: str, name: str) -> str:
 
 
 def unwrap_namespace(name: str, namespace: str) -> str:
-    """The name without this namespace; a name of another namespace is left alone."""
+    """The name without this namespace; a name with another namespace is returned unchanged."""
     if not namespace or not name:
         return name
     bare = without_prefix(name)
@@ -265,7 +267,7 @@ def unwrap_namespace(name: str, namespace: str) -> str:
 
 
 def namespace_of(name: str) -> str:
-    """The namespace a name was wrapped with, empty if none."""
+    """The namespace of a wrapped name, empty if there is none."""
     if not name or _is_system(name):
         return ""
     namespace, separator, _ = without_prefix(name).partition(NAMESPACE_SEPARATOR)

@@ -1,8 +1,8 @@
-"""How the consumers of a group share the queues of a topic (Apache: the ``AllocateMessageQueue...`` classes).
+"""Strategies that divide the queues of a topic among a group (Apache: the ``AllocateMessageQueue...`` classes).
 
-There is no coordinator: each consumer computes its own share. So every member must see the same sorted queues and
-the same sorted client ids, and the result must not depend on anything else. All functions take the caller's own
-client id last; a client that is not in the list gets nothing.
+There is no coordinator: each consumer computes its own share. So every member must see the same sorted queues and the
+same sorted client ids, and the result must not depend on anything else. All functions take the caller's own client id
+last; a client that is not in the list gets no queues.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def sorted_clients(clients: Iterable[str]) -> list[str]:
 
 
 def allocate_averagely(queues: Sequence[MessageQueue], clients: Sequence[str], me: str) -> list[MessageQueue]:
-    """Neighbouring queues go to one client; the first clients take one more if it does not come out even."""
+    """Adjacent queues go to one client; the first clients get one more if the division leaves a remainder."""
     if me not in clients:
         return []
     index = clients.index(me)
@@ -63,7 +63,7 @@ def allocate_by_consistent_hash(
     """Few queues move when a client joins or leaves, at the price of uneven shares."""
     if me not in clients:
         return []
-    # Of two nodes with one hash the later client's stays, as in Apache's map.
+    # If two nodes have the same hash, the later client's wins, like in Apache's map.
     owners = {_ring_hash(f"{client}-{node}"): client for client in clients for node in range(virtual_nodes)}
     ring = sorted(owners)
     if not ring:
@@ -74,7 +74,7 @@ def allocate_by_consistent_hash(
 
 
 def allocate_by_config(fixed: Sequence[MessageQueue]) -> Strategy:
-    """A strategy that always returns the same queues, whatever other members there are."""
+    """A strategy that always returns the same queues, whatever the other members are."""
     share = tuple(fixed)
 
     def allocate(queues: Sequence[MessageQueue], clients: Sequence[str], me: str) -> list[MessageQueue]:
@@ -84,7 +84,7 @@ def allocate_by_config(fixed: Sequence[MessageQueue]) -> Strategy:
 
 
 def allocate_by_machine_room(rooms: Collection[str]) -> Strategy:
-    """A strategy for brokers named ``room@name``: only those of the given rooms are shared out."""
+    """A strategy for brokers named ``room@name``: only queues of the given rooms are assigned."""
     chosen = frozenset(rooms)
 
     def allocate(queues: Sequence[MessageQueue], clients: Sequence[str], me: str) -> list[MessageQueue]:
@@ -104,9 +104,9 @@ def allocate_by_machine_room(rooms: Collection[str]) -> Strategy:
 def allocate_nearby(
     inner: Strategy, room_of_queue: Callable[[MessageQueue], str], room_of_client: Callable[[str], str]
 ) -> Strategy:
-    """A strategy that keeps queues inside their room; those of a room without clients are shared by all.
+    """A strategy that keeps queues inside their room; all clients share the queues of a room without clients.
 
-    Raises ``ValueError`` if a queue or a client has no room: queues would then be left without a member.
+    Raises ``ValueError`` if a queue or a client has no room, because some queues would be left without a member.
     """
 
     def allocate(queues: Sequence[MessageQueue], clients: Sequence[str], me: str) -> list[MessageQueue]:
@@ -129,7 +129,7 @@ STRATEGIES: Final[dict[str, Strategy]] = {
     "AVG_BY_CIRCLE": allocate_averagely_by_circle,
     "CONSISTENT_HASH": allocate_by_consistent_hash,
 }
-"""Those that need no settings, by the name a consumer asks a broker for (QUERY_ASSIGNMENT)."""
+"""Strategies without settings, by the name that a consumer requests from a broker (QUERY_ASSIGNMENT)."""
 
 
 def _by_room(items: Sequence[_Item], room_of: Callable[[_Item], str]) -> dict[str, list[_Item]]:

@@ -1,4 +1,5 @@
-"""Where the queues of a topic are (Apache: ``TopicRouteData``, ``QueueData``, ``BrokerData``, ``MessageQueue``)."""
+"""Routes: where the queues of a topic are (Apache: ``TopicRouteData``, ``QueueData``, ``BrokerData``,
+``MessageQueue``)."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def utf16_key(text: str) -> bytes:
 
 
 class MessageQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One queue. Sorts as in Java: all members of a group must see the queues in the same order."""
+    """One queue. Sorts like in Java, because all members of a group must see the queues in the same order."""
 
     broker_name: str
     queue_id: int
@@ -45,7 +46,7 @@ class MessageQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return self.sort_key < other.sort_key
 
     def __str__(self) -> str:
-        # The consistent-hash strategy hashes this text: it must be Java's to the letter.
+        # The consistent-hash strategy hashes this text, so it must match Java's exactly.
         return f"MessageQueue [topic={self.topic}, brokerName={self.broker_name}, queueId={self.queue_id}]"
 
 
@@ -60,7 +61,7 @@ class QueueData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class BrokerData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The addresses behind one broker name; id 0 is the master."""
+    """The addresses of one broker name; id 0 is the master."""
 
     broker_addrs: dict[int, str]
     broker_name: str
@@ -70,11 +71,11 @@ class BrokerData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def master_address(self) -> str | None:
-        """Where to send."""
+        """The address to send to."""
         return self.broker_addrs.get(MASTER_ID)
 
     def read_address(self, broker_id: int) -> tuple[int, str] | None:
-        """Id and address to pull from when that id was suggested: it, the next slave, else any."""
+        """Id and address to pull from when an id was suggested: that one, the next slave, else any."""
         for candidate in (broker_id, broker_id + 1) if broker_id != MASTER_ID else (broker_id,):
             if candidate in self.broker_addrs:
                 return candidate, self.broker_addrs[candidate]
@@ -97,8 +98,8 @@ class TopicRoute(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     def publish_queues(self, topic: str) -> list[MessageQueue]:
         """The queues to send to, in the order all clients use.
 
-        An ordered topic has its queues fixed in the name server. Otherwise every writable queue whose broker has
-        a master.
+        An ordered topic has its queues fixed in the name server. Otherwise these are all writable queues whose broker
+        has a master.
         """
         if self.order_topic_conf:
             return [
@@ -123,7 +124,7 @@ class TopicRoute(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
                 yield MessageQueue(topic=topic, broker_name=data.broker_name, queue_id=queue_id)
 
     def same_as(self, other: TopicRoute) -> bool:
-        """Whether two routes say the same, whatever the order of their parts."""
+        """Whether two routes are equal, regardless of the order of their parts."""
         return self._in_order() == other._in_order()
 
     def _in_order(self) -> tuple[object, ...]:
@@ -150,4 +151,4 @@ def parse_order_conf(text: str) -> list[tuple[str, int]]:
 
 
 _QUEUES_MAX: Final = 65_536
-"""More queues than this on one broker is a broken configuration, and would fill the client's memory."""
+"""A broker with more queues than this is misconfigured, and its route would fill the client's memory."""

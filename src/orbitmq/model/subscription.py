@@ -1,4 +1,4 @@
-"""What a consumer subscribes to (Apache: ``SubscriptionData``, ``FilterAPI``)."""
+"""Subscriptions of consumers (Apache: ``SubscriptionData``, ``FilterAPI``)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 
 _JAVA_BLANKS: Final = "".join(map(chr, range(33)))
-"""What Java's ``trim`` removes: everything up to and including the blank."""
+"""The characters that Java's ``trim`` removes: everything up to and including the space."""
 
 
 class SubscriptionData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -34,7 +34,7 @@ class SubscriptionData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
     @property
     def is_tag_type(self) -> bool:
-        """Whether tags decide, not an SQL expression."""
+        """Whether tags decide, rather than an SQL expression."""
         return not self.expression_type or self.expression_type == TAG
 
     @property
@@ -43,7 +43,7 @@ class SubscriptionData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
         return self.is_tag_type and self.sub_string == ALL_TAGS
 
     def matches_code(self, tag_code: int) -> bool:
-        """The broker's test, on the hash alone: another tag of the same hash passes, and the client sorts it out."""
+        """The broker's test, on the hash alone. Another tag with the same hash passes; the client filters it out."""
         return self.sub_string == ALL_TAGS or _int32(tag_code) in self.code_set
 
     def matches_tag(self, tag: str | None) -> bool:
@@ -52,7 +52,8 @@ class SubscriptionData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
 
 def subscribe_by_tags(topic: str, expression: str | None, sub_version: int = 0) -> SubscriptionData:
-    """``*`` or ``TagA || TagB``. Raises ``SubscriptionParseFailed`` if the expression is nothing but separators."""
+    """Parse ``*`` or ``TagA || TagB``. Raises ``SubscriptionParseFailed`` if the expression consists only of
+    separators."""
     if not expression or expression == ALL_TAGS:
         return SubscriptionData(topic=topic, sub_version=sub_version)
     parts = expression.split("||")

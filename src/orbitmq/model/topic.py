@@ -35,7 +35,7 @@ __all__ = [
 
 PERM_READ_WRITE: Final = int(Perm.READ | Perm.WRITE)
 QUEUE_NUMS_DEFAULT: Final = 16
-"""Number of queues of a topic created without one, as in Apache."""
+"""Number of queues of a topic created without one, like in Apache."""
 
 _READ: Final = int(Perm.READ)
 _WRITE: Final = int(Perm.WRITE)
@@ -70,8 +70,8 @@ def perm_text(perm: int) -> str:
 
 
 QUEUE_NUMS_MAX: Final = 65_535
-"""Of a topic on one broker. Apache has no limit; a topic of 2 billion queues would only stop every request that lists
-them."""
+"""For a topic on one broker. Apache has no limit, but a topic of 2 billion queues would only block every request that
+lists them."""
 
 
 class TopicFilterType(StrEnum):
@@ -94,7 +94,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     write_queue_nums: int = QUEUE_NUMS_DEFAULT
 
     def to_text(self) -> str:
-        """The short form of a compressed registration; ``order`` and ``topic_sys_flag`` are lost in it."""
+        """The short form in a compressed registration, which lacks ``order`` and ``topic_sys_flag``."""
         attributes = msgspec.json.encode(self.attributes).decode()
         return (
             f"{self.topic_name} {self.read_queue_nums} {self.write_queue_nums} {self.perm} "
@@ -103,7 +103,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @classmethod
     def from_text(cls, text: str) -> TopicConfig:
-        """Read the short form; brokers of 4.x leave the attributes out. Raises ``InvalidParameter``."""
+        """Parse the short form; 4.x brokers omit the attributes. Raises ``InvalidParameter``."""
         fields = text.split(" ", 5)
         try:
             name, read_nums, write_nums, perm, filter_type = fields[:5]
@@ -129,19 +129,19 @@ def _attributes(text: str) -> dict[str, str]:
 
 
 class Attribute(msgspec.Struct, frozen=True):
-    """What may be said in the attribute of a topic or a group: one of ``values``, else a number, else any text."""
+    """The values allowed for an attribute of a topic or group: one of ``values``, else a number, else any text."""
 
     changeable: bool = True
     values: frozenset[str] = frozenset()
     low: int | None = None
-    """With ``high``: the bounds of a whole number."""
+    """With ``high``: the bounds of an integer."""
     high: int = 2**63 - 1
     refused: str = ""
-    """Why only ``served`` may be set here, though Apache allows more; empty: every allowed value is acted on."""
+    """Why only ``served`` may be set here, although Apache allows more. Empty: every allowed value has its effect."""
     served: frozenset[str] = frozenset()
 
     def refusal(self, value: str) -> str:
-        """Why an allowed value would have no effect; empty for one that is acted on."""
+        """Why an allowed value would have no effect; empty for one that has."""
         return "" if value in self.served else self.refused
 
 
@@ -175,11 +175,11 @@ TOPIC_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
         low=-1, high=30 * 24 * 60, served=frozenset({"-1"}), refused=NO_LITE_TOPICS
     ),
 }
-"""Those of 5.5.0."""
+"""The attributes of 5.5.0."""
 
 
 def parse_attribute_changes(text: str | None) -> dict[str, str]:
-    """``+name=value,-name`` as an admin writes it, to a map with the signs kept. Raises ``InvalidParameter``."""
+    """Parse ``+name=value,-name``, the admin syntax, into a map with the signs kept. Raises ``InvalidParameter``."""
     changes: dict[str, str] = {}
     for part in (text or "").split(","):
         if not part:
@@ -228,7 +228,7 @@ def alter_attributes(
 def attributes_without_effect(
     attributes: Mapping[str, str], known: Mapping[str, Attribute] = TOPIC_ATTRIBUTES
 ) -> dict[str, str]:
-    """Attributes that a file of Apache's may hold and that are not acted on, each with the reason."""
+    """Attributes that may be in an Apache file but have no effect here, each with the reason."""
     return {
         f"{name}={value}": reason
         for name, value in attributes.items()
@@ -255,7 +255,7 @@ def _check_value(name: str, attribute: Attribute, value: str) -> None:
 
 
 def kind_of_topic(name: str, config: TopicConfig | None) -> str:
-    """What a topic is for, in a word: its message type unless the system owns it."""
+    """The purpose of a topic in one word: its message type, unless it is a system topic."""
     if is_retry_topic(name):
         return "retry"
     if is_dlq_topic(name):

@@ -1,1 +1,1 @@
-"""The name server: which brokers live, and which of them hold which topic (Apache: the namesrv module)."""
+"""The name server: which brokers are alive, and which topics they hold (Apache: the namesrv module)."""

@@ -12,12 +12,12 @@ from orbitmq.transport.tls import TlsConfig, client_tls, server_tls
 __all__ = ["BLACK_LIST", "NameServerConfig", "client_tls", "file_path", "render_config", "server_tls"]
 
 BLACK_LIST: Final = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
-"""Keys that no request may change, whatever is configured: they name files of this machine."""
+"""Keys that no request may change, whatever is configured, because they name files of this machine."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NameServerConfig(TlsConfig):
-    """Everything a name server can be told."""
+    """The options of a name server."""
 
     listen_port: int = option(
         9876, apache="listenPort", low=0, high=65_535, doc="Port to listen on; 0 lets the system choose."

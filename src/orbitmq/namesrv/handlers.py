@@ -52,7 +52,7 @@ _CRC_MASK: Final = 0x7FFFFFFF
 
 @dataclass(slots=True, kw_only=True)
 class NameServerHandlers:
-    """Every request a name server answers."""
+    """Answers every request to a name server."""
 
     table: RouteTable
     kv: KvConfig
@@ -60,7 +60,7 @@ class NameServerHandlers:
     cache: RouteCache
     clock: Clock
     client: RpcClient
-    """Asks the production name servers in a test environment."""
+    """Queries the production name servers in a test environment."""
     send_notice: Callable[[MinIdNotice], None]
     _queries: QueryCache = field(default_factory=QueryCache)
     _started_s: float = field(init=False)
@@ -114,7 +114,7 @@ class NameServerHandlers:
                 return connection.start_slow_request(frame, self._ask_production(query, standard=standard))
             return refuse(frame, ResponseCode.TOPIC_NOT_EXIST, _no_route(query.topic))
         if query.zone_name:
-            # Apache sends this one with bare ids to all brokers; what reads them reads quoted ones as well.
+            # Apache sends these with unquoted ids to all brokers; their parsers read quoted ids as well.
             body = encode_route(route_in_zone(decode_route(body), query.zone_name), standard=standard)
         if frame.is_oneway:
             return None
@@ -163,7 +163,7 @@ class NameServerHandlers:
             data_version=wrapper.data_version,
             topics=wrapper.topic_config_table,
             mappings=_mappings(wrapper.topic_queue_mapping_info_map or {}),
-            # Brokers before 3.0.11 had no filter servers to tell of.
+            # Brokers before 3.0.11 had no filter servers to report.
             filter_servers=body.filter_server_list if call.frame.version >= Version.V3_0_11 else None,
             connection=call.peer,
         )
@@ -184,7 +184,7 @@ class NameServerHandlers:
         )
 
     def unregister_broker(self, call: Call[headers.UnregisterBrokerRequest]) -> Reply:
-        """UNREGISTER_BROKER. Done when it is answered; Apache only queues it."""
+        """UNREGISTER_BROKER. Complete when it is answered; Apache only queues it."""
         header = call.header
         notice = self.table.unregister(BrokerKey(header.cluster_name, header.broker_addr), header.broker_name)
         if notice is not None:
@@ -192,7 +192,7 @@ class NameServerHandlers:
         return _OK
 
     def query_data_version(self, call: Call[headers.QueryDataVersionRequest]) -> Reply:
-        """QUERY_DATA_VERSION: does the broker have to register again? Also a sign of life."""
+        """QUERY_DATA_VERSION: whether the broker has to register again. Also counts as a heartbeat."""
         key = BrokerKey(call.header.cluster_name, call.header.broker_addr)
         asked = javajson.decode(call.body, DataVersion) if call.body else None
         known = self.table.data_version(key)
@@ -240,7 +240,8 @@ class NameServerHandlers:
         return _OK
 
     def delete_topic(self, call: Call[headers.DeleteTopicInNamesrvRequest]) -> Reply:
-        """DELETE_TOPIC_IN_NAMESRV. Without a topic nothing happens, as in Apache: a 4.9.7 tool sends such."""
+        """DELETE_TOPIC_IN_NAMESRV. Without a topic it does nothing, like Apache, because a 4.9.7 tool sends such
+        requests."""
         if call.header.topic is not None:
             self.table.delete_topic(call.header.topic, call.header.cluster_name)
         return _OK
@@ -256,7 +257,8 @@ class NameServerHandlers:
         return self._topic_list(lambda: self.table.topics_of_cluster(call.header.cluster))
 
     def system_topics(self, call: Call[Header]) -> Reply:
-        """GET_SYSTEM_TOPIC_LIST_FROM_NS: names of clusters and brokers, and a broker to ask for the others."""
+        """GET_SYSTEM_TOPIC_LIST_FROM_NS: names of clusters and brokers, and a broker that has the other system
+        topics."""
         clusters = self.table.clusters()
         names = [name for cluster, brokers in clusters.items() for name in (cluster, *brokers)]
         addresses = (data.broker_addrs for data in self.table.brokers().values())
@@ -326,7 +328,7 @@ class NameServerHandlers:
 
 
 def _fingerprint(frame: Frame) -> bytes:
-    """What tells one registration from another: 0.10 ms for 500 topics, where reading alone takes 0.24 ms."""
+    """Identifies a registration: 0.10 ms for 500 topics, where parsing alone takes 0.24 ms."""
     digest = hashlib.blake2b(frame.body, digest_size=16)
     digest.update(b"%d %d " % (frame.version, frame.serialize_type))
     digest.update(frame.ext_raw)
@@ -334,10 +336,10 @@ def _fingerprint(frame: Frame) -> bytes:
 
 
 def _mappings(by_topic: Mapping[str, msgspec.Raw]) -> dict[str, dict[str, Any]]:
-    """Static-topic mappings, each under the name of the broker it is of. Raises ``BodyError``."""
+    """Static-topic mappings, by broker name. Raises ``BodyError``."""
     found: dict[str, dict[str, Any]] = {}
     for topic, raw in by_topic.items():
-        # Bytes of its own: a raw part would keep the whole registration in memory.
+        # A copy: a raw part would keep the whole registration in memory.
         mapping = javajson.loads(bytes(raw))
         if not isinstance(mapping, dict) or not isinstance(mapping.get("bname"), str):
             raise BodyError(f"the mapping of static topic {topic} has no bname")
@@ -356,7 +358,8 @@ _OK_LENGTH: Final = len(_OK_HEAD) + len(_OK_TAIL)
 
 
 def _ok_with(frame: Frame, body: bytes) -> bytes:
-    """``encode_response`` for a plain success. 0.6 us instead of 1.0: only the opaque differs between answers."""
+    """A faster ``encode_response`` for a plain success: 0.6 us instead of 1.0, because answers differ only in the
+    opaque."""
     if frame.serialize_type:
         return encode_response(ResponseCode.SUCCESS, frame.opaque, None, body, None, frame.serialize_type)
     opaque = b"%d" % frame.opaque

@@ -1,7 +1,7 @@
 """Key-value configuration, kept in ``kvConfig.json`` (Apache: KVConfigManager, same file).
 
-A change is on the disk before it is visible and before it is answered; a disk that refuses leaves everything as it
-was. Changes are rare (an operator's command), so each one writes the whole file, on a worker thread, one at a time.
+A change is on disk before it is visible and before it is answered. If the disk fails, nothing changes. Changes are
+rare operator commands, so each one writes the whole file on a worker thread, one at a time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["ORDER_TOPIC_CONFIG", "KvConfig"]
 logger = logging.getLogger(__name__)
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
-"""Namespace that holds ``broker:queues;broker:queues`` for each topic with a fixed order of queues."""
+"""The namespace that holds ``broker:queues;broker:queues`` for each topic with a fixed order of queues."""
 
 Tables = Mapping[str, Mapping[str, str]]
 
@@ -32,7 +32,7 @@ class _Stored(msgspec.Struct, rename="camel"):
 
 
 class KvConfig:
-    """Namespaces of texts. With a ``file`` they survive a restart."""
+    """Namespaces of text values. With a ``file`` they survive a restart."""
 
     def __init__(
         self, file: SafeFile | None = None, on_change: Callable[[str, str], None] | None = None
@@ -43,7 +43,7 @@ class KvConfig:
         self._changing = asyncio.Lock()
 
     def load(self) -> None:
-        """Read the file, or its backup. Raises ``CorruptionError`` when there is one and it makes no sense."""
+        """Read the file, or its backup. Raises ``CorruptionError`` if neither can be parsed."""
         if self._file is None:
             return
         stored = self._file.load(lambda content: javajson.decode(content, _Stored))
@@ -59,15 +59,15 @@ class KvConfig:
         return None if table is None else table.get(key)
 
     def table(self, namespace: str) -> Mapping[str, str] | None:
-        """All of a namespace; empty when its last key was deleted, ``None`` when it never was."""
+        """All keys of a namespace. Empty after its last key was deleted, ``None`` if it never existed."""
         return self._tables.get(namespace)
 
     async def put(self, namespace: str, key: str, value: str | None) -> None:
-        """Set a key. No value creates the namespace and leaves the key unset, as a null does in Apache."""
+        """Set a key. Without a value, the namespace is created and the key stays unset, like a null in Apache."""
         await self._change(namespace, key, value, create=True)
 
     async def delete(self, namespace: str, key: str) -> None:
-        """Remove a key; the namespace stays. No error when there is none."""
+        """Remove a key; the namespace stays. A missing key is not an error."""
         await self._change(namespace, key, None, create=False)
 
     async def _change(self, namespace: str, key: str, value: str | None, *, create: bool) -> None:

@@ -1,7 +1,7 @@
 """Configuration that requests may change while the server runs (Apache: Configuration).
 
-Only options declared with ``reload`` change; a key that needs a restart is refused instead of being taken without
-effect. What changes is written to the properties file first, so that a restart with it starts from there.
+Only options declared with ``reload`` can change; a key that needs a restart is refused, because accepting it would
+have no effect. Changes are written to the properties file first, so that a restart keeps them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class LiveConfig:
         self._changing = asyncio.Lock()
 
     async def update(self, text: str) -> None:
-        """Apply properties text. Raises a ``BrokerError`` and changes nothing if any of it cannot be taken."""
+        """Apply properties text. Raises a ``BrokerError`` and changes nothing if any part is refused."""
         changes = parse_properties(text, "request")
         for key, value in changes.values.items():
             if has_control(key) or has_control(value):
@@ -88,7 +88,7 @@ class LiveConfig:
 def _updated(
     config: NameServerConfig, changes: Properties
 ) -> tuple[NameServerConfig, dict[str, str], list[str]]:
-    """The new config, the keys that changed, the keys of Apache's that have no effect. An unknown key raises."""
+    """Returns the new config, the changed keys, and Apache's keys without effect. Raises for an unknown key."""
     by_key = {declared.key: declared for declared in options_of(NameServerConfig)}
     chosen: dict[str, object] = {}
     taken: dict[str, str] = {}

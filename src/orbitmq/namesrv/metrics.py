@@ -1,4 +1,4 @@
-"""The name server's figures. Apache's name server exports none; the labels are those of its broker's exporter."""
+"""Metrics of the name server. Apache's name server exports none; the labels are those of its broker's exporter."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ BROKERS: Final = Declared(
 )
 CONNECTIONS: Final = Declared("orbitmq_connections", Kind.GAUGE, "Open connections of brokers and clients.")
 NAME_SERVER_FAMILIES: Final = (TOPICS, BROKERS, CONNECTIONS, RPC_LATENCY)
-"""For the reference."""
+"""For the reference page."""
 
 
 class NameServerMetrics:
-    """Makes the page."""
+    """Builds the metrics page."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class NameServerMetrics:
         self._common = {**parse_labels(config.metrics_labels), "node_type": "nameserver"}
 
     async def families(self) -> Families:
-        """Everything, as it is now."""
+        """All current metrics."""
         families = Families(self._common, _SERIES_MAX)
         families.gauge(TOPICS, len(self._table.topics()))
         family = families.start(BROKERS)

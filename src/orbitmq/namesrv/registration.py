@@ -1,4 +1,4 @@
-"""Values that go into the route table and come out of it."""
+"""Input and output values of the route table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["BrokerKey", "LiveBroker", "MinIdNotice", "Registered", "Registration
 
 
 class BrokerKey(NamedTuple):
-    """One broker process: its address, in its cluster."""
+    """A broker process: its address in its cluster."""
 
     cluster: str
     address: str
@@ -30,21 +30,21 @@ class Registration:
     ha_address: str = ""
     zone_name: str | None = None
     timeout_ms: int | None = None
-    """How long the broker may stay silent; ``None``: the server's own limit."""
+    """How long the broker may stay silent; ``None`` means the server's own limit."""
     enable_acting_master: bool | None = None
-    """``None``: a 4.x broker, which does not have it."""
+    """``None`` for a 4.x broker, which does not have the option."""
     data_version: DataVersion = field(default_factory=DataVersion)
     topics: Mapping[str, TopicConfig] = field(default_factory=dict)
     mappings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Static topics: topic to mapping info, which has a ``bname`` and is passed on to clients as it came."""
+    """Static topics: topic to mapping info, which has a ``bname`` and is passed on to clients unchanged."""
     filter_servers: Sequence[str] | None = None
     connection: Hashable = None
-    """The broker's connection; its loss removes the broker."""
+    """The broker's connection. Losing it removes the broker."""
 
 
 @dataclass(slots=True)
 class LiveBroker:
-    """A registered process, as long as it is heard of."""
+    """A registered process that has not timed out."""
 
     broker_name: str
     broker_id: int
@@ -56,7 +56,7 @@ class LiveBroker:
 
 
 class Renewal(NamedTuple):
-    """What a broker registered last, and what the table was then."""
+    """A broker's last registration, and the state of the table at that time."""
 
     fingerprint: bytes
     connection: Hashable
@@ -66,7 +66,7 @@ class Renewal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MinIdNotice:
-    """The smallest live id of a group changed: who is to be told, and what."""
+    """The smallest live id of a group changed: the addresses to notify, and the notification."""
 
     receivers: tuple[str, ...]
     min_broker_id: int
@@ -77,7 +77,7 @@ class MinIdNotice:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The answer to a registration; addresses only for a slave whose master lives."""
+    """The answer to a registration. Contains addresses only for a slave whose master is alive."""
 
     master_address: str | None = None
     ha_address: str | None = None
@@ -86,7 +86,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class RouteRules:
-    """The part of the configuration the table works by."""
+    """The options that the route table uses."""
 
     broker_timeout_ms: int = 120_000
     support_acting_master: bool = False

@@ -1,8 +1,8 @@
-"""Routes as bytes, ready to send. Route queries are nearly all a name server does.
+"""Encoded routes, ready to send. Nearly all requests to a name server are route queries.
 
-A query is two dictionary look-ups and one join: its extension fields are looked up as raw bytes (clients repeat
-them to the byte), and so is the body of the topic. Bodies are built on first use and forgotten when the table reports
-a change; both stores are bounded, and emptied when full, which costs one round of rebuilding.
+A query is two dictionary look-ups and one join: the raw bytes of its extension fields are looked up (clients repeat
+them exactly), and so is the body of the topic. Bodies are built on first use and dropped when the table reports a
+change. Both caches are bounded and emptied when full, which costs one round of rebuilding.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _QUERY_BYTES_MAX: Final = 512
 
 
 class RouteQuery(NamedTuple):
-    """What a client asks for."""
+    """The parameters of a route query."""
 
     topic: str
     standard_json: bool
-    """Quoted map keys whatever the version of the client."""
+    """Quoted map keys, whatever the client's version."""
     zone_name: str
-    """Only this zone; empty for all."""
+    """Return only this zone; empty for all."""
 
 
 class QueryCache:
-    """Extension fields of route queries, read once."""
+    """Parsed extension fields of route queries."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, bytes], RouteQuery] = {}
@@ -82,7 +82,7 @@ class RouteCache:
         return body
 
     def forget(self, topics: Collection[str]) -> None:
-        """The routes of these topics changed."""
+        """Drop the routes of these topics, because they changed."""
         for bodies in (self._standard, self._bare):
             if not bodies:
                 continue
@@ -92,7 +92,7 @@ class RouteCache:
                     self._bytes -= len(body)
 
     def clear(self) -> None:
-        """Every route may have changed."""
+        """Drop every route."""
         self._standard.clear()
         self._bare.clear()
         self._bytes = 0

@@ -1,13 +1,14 @@
-"""Which brokers live and which topics they hold (Apache: RouteInfoManager). No I/O; the clock is a parameter.
+"""Which brokers are alive and which topics they hold (Apache: RouteInfoManager). No I/O; the clock is a parameter.
 
 Invariants
-1. A broker name is in ``_brokers`` if and only if at least one address stands behind it.
-2. Every address of every broker name has one live entry, and every live entry an address; they come and go together.
+1. A broker name is in ``_brokers`` if and only if it has at least one address.
+2. Every address of every broker name has one live entry, and every live entry an address; they are added and removed
+   together.
 3. ``_topics_of[name]`` are exactly the topics whose queue table has ``name``; no topic has an empty queue table.
-4. Whatever changes the route of a topic reports the topic to ``on_change`` before the call returns.
+4. Every change to the route of a topic is reported to ``on_change`` before the call returns.
 
-Apache breaks the first two in corners (a refused registration leaves an empty broker name behind); we decide first
-and change afterwards. A steady clock is used for liveness, so that a corrected wall clock expires no broker.
+Apache breaks the first two in corner cases (a refused registration leaves an empty broker name behind); here every
+decision precedes the changes. Liveness uses a steady clock, so a corrected wall clock expires no broker.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ logger = logging.getLogger(__name__)
 
 _WRITE: Final = int(Perm.WRITE)
 _MEMBER_TOPIC_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
-"""Topics by which the brokers of a group find each other: they must see who really is master."""
+"""Topics by which the brokers of a group find each other. Their routes always show the real master."""
 
 
 class RouteTable:
-    """Brokers, topics and the routes that follow from them."""
+    """Brokers, topics, and the routes derived from them."""
 
     def __init__(
         self,
@@ -65,20 +66,20 @@ class RouteTable:
         self._mappings: dict[str, dict[str, Any]] = {}
         self._renewals: dict[BrokerKey, Renewal] = {}
         self._removal_count = 0
-        """How often topics were taken from brokers."""
+        """How often topics were removed from brokers."""
 
     # -- brokers come -------------------------------------------------------------------------------------
 
     def register(self, registration: Registration) -> Registered:
-        """Take a broker in or renew it. Raises ``ServerError`` for a lone topic of an unknown broker.
+        """Add or renew a broker. Raises ``ServerError`` for a single topic of an unknown broker.
 
-        A broker whose id is held by another address with a newer epoch is not taken in; it is not told either.
+        A broker whose id is held by another address with a newer epoch is ignored without an error.
         """
         name, key, broker_id = registration.broker_name, registration.key, registration.broker_id
         old = self._brokers.get(name)
         addresses = {} if old is None else dict(old.broker_addrs)
         min_id_before = min(addresses, default=MASTER_ID)
-        # A slave that became master comes with its old address and a new id: an address has one id.
+        # A slave that became master registers its old address with a new id; an address has only one id.
         for stale_id in [i for i, address in addresses.items() if address == key.address and i != broker_id]:
             del addresses[stale_id]
         holder = addresses.get(broker_id)
@@ -86,7 +87,7 @@ class RouteTable:
         if self._is_outranked(registration, holder):
             return Registered(notice=None if live is None else self.unregister(key, live.broker_name))
         if holder is None and len(registration.topics) == 1:
-            # A change notice, not a registration: the rest of the topics must be known first.
+            # A change notice, not a registration: the broker's other topics must be known first.
             raise ServerError("register broker failed")
 
         if live is not None and live.broker_name != name:
@@ -121,7 +122,7 @@ class RouteTable:
         return Registered(master_address, ha_address, notice)
 
     def note_renewal(self, registration: Registration, fingerprint: bytes) -> None:
-        """After a registration: what came in it, so that the same again need not be read."""
+        """Remember the content of a registration, so that an identical one need not be parsed."""
         broker = self._brokers.get(registration.broker_name)
         if broker is not None and registration.broker_id == MASTER_ID and registration.key in self._live:
             self._renewals[registration.key] = Renewal(
@@ -129,11 +130,11 @@ class RouteTable:
             )
 
     def renew(self, key: BrokerKey, connection: Hashable, fingerprint: bytes) -> bool:
-        """Whether a registration says what the last one of this broker did, so that there is nothing to do but note
-        that it lives: the usual case, twice a minute from every broker with all of its topics.
+        """Whether a registration repeats the previous one of this broker, so that only its liveness has to be noted.
+        This is the usual case, twice a minute from every broker with all of its topics.
 
-        Only for masters, whose answer depends on nobody else, and only if since then no topic was taken from any
-        broker and nothing of its own broker name changed. With ``delete_topic_with_registration`` each one counts.
+        Only for masters, whose answer depends on no other broker, and only if since then no topic was removed from
+        any broker and nothing of its own broker name changed. Never with ``delete_topic_with_registration``.
         """
         known = self._renewals.get(key)
         live = self._live.get(key)
@@ -192,7 +193,7 @@ class RouteTable:
         changed = is_new or live is None or live.data_version != registration.data_version
         topics: Iterable[str] = registration.topics
         if not changed:
-            # The usual case, twice a minute from every broker: nothing but topics an operator deleted here.
+            # The usual case, twice a minute from every broker: only topics that an operator deleted here.
             topics = registration.topics.keys() - self._topics_of.get(name, set())
         read_only = is_prime_slave and broker.enable_acting_master
         for topic in topics:
@@ -267,20 +268,20 @@ class RouteTable:
         return (None, None) if live is None else (master, live.ha_address)
 
     def heartbeat(self, key: BrokerKey) -> None:
-        """A sign of life; nothing happens for a broker that is not registered."""
+        """Note that a broker is alive; unregistered brokers are ignored."""
         live = self._live.get(key)
         if live is not None:
             live.last_seen_s = self._clock.monotonic()
 
     def data_version(self, key: BrokerKey) -> DataVersion | None:
-        """The version of a broker's topics as it last registered them."""
+        """The version of a broker's topics at its last registration."""
         live = self._live.get(key)
         return None if live is None else live.data_version
 
     # -- brokers go ---------------------------------------------------------------------------------------
 
     def unregister(self, key: BrokerKey, broker_name: str) -> MinIdNotice | None:
-        """Take a broker out, with the topics no other broker has. Returns a notice when its group must be
+        """Remove a broker, and the topics that no other broker has. Returns a notice when its group must be
         notified."""
         live = self._live.get(key)
         if live is None or live.broker_name != broker_name:
@@ -296,14 +297,14 @@ class RouteTable:
             return None
         min_id = min(addresses)
         if min_id > MASTER_ID:
-            # The master is gone: the rest of the group serves what it has and takes nothing new.
+            # Without its master, the rest of the group serves reads and accepts no writes.
             self._change_perm(broker_name, lambda perm: perm & ~_WRITE)
         if min_id == min(broker.broker_addrs):
             return None
         return MinIdNotice(tuple(addresses.values()), min_id, addresses[min_id], key.address, None)
 
     def _replace_broker(self, broker: BrokerData, addresses: dict[int, str]) -> None:
-        """Give a broker name other addresses; without any it disappears."""
+        """Give a broker name new addresses; without any it is removed."""
         name = broker.broker_name
         if addresses:
             self._brokers[name] = msgspec.structs.replace(broker, broker_addrs=addresses)
@@ -328,7 +329,7 @@ class RouteTable:
                 del self._keys_of[connection]
 
     def connection_lost(self, connection: Hashable) -> list[MinIdNotice]:
-        """Take out the brokers that last registered over ``connection``."""
+        """Remove the brokers that last registered over ``connection``."""
         return list(self._unregister_all(sorted(self._keys_of.get(connection, ()))))
 
     def expire(self) -> tuple[list[Hashable], list[MinIdNotice]]:
@@ -366,7 +367,7 @@ class RouteTable:
         self._on_change((topic,))
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget a topic, in one cluster or altogether, until a broker registers it again."""
+        """Remove a topic, from one cluster or all, until a broker registers it again."""
         table = self._topics.get(topic)
         if table is None:
             return
@@ -377,7 +378,7 @@ class RouteTable:
             self._mappings.pop(topic, None)
 
     def add_topic(self, topic: str, queues: Sequence[QueueData]) -> None:
-        """Put queues of a topic in before the brokers register it; nothing happens if one of them is unknown."""
+        """Add queues of a topic before the brokers register it; does nothing if one of the brokers is unknown."""
         unknown = [data.broker_name for data in queues if data.broker_name not in self._brokers]
         if unknown:
             logger.warning("topic not added, unknown broker topic=%s broker=%s", topic, unknown[0])
@@ -405,7 +406,7 @@ class RouteTable:
     # -- questions ----------------------------------------------------------------------------------------
 
     def route(self, topic: str) -> TopicRoute | None:
-        """Where the queues of a topic are; ``None`` when no live broker holds it."""
+        """The route of a topic; ``None`` when no live broker holds it."""
         table = self._topics.get(topic)
         if table is None:
             return None
@@ -440,7 +441,7 @@ class RouteTable:
         return {live.broker_name for key, live in self._live.items() if key.cluster == cluster}
 
     def members(self, broker_name: str) -> dict[int, str]:
-        """Addresses by id behind a broker name; empty when it is unknown."""
+        """Addresses by id of a broker name; empty when it is unknown."""
         broker = self._brokers.get(broker_name)
         return {} if broker is None else broker.broker_addrs
 
@@ -449,12 +450,12 @@ class RouteTable:
         return list(self._topics)
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
-        """Topics that a broker of the cluster holds."""
+        """Topics held by a broker of the cluster."""
         names = self._names_in(cluster)
         return [topic for topic, table in self._topics.items() if not names.isdisjoint(table)]
 
     def topics_with(self, matches: Callable[[int], bool]) -> list[str]:
-        """Topics whose system flag, as the first broker has it, matches."""
+        """Topics whose system flag, as reported by the first broker, matches."""
         return [
             topic
             for topic, table in self._topics.items()
@@ -473,7 +474,7 @@ def _queue_data(broker_name: str, topic: TopicConfig, *, read_only: bool) -> Que
 
 
 def _with_acting_master(broker: BrokerData, queues: QueueData) -> BrokerData:
-    """A group without master shows its smallest id as master, if it may and takes no writes."""
+    """A group without a master shows its smallest id as master, if it may and the topic is not written."""
     if MASTER_ID in broker.broker_addrs or not broker.enable_acting_master or is_writable(queues.perm):
         return broker
     addresses = dict(broker.broker_addrs)
@@ -482,7 +483,8 @@ def _with_acting_master(broker: BrokerData, queues: QueueData) -> BrokerData:
 
 
 def route_in_zone(route: TopicRoute, zone_name: str) -> TopicRoute:
-    """The part of a route in the asker's zone, and groups without a master: better read across zones than not."""
+    """The part of a route in the client's zone, plus groups without a master: reading across zones is better than not
+    at all."""
     zone = zone_name.lower()
     kept = [
         broker

@@ -1,7 +1,7 @@
-"""A name server: the table, its requests and a port (Apache: NamesrvController).
+"""A name server: the route table, its requests and a port (Apache: NamesrvController).
 
 Usable as a library: ``async with NameServer(NameServerConfig(listen_port=0)) as server: server.address``. Name
-servers know nothing of each other; brokers register with all of them.
+servers do not communicate with each other; brokers register with all of them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NOTICE_TIMEOUT_S: Final = 3.0
 
 
 class NameServer:
-    """A running name server. ``start`` and ``stop`` are called once each; ``async with`` does both."""
+    """A name server. ``start`` and ``stop`` are called once each; ``async with`` does both."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class NameServer:
         fs: FileSystem = LOCAL_FILE_SYSTEM,
         stored: Mapping[str, str] | None = None,
     ) -> None:
-        """``stored`` is the text of the properties the config came from: changes are written over it."""
+        """``stored`` is the properties text that the config came from; changes are written over it."""
         config = config if config is not None else NameServerConfig()
         self._live_config = LiveConfig(
             config, _safe_file(fs, config.config_store_path), stored, self._config_changed
@@ -78,7 +78,7 @@ class NameServer:
         )
         routes = handlers.routes()
         self.metrics: MetricsEndpoint | None = None
-        """The port of the metrics, when there is one."""
+        """The metrics port, if there is one."""
         if config.metrics_exporter != "DISABLE":
             requests = RequestTimes(clock)
             routes = requests.timed(routes)
@@ -106,7 +106,7 @@ class NameServer:
 
     @property
     def config(self) -> NameServerConfig:
-        """The configuration in force."""
+        """The current configuration."""
         return self._live_config.current
 
     @property
@@ -116,12 +116,12 @@ class NameServer:
 
     @property
     def address(self) -> str:
-        """``host:port`` to give to brokers and clients on this machine."""
+        """``host:port`` for brokers and clients on this machine."""
         host = self.config.bind_address
         return join_address("127.0.0.1" if host in ("0.0.0.0", "::") else host, self.port)
 
     async def start(self) -> None:
-        """Load what is stored and listen. Raises ``OSError`` or ``CorruptionError``; nothing stays open then."""
+        """Load stored data and listen. Raises ``OSError`` or ``CorruptionError``, after closing everything."""
         self._kv.load()
         if self.metrics is not None:
             await self.metrics.start()
@@ -159,7 +159,7 @@ class NameServer:
     # -- what changes -------------------------------------------------------------------------------------
 
     def remove_silent_brokers(self) -> None:
-        """Take out brokers whose time is over; the scan job calls this."""
+        """Remove brokers that have timed out; called by the scan job."""
         connections, notices = self.table.expire()
         for connection in connections:
             if isinstance(connection, Connection):
@@ -180,7 +180,7 @@ class NameServer:
             self._cache.forget((key,))
 
     def _route(self, topic: str) -> TopicRoute | None:
-        """The route as clients see it, with its fixed order of queues where that is switched on."""
+        """The route as clients see it, with its fixed order of queues where that is enabled."""
         route = self.table.route(topic)
         if route is None or not (self.config.order_message_enable or self.config.cluster_test):
             return route

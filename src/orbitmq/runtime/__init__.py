@@ -1,1 +1,1 @@
-"""What touches the machine: clock, files, tasks, options, logging."""
+"""Access to the machine: clock, files, tasks, options, logging."""

@@ -1,8 +1,9 @@
-"""Names of Apache's options: what an Apache configuration file may say, whether we act on it or not.
+"""The names of Apache's options: all keys that an Apache configuration file may contain, with or without effect here.
 
-Read off GET_BROKER_CONFIG and GET_NAMESRV_CONFIG of real 5.5.0 and 4.9.7 servers, and keys of older releases that are
-still copied from file to file. A key in here that no config declares is accepted and kept without effect, unless the
-value asks for something that would be missed (``REFUSED``); a key that stands nowhere is a mistake and refused.
+Taken from GET_BROKER_CONFIG and GET_NAMESRV_CONFIG of real 5.5.0 and 4.9.7 servers, plus keys of older releases that
+are still copied from file to file. A key listed here that no config declares is accepted and kept without effect,
+unless its value asks for something that would be missed (``REFUSED``). A key that is listed nowhere is a mistake and
+refused.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final, NamedTuple
 __all__ = ["BROKER_KEYS", "NAME_SERVER_KEYS", "REFUSED", "WITHOUT_EFFECT_HEADING", "Refusal", "refusal_of"]
 
 WITHOUT_EFFECT_HEADING: Final = "# Options that are accepted and have no effect in this broker:"
-"""The comment in the text of a broker's options that such options follow."""
+"""The comment that precedes such options in the text of a broker's options."""
 
 
 def _names(text: str) -> frozenset[str]:
@@ -167,7 +168,7 @@ writeBufferLowWaterMark
 
 
 class Refusal(NamedTuple):
-    """Which values of a key without effect are accepted, and why the others are not."""
+    """Which values of a key without effect are accepted, and why the others are refused."""
 
     accepted: frozenset[str]
     """In lower case."""

@@ -1,4 +1,4 @@
-"""Time as a parameter. ``time.*`` is called nowhere else, so tests can own the clock."""
+"""Time as a parameter. ``time.*`` is called only here, so that tests control the clock."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 STEP_MS_MIN: Final = 500
-"""A smaller difference is the clock being slewed, or one of the two read late."""
+"""A smaller difference comes from slewing the clock, or from reading one of the two late."""
 STEPS_MAX: Final = 100
 _NS_PER_MS: Final = 1_000_000
 
 
 class Clock(Protocol):
-    """Two times: the wall clock that is stored and sent, and a steady one for waits."""
+    """Two times: the wall clock, which is stored and sent, and a steady one for waits."""
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch."""
@@ -49,7 +49,7 @@ SYSTEM_CLOCK = SystemClock()
 
 
 class SteadyClock:
-    """A clock for waits: starts at the wall time and is not moved when that one is set."""
+    """A clock for waits: starts at the wall time and ignores later clock steps."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -63,25 +63,25 @@ class SteadyClock:
 
 
 class ForwardClock:
-    """The wall clock for what is stored: follows it forwards at once, and never goes back.
+    """The wall clock for stored times: follows it forwards immediately, and never goes back.
 
-    When the clock is set back, times go on as if it had not been until the wall clock has caught up: stored times
-    never decrease, and what is due after five seconds is due after five seconds.
+    After the clock is set back, times advance as if it had not been until the wall clock catches up. Stored times
+    never decrease, and a message due in five seconds is due in five seconds.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.monotonic: Final = clock.monotonic
         self._difference_ns = clock.now_ms() * _NS_PER_MS - self._steady_ns()
-        """Our time minus the steady clock. Whole milliseconds are cut off after the addition only, or a time could
-        be a millisecond ahead of the wall clock."""
+        """Our time minus the steady clock. Milliseconds are truncated after the addition, or a time could be a
+        millisecond ahead of the wall clock."""
         self._behind_ms = 0
 
     def _steady_ns(self) -> int:
         return round(self._clock.monotonic() * 1e9)
 
     def at_least(self, stored_ms: int) -> None:
-        """Go on after a time that is stored already, by a process before this one or on another machine."""
+        """Continue after a time already stored by an earlier process or another machine."""
         self._difference_ns = max(self._difference_ns, stored_ms * _NS_PER_MS - self._steady_ns())
 
     def now_ms(self) -> int:
@@ -102,25 +102,25 @@ class ForwardClock:
 
 
 class ClockSteps:
-    """How often and by how much the wall clock was set while this process ran, as seen from a log.
+    """Records when and by how much the wall clock was stepped while this process ran, by position in a log.
 
-    A due time that is stored is wall time of the moment it was stored. When the clock is set afterwards it has to be
-    moved by as much, or it comes too early, or too late.
+    A stored due time is wall time of the moment it was stored. After a clock step it must be shifted by the step, or
+    the message is delivered too early or too late.
     """
 
     def __init__(self, clock: Clock, log_end: Callable[[], int]) -> None:
-        """``log_end`` is the offset the next record gets."""
+        """``log_end`` is the offset of the next record."""
         self._clock = clock
         self._log_end = log_end
         self._difference_ms = self._difference()
         self._steps: list[tuple[int, int]] = []
-        """Where the log ended when a step was seen, and the step in milliseconds."""
+        """The end of the log when a step was noticed, and the step in milliseconds."""
 
     def _difference(self) -> int:
         return self._clock.now_ms() - int(self._clock.monotonic() * 1000)
 
     def look(self) -> None:
-        """Compare the clocks. To be called before a due time is stored, and before one is compared."""
+        """Compare the clocks. Must be called before a due time is stored, and before one is compared."""
         difference_ms = self._difference()
         step_ms = difference_ms - self._difference_ms
         if not step_ms:
@@ -132,16 +132,16 @@ class ClockSteps:
             del self._steps[:-STEPS_MAX]
 
     def passed(self, ms: int) -> None:
-        """So much time passed at once, for tests: no step of the clock."""
+        """Advance both clocks by so much, for tests; this is not a clock step."""
         self._difference_ms += ms
 
     def shift_ms(self, log_offset: int) -> int:
-        """What to add to a time stored at ``log_offset``."""
+        """The milliseconds to add to a time stored at ``log_offset``."""
         return sum(step_ms for end, step_ms in self._steps if log_offset < end)
 
 
 def month_of(now_ms: int) -> tuple[int, int]:
-    """First and last millisecond (end exclusive) of the local month a time lies in."""
+    """The first and last millisecond (end exclusive) of the local month of a time."""
     local = time.localtime(now_ms / 1000)
     following = (local.tm_year + local.tm_mon // 12, local.tm_mon % 12 + 1)
     start = time.mktime((local.tm_year, local.tm_mon, 1, 0, 0, 0, 0, 0, -1))
@@ -150,6 +150,6 @@ def month_of(now_ms: int) -> tuple[int, int]:
 
 
 def day_end_ms(now_ms: int) -> int:
-    """The local midnight that ends the day a time lies in."""
+    """The local midnight at the end of the day of a time."""
     local = time.localtime(now_ms / 1000)
     return int(time.mktime((local.tm_year, local.tm_mon, local.tm_mday + 1, 0, 0, 0, 0, 0, -1)) * 1000)

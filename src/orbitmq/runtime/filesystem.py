@@ -1,8 +1,8 @@
-"""Files as a parameter. ``os.*`` is called nowhere in the store, so tests can own the disk.
+"""Files as a parameter. The store never calls ``os.*``, so that tests control the disk.
 
-The interface is thin on purpose: descriptors are plain integers and ``pwrite`` / ``pread`` of the local file
-system *are* ``os.pwrite`` / ``os.pread``, because the store calls them once per append and a wrapper would cost
-more than the rest of its bookkeeping. Every failure is an ``OSError`` with ``errno``.
+The interface is deliberately thin: descriptors are plain integers, and ``pwrite`` / ``pread`` of the local file
+system *are* ``os.pwrite`` / ``os.pread``, because the store calls them once per append and a wrapper would cost more
+than the rest of its bookkeeping. Every failure is an ``OSError`` with ``errno``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ZEROS_BYTES: Final = 1 << 20
 
 
 class FileStat(NamedTuple):
-    """What the store needs to know of a file."""
+    """The facts about a file that the store uses."""
 
     size_bytes: int
     modified_ms: int
@@ -37,44 +37,44 @@ class FileStat(NamedTuple):
 
 
 class DiskUsage(NamedTuple):
-    """Space of the partition that holds a path."""
+    """Space on the partition of a path."""
 
     total_bytes: int
     used_bytes: int
     available_bytes: int
-    """What this process may still write; less than total - used where blocks are reserved."""
+    """Bytes that this process may still write; less than total - used where blocks are reserved."""
 
 
 class FileSystem(Protocol):
-    """What the store asks of a disk. Paths are plain text; a handle stays valid until ``close``."""
+    """A disk as the store uses it. Paths are plain text; a handle is valid until ``close``."""
 
     def open(self, path: str, *, write: bool = False, create: bool = False, private: bool = False) -> int:
-        """A handle. Without ``create`` a missing file is ``FileNotFoundError``."""
+        """Open a file. Without ``create`` a missing file raises ``FileNotFoundError``."""
 
     def close(self, handle: int, /) -> None: ...
 
     def pwrite(self, handle: int, data: bytes | bytearray | memoryview, offset: int, /) -> int:
-        """Write at a position; returns the number of bytes written, which may be less than asked."""
+        """Write at a position; returns the number of bytes written, which may be less than given."""
 
     def pread(self, handle: int, size: int, offset: int, /) -> bytes:
-        """At most ``size`` bytes; fewer at the end of the file."""
+        """Read at most ``size`` bytes; fewer at the end of the file."""
 
     def truncate(self, handle: int, size: int, /) -> None:
-        """Cut or extend (sparse zeros)."""
+        """Cut the file, or extend it with (sparse) zeros."""
 
     def allocate(self, handle: int, offset: int, size: int, /) -> None:
-        """Make sure the range has blocks, so that later writes to it cannot fail for want of space."""
+        """Reserve blocks for the range, so that later writes to it cannot run out of space."""
 
     def file_size(self, handle: int, /) -> int: ...
 
     def next_data(self, handle: int, offset: int, /) -> int | None:
-        """The first position from ``offset`` on that is not in a hole; None when only holes follow."""
+        """The first position at or after ``offset`` that is not in a hole; None when only holes follow."""
 
     def sync_data(self, handle: int, /) -> None:
         """Return once the content and the size are on the disk (``fdatasync``). Called from worker threads."""
 
     def map(self, handle: int, size: int, *, write: bool = False) -> memoryview:
-        """The first ``size`` bytes, shared with every writer. Unmapped when the last slice is gone."""
+        """Map the first ``size`` bytes, shared with every writer. Unmapped when the last slice is freed."""
 
     def lock(self, handle: int, start: int, size: int, /) -> bool:
         """Take an exclusive POSIX record lock; False when another handle or process has it."""
@@ -82,7 +82,7 @@ class FileSystem(Protocol):
     def unlock(self, handle: int, start: int, size: int, /) -> None: ...
 
     def stat(self, path: str) -> FileStat | None:
-        """None when there is nothing at ``path``."""
+        """The facts of a file; None when there is nothing at ``path``."""
 
     def names(self, directory: str) -> list[str]:
         """Names in a directory, sorted; empty when it does not exist."""
@@ -90,10 +90,10 @@ class FileSystem(Protocol):
     def make_directories(self, path: str) -> None: ...
 
     def remove(self, path: str) -> None:
-        """Remove a file; no error when it is gone already."""
+        """Remove a file; not an error when it does not exist."""
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory and all below; no error when it is gone already."""
+        """Remove a directory and everything below; not an error when it does not exist."""
 
     def replace(self, source: str, target: str) -> None:
         """Rename atomically over ``target``."""
@@ -105,7 +105,7 @@ class FileSystem(Protocol):
 
 
 class LocalFileSystem:
-    """The machine's own disk, with the calls Linux has."""
+    """The local disk, with Linux calls."""
 
     # The functions themselves, not wrappers: `fs.pwrite` is `os.pwrite` (0.74 us for 300 bytes; a Python method
     # around it adds 0.1 us).
@@ -196,17 +196,18 @@ class LocalFileSystem:
 
 
 def _set_lock(handle: int, kind: int, start: int, size: int) -> None:
-    """Linux' open-file-description lock: it excludes the record locks of other processes (an Apache broker's) like
-    one of them, but also a second handle of this process, and closing another handle does not drop it."""
+    """Linux's open-file-description lock. Like a record lock it excludes those of other processes (an Apache
+    broker's); unlike one it also excludes a second handle of this process, and closing another handle does not drop
+    it."""
     fcntl.fcntl(handle, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, start, size, 0))
 
 
 class PortableFileSystem(LocalFileSystem):
-    """The same with calls that macOS has as well."""
+    """The same with calls that macOS has too."""
 
     def __init__(self) -> None:
         self._locked: dict[tuple[int, int, int], int] = {}
-        """Handles by device, inode and start of what they lock."""
+        """Handles by device, inode and start of the range they lock."""
 
     def sync_data(self, handle: int, /) -> None:  # type: ignore[override]  # a function there, for speed
         full = getattr(fcntl, "F_FULLFSYNC", None)
@@ -219,7 +220,7 @@ class PortableFileSystem(LocalFileSystem):
         os.fsync(handle)
 
     def allocate(self, handle: int, offset: int, size: int, /) -> None:
-        """Writes zeros behind the end of the file; holes before it stay holes."""
+        """Write zeros after the end of the file; holes before it remain."""
         position, end = os.fstat(handle).st_size, offset + size
         while position < end:
             position += os.pwrite(handle, bytes(min(_ZEROS_BYTES, end - position)), position)
@@ -230,8 +231,8 @@ class PortableFileSystem(LocalFileSystem):
         return offset if offset < os.fstat(handle).st_size else None
 
     def lock(self, handle: int, start: int, size: int, /) -> bool:
-        """A record lock, which excludes other processes, and a note, which excludes other handles of this one.
-        Closing any handle of the file drops the record lock."""
+        """Take a record lock, which excludes other processes, and note it, which excludes other handles of this
+        process. Closing any handle of the file drops the record lock."""
         key = _lock_key(handle, start)
         other = self._locked.get(key)
         if other is not None and other != handle and _is_open_as(other, key):
@@ -256,7 +257,7 @@ def _lock_key(handle: int, start: int) -> tuple[int, int, int]:
 
 
 def _is_open_as(handle: int, key: tuple[int, int, int]) -> bool:
-    """Whether a handle is still that of the file: it may have been closed without being unlocked."""
+    """Whether a handle still belongs to the file: it may have been closed without being unlocked."""
     try:
         return _lock_key(handle, key[2]) == key
     except OSError:

@@ -22,19 +22,19 @@ _CONTROL: Final = {
     code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
     for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)
 }
-"""Everything a terminal or a reader of lines may take for a control, as a visible escape."""
+"""Characters that a terminal or a log reader may take for control characters, mapped to visible escapes."""
 
 
 class OneLineFormatter(logging.Formatter):
-    """One event, one line: control characters in names, keys and remarks that peers send are written as escapes, so
-    that no input can add a line of its own to the log. A traceback keeps its lines; it comes after the event's."""
+    """One event, one line: control characters in names, keys and remarks sent by peers are escaped, so that no input
+    can add a line to the log. Tracebacks keep their lines and follow the event's."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the name is logging's
         return super().formatMessage(record).translate(_CONTROL)
 
 
 class JsonFormatter(logging.Formatter):
-    """One event, one JSON object on a line: ``time`` (UTC), ``level``, ``logger``, ``message`` and ``exception``."""
+    """One event, one JSON object per line: ``time`` (UTC), ``level``, ``logger``, ``message`` and ``exception``."""
 
     def format(self, record: logging.LogRecord) -> str:
         event = {
@@ -49,7 +49,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logging(level: str = "INFO", file: str | None = None, form: str = "text") -> None:
-    """Log to ``file``, which rolls over so that at most 11 x 64 MiB stay, or to standard error.
+    """Log to ``file``, which is rotated so that at most 11 x 64 MiB remain, or to standard error.
 
     Raises ``OSError`` when the file cannot be opened.
     """
@@ -57,7 +57,7 @@ def configure_logging(level: str = "INFO", file: str | None = None, form: str = 
     if file is None:
         handler = logging.StreamHandler(sys.stderr)
     else:
-        # Imported only when asked for: it brings in sockets and queues, a tenth of a server's start time.
+        # Imported on demand: it loads sockets and queues, a tenth of a server's start time.
         from logging.handlers import RotatingFileHandler
 
         handler = RotatingFileHandler(file, maxBytes=_FILE_BYTES, backupCount=_FILE_COUNT, encoding="utf-8")
@@ -65,5 +65,5 @@ def configure_logging(level: str = "INFO", file: str | None = None, form: str = 
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    # A full disk or a closed pipe must not bring tracebacks of the logging itself over the real ones.
+    # After a full disk or a closed pipe, tracebacks of the logging itself must not hide the real ones.
     logging.raiseExceptions = False

@@ -1,4 +1,4 @@
-"""Event loops of our own: uvloop's where it is installed, else asyncio's."""
+"""Creates event loops: uvloop's where it is installed, else asyncio's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["new_event_loop"]
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A loop that is not running and not set as the thread's loop."""
+    """A new loop that is not running and not set as the thread's loop."""
     try:
         import uvloop
     except ImportError:

@@ -1,4 +1,4 @@
-"""Facts of the machine and the process. ``os.*`` stays in this package."""
+"""Facts about the machine and the process. ``os.*`` is called only in this package."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def process_id() -> int:
 
 
 def boot_id() -> str:
-    """Returns what identifies this run of the machine: it changes when the page cache is lost. Where the system does
-    not say, empty."""
+    """An id of the machine's current boot, which changes when the page cache is lost; empty where the system has
+    none."""
     try:
         with open(_BOOT_ID_PATH, encoding="ascii") as file:
             return file.read(64).strip()
@@ -33,7 +33,7 @@ def boot_id() -> str:
 
 
 def physical_memory_bytes() -> int:
-    """Memory of the machine; 8 GiB where it cannot be found out."""
+    """The machine's memory; 8 GiB where it cannot be determined."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
@@ -41,19 +41,19 @@ def physical_memory_bytes() -> int:
 
 
 def environment(name: str) -> str:
-    """A variable of the environment, empty when it is not set."""
+    """An environment variable, empty when it is not set."""
     return os.environ.get(name, "")
 
 
 def home_directory() -> str:
-    """Where the user's own files are."""
+    """The user's home directory."""
     return os.path.expanduser("~")
 
 
 def open_all_files_allowed() -> int:
-    """Let the process open as many files and connections as it may at the most; returns the limit.
+    """Raise the limit of open files and connections to the maximum allowed; returns the limit.
 
-    Most systems start a process with 1,024, which is less than the connections a server is meant to hold.
+    Most systems start a process with 1,024, which is less than the connections of a busy server.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

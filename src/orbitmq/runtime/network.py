@@ -1,4 +1,4 @@
-"""Which address this machine has, for those who must tell others, and hosts as people write them."""
+"""This machine's address as others reach it, and host names in the notation people use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["bare_host", "join_address", "literal_address", "own_address"]
 
 
 def bare_host(host: str) -> str:
-    """A host without the brackets that an IPv6 address may stand in."""
+    """A host without the brackets of an IPv6 address."""
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
@@ -21,7 +21,7 @@ def join_address(host: str, port: int) -> str:
 
 
 def literal_address(host: str) -> str:
-    """The IP address of a host: IPv4 if it has one, as Java prefers. Raises ``ConfigError`` when it has none."""
+    """The IP address of a host: IPv4 if it has one, like Java. Raises ``ConfigError`` when it has none."""
     try:
         found = socket.getaddrinfo(bare_host(host), None, type=socket.SOCK_STREAM)
     except (OSError, ValueError) as error:  # ValueError: a host name no resolver can take
@@ -31,7 +31,7 @@ def literal_address(host: str) -> str:
 
 
 def own_address() -> str:
-    """The address other machines would reach us at; the loopback address on a machine without a network.
+    """The address at which other machines would reach us; the loopback address on a machine without a network.
 
     Connecting a datagram socket sends nothing: it only makes the system choose a route and thus an address.
     """

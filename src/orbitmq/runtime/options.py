@@ -1,13 +1,13 @@
-"""Configuration: options that declare themselves, and the reader of Apache's ``.conf`` files.
+"""Configuration: options that declare themselves, and the parser of Apache's ``.conf`` files.
 
-A component's config is a frozen keyword-only dataclass whose fields are made by ``option``. The same
-declaration parses, bounds and documents a value, and states whether it may change while the server runs.
-A file may carry keys of Apache's that have no effect here (an Apache file has hundreds): ``kept_without_effect``
-keeps them. An unknown key is refused with a suggestion. A bad value of a known key stops the start and names
-file, line, key, value and what is accepted; only where Apache clamps a number it is clamped here too.
+A component's config is a frozen keyword-only dataclass whose fields are created by ``option``. The same declaration
+parses, bounds and documents a value, and says whether it may change while the server runs. A file may contain
+Apache's keys that have no effect here (an Apache file has hundreds): ``kept_without_effect`` keeps them. An unknown
+key is refused with a suggestion. A bad value of a known key stops the start with an error that names file, line, key,
+value and what is accepted. Numbers are clamped only where Apache clamps them too.
 
-Files are read and written by the rules of Java's ``Properties``: lines end at LF, CR or CR LF and nowhere else (not
-at a form feed, a vertical tab, U+0085 or U+2028), a value keeps its trailing blanks.
+Files are read and written by the rules of Java's ``Properties``: lines end only at LF, CR or CR LF (not at a form
+feed, a vertical tab, U+0085 or U+2028), and a value keeps its trailing blanks.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ class Option:
     choices: tuple[str, ...]
     reload: bool
     clamp: bool
-    """A number out of bounds is moved to the nearest bound with a warning, as Apache does, instead of refused."""
+    """Move a number out of bounds to the nearest bound with a warning, like Apache, instead of refusing it."""
     secret: bool
-    """Never printed, logged or answered."""
+    """Never printed, logged or returned."""
     without_effect: str
-    """Why the value changes nothing here, for a key that is accepted because Apache's files have it; else empty."""
+    """Why the value has no effect here, for a key accepted because Apache's files have it; else empty."""
     refused: Mapping[str, str]
     """Values that Apache accepts, each with the reason it is refused here."""
     doc: str
@@ -79,7 +79,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """Keys and values of a ``.conf`` text, with the line each one came from."""
+    """Keys and values of a ``.conf`` text, with the line of each."""
 
     source: str
     values: Mapping[str, str]
@@ -135,13 +135,13 @@ def options_of(config_type: type[Any]) -> Iterator[Option]:
 
 
 _BLANKS: Final = " \t\f"
-"""White space of a properties text; other characters that Python calls white space are ordinary here."""
+"""White space in a properties text; other characters that Python calls white space are ordinary here."""
 _LINE_END: Final = re.compile("\r\n|\n|\r")
 
 
 @dataclass(frozen=True, slots=True)
 class _LogicalLine:
-    """A key with its value, which may go over several lines of the text; or a comment or blank line (no content)."""
+    """A key with its value, which may span several lines; or a comment or blank line (without content)."""
 
     first: int
     """Index of its first line."""
@@ -184,7 +184,7 @@ def parse_properties(text: str, source: str) -> Properties:
 
 
 def decode_properties(content: bytes) -> str:
-    """The text of a properties file. Java reads ISO 8859-1 and people write UTF-8: what is valid as the latter is."""
+    """The text of a properties file. Java reads ISO 8859-1 and people write UTF-8, so valid UTF-8 is read as that."""
     try:
         return content.decode()
     except UnicodeDecodeError:
@@ -192,7 +192,7 @@ def decode_properties(content: bytes) -> str:
 
 
 def edit_properties(text: str, changes: Mapping[str, str]) -> str:
-    """Properties text with some values replaced in place and new ones added at the end."""
+    """Replace some values of a properties text in place and append new ones."""
     left = dict(changes)
     lines = _LINE_END.split(text)
     if lines and not lines[-1]:
@@ -201,7 +201,7 @@ def edit_properties(text: str, changes: Mapping[str, str]) -> str:
     last_line = parse_properties(text, "file").lines
     for line in _logical_lines(lines):
         key = _split_pair(line.content)[0] if line.content else None
-        # A key given twice counts by its last line, which is the one replaced.
+        # Of a key given twice the last line counts, so that is the one replaced.
         if key is not None and key in changes and last_line[key] == line.first + 1:
             result.append(f"{escape_property(key, is_key=True)}={escape_property(changes[key])}")
             left.pop(key, None)
@@ -219,7 +219,7 @@ def edit_properties(text: str, changes: Mapping[str, str]) -> str:
 
 
 def escape_property(text: str, *, is_key: bool = False, ascii_only: bool = True) -> str:
-    """Text as it stands in a properties file, on one line whatever it holds."""
+    """Escape text for a properties file, as one line whatever it contains."""
     out: list[str] = []
     for char in text:
         if char in _ESCAPED:
@@ -281,12 +281,12 @@ def _unescape(text: str) -> str:
                 char = _ESCAPES.get(char, char)
         out.append(char)
         index += 1
-    # A character beyond the basic plane comes as two escapes.
+    # A character beyond the basic plane is written as two escapes.
     return "".join(out).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def parse_value(declared: Option, text: str, where: str) -> Any:
-    """The typed value of ``text``, or a ``ConfigError`` that says what is accepted."""
+    """The typed value of ``text``. Raises a ``ConfigError`` that says what is accepted."""
     reason = declared.refused.get(text.strip())
     if reason is not None:
         raise ConfigError(f"{where}: {declared.key}={text.strip()} is refused: {reason}")
@@ -311,7 +311,7 @@ def parse_value(declared: Option, text: str, where: str) -> Any:
         raise ConfigError(f"{where}: {declared.key}={text!r} is not {_accepted(declared, kind)}") from None
     if declared.clamp:
         value = _clamped(declared, value, where)
-    # Written this way round because "not a number" is neither below nor above any bound.
+    # Written this way because NaN is neither below nor above any bound.
     too_low = declared.low is not None and not value >= declared.low
     too_high = declared.high is not None and not value <= declared.high
     if too_low or too_high or (declared.choices and value not in declared.choices):
@@ -350,7 +350,7 @@ def _accepted(declared: Option, kind: Any) -> str:
 
 
 def config_from_properties(config_type: type[C], properties: Properties) -> tuple[C, list[str]]:
-    """Build a config; also give the keys that nothing declared, for the caller to report once."""
+    """Build a config. Also returns the keys that nothing declares, for the caller to report once."""
     by_key = {declared.key: declared for declared in options_of(config_type)}
     chosen: dict[str, Any] = {}
     unknown: list[str] = []
@@ -366,8 +366,8 @@ def config_from_properties(config_type: type[C], properties: Properties) -> tupl
 def kept_without_effect(
     properties: Properties, unknown: Collection[str], declared: Collection[str], of_apache: Collection[str]
 ) -> dict[str, str]:
-    """The keys of ``unknown`` that Apache has: kept, shown, and without effect. Raises ``ConfigError`` for an
-    unknown key and for a value whose promise would be broken: neither must be passed over in silence."""
+    """The keys of ``unknown`` that are Apache's: kept, shown, and without effect. Raises ``ConfigError`` for an
+    unknown key and for a value whose promise would be broken, because neither may be ignored silently."""
     for key in unknown:
         if key not in of_apache:
             raise ConfigError(f"{properties.where(key)}: {unknown_option(key, {*declared, *of_apache})}")
@@ -377,7 +377,7 @@ def kept_without_effect(
 
 
 def given_without_effect(config: Any) -> dict[str, str]:
-    """Declared options that were set to something else than the default and change nothing here: key -> value."""
+    """Declared options that were set to a non-default value and have no effect here: key -> value."""
     return {
         declared.key: render_value(getattr(config, declared.name))
         for declared in options_of(type(config))
@@ -386,7 +386,7 @@ def given_without_effect(config: Any) -> dict[str, str]:
 
 
 def unknown_option(key: str, known: Collection[str]) -> str:
-    """A sentence about an unknown key, with the one that was probably meant."""
+    """An error text for an unknown key, with the key that was probably meant."""
     folded = {name.lower(): name for name in sorted(known, reverse=True)}
     close = difflib.get_close_matches(key.lower(), folded, n=1, cutoff=0.75)
     hint = f"; did you mean {folded[close[0]]}?" if close else ""
@@ -395,7 +395,7 @@ def unknown_option(key: str, known: Collection[str]) -> str:
 
 
 def render_value(value: Any) -> str:
-    """A value as Apache prints it in a properties text."""
+    """Format a value the way Apache prints it in a properties text."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -1,8 +1,8 @@
 """Small files replaced as a whole: ``config/topics.json``, ``kvConfig.json`` (Apache: its safe-write helper).
 
-A reader finds, after a crash at any moment, the new content or the one before, never half of one. Writing goes: new
-content to ``<name>.tmp`` and to the disk, current file renamed to ``<name>.bak``, ``.tmp`` renamed to ``<name>``,
-directory to the disk. Between the two renames only ``.bak`` exists, which is what an Apache broker reads then too.
+After a crash at any moment a reader finds the new content or the previous one, never half of one. Writing takes four
+steps: write and sync ``<name>.tmp``, rename the current file to ``<name>.bak``, rename ``.tmp`` to ``<name>``, sync
+the directory. Between the two renames only ``.bak`` exists, which an Apache broker reads in that case too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SafeFile:
     """One file and its backup."""
 
     def __init__(self, fs: FileSystem, path: str, *, private: bool = False) -> None:
-        """``private``: what is written is for its owner only, because it holds secrets."""
+        """``private``: make the file readable only by its owner, because it contains secrets."""
         self.fs = fs
         self._private = private
         self.path = path
@@ -37,8 +37,8 @@ class SafeFile:
         self._temporary_path = path + ".tmp"
 
     def save(self, content: bytes) -> None:
-        """Replace the content. Raises ``OSError`` and leaves a readable file behind when the disk refuses, or when
-        the content is more than ``load`` would read."""
+        """Replace the content. Raises ``OSError`` and leaves a readable file when the disk fails, or when the content
+        is more than ``load`` would read."""
         if len(content) > CONTENT_BYTES_MAX:
             raise OSError(
                 errno.EFBIG,
@@ -57,7 +57,7 @@ class SafeFile:
             raise
         current = fs.stat(self.path)
         if current is not None and current.size_bytes > 0:
-            # An empty current file is the trace of a crash in another program: its backup is worth more.
+            # An empty current file was left by a crash of another program; its backup is worth more.
             fs.replace(self.path, self.backup_path)
             fs.sync_directory(directory)
         fs.replace(self._temporary_path, self.path)
@@ -69,10 +69,10 @@ class SafeFile:
         return 0 if found is None else found.modified_ms
 
     def load(self, parse: Callable[[bytes], T]) -> T | None:
-        """The parsed content of the file, else of its backup; None when neither exists or both are empty.
+        """The parsed content of the file or of its backup; None when neither exists or both are empty.
 
-        ``parse`` raises ``ValueError`` (or an ``OrbitError``) on bad content. Raises ``CorruptionError`` when there
-        is content but none of it can be parsed: going on would overwrite it with nothing.
+        ``parse`` raises ``ValueError`` (or an ``OrbitError``) for bad content. Raises ``CorruptionError`` when there
+        is content but none of it can be parsed, because continuing would overwrite it.
         """
         failures: list[str] = []
         for path in (self.path, self.backup_path):

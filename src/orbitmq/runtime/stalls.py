@@ -1,11 +1,11 @@
-"""Who held the event loop longer than anybody may.
+"""Reports code that holds the event loop for too long.
 
-One loop serves all connections: a request or a job that occupies it delays the others. The places where the loop runs
-code of ours measure how long that took (requests of a read, steps of tasks, periodic jobs) and report what took
-longer than ``HOLD_S`` here: counted for the metrics, and logged, at most once in ``LOG_EVERY_S`` for each name.
+One loop serves all connections, so a request or job that occupies it delays the others. The places where the loop
+runs our code measure how long that took (requests of a read, steps of tasks, periodic jobs). What took longer than
+``HOLD_S`` is counted for the metrics and logged, at most once per ``LOG_EVERY_S`` and name.
 
-There is one such count in a process, as there is one loop. Time is the machine's own: a process that got no CPU, or a
-disk that stalled, holds the loop like a slow loop of ours.
+A process has one such count, as it has one loop. Time is the machine's: a process without CPU or a stalled disk holds
+the loop like slow code of ours.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ T = TypeVar("T")
 HOLD_S: Final = 0.02
 LOG_EVERY_S: Final = 10.0
 NAMES_MAX: Final = 256
-"""Names that are counted apart; there are fewer codes and jobs than this."""
+"""Names that are counted separately; there are fewer request codes and jobs than this."""
 OTHERS: Final = "others"
 monotonic: Final = time.monotonic
 
 
 @dataclass(slots=True)
 class Stall:
-    """What one name is responsible for."""
+    """The stalls of one name."""
 
     count: int = 0
     total_s: float = 0.0
@@ -46,7 +46,7 @@ class Stalls:
         self.by_name: dict[str, Stall] = {}
 
     def note(self, name: str, held_s: float, detail: str = "") -> None:
-        """``name`` held the loop for ``held_s``. ``detail`` is for the log alone."""
+        """Record that ``name`` held the loop for ``held_s``. ``detail`` only appears in the log."""
         stall = self.by_name.get(name)
         if stall is None:
             if len(self.by_name) >= NAMES_MAX:
@@ -71,7 +71,7 @@ STALLS: Final = Stalls()
 
 
 class measured(Generator[Any, Any, T]):  # noqa: N801 - used like a function
-    """A coroutine whose every step is measured. To be awaited or made a task of once, in place of ``work``."""
+    """Wrap a coroutine so that each of its steps is measured. Await it, or make it a task, instead of ``work``."""
 
     __slots__ = ("_name", "_work")
 

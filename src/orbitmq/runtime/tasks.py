@@ -1,7 +1,7 @@
-"""Every task has an owner. ``create_task`` is called nowhere else.
+"""Task ownership. ``create_task`` is called only here.
 
-``TaskOwner`` starts tasks only while it is open, reports the death of a job once, with its name, and on close
-cancels what is left and waits for it, bounded by a deadline.
+``TaskOwner`` starts tasks only while it is open, reports a task that fails once, with its name, and on close cancels
+the remaining tasks and waits for them, up to a deadline.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class TaskOwner:
         *,
         watched: bool = False,
     ) -> None:
-        """``watched``: a task that holds the loop for too long is reported (``runtime/stalls.py``)."""
+        """``watched``: report tasks that hold the loop for too long (``runtime/stalls.py``)."""
         self._name = name
         self._watched = watched
         self._on_failure = on_failure
@@ -37,7 +37,7 @@ class TaskOwner:
 
     @property
     def closed(self) -> bool:
-        """No task starts any more; those left are cancelled."""
+        """No more tasks start, and the remaining ones are cancelled."""
         return self._closed
 
     def owns(self, task: asyncio.Task[Any] | None) -> bool:
@@ -67,7 +67,7 @@ class TaskOwner:
                 self._on_failure(error)
 
     async def close(self, wait_s: float = 5.0) -> None:
-        """Cancel everything and wait, at most ``wait_s`` seconds."""
+        """Cancel all tasks and wait for them, at most ``wait_s`` seconds."""
         self._closed = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -81,7 +81,7 @@ class TaskOwner:
 async def every(
     period_s: float, work: Callable[[], Awaitable[None] | None], *, first_s: float | None = None
 ) -> None:
-    """Call ``work`` again and again, ``period_s`` apart. An error is logged and the schedule goes on."""
+    """Call ``work`` periodically, ``period_s`` apart. Errors are logged and the schedule continues."""
     await asyncio.sleep(period_s if first_s is None else first_s)
     while True:
         try:
