@@ -48,6 +48,8 @@ class Flag:
     default: str | float | None = None
     completes: str = ""
     """What a shell may offer as its value: topic, group, broker, name or cluster."""
+    by_place: bool = False
+    """An argument instead of an option."""
 
     @property
     def key(self) -> str:
@@ -69,6 +71,8 @@ class Command:
     """Keys of flags of which one must be given."""
     streams: bool = False
     """Yields many results, each printed when it comes: as JSON one a line."""
+    clears: bool = False
+    """Each result takes the place of the one before on a terminal."""
 
     @property
     def apache_only(self) -> bool:

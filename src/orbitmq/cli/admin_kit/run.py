@@ -71,14 +71,19 @@ def build(command: Command) -> click.Command:
 
 
 def _parameter(flag: Flag) -> str:
-    return f"flag_{flag.key}"
+    return f"flag_{flag.key.replace('-', '_')}"
 
 
 def _typed(command: Command, key: str) -> str:
     return next("/".join(flag.names) for flag in command.flags if flag.key == key)
 
 
-def _option(flag: Flag) -> click.Option:
+def _option(flag: Flag) -> click.Parameter:
+    if flag.by_place:
+        complete = completer(flag.completes) if flag.completes else None
+        return click.Argument(
+            [_parameter(flag)], metavar=flag.key.upper(), required=flag.required, shell_complete=complete
+        )
     names = [*flag.names, _parameter(flag)]
     if flag.switch:
         return click.Option(names, is_flag=True, default=False, help=flag.help)
@@ -141,7 +146,7 @@ async def _show(command: Command, admin: Admin, args: Args, form: _Form) -> None
                 _print(command, result, args, form)
         else:
             _print(command, await answer, args, form)
-        if not interval_s:
+        if command.streams or not interval_s:
             return
         await asyncio.sleep(interval_s)
 
@@ -149,6 +154,8 @@ async def _show(command: Command, admin: Admin, args: Args, form: _Form) -> None
 def _print(command: Command, result: Result, args: Args, form: _Form) -> None:
     assert isinstance(result, command.results), f"{command.name} gave {type(result).__name__}"
     if not form.as_json:
+        if command.clears and sys.stdout.isatty():
+            click.clear()
         print_parts(command.view(result, args), wide=form.wide)
         return
     text = msgspec.json.encode(result)
