@@ -64,7 +64,8 @@ class MetricsEndpoint:
         self._bound = bound
         self._server: asyncio.Server | None = None
         self._tasks = TaskOwner("metrics")
-        self._connections: set[_Connection] = set()
+        self._connections: dict[_Connection, None] = {}
+        """Oldest first."""
         self.token = ""
         """If set, /metrics requires ``Authorization: Bearer TOKEN``. Probes need no token."""
 
@@ -98,14 +99,24 @@ class MetricsEndpoint:
     # -- what a connection calls ---------------------------------------------------------------------------
 
     def opened(self, connection: _Connection) -> bool:
-        """Note a new connection; False when there are too many."""
-        if len(self._connections) >= _CONNECTIONS_MAX or self._server is None:
+        """Note a new connection; False when there are too many.
+
+        The oldest connection that has not sent its request makes room: otherwise a few silent ones would keep a probe
+        from finding this server alive.
+        """
+        if self._server is None:
             return False
-        self._connections.add(connection)
+        if len(self._connections) >= _CONNECTIONS_MAX:
+            silent = next((one for one in self._connections if not one.has_asked), None)
+            if silent is None:
+                return False
+            del self._connections[silent]
+            silent.abort()
+        self._connections[connection] = None
         return True
 
     def closed(self, connection: _Connection) -> None:
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
 
     def answer(self, connection: _Connection, method: str, target: str, header: bytes) -> None:
         """Build the page in a task of its own and send it."""
@@ -164,7 +175,7 @@ class _Connection(asyncio.Protocol):
         self._received = bytearray()
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        self._asked = False
+        self.has_asked = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Not checked with isinstance, because uvloop's transports do not subclass asyncio's.
@@ -176,16 +187,16 @@ class _Connection(asyncio.Protocol):
         self._deadline = loop.call_later(_REQUEST_S_MAX, self.abort)
 
     def data_received(self, data: bytes) -> None:
-        if self._asked:
+        if self.has_asked:
             return
         self._received += data
         end = self._received.find(b"\r\n\r\n")
         if end < 0:
             if len(self._received) > _HEADER_BYTES_MAX:
-                self._asked = True
+                self.has_asked = True
                 self.finish(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, _PLAIN, b"", with_body=True)
             return
-        self._asked = True
+        self.has_asked = True
         line = bytes(self._received[: self._received.find(b"\r\n")]).decode("latin-1")
         words = line.split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):

@@ -70,7 +70,7 @@ class SlaveLink(asyncio.Protocol):
         self._bytes_now = 0
         self._second = 0.0
         self._told_safe = -1
-        self.last_read = self.last_write = asyncio.get_running_loop().time()
+        self.last_read = self.last_write = self._opened = asyncio.get_running_loop().time()
 
     # -- protocol --------------------------------------------------------------------------------------
 
@@ -211,8 +211,12 @@ class SlaveLink(asyncio.Protocol):
         config = self._server.config
         if now - self._second >= 1.0:
             self.second_bytes, self._bytes_now, self._second = self._bytes_now, 0, now
-        if now - self.last_read > config.replication_silence_ms / 1000:
+        silence_s = config.replication_silence_ms / 1000
+        if now - self.last_read > silence_s:
             self.refuse("it is silent")
+            return
+        if self.next_offset < 0 and now - self._opened > _HANDSHAKE_S:
+            self.refuse("it does not report its log")
             return
         self.pump()
         if self._transport is None or self.next_offset < 0 or self._paused:
@@ -333,9 +337,17 @@ class ReplicaServer:
         return max(start, self.store.min_log_offset)
 
     def link_opened(self, link: SlaveLink) -> None:
-        if not self._accepting or len(self.links) >= _LINKS_MAX:
-            link.refuse("the broker stops" if not self._accepting else f"there are {_LINKS_MAX} slaves")
+        if not self._accepting:
+            link.refuse("the broker stops")
             return
+        if len(self.links) >= _LINKS_MAX:
+            # A peer that has not reported yet makes room: else silent connections would keep slaves away.
+            silent = next((one for one in self.links if one.next_offset < 0), None)
+            if silent is None:
+                link.refuse(f"there are {_LINKS_MAX} slaves")
+                return
+            self.links.remove(silent)
+            silent.refuse(f"it has not reported, and there are {_LINKS_MAX} connections")
         self.links.append(link)
         logger.info("slave connected slave=%s count=%d", link.address, len(self.links))
 

@@ -159,6 +159,29 @@ def test_a_silent_slave_is_given_up_and_a_quiet_one_gets_heartbeats(tmp_path: Pa
     on_loop(scenario)
 
 
+def test_connections_that_report_nothing_keep_no_slave_away(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        master = Master(tmp_path)
+        slave, wire = master.connect()
+        slave.data_received(encode_report(0))
+        silent = [master.connect() for _ in range(70)]
+        assert len(master.server.links) == 64
+        assert [one.aborted for _, one in silent] == [True] * 7 + [False] * 63
+        later, later_wire = master.connect()
+        later.data_received(encode_report(0))
+        assert later_wire.transfers() == wire.transfers() != []
+        now = asyncio.get_running_loop().time()
+        dripping, drip_wire = silent[-1]
+        dripping.data_received(b"\x00")
+        for link in list(master.server.links):
+            link.tick(now + 6.0)
+        assert drip_wire.aborted
+        assert not wire.aborted
+        master.store.close()
+
+    on_loop(scenario)
+
+
 def test_with_failover_only_a_master_serves_and_only_its_own_epoch(tmp_path: Path) -> None:
     async def scenario() -> None:
         master = Master(tmp_path)
