@@ -46,9 +46,9 @@ __all__ = ["DEPTH_MAX", "EXPRESSION_CHARS_MAX", "WORDS_MAX", "Parsed", "parse"]
 
 EXPRESSION_CHARS_MAX: Final = 65_536
 WORDS_MAX: Final = 4096
-"""Of an expression: names, literals, operators, brackets, commas."""
+"""Words in an expression: names, literals, operators, brackets, commas."""
 DEPTH_MAX: Final = 100
-"""Of nested conditions and of nested parentheses; chains of AND or OR do not count."""
+"""Depth of nested conditions and of nested parentheses; chains of AND or OR do not count."""
 
 _KEYWORDS: Final = frozenset(
     {"NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH"}
@@ -66,7 +66,7 @@ _ORDERS: Final = ("<", "<=", ">", ">=")
 _TESTS: Final = ("CONTAINS", "STARTSWITH", "ENDSWITH")
 _OPERAND: Final = "a property, a 'text', a number, (, NOT, TRUE, FALSE, NULL"
 
-# How strongly operators bind.
+# Precedence of operators.
 _OR, _AND, _EQUALITY, _COMPARISON = 1, 2, 3, 4
 _BINDING: Final = {
     "OR": _OR,
@@ -78,14 +78,14 @@ _BINDING: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A tree, and where the text after it begins that Apache ignores; None when there is none."""
+    """A tree, and where the text begins that Apache ignores after it; None when there is none."""
 
     tree: Logic
     ignored_from: int | None
 
 
 def parse(expression: str) -> Parsed:
-    """Raises ``SubscriptionParseFailed`` with the position of the fault, counted from 1."""
+    """Raises ``SubscriptionParseFailed`` with the position of the error, counted from 1."""
     if len(expression) > EXPRESSION_CHARS_MAX:
         raise SubscriptionParseFailed(
             f"the SQL92 expression has {len(expression)} characters, at most {EXPRESSION_CHARS_MAX} are allowed"
@@ -100,7 +100,7 @@ def parse(expression: str) -> Parsed:
 
 
 class _Refused(Exception):
-    """What Apache refuses, or a bound forbids."""
+    """An expression that Apache refuses, or that exceeds a limit."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(reason)
@@ -118,13 +118,13 @@ def _failed(expression: str, position: int, reason: str) -> SubscriptionParseFai
 
 class _Word(NamedTuple):
     kind: str
-    """``NAME``, ``STRING``, ``FLOAT``, ``INTEGER``; of keywords and marks the text itself; ``_END``."""
+    """``NAME``, ``STRING``, ``FLOAT``, ``INTEGER``; for keywords and punctuation the text itself; ``_END``."""
     text: str
     position: int
 
 
 class _Parser:
-    """Precedence climbing, one word ahead."""
+    """Precedence climbing with one word of lookahead."""
 
     def __init__(self, expression: str) -> None:
         self._expression = expression
@@ -176,7 +176,7 @@ class _Parser:
     # -- operators -------------------------------------------------------------------------------------
 
     def expression(self, level: int) -> Node:
-        """Operators that bind at least as strongly as ``level``, and their operands."""
+        """Operators that bind at least as tightly as ``level``, and their operands."""
         left = self._unary()
         highest = _COMPARISON
         while level <= (binding := _BINDING.get(self.word.kind, 0)) <= highest:
@@ -190,7 +190,7 @@ class _Parser:
         return left
 
     def _chain(self, left: Node, kind: type[And] | type[Or], binding: int) -> Logic:
-        """A run of one operator is flat, so that a thousand alternatives are one level and not a thousand."""
+        """A chain of one operator is flat, so that a thousand alternatives are one level."""
         operator = self.word
         terms: list[Logic] = []
         _add_term(terms, kind, _truth(left, operator.position))

@@ -1,4 +1,4 @@
-"""From the tree of an expression to the program that kernels evaluate (``orbitmq.kernel.sql_program``)."""
+"""Compiles the tree of an expression to the program that kernels evaluate (``orbitmq.kernel.sql_program``)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Expression(msgspec.Struct, frozen=True):
     tree: Logic
     filter: Filter
     ignored_from: int | None
-    """Where text begins that is not part of the expression (Apache ignores it, too); None when there is none."""
+    """Where text begins that is not part of the expression (Apache ignores it too); None when there is none."""
 
 
 def compile_expression(text: str) -> Expression:
@@ -70,7 +70,7 @@ def _compile_short(text: str) -> Expression:
 
 @lru_cache(maxsize=32)
 def _compile_long(text: str) -> Expression:
-    # Few are kept: each takes up to a megabyte, and anybody may send them.
+    # Few are cached: each takes up to a megabyte, and any client may send them.
     return _compile(text)
 
 
@@ -118,7 +118,7 @@ def _code(code: Op) -> bytes:
 
 
 def _text(text: str) -> bytes:
-    # Half a surrogate pair is equal to no property; 0x02, which ends a value, is in none either.
+    # No property equals half a surrogate pair, and none contains 0x02, which ends a value.
     raw = _SURROGATE.sub("\x02", text).encode()
     return _COUNT.pack(len(raw)) + raw
 

@@ -1,8 +1,8 @@
 """The expression tree (Apache: the classes of ``filter.expression``).
 
-Numbers occur only as literals, so the kind of every operand is known before any message is: a property is a text, a
-comparison is a truth value, a literal has its own type. Nodes are built by ``parsing``, which refuses what
-Apache refuses; the tree itself is always meaningful.
+Numbers occur only as literals, so the type of every operand is known before any message is: a property is text, a
+comparison is a truth value, a literal has its own type. ``parsing`` builds the nodes and refuses what Apache refuses,
+so every tree is meaningful.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ class Property(msgspec.Struct, frozen=True, gc=False):
 
 
 class Constant(msgspec.Struct, frozen=True, gc=False):
-    """A literal, or what a sign made of one."""
+    """A literal, or a literal with its sign applied."""
 
     value: Value
     kind: Kind
     signed: bool = False
-    """A sign stood before it: such operands escape Apache's checks of literals."""
+    """It had a sign: such operands escape Apache's checks of literals."""
 
 
 class Equal(msgspec.Struct, frozen=True, gc=False):
-    """``=``; the operand to the left decides the result for null."""
+    """``=``; the left operand decides the result for null."""
 
     left: Node
     right: Node
@@ -57,7 +57,7 @@ class Equal(msgspec.Struct, frozen=True, gc=False):
 
 
 class Order(msgspec.Struct, frozen=True, gc=False):
-    """``<``, ``<=``, ``>`` or ``>=``: always of numbers."""
+    """``<``, ``<=``, ``>`` or ``>=``, always of numbers."""
 
     operator: str
     left: Node
@@ -92,7 +92,7 @@ class TextTestKind(Enum):
 
 
 class TextTest(msgspec.Struct, frozen=True, gc=False):
-    """Never null: false for whatever is not a text, negated or not."""
+    """Never null: false for anything that is not text, negated or not."""
 
     test: TextTestKind
     operand: Node
@@ -102,13 +102,13 @@ class TextTest(msgspec.Struct, frozen=True, gc=False):
 
 
 class Cast(msgspec.Struct, frozen=True, gc=False):
-    """A property where a truth value is wanted. Its text never is one: false when it is there, else null."""
+    """A property used as a truth value. Its text never is one: false when the property exists, else null."""
 
     name: str
 
 
 class Void(msgspec.Struct, frozen=True, gc=False):
-    """A condition after a sign: evaluated, since it may be unreadable, then null."""
+    """A condition after a sign: evaluated, since it may fail, then null."""
 
     operand: Logic
     depth: int
@@ -126,5 +126,5 @@ def is_truth(node: Node) -> bool:
 
 
 def depth(node: Node) -> int:
-    """How far nodes are nested below this one, itself included."""
+    """The nesting depth of this node, itself included."""
     return node.depth if isinstance(node, Equal | Not | And | Or | TextTest | Void) else 1

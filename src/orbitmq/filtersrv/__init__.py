@@ -1,1 +1,2 @@
-"""Filter servers: consumers pull from them what a Python class selects. Off by default, never inside a broker."""
+"""Filter servers: consumers pull from them the messages that a Python class selects. Off by default, never inside a
+broker."""

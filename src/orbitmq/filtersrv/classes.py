@@ -1,4 +1,4 @@
-"""Which class filters for which group: uploaded by consumers, or laid into a directory by the operator."""
+"""Which class filters for which group: uploaded by consumers, or put into a directory by the operator."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class FilterClasses:
         self._from_files: dict[tuple[str, str], tuple[tuple[str, int], FilterProcess]] = {}
 
     def uploaded(self, topic: str, group: str) -> FilterProcess | None:
-        """The class a consumer of the group has uploaded."""
+        """The class that a consumer of the group has uploaded."""
         found = self._uploaded.get((topic, group))
         return None if found is None else found[1]
 
     async def upload(self, topic: str, group: str, class_name: str, source: bytes, crc: int) -> None:
-        """Take over a class; one that cannot be loaded is refused and leaves the one before in place."""
+        """Accept a class; one that cannot be loaded is refused and the previous one stays."""
         if not self._config.upload_allowed:
             raise NoPermission(
                 "this filter server takes no classes from consumers (clientUploadFilterClassEnable)"
@@ -61,7 +61,7 @@ class FilterClasses:
         )
 
     async def from_directory(self, topic: str, group: str, class_name: str) -> FilterProcess:
-        """The class of that name in the operator's directory, as its file is now. Raises ``ServerError``."""
+        """The class of that name in the operator's directory, from the current file. Raises ``ServerError``."""
         if not self._config.class_directory or not _CLASS_NAME.fullmatch(class_name):
             raise ServerError(f"filter class {class_name!r} of group {group} is not known here")
         module, _, name = class_name.rpartition(".")

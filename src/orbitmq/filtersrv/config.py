@@ -1,4 +1,4 @@
-"""Options of a filter server, under Apache's keys where there are any (FiltersrvConfig)."""
+"""Options of a filter server, under Apache's keys where they exist (FiltersrvConfig)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["FilterServerConfig"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FilterServerConfig(TlsConfig):
-    """Everything a filter server can be told."""
+    """The options of a filter server."""
 
     listen_port: int = option(
         0, apache="listenPort", low=0, high=65_535, doc="Port to listen on; 0 lets the system choose."

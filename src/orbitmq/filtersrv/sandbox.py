@@ -1,7 +1,7 @@
-"""One filter class in a process of its own, bounded in time and memory.
+"""Runs one filter class in its own process, bounded in time and memory.
 
-A process that does not answer a batch in time, or dies, is ended and made anew for the next one. A class that fails
-again and again is left alone for a while, so that it cannot keep the machine busy with starting processes.
+A process that does not answer a batch in time, or dies, is killed and restarted for the next one. A class that fails
+repeatedly is disabled for a while, so that it cannot keep the machine busy starting processes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["FilterFailed", "FilterProcess"]
 logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S: Final = 15.0
-"""Python and its modules on a busy machine."""
+"""Enough to start Python and load modules on a busy machine."""
 FAILURES_MAX: Final = 5
 REST_S: Final = 30.0
 
@@ -51,8 +51,8 @@ class FilterProcess:
     async def select(self, records: list[bytes]) -> list[bool]:
         """Which records the class selects. Raises ``FilterFailed``.
 
-        When a batch fails as a whole each record is tried alone: one that the class cannot cope with counts as not
-        selected, or consumers would never get past it.
+        When a batch fails as a whole, each record is tried alone. A record that the class cannot handle counts as not
+        selected, because consumers would otherwise never get past it.
         """
         async with self._turn:
             try:

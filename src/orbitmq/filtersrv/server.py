@@ -1,9 +1,9 @@
-"""A filter server: pulls of consumers in, pulls to the broker out, a class in between (Apache, up to 4.2: filtersrv).
+"""A filter server: forwards consumers' pulls to the broker and filters the answers by a class (Apache, up to 4.2:
+filtersrv).
 
-A consumer with a class filter finds this server in the route of its topic and pulls from it as from a broker. The
-pull goes on to the broker without a filter; of the messages that come back only those go to the consumer that the
-class of its group selects. Offsets are the broker's, so nothing is lost if this server ends: consumers pull again
-elsewhere.
+A consumer with a class filter finds this server in the route of its topic and pulls from it as if from a broker. The
+pull is forwarded to the broker without a filter, and only the messages that the group's class selects are returned.
+Offsets are the broker's, so nothing is lost if this server ends: consumers pull again elsewhere.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ logger = logging.getLogger(__name__)
 
 REGISTER_S: Final = 3.0
 NAME_KEPT_S: Final = 5.0
-"""How long the class name of a group is believed before the broker is asked again."""
+"""How long the class name of a group is cached before the broker is queried again."""
 PULL_EXTRA_S: Final = 10.0
 _NAMES_MAX: Final = 10_000
 _RECORD_BYTES_MIN: Final = 8
 
 
 class FilterServer:
-    """A running filter server; ``async with`` starts and stops it."""
+    """A filter server; ``async with`` starts and stops it."""
 
     def __init__(self, config: FilterServerConfig) -> None:
         self.config = config
@@ -57,7 +57,7 @@ class FilterServer:
         if own is not None:
             self._rpc.sign = lambda fields, body: sign_fields(fields, body, own.name, own.secret)
         self._passing = RpcClient(tls=tls)
-        """For requests that carry the signature of a consumer."""
+        """For requests that carry a consumer's signature."""
         self._tasks = TaskOwner("filtersrv")
         self._names: dict[tuple[str, str], tuple[float, str]] = {}
         self._registered = False
@@ -75,7 +75,7 @@ class FilterServer:
 
     @property
     def address(self) -> str:
-        """``host:port`` registered for consumers."""
+        """``host:port`` as registered for consumers."""
         return f"{self.config.public_host or self.config.bind_address}:{self._server.ports[0]}"
 
     async def start(self) -> None:
@@ -102,7 +102,7 @@ class FilterServer:
         await self.stop()
 
     async def _register(self) -> None:
-        """Tell the broker that this server is there; a broker that is away is asked again in a moment."""
+        """Register this server with the broker; retried shortly if the broker is away."""
         header = RegisterFilterServerRequest(filter_server_addr=self.address)
         try:
             answer = await self._rpc.call(
@@ -146,12 +146,13 @@ class FilterServer:
         except FilterFailed as error:
             raise ServerError(str(error)) from None
         body = b"".join(record for record, wanted in zip(records, selected, strict=True) if wanted)
-        # Nothing selected: the consumer goes on at once, behind what has been looked at.
+        # Nothing was selected: the consumer continues immediately after the messages examined.
         return _passed_on(answer, ResponseCode.SUCCESS if body else ResponseCode.PULL_RETRY_IMMEDIATELY, body)
 
     async def _ask_broker(self, request: PullMessageRequest, frame: Frame) -> Frame:
-        """The pull, without the filter. A signed one goes on as it is: its signature holds for these fields only, and
-        the broker decides what that user may read. Heartbeats tell it that the subscription is a class."""
+        """Send the pull without the filter. A signed one is forwarded unchanged: its signature covers these fields
+        only, and the broker decides what that user may read. Heartbeats announce the subscription as a class
+        filter."""
         timeout_s = max(0, min(request.suspend_timeout_millis, 3_600_000)) / 1000 + PULL_EXTRA_S
         address, code = self.config.broker_address, RequestCode.PULL_MESSAGE
         fields = frame.ext_fields
@@ -173,7 +174,7 @@ class FilterServer:
         return await self.classes.from_directory(topic, group, await self._class_name(topic, group))
 
     async def _class_name(self, topic: str, group: str) -> str:
-        """What the group's heartbeats say: a subscription in class filter mode holds the name."""
+        """The class name in the group's heartbeats: a subscription in class filter mode contains it."""
         now = asyncio.get_running_loop().time()
         known = self._names.get((topic, group))
         if known is not None and known[0] > now:
@@ -197,12 +198,12 @@ class FilterServer:
 
 
 def _passed_on(answer: Frame, code: int, body: bytes) -> Reply:
-    """The broker's answer, with its offsets, to the consumer."""
+    """The broker's answer, with its offsets, for the consumer."""
     return Reply(code=code, remark=answer.remark, ext=dict(answer.ext_fields), body=body)
 
 
 def _split(records: bytes) -> list[bytes]:
-    """The records of a pull; each starts with its size. Raises ``ServerError`` for what cannot be records."""
+    """The records of a pull; each starts with its size. Raises ``ServerError`` for malformed bytes."""
     parts: list[bytes] = []
     at = 0
     while at < len(records):

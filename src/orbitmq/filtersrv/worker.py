@@ -34,7 +34,7 @@ from orbitmq.record.codec import Record, decode_records
 
 __all__ = ["FilterMessage", "main", "read_frame", "write_frame"]
 
-# Modules a class may import: loaded now, since no file can be opened later.
+# Modules that a class may import, loaded now because no file can be opened later.
 AT_HAND: Final = (
     base64,
     collections,
@@ -56,7 +56,7 @@ NOT_SELECTED, SELECTED, RAISED = 0, 1, 2
 
 
 class FilterMessage:
-    """What a filter class sees of a message."""
+    """A message as a filter class sees it."""
 
     __slots__ = ("_record", "properties")
 
@@ -107,7 +107,7 @@ class FilterMessage:
 
 
 class MessageFilter(Protocol):
-    """A filter class: made once without arguments, asked for every message."""
+    """A filter class: created once without arguments, called for every message."""
 
     def match(self, message: FilterMessage) -> bool: ...
 
@@ -130,7 +130,7 @@ def write_frame(stream: BinaryIO, data: bytes) -> None:
 
 
 def restrict(memory_bytes: int) -> None:
-    """Give up what a filter does not need."""
+    """Drop privileges and resources that a filter does not need."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
@@ -139,7 +139,7 @@ def restrict(memory_bytes: int) -> None:
 
 
 def load(source: str, class_name: str) -> MessageFilter:
-    """The filter the source defines. Raises whatever the source raises, and ``ValueError``."""
+    """Load the filter that the source defines. Raises whatever the source raises, and ``ValueError``."""
     module: dict[str, Any] = {"__name__": "filter_class"}
     exec(compile(source, f"<{class_name}>", "exec"), module)
     found = module.get(class_name.rpartition(".")[2])
@@ -164,7 +164,7 @@ def judge(message_filter: MessageFilter, records: bytes) -> bytes:
 
 def main() -> int:
     stdin, stdout = sys.stdin.buffer, sys.stdout.buffer
-    # What the class prints must not get between the frames.
+    # Output of the class must not get between the frames.
     sys.stdout = sys.stderr = io.StringIO()
     order = read_frame(stdin)
     if order is None:

@@ -1,1 +1,1 @@
-"""The bytes of one message and its properties, the same on disk and on the wire. Pure: no I/O, no clock."""
+"""The bytes of messages and their properties, the same on disk and on the wire. No I/O, no clock."""

@@ -1,8 +1,8 @@
 """Several messages in one body (Apache: ``MessageDecoder.encodeMessages`` and ``decodeMessages``).
 
-A SEND_BATCH_MESSAGE body is a row of entries; topic, queue and times come from the request header. The broker
-splits it into ordinary records. On a topic of the batch queue type it keeps the row as the body of one record with
-``SysFlag.NEED_UNWRAP | INNER_BATCH``, and the consumer takes it apart (``unwrap``).
+The body of a SEND_BATCH_MESSAGE is a sequence of entries; topic, queue and times come from the request header. The
+broker splits it into ordinary records. On a topic of the batch queue type, one record keeps the sequence as its body,
+with ``SysFlag.NEED_UNWRAP | INNER_BATCH``, and the consumer splits it (``unwrap``).
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def encode_batch(entries: Iterable[tuple[int, bytes, bytes]]) -> bytes:
 
 
 def split_batch(body: bytes | bytearray | memoryview) -> list[tuple[int, bytes, bytes]]:
-    """(flag, body, raw properties) of each entry, as ``BatchEntry`` has them but in plain tuples.
+    """(flag, body, raw properties) of each entry, like ``BatchEntry`` but as plain tuples.
 
-    Raises ``RecordError`` for an empty batch and for anything that does not end exactly with its last entry. An
-    entry takes at least 22 bytes, so the length of the body bounds the result.
+    Raises ``RecordError`` for an empty batch and for anything that does not end exactly with its last entry. An entry
+    takes at least 22 bytes, so the length of the body bounds the result.
     """
     data = body if type(body) is bytes else bytes(body)
     end = len(data)
@@ -71,7 +71,7 @@ def split_batch(body: bytes | bytearray | memoryview) -> list[tuple[int, bytes, 
             start = position + _FIXED
             body_end = start + body_size
             position += size
-            # This also refuses an entry too small to move on by.
+            # This also refuses an entry too small to advance past.
             if body_size < 0 or body_end + 2 > position or position > end:
                 raise RecordError(
                     f"batch entry {len(entries)}: a size of {size} with a body of {body_size} is wrong"
@@ -85,15 +85,15 @@ def split_batch(body: bytes | bytearray | memoryview) -> list[tuple[int, bytes, 
 
 
 def is_inner_batch(sys_flag: int) -> bool:
-    """Whether the body of such a record holds several messages that can be split: not while compressed."""
+    """Whether the body of such a record holds several messages that can be split, which a compressed body cannot."""
     return sys_flag & _INNER_OR_COMPRESSED == _INNER
 
 
 def unwrap(record: Record) -> list[Record]:
     """The messages inside a record, or the record itself if it holds just one.
 
-    The record must have been decoded with ``decompress=True``. Message i of a batch has the queue offset of the
-    batch plus i; everything the entries do not say is taken from the record that carried them.
+    The record must have been decoded with ``decompress=True``. Message i of a batch has the queue offset of the batch
+    plus i. Fields that entries do not have are taken from the record.
     """
     if not is_inner_batch(record.sys_flag):
         return [record]

@@ -1,8 +1,8 @@
-"""One message as bytes (Apache: ``MessageExtEncoder`` and ``MessageDecoder``).
+"""Encodes and decodes messages (Apache: ``MessageExtEncoder`` and ``MessageDecoder``).
 
 Two rules shape this module. A stored record is written once per message, so ``encode_record`` packs the whole fixed
-part with one ``struct`` call and joins the rest: no builder, no validation the packing does not already give.
-And whatever bytes a socket or a disk delivers, the decoders raise ``RecordError`` and nothing else.
+part with one ``struct`` call and joins the rest, without a builder or validation beyond what packing does. And
+whatever bytes a socket or a disk delivers, the decoders raise only ``RecordError``.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ _pack_v4: Final = FIXED_V4.pack
 _unpack_v4: Final = FIXED_V4.unpack_from
 _pack_length: Final = LENGTH_16.pack
 
-# 88 bytes of fixed part and the two bytes of the properties size; the topic's own size travels with the topic.
+# 88 bytes of fixed part and two bytes of properties size; the topic's size travels with the topic.
 _FIXED_AND_LENGTH: Final = FIXED_V4.size + LENGTH_16.size
 
 
 class Encodable(Protocol):
-    """What a message to be stored must have. ``Record`` has it, and so has the store's own new message."""
+    """The attributes of a message to be stored. ``Record`` has them, and so does the store's own new message."""
 
     @property
     def topic(self) -> str: ...
@@ -80,7 +80,7 @@ class Encodable(Protocol):
     def flag(self) -> int: ...
     @property
     def sys_flag(self) -> int:
-        """The two host bits are set by the encoder from the lengths of the hosts."""
+        """The encoder sets the two host bits from the lengths of the hosts."""
 
     @property
     def reconsume_times(self) -> int: ...
@@ -89,7 +89,7 @@ class Encodable(Protocol):
 
 
 class Record(msgspec.Struct, gc=False):
-    """A decoded message. ``properties`` and the hosts stay raw: most readers need few of them."""
+    """A decoded message. ``properties`` and the hosts stay raw, because most readers need few of them."""
 
     topic: str
     queue_id: int
@@ -108,14 +108,14 @@ class Record(msgspec.Struct, gc=False):
     body_crc: int
     magic: int
     size: int
-    """Bytes of the stored record, whatever ``body`` was decompressed to."""
+    """Bytes of the stored record, whatever size ``body`` was decompressed to."""
 
     def find(self, name: bytes) -> bytes | None:
         """One property, without parsing the others."""
         return find_property(self.properties, name)
 
     def property_map(self) -> dict[str, str]:
-        """All properties, decoded anew on every call."""
+        """All properties, decoded again on every call."""
         return decode_properties(self.properties)
 
     @property
@@ -125,14 +125,14 @@ class Record(msgspec.Struct, gc=False):
 
     @property
     def unique_key(self) -> str | None:
-        """The id the sending client gave the message."""
+        """The id that the sending client gave the message."""
         value = find_property(self.properties, b"UNIQ_KEY")
         return None if value is None else value.decode("utf-8", "replace")
 
 
 @lru_cache(maxsize=8192)
 def _topic_text(data: bytes) -> str:
-    """The text of a topic field; memoised to share one ``str`` among all records of a topic."""
+    """The text of a topic field, memoised so that all records of a topic share one ``str``."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -172,7 +172,7 @@ def encode_records(
     store_timestamp_ms: int,
     store_host: bytes,
 ) -> list[bytes]:
-    """Records that lie one after the other from ``log_offset`` on. Raises as ``encode_record`` does."""
+    """Encode consecutive records from ``log_offset`` on. Raises like ``encode_record``."""
     encoded: list[bytes] = []
     append = encoded.append
     for message, queue_offset in zip(messages, queue_offsets, strict=True):
@@ -183,7 +183,7 @@ def encode_records(
 
 
 def record_size(message: Encodable, store_host: bytes) -> int:
-    """How long ``encode_record`` will make it. Raises as that does."""
+    """The length of the record that ``encode_record`` will return. Raises like it."""
     return len(encode_record(message, 0, 0, 0, store_host))
 
 
@@ -194,10 +194,10 @@ def decode_record(
     check_crc: bool = True,
     decompress: bool = False,
 ) -> Record:
-    """The record that starts at ``offset``; bytes behind it are ignored.
+    """The record that starts at ``offset``; bytes after it are ignored.
 
-    ``decompress`` inflates a compressed body and clears the two facts about it in ``sys_flag``, so that the
-    message can be stored again as it now is. Raises ``RecordError`` on anything that is not a whole record.
+    ``decompress`` inflates a compressed body and clears its two bits in ``sys_flag``, so that the message can be
+    stored again as it is. Raises ``RecordError`` for anything that is not a whole record.
     """
     if type(buffer) is not bytes:
         buffer, offset = _copy_one(buffer, offset), 0
@@ -221,7 +221,7 @@ def decode_record(
         position = offset + layout.size
     end = offset + size
     body_end = position + body_size
-    # The topic size and one byte more must fit: then the reads of the sizes below cannot leave the buffer.
+    # The topic size and one more byte must fit, so that the reads of the sizes below stay inside the buffer.
     if body_size < 0 or body_end + 3 > end or end > len(buffer):
         raise RecordError(_size_fault(size, magic, body_size, len(buffer) - offset))
     if magic == MAGIC_V1:
@@ -253,7 +253,7 @@ def decode_record(
 
 
 def _copy_one(buffer: bytes | bytearray | memoryview, offset: int) -> bytes:
-    """The bytes of one record, so that its parts are slices of bytes. Checked first: a wrong size copies nothing."""
+    """Copy the bytes of one record, so that its parts are slices of bytes. The size is checked before copying."""
     available = len(buffer) - offset
     if offset < 0 or available < RECORD_BYTES_MIN:
         raise _too_short(available)
@@ -266,10 +266,10 @@ def _copy_one(buffer: bytes | bytearray | memoryview, offset: int) -> bytes:
 def decode_records(
     buffer: bytes | bytearray | memoryview, *, check_crc: bool = True, decompress: bool = False
 ) -> list[Record]:
-    """The records of a pull, pop or query response, which lie one after the other.
+    """The consecutive records of a pull, pop or query response.
 
-    A body that cannot be inflated stays as it is, and so does its flag ``SysFlag.COMPRESSED``: one message of a
-    sender that made a mistake must not keep its neighbours, and all that come after it, from being read.
+    A body that cannot be inflated stays compressed, and keeps ``SysFlag.COMPRESSED``, so that one sender's mistake
+    does not make its neighbours and all later messages unreadable.
     """
     data = buffer if type(buffer) is bytes else bytes(buffer)
     values = record_values(data, check_crc)

@@ -1,7 +1,7 @@
 """Compressed bodies: zlib (the default), LZ4 frames and zstd (Apache: ``common/compression``).
 
-Inflating is bounded: a small body that claims to become huge is refused once the bound is passed, not after the
-memory is gone. The packages for LZ4 and zstd are loaded when first needed.
+Inflating is bounded: a small body that would inflate to a huge one is refused as soon as the bound is passed. The
+packages for LZ4 and zstd are loaded on first use.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = [
 ]
 
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Sixteen times the largest body a broker takes by default."""
+"""Sixteen times the largest body that a broker accepts by default."""
 
 COMPRESSION_LEVEL: Final = 5
 _ZSTD_WINDOW_LOG_MAX: Final = 27
-"""What zstd's own command accepts without being asked: 128 MiB of memory for one body."""
+"""The limit that zstd's own command uses by default: 128 MiB of memory for one body."""
 
 
 class Compression(IntEnum):
@@ -49,7 +49,7 @@ def compress_body(
     if compression is Compression.LZ4:
         import lz4.frame
 
-        # Blocks independent and of the default size: what Apache's reader was built for.
+        # Independent blocks of the default size, which Apache's reader expects.
         compressed: bytes = lz4.frame.compress(body, block_linked=False)
         return compressed
     squeezed: bytes = _zstd().compress(body, level=level)
@@ -59,8 +59,8 @@ def compress_body(
 def decompress_body(body: bytes, sys_flag: int, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> bytes:
     """The inflated body.
 
-    Raises ``RecordError`` if it is damaged, unfinished, of unknown kind or longer than ``max_bytes``.
-    Whether it is compressed at all is the caller's question (``SysFlag.COMPRESSED``).
+    Raises ``RecordError`` if it is damaged, unfinished, of an unknown kind or longer than ``max_bytes``. The caller
+    decides whether it is compressed at all (``SysFlag.COMPRESSED``).
     """
     data, ended = _inflate(body, sys_flag, max_bytes + 1)
     if len(data) > max_bytes:
@@ -71,9 +71,9 @@ def decompress_body(body: bytes, sys_flag: int, max_bytes: int = DECOMPRESSED_BY
 
 
 def decompress_start(body: bytes, sys_flag: int, max_bytes: int) -> tuple[bytes, bool]:
-    """The first ``max_bytes`` of the inflated body, and whether there are more. No more than that is inflated.
+    """The first ``max_bytes`` of the inflated body, and whether there is more. Nothing beyond them is inflated.
 
-    Raises ``RecordError`` if it is damaged before that, unfinished or of unknown kind.
+    Raises ``RecordError`` if the body is damaged before that point, unfinished or of an unknown kind.
     """
     data, ended = _inflate(body, sys_flag, max_bytes + 1)
     if len(data) > max_bytes:
@@ -116,7 +116,7 @@ def _inflate_lz4(body: bytes, max_bytes: int) -> tuple[bytes, bool]:
 
 
 def _zstd() -> ModuleType:
-    """The standard library's module, which is a package of its own before Python 3.14."""
+    """The standard library's module, or the package that provides it before Python 3.14."""
     if sys.version_info >= (3, 14):
         from compression import zstd
     else:

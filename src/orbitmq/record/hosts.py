@@ -1,4 +1,4 @@
-"""Socket addresses as a record stores them: the address, then the port in four bytes."""
+"""Socket addresses as stored in records: the address, then the port in four bytes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["decode_host", "encode_host", "host_text"]
 
 @lru_cache(maxsize=65536)
 def encode_host(address: str, port: int) -> bytes:
-    """8 bytes for an IPv4 address, 20 for IPv6. Memoised: a connection's address is stored with each message.
+    """8 bytes for an IPv4 address, 20 for IPv6. Memoised, because a connection's address is stored with each message.
 
-    An IPv4 address mapped into IPv6 (a dual-stack socket's peer) is stored as IPv4, as Java does; a zone
-    (``%eth0``) is dropped. Raises ``RecordError`` for anything that is not a literal address.
+    An IPv4 address mapped into IPv6 (a dual-stack socket's peer) is stored as IPv4, like in Java; a zone (``%eth0``)
+    is dropped. Raises ``RecordError`` for anything that is not a literal address.
     """
     try:
         if ":" not in address:

@@ -33,7 +33,7 @@ assert _ADDRESS_V4 + _UNIQUE_KEY_REST == 16, "clients recognise the id by its le
 
 
 class OffsetMessageId(NamedTuple):
-    """Where a record lies."""
+    """The location of a record."""
 
     address: str
     port: int
@@ -56,7 +56,7 @@ def offset_message_id(store_host: bytes, log_offset: int) -> str:
 
 
 def parse_offset_message_id(text: str) -> OffsetMessageId:
-    """Raises ``RecordError`` unless the text is an offset id. A unique key may pass: both look alike."""
+    """Parse an offset id. Raises ``RecordError`` for other text; a unique key may pass, because both look alike."""
     data = _from_hex(text)
     if len(data) not in (HOST_V4_BYTES + 8, HOST_V6_BYTES + 8):
         raise RecordError(f"{text!r} is not a message id: it has {len(data)} bytes")
@@ -65,7 +65,7 @@ def parse_offset_message_id(text: str) -> OffsetMessageId:
 
 
 def parse_unique_key(text: str) -> UniqueKey:
-    """Raises ``RecordError`` unless the text has the form of a unique key."""
+    """Parse a unique key. Raises ``RecordError`` for text of another form."""
     data = _from_hex(text)
     address_size = len(data) - _UNIQUE_KEY_REST
     if address_size not in (_ADDRESS_V4, _ADDRESS_V6):
@@ -76,11 +76,10 @@ def parse_unique_key(text: str) -> UniqueKey:
 
 
 class UniqueKeys:
-    """Makes unique keys. The clock, the calendar and the process are parameters.
+    """Generates unique keys. The clock, the calendar and the process are parameters.
 
-    ``now_ms`` reads the wall clock; ``month_of`` returns for such a time the first and the last millisecond (end
-    exclusive) of its month in local time. Keys repeat after 65,536 in one millisecond, as in Apache's clients.
-    May be used by several threads at once.
+    ``now_ms`` reads the wall clock; ``month_of`` returns the first and the last millisecond (end exclusive) of the
+    local month of such a time. Keys repeat after 65,536 in one millisecond, like in Apache's clients. Thread-safe.
     """
 
     def __init__(
@@ -114,7 +113,7 @@ class UniqueKeys:
     def _stem_at(self, now_ms: int) -> str:
         if now_ms >= self._month_end_ms:
             self._month_start_ms, self._month_end_ms = self._month_of(now_ms)
-        # A clock set back to before the start of the month yields 0, as in Apache's client.
+        # A clock set back to before the start of the month yields 0, like in Apache's client.
         since_ms = max(now_ms - self._month_start_ms, 0)
         stem = f"{self._prefix}{since_ms & 0xFFFFFFFF:08X}"
         self._stem = (now_ms, stem)

@@ -1,9 +1,9 @@
 """Message properties: a text of ``name 0x01 value 0x02`` pairs (Apache: ``MessageDecoder``'s property functions).
 
-Rules a reader keeps, because Apache's parser does: the last pair may lack its terminator (4.9 senders); a pair with
-an empty name or an empty value does not exist; of two pairs with one name the later counts; a value may contain
-0x01. Everything here but ``encode_properties`` and ``decode_properties`` works on the raw bytes: the broker's send
-path looks at three or four names out of a dozen and never needs the rest.
+Rules of Apache's parser that every reader here follows: the last pair may lack its terminator (4.9 senders); a pair
+with an empty name or value does not exist; of two pairs with one name the later counts; a value may contain 0x01. All
+functions except ``encode_properties`` and ``decode_properties`` work on the raw bytes, because the broker's send path
+uses three or four names out of a dozen.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def decode_properties(raw: bytes) -> dict[str, str]:
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """The text, terminated as 5.x does; pairs with an empty value are left out, since no reader would see them.
+    """The text, terminated like in 5.x. Pairs with an empty value are left out, since no reader would see them.
 
-    Raises ``RecordError`` for a name or value that would read back as something else, and beyond 32,767 bytes.
+    Raises ``RecordError`` for a name or value that would be read back as something else, and beyond 32,767 bytes.
     """
     parts: list[str] = []
     for name, value in properties.items():
@@ -68,11 +68,11 @@ def terminated(raw: bytes) -> bytes:
 
 
 def remove_property(raw: bytes, name: bytes) -> bytes:
-    """The text without any pair of that name; the same object when there is none."""
+    """The text without any pair of that name; the same object if there is none."""
     needle = PAIR_END + name + NAME_END
     at = raw.find(needle)
     if raw.startswith(needle[1:]) or (at >= 0 and raw.find(needle, at + 1) >= 0):
-        # At the start, or several times: rare enough to take the text apart, which is linear whatever it holds.
+        # At the start, or several times: rare enough to parse the text, which takes linear time for any content.
         start = needle[1:]
         return PAIR_END.join([pair for pair in raw.split(PAIR_END) if not pair.startswith(start)])
     if at < 0:
@@ -82,7 +82,7 @@ def remove_property(raw: bytes, name: bytes) -> bytes:
 
 
 def set_property(raw: bytes, name: bytes, value: bytes) -> bytes:
-    """The text with that one pair set; an empty value removes it. The pair goes to the end."""
+    """The text with that one pair set; an empty value removes it. The pair is moved to the end."""
     raw = remove_property(raw, name)
     if not value:
         return raw

@@ -1,4 +1,4 @@
-"""Why a message is retried or was dead-lettered: the property ``RETRY_REASON``, ours."""
+"""Why a message is retried or was dead-lettered: the property ``RETRY_REASON``, an extension of this project."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["REASON", "reason_bytes"]
 REASON: Final = "RETRY_REASON"
 _BYTES_MAX: Final = 1_024
 _SPARE_BYTES: Final = 1_024
-"""What a broker adds on the way to a retry topic: the names of topics, a delay level, flags."""
+"""What a broker adds on the way to a retry topic: topic names, a delay level, flags."""
 
 
 def reason_bytes(reason: str, properties_size: int) -> bytes:

@@ -1,8 +1,8 @@
 """Walks the records of a log segment (Apache: ``CommitLog.checkMessageAndReturnSize``).
 
-Used by recovery, by tools and by Spark readers; ``kernel.walk_records`` decides what a whole record is. Apache
-answers "-1" to everything that is not one; here the four ways a scan can end are distinguished, because what follows
-differs (``ScanEnd``).
+Used by recovery, tools and Spark readers; ``kernel.walk_records`` decides what a whole record is. Apache answers "-1"
+to everything else. Here the four ways a scan can end are distinguished, because different actions follow
+(``ScanEnd``).
 """
 
 from __future__ import annotations
@@ -35,28 +35,29 @@ __all__ = ["EndKind", "Scan", "ScanEnd", "ScannedRecord", "is_zero", "scan"]
 
 FIRST_BYTES: Final = 4096
 PIECE_BYTES: Final = 1 << 20
-"""Records are read in pieces that grow from the first to the second: many callers need one record only."""
+"""Records are read in pieces that grow from the first size to the second, because many callers need only one
+record."""
 MORE_THAN_BODY_BYTES: Final = PROPERTIES_BYTES_MAX + 1024
-"""What a record may have beside its body."""
+"""The most a record may contain in addition to its body."""
 _ZEROES: Final = bytes(64 * 1024)
 
 
 class EndKind(Enum):
-    """Why a walk ended."""
+    """Why a scan ended."""
 
     LIMIT = "limit"
     """The last record ended exactly at ``end``."""
     BLANK = "blank"
-    """The end-of-segment marker: the log goes on in the next segment."""
+    """The end-of-segment marker: the log continues in the next segment."""
     ZEROES = "zeroes"
-    """Size and magic are zero: nothing was written here, or the page that held it never reached the disk.
-    ``is_zero`` tells whether anything follows."""
+    """Size and magic are zero: nothing was written here, or the page never reached the disk. ``is_zero`` tells
+    whether anything follows."""
     BAD = "bad"
-    """Something was written that is not a whole, intact record: torn or rotten, see ``reason``."""
+    """Something was written that is not a whole, intact record: torn or damaged, see ``reason``."""
 
 
 class ScanEnd(NamedTuple):
-    """Where and why a walk ended."""
+    """Where and why a scan ended."""
 
     kind: EndKind
     position: int
@@ -128,7 +129,7 @@ class Scan:
 
 
 def _record_bytes(view: memoryview, position: int, limit: int) -> int:
-    """How many bytes the record takes that may begin here; 0 when none does."""
+    """The size of the record that may begin here; 0 when none does."""
     if limit - position < RECORD_BYTES_MIN:
         return 0
     size, magic = SIZE_AND_MAGIC.unpack_from(view, position)
@@ -136,7 +137,7 @@ def _record_bytes(view: memoryview, position: int, limit: int) -> int:
     layout = FIXED[sys_flag & (BORN_V6 | STORE_V6)]
     if magic not in (MAGIC_V1, MAGIC_V2) or limit - position < max(size, layout.size):
         return 0
-    # Of a size that is rot the rest of the segment would be copied: the body must explain it.
+    # With a damaged size the rest of the segment would be copied, so the body must account for it.
     (body_size,) = INT.unpack_from(view, position + layout.size - INT.size)
     return int(size) if 0 <= size - body_size <= MORE_THAN_BODY_BYTES else 0
 
@@ -151,8 +152,8 @@ def scan(
 ) -> Scan:
     """Iterate over the records between two positions of a segment.
 
-    With ``log_base`` (the log offset of position 0) a record must also say the offset it lies at: bytes of an
-    earlier life of the file do not pass. Nothing is raised for what the buffer holds; ``Scan.end`` tells.
+    With ``log_base`` (the log offset of position 0) a record must also contain its own log offset, so that bytes of
+    an earlier use of the file are refused. Nothing is raised for the content of the buffer; see ``Scan.end``.
     """
     return Scan(buffer, start, end, check_crc=check_crc, log_base=log_base)
 
@@ -169,7 +170,7 @@ def is_zero(buffer: bytes | bytearray | memoryview | mmap, start: int, end: int)
 
 
 def _diagnose(view: memoryview, position: int, limit: int, log_base: int | None) -> ScanEnd:
-    """Name the reason why no record starts here. Runs once per walk, so it may be slow."""
+    """Name the reason why no record starts here. Runs once per scan, so it may be slow."""
     room = limit - position
     if room == 0:
         return ScanEnd(EndKind.LIMIT, position, "")

@@ -1,13 +1,12 @@
-"""Staying awake for a peer that asks one thing after the other.
+"""Busy-waits for a peer that sends one request at a time.
 
-A loop that sleeps between the requests of such a peer pays for each with a sleep and a wake-up, and its code is cold
-when it comes back. On virtual machines that is more than serving a small request takes. So when requests of one
-connection have come one by one for a while, the loop polls for the next one (busy-wait) before it sleeps. Where none
-comes in time the next attempt is made later and later; each request that does come in time takes one step of that
-back.
+A loop that sleeps between the requests of such a peer pays a sleep and a wake-up for each, and its code is no longer
+in the CPU caches. On virtual machines that costs more than serving a small request. So after the requests of one
+connection have come one by one for a while, the loop polls for the next one before it sleeps. Where none arrives in
+time, attempts become rarer; each request that does arrive in time undoes one step of that.
 
-Only for requests whose peers wait for the answer: a consumer has several pulls on the way, its next request comes
-anyway, and staying awake for it was measured to cost a tenth of a pull.
+Only for requests whose senders wait for the answer. A consumer has several pulls in flight and sends its next request
+anyway; busy-waiting for it was measured to cost a tenth of a pull.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ __all__ = ["BusyWait"]
 
 AWAKE_S: Final = 60e-6
 IN_A_ROW: Final = 16
-"""Lone requests of one connection that are taken for a habit."""
+"""Single requests in a row from one connection before the loop busy-waits for it."""
 MISSES_MAX: Final = 8
 
 
 class BusyWait:
-    """Of one server. Told of each read; keeps the loop turning for a moment where that has paid."""
+    """The busy-wait of one server. Called for each read; keeps the loop polling briefly where that has paid."""
 
     __slots__ = ("_awake", "_clock", "_codes", "_in_a_row", "_last", "_loop", "_misses", "_skip", "_until")
 
     def __init__(self, codes: frozenset[int], clock: Clock = SYSTEM_CLOCK) -> None:
-        """``codes``: of the requests whose peers are waited for."""
+        """``codes``: the requests whose senders wait for the answer."""
         self._codes = codes
         self._loop = asyncio.get_running_loop()
         self._clock = clock
@@ -44,15 +43,15 @@ class BusyWait:
         self._misses = self._skip = 0
 
     def served(self, connection: object, frames: Sequence[Frame]) -> None:
-        """A read of ``connection`` brought these, and they were served."""
-        # Hot: once per read.
+        """Note that a read of ``connection`` brought these requests and that they were served."""
+        # Hot path: once per read.
         if len(frames) != 1 or id(connection) != self._last or frames[0].code not in self._codes:
             self._last = id(connection)
             self._in_a_row = 0
             return
         self._in_a_row += 1
         if self._awake:
-            # One step for one success: a peer whose every second request comes late is not waited for half the time.
+            # One step per success, so that a peer whose every second request is late is not waited for half the time.
             self._misses = max(0, self._misses - 1)
             self._until = self._clock.monotonic() + AWAKE_S
         elif self._in_a_row >= IN_A_ROW:

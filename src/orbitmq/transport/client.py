@@ -1,6 +1,6 @@
-"""Calls to other servers by address, over connections that are opened when needed and shared.
+"""Calls to other servers by address, over shared connections that are opened when needed.
 
-Answers to Apache's NettyRemotingClient.
+Corresponds to Apache's NettyRemotingClient.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ logger = logging.getLogger(__name__)
 
 _NO_ROUTES: Final = Router(())
 SILENCE_S: Final = 10.0
-"""Of a server that answers no call: longer than most pauses of a process, short enough for a heartbeat or two."""
+"""How long a server may leave calls unanswered: longer than most process pauses, short enough for a heartbeat or
+two."""
 GATHERED_BYTES: Final = 2048
-"""Measured with 100 sends on the way: 52,000/s, and 30,000/s when all of a turn leave in one write, for then client
-and broker wait for each other. Less than this costs system calls and gains nothing."""
+"""Measured with 100 sends in flight: 52,000/s, against 30,000/s when all requests of a turn leave in one write,
+because then client and broker wait for each other. A smaller value costs system calls and gains nothing."""
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """``host:port`` in its two parts; IPv6 hosts may stand in brackets."""
+    """Split ``host:port``; IPv6 hosts may be in brackets."""
     host, _, port = address.strip().rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
         raise ConnectFailedError(f"not an address of the form host:port: {address!r}")
@@ -69,17 +70,17 @@ class RpcClient:
         self._all_closed = asyncio.Event()
         self._closed = False
         self.local: Mapping[str, LocalServer] = {}
-        """Servers of this process by address: they are reached without a socket."""
+        """Servers in this process by address, which are reached without a socket."""
         self.sign: Callable[[Mapping[str, str], bytes], dict[str, str]] | None = None
         """Adds a signature to the fields of every request; see ``orbitmq.auth.signature``."""
 
     def open_connection(self, address: str) -> Connection | None:
-        """The connection to ``address`` if there is one already."""
+        """The connection to ``address``, if it is open."""
         connection = self._open.get(address)
         return None if connection is None or connection.closed else connection
 
     async def connection(self, address: str) -> Connection:
-        """The open connection to ``address``. Raises ``ConnectFailedError`` when there can be none."""
+        """The connection to ``address``, opened if necessary. Raises ``ConnectFailedError``."""
         connection = self._open.get(address)
         if connection is not None and not connection.closed:
             return connection
@@ -92,7 +93,7 @@ class RpcClient:
             self._opening[address] = opening
             opening.add_done_callback(lambda done: self._opening.pop(address, None))
         try:
-            # Shielded: a caller that gives up must not cancel the attempt others wait for.
+            # Shielded, so that a caller that gives up does not cancel the attempt that others wait for.
             opened = await asyncio.shield(opening)
         except asyncio.CancelledError:
             if opening.cancelled():  # only ``close`` does that
@@ -103,7 +104,7 @@ class RpcClient:
         return opened
 
     async def _connect(self, address: str) -> Connection | str:
-        """A connection, or why there is none: every caller that waits raises an error of its own."""
+        """Returns a connection, or why there is none: every waiting caller raises an error of its own."""
         host, port = split_address(address)
         loop = asyncio.get_running_loop()
         inside = self.local.get(address)
@@ -119,7 +120,7 @@ class RpcClient:
             return f"cannot connect to {address}: {str(error) or 'timed out'}"
         if connection.closed:
             return f"cannot connect to {address}: closed by the peer at once"
-        # What it was opened by, which is what its owner compares: a host name, or IPv6 in brackets.
+        # The address it was opened with, which its owner compares: a host name, or IPv6 in brackets.
         connection.remote_text = address
         self._open[address] = connection
         if not self._sweeping:
@@ -165,7 +166,7 @@ class RpcClient:
         timeout_s: float = 3.0,
         ext: dict[str, str] | None = None,
     ) -> Frame:
-        """Ask the server at ``address``; the time to connect counts against ``timeout_s``."""
+        """Call the server at ``address``; the time to connect counts against ``timeout_s``."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         try:
@@ -189,7 +190,7 @@ class RpcClient:
         *,
         ext: dict[str, str] | None = None,
     ) -> None:
-        """Send a oneway request; returns when it is handed to the connection."""
+        """Send a oneway request; returns when the connection has it."""
         connection = await self.connection(address)
         if self.sign is not None:
             header, ext = None, self.sign(request_fields(header, ext) or {}, body)
@@ -202,8 +203,8 @@ class RpcClient:
             connection.close()
 
     async def close(self, wait_s: float = 1.0) -> None:
-        """Close all connections; calls that wait end with ``ConnectionLostError``. What does not close within
-        ``wait_s`` is cut."""
+        """Close all connections; waiting calls end with ``ConnectionLostError``. Connections that do not close within
+        ``wait_s`` are aborted."""
         self._closed = True
         for connection in list(self._open.values()):
             connection.close()

@@ -1,17 +1,17 @@
-"""One bound for everything the connections of a server hold: half frames, requests kept for later, unread answers.
+"""One memory limit for all connections of a server: half frames, requests kept for later, unread answers.
 
-Each connection has bounds of its own, and thousands of peers that stay below them would still fill the memory. So the
-server adds up what all of them hold. Counting every byte as it comes and goes would cost each request; instead the
-traffic since the last sum is counted, which is the most that can have been added, and the sum is taken anew when that
-is a sixteenth of the limit.
+Each connection has limits of its own, but thousands of peers that stay below them would still fill the memory. So the
+server adds up what all of them hold. Counting every byte as it comes and goes would cost each request. Instead, the
+traffic since the last sum is counted, which is the most that can have been added, and the sum is taken again when
+that reaches a sixteenth of the limit.
 
-What happens beyond a mark, and to whom:
+What happens above each mark:
 
-1. Above half of the limit, peers that leave more than ``PRESSED_BYTES`` of answers unread are served no further until
-   they have read some (else 1 MiB). A peer that reads notices nothing.
-2. Above the limit connections are closed until a quarter of it is free again: the one that holds most of the host
-   that holds most, then the next. So a host with ten thousand half frames is cut before the one large message of
-   another, and a host that holds little is never cut for what others hold.
+1. Above half of the limit, peers with more than ``PRESSED_BYTES`` of unread answers are not served until they have
+   read some (normally 1 MiB). A peer that reads does not notice.
+2. Above the limit, connections are closed until a quarter of it is free: first the largest holder of the host that
+   holds most, then the next. So a host with ten thousand half frames is disconnected before the one large message of
+   another host, and a host that holds little is never disconnected for what others hold.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LOOK_AGAIN_S: Final = 0.5
 
 
 class Holder(Protocol):
-    """A connection, as far as it matters here."""
+    """The part of a connection that matters here."""
 
     remote: tuple[str, int]
 
@@ -44,7 +44,7 @@ class Holder(Protocol):
 
 
 class HeldMemory:
-    """Adds up what the connections of one server hold."""
+    """Adds up the memory held by the connections of one server."""
 
     def __init__(self, holders: Collection[Holder], limit_bytes: int = HELD_BYTES_MAX) -> None:
         """``holders`` is the server's own set, which grows and shrinks."""
@@ -54,17 +54,17 @@ class HeldMemory:
         self._timer: asyncio.TimerHandle | None = None
         self._planned = False
         self.moved_bytes = 0
-        """Read and written since the last sum."""
+        """Bytes read and written since the last sum."""
         self.pressed = False
         self.dropped_count = 0
 
     @property
     def held_bytes(self) -> int:
-        """The sum, now."""
+        """The current sum."""
         return sum(holder.held_bytes for holder in self._holders)
 
     def moved(self, size_bytes: int) -> None:
-        """A connection read or wrote so much."""
+        """Note how much a connection read or wrote."""
         self.moved_bytes += size_bytes
         if self.moved_bytes >= self._step_bytes:
             self.look()
@@ -74,7 +74,8 @@ class HeldMemory:
         self.moved_bytes = 0
         held = self.held_bytes
         if held > self._limit_bytes and not self._planned:
-            # uvloop writes when the turn ends: what is above the limit only until then is not worth a connection.
+            # uvloop writes when the turn ends: exceeding the limit only until then does not justify closing a
+            # connection.
             self._planned = True
             asyncio.get_running_loop().call_soon(self._drop_if_above)
         pressed = held > self._limit_bytes // 2

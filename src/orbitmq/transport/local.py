@@ -1,8 +1,8 @@
-"""A connection inside one process: the same two ends, no socket between them.
+"""A connection inside one process: two ends without a socket.
 
 A proxy in local mode calls its broker this way. What one end writes in one turn of the loop reaches the other in the
-next, in one piece, so that work in bulk stays in bulk; limits, answers and calls in both directions are those of any
-connection.
+next turn, in one piece, so that bulk work stays in bulk. Limits, answers and calls in both directions are those of
+any connection.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 __all__ = ["LocalServer", "LocalTransport", "connect_local"]
 
 LocalServer = Callable[[], asyncio.Protocol]
-"""Makes the server's end of a new connection."""
+"""Creates the server's end of a new connection."""
 
 
 class LocalTransport(asyncio.Transport):
-    """One end's way to write to the other."""
+    """Writes from one end to the other."""
 
     def __init__(self, protocol: asyncio.Protocol, remote: tuple[str, int]) -> None:
         super().__init__({"peername": remote})
@@ -109,7 +109,7 @@ class LocalTransport(asyncio.Transport):
         self._loop.call_soon(self._end)
 
     def _end(self) -> None:
-        """Both ends are notified once."""
+        """Notify both ends once."""
         if self._lost:
             return
         self._lost = True
@@ -120,7 +120,7 @@ class LocalTransport(asyncio.Transport):
 
 
 def connect_local(client: asyncio.Protocol, server: asyncio.Protocol, address: tuple[str, int]) -> None:
-    """Make two protocols the ends of one connection; ``address`` is the server's, the client has none."""
+    """Connect two protocols as the ends of one connection; ``address`` is the server's, the client has none."""
     to_server = LocalTransport(client, address)
     to_client = LocalTransport(server, ("127.0.0.1", 0))
     to_server.attach(to_client)

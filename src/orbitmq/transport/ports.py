@@ -1,4 +1,4 @@
-"""Taking ports before anything is served on them, so that a server has its address before it serves."""
+"""Binds ports before anything is served on them, so that a server knows its address before it serves."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def bind_port(host: str, port: int) -> socket.socket:
 
 
 def bind_port_and_fast_port(host: str, port: int) -> tuple[socket.socket, socket.socket]:
-    """The listen port and the port two below it. With port 0 a free pair is searched."""
+    """The listen port and the port two below it. With port 0 a free pair is found."""
     for attempt in range(_TRIES):
         main = bind_port(host, port)
         try:

@@ -1,7 +1,7 @@
-"""A server: listening ports, their connections, and an orderly end.
+"""A server: listening ports, their connections, and an orderly shutdown.
 
-Answers to Apache's NettyRemotingServer. Port and fast port (listenPort - 2) are two ``Listener`` values with
-routers of their own.
+Corresponds to Apache's NettyRemotingServer. Port and fast port (listenPort - 2) are two ``Listener`` values with
+their own routers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BACKLOG: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Bounds of a server."""
+    """Limits of a server."""
 
     connections: int = 16_384
     idle_s: float = 120.0
@@ -42,7 +42,7 @@ class ServerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One port. Port 0 lets the system choose; a socket that is bound already is used as it is."""
+    """One port. Port 0 lets the system choose; a bound socket is used as it is."""
 
     host: str
     port: int
@@ -81,7 +81,7 @@ class Server:
         """The bound port of each listener, in order."""
 
     async def start(self) -> None:
-        """Listen. Raises ``OSError`` when a port cannot be had; nothing stays open then."""
+        """Listen. Raises ``OSError`` when a port cannot be bound, after closing the others."""
         loop = asyncio.get_running_loop()
         self._busy_wait = BusyWait(self._awake_for) if self._awake_for else None
         try:
@@ -158,13 +158,13 @@ class Server:
                 connection.abort()
 
     async def stop_accepting(self) -> None:
-        """Close the listening ports; open connections go on."""
+        """Close the listening ports; open connections stay."""
         for server in self._sockets:
             server.close()
         self._sockets.clear()
 
     async def stop(self, wait_s: float = 5.0) -> None:
-        """Stop accepting, let queued answers leave, close. After ``wait_s`` what is left is cut."""
+        """Stop accepting, send queued answers, close. After ``wait_s`` the remaining connections are aborted."""
         await self.stop_accepting()
         self._stopping = True
         for connection in list(self.connections):

@@ -1,8 +1,8 @@
-"""TLS beside plain text on one port, as a filter between socket bytes and frames.
+"""TLS and plain text on one port, as a filter between socket bytes and frames.
 
-Apache's permissive mode decides by the first byte of a connection (0x16 is a TLS handshake record; no plain frame
-can start with it, its length would be over the limit). asyncio cannot look at a byte and then hand it to its
-own TLS, so the filter drives ``ssl.SSLObject`` over memory buffers itself. It never touches a socket.
+Apache's permissive mode decides by the first byte of a connection: 0x16 is a TLS handshake record, and no plain frame
+can start with it because its length would exceed the limit. asyncio cannot look at a byte and then hand it to its own
+TLS, so the filter drives ``ssl.SSLObject`` over memory buffers. It never touches a socket.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class TlsMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutgoingTls:
-    """TLS of the connections a server makes to others, under Apache's names."""
+    """TLS for the connections a server opens to others, under Apache's names."""
 
     tls_outgoing: bool = option(
         False,
@@ -85,8 +85,7 @@ class OutgoingTls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsConfig(OutgoingTls):
-    """TLS of a server, under Apache's names. They are system properties there, and lines of the configuration
-    here."""
+    """TLS of a server, under Apache's names. They are system properties there and configuration keys here."""
 
     tls_mode: TlsMode = option(  # noqa: RUF009 - a field declaration, not a shared value
         TlsMode.PERMISSIVE,
@@ -122,7 +121,8 @@ class TlsConfig(OutgoingTls):
 
 
 class ServerTls:
-    """A server's choice: what it accepts, and with which certificate. No context and no maker mean plain only."""
+    """Which connections a server accepts, and with which certificate. Without a context and a maker, only plain
+    ones."""
 
     def __init__(
         self,
@@ -133,9 +133,9 @@ class ServerTls:
         files: Sequence[Path] = (),
         trusted: Path | None = None,
     ) -> None:
-        """``make`` returns a context when one is needed first, on a thread. It is called again for new connections
-        when all ``files`` have changed (a certificate and its key are a pair), or ``trusted`` alone has; there is a
-        context from the start then."""
+        """``make`` creates a context on a thread when one is first needed. It is called again for new connections
+        when all ``files`` have changed (a certificate and its key are a pair) or ``trusted`` alone has; then there is
+        a context from the start."""
         self.mode = mode
         self._context = context
         self._make = make
@@ -147,12 +147,12 @@ class ServerTls:
 
     @property
     def watched(self) -> tuple[Path, ...]:
-        """Files that are looked at for every new connection; empty where TLS is off."""
+        """Files that are checked for every new connection; empty where TLS is off."""
         return () if self.mode is TlsMode.DISABLED else self._files + self._trusted
 
     @property
     def context(self) -> ssl.SSLContext | None:
-        """For a new connection; reloaded when the files have changed. ``None``: see ``can_make``."""
+        """The context for a new connection, reloaded when the files have changed. ``None``: see ``can_make``."""
         if self._files and self._make is not None:
             changed: tuple[Path, ...] = ()
             stamps = _stamps(self._files)
@@ -175,8 +175,8 @@ class ServerTls:
             logger.error("certificate not reloaded, the old one stays error=%s", error)
 
     async def ready(self) -> ssl.SSLContext:
-        """A context for a port that is TLS only, made now if there is none; ``can_make`` says whether it can be.
-        Raises ``ConfigError``."""
+        """The context for a port that only accepts TLS, created now if necessary; ``can_make`` says whether it can
+        be. Raises ``ConfigError``."""
         if self._context is None:
             assert self._make is not None
             self._context = await asyncio.get_running_loop().run_in_executor(None, self._make)
@@ -188,7 +188,7 @@ class ServerTls:
         return self._context is None and self._make is not None and not self._files
 
     def when_made(self, then: Callable[[], None]) -> None:
-        """Make the context on a thread, and call ``then`` on the loop: with it, or with none to be had."""
+        """Create the context on a thread, and call ``then`` on the loop with it, or with None if that failed."""
         self._waiting.append(then)
         if len(self._waiting) > 1:
             return
@@ -265,7 +265,7 @@ def server_tls(config: TlsConfig) -> ServerTls:
 
 
 def client_tls(config: TlsConfig) -> ssl.SSLContext | None:
-    """What this server connects to others with. Raises ``ConfigError`` when the files cannot be used."""
+    """The context for connections to other servers. Raises ``ConfigError`` when the files cannot be used."""
     if not config.tls_outgoing and config.tls_mode is not TlsMode.ENFORCING:
         return None
     return outgoing_context(config)
@@ -287,9 +287,9 @@ def outgoing_context(config: OutgoingTls) -> ssl.SSLContext:
 
 
 def self_signed_context() -> ssl.SSLContext:
-    """A server's context with a certificate of its own, made now: EC P-256, CN=localhost, for ten years. The key
-    is on the disk only while OpenSSL reads it, for its owner alone."""
-    # Imported here: it takes most of a second, and most servers never need it.
+    """A server context with a new certificate of its own: EC P-256, CN=localhost, valid for ten years. The key is on
+    disk only while OpenSSL reads it, readable by its owner alone."""
+    # Imported here because it takes most of a second, and most servers never need it.
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -320,7 +320,7 @@ def self_signed_context() -> ssl.SSLContext:
 def server_context(
     certificate: Path, key: Path, *, password: str | None = None, trusted: Path | None = None
 ) -> ssl.SSLContext:
-    """A server's context from PEM files; with ``trusted`` clients must present a certificate it signed."""
+    """A server context from PEM files; with ``trusted``, clients must present a certificate signed by it."""
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -341,12 +341,12 @@ def client_context(
     password: str | None = None,
     check_host: bool = True,
 ) -> ssl.SSLContext:
-    """A client's context.
+    """A client context.
 
-    With ``trusted`` (a PEM file of authorities) a server's certificate must be signed by one of them and name the
-    host or address that is connected to. A route names brokers by address, so their certificates need an IP address
-    among their alternative names; ``check_host=False`` leaves the names out. Without ``trusted`` any certificate is
-    accepted, as Apache's test mode does, and a warning says so.
+    With ``trusted`` (a PEM file of authorities) a server's certificate must be signed by one of them and match the
+    host or address that is connected to. Routes contain addresses, so brokers' certificates need an IP address among
+    their alternative names; ``check_host=False`` skips the check of names. Without ``trusted`` any certificate is
+    accepted, like in Apache's test mode, and a warning is logged.
     """
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -368,7 +368,7 @@ def client_context(
 
 
 def verifying_context() -> ssl.SSLContext:
-    """A client's context that trusts the authorities of this machine, and checks names."""
+    """A client context that trusts this machine's authorities and checks names."""
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
@@ -378,7 +378,7 @@ class TlsFilter:
     """One end of a TLS session over memory. Raises ``ssl.SSLError`` when the peer breaks the protocol."""
 
     def __init__(self, context: ssl.SSLContext, *, server_side: bool, host: str | None = None) -> None:
-        """``host`` is what a client connects to; its context may check the certificate against it."""
+        """``host`` is the host a client connects to; its context may check the certificate against it."""
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._session = context.wrap_bio(
@@ -387,15 +387,15 @@ class TlsFilter:
         self._waiting: list[bytes] = []
         self._ready = False
         self.held_bytes = 0
-        """Plain bytes that wait for the end of the handshake."""
+        """Plain bytes held back until the handshake ends."""
 
     def start(self) -> bytes:
-        """Bytes to send first (a client's hello)."""
+        """The first bytes to send (a client's hello)."""
         self._handshake()
         return self._outgoing.read()
 
     def receive(self, data: bytes) -> tuple[bytes, bytes]:
-        """Feed socket bytes; returns the plain bytes they hold and the bytes to send back."""
+        """Process socket bytes; returns the plain bytes they contain and the bytes to send back."""
         self._incoming.write(data)
         if not self._ready:
             self._handshake()
@@ -415,7 +415,7 @@ class TlsFilter:
         return self._outgoing.read()
 
     def encrypt(self, data: bytes) -> bytes:
-        """Bytes to send for ``data``; held back until the handshake is over."""
+        """Bytes to send for ``data``, which is held back until the handshake ends."""
         if not self._ready:
             self._waiting.append(data)
             self.held_bytes += len(data)
