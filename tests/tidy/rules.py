@@ -364,13 +364,11 @@ _REGISTRY: Final = re.compile(
 _UNFINISHED: Final = re.compile(r"\b(?:" + "|".join(["TO" + "DO", "FIX" + "ME"]) + r")\b")
 
 
-_PERSON: Final = r"(?:broker|client|server|slave|master|consumer|producer)"
 WORDING: Final = (
     (r'(?:[;.] [Gg]ives |"""Gives )', "returns"),
     (r"\bnobody knows\b", "unknown"),
     (r"\bone behind the other\b", "one after the other"),
     (r"\bat or behind\b", "at or after"),
-    (rf"\b{_PERSON} (?:wants|thinks|believes|knows|forgets|remembers)\b", "has, requests, expects, removes"),
     (r"\bis told (?:about|of) (?:a|every)\b", "is called for, is notified of"),
     (r"\bsa(?:ys|id) goodbye\b", "unregisters"),
     (r"\bha(?:ve|s) (?:their|its) moments\b", "is flaky"),
