@@ -196,8 +196,9 @@ def test_the_configuration_of_the_database_is_locked(broker: RunningBroker) -> N
 
 def test_an_unknown_topic_is_said_by_its_name(broker: RunningBroker) -> None:
     done = sql(broker, "select * from topic('nothing')")
-    assert done.exit_code == 1
-    assert "no such topic: nothing" in done.stderr
+    assert done.exit_code == 2
+    assert done.stderr.startswith("orbitmq: no such topic: nothing")
+    assert "Traceback" not in done.stderr
     typo = sql(broker, "select kyes from topic('orders')")
     assert typo.exit_code == 2
     assert "kyes" in typo.stderr

@@ -50,12 +50,13 @@ def query(
 
     ``stores`` are the directories that ``store('NAME')`` means: a statement names no path. ``memory`` bounds DuckDB
     (``2GB``); without it 80 % of the machine. Raises ``ConfigError`` for a statement that is wrong or no ``SELECT``,
-    ``ModuleNotFoundError`` without DuckDB, and while rows are read ``QueryError``.
+    ``ModuleNotFoundError`` without DuckDB, while rows are read ``QueryError``, and any error of ``read_topic``.
     """
     import duckdb
 
     statement, relations = find_relations(sql)
     tables = {one.view: _table(one, settings, stores or {}) for one in relations}
+    failures: list[OrbitError] = []
     try:
         connection = duckdb.connect(config=_CONFIG | ({"memory_limit": memory} if memory else {}))
     except duckdb.Error as error:
@@ -71,12 +72,14 @@ def query(
             needed = _columns(connection, statement)
             for view, table in tables.items():
                 connection.unregister(view)
-                connection.register(view, _Padded(table, needed))
+                connection.register(view, _Padded(table, needed, failures))
         except duckdb.Error as error:
             raise ConfigError(_plain(error, relations)) from None
         try:
             yield connection.sql(statement).to_arrow_reader(_BATCH_ROWS)
         except (duckdb.Error, pa.ArrowException, OSError) as error:
+            if failures:  # DuckDB has the traceback of it in its own text
+                raise failures[0] from error
             raise QueryError(_plain(error, relations)) from error
 
 
@@ -130,11 +133,19 @@ def _scans(nodes: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
 class _Padded:
     """A table with all columns, of which those not needed are null: positions and ``*`` keep their meaning."""
 
-    def __init__(self, table: MessageTable, needed: Sequence[str]) -> None:
+    def __init__(self, table: MessageTable, needed: Sequence[str], failures: list[OrbitError]) -> None:
         self._table = table.select(needed)
+        self._failures = failures
         self._needed = frozenset(needed)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._padded()
+        except OrbitError as error:
+            self._failures.append(error)
+            raise
+
+    def _padded(self) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema()
         for batch in self._table.batches():
             columns = [

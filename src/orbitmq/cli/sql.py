@@ -192,7 +192,7 @@ def _print_table(rows: Any, file: IO[str], most: int) -> None:
     shown = list(islice(_tuples(rows), most + 1))
     table = Table()
     for name in rows.schema.names:
-        table.add_column(Text(name), overflow="ellipsis", max_width=_WIDTH_MAX)
+        table.add_column(Text(name), overflow="ellipsis", no_wrap=True, max_width=_WIDTH_MAX)
     for row in shown[:most]:
         table.add_row(*(Text(_cell(value)) for value in row))
     console = Console(file=file) if sys.stdout.isatty() else Console(file=file, width=240)
