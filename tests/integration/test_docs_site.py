@@ -43,6 +43,7 @@ RUN_ELSEWHERE: Final = {
     "client.md": "tests/integration/test_docs.py",
     "filters.md": "scripts/type_docs.py",
     "how-to/5x-clients.md": "scripts/type_docs.py",
+    "pipelines.md": "tests/spark/test_pipeline_cases.py",
     "spark.md": "tests/spark/test_guide.py",
 }
 """Pages whose programs another test runs, one after the other."""

@@ -31,8 +31,10 @@ from orbitmq.spark.errors import EnvironmentFault, PipelineError, SpecError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from orbitmq.pipeline.cases import Case
     from orbitmq.pipeline.check import Finding
     from orbitmq.pipeline.status import PipelineStatus, StatusFile
+    from orbitmq.pipeline.testing import Outcome
 
 __all__ = ["pipeline_commands"]
 
@@ -196,6 +198,98 @@ def check_command(file: Path, **options: Any) -> None:
     with _told():
         plan = _checked(file, {**options, "master": "local[1]"})
         click.echo(f"{file}: {len(plan.relations)} relations and {len(plan.queries)} sinks, nothing wrong")
+
+
+# -- test ----------------------------------------------------------------------------------------------
+
+
+@pipeline_commands.command("test")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--source",
+    "sources",
+    multiple=True,
+    callback=_pairs,
+    metavar="NAME=FILE",
+    help="Sample rows of a source.",
+)
+@click.option(
+    "--expect",
+    multiple=True,
+    callback=_pairs,
+    metavar="NAME=FILE",
+    help="Rows that a relation or sink must have.",
+)
+@click.option(
+    "--cases",
+    type=click.Path(path_type=Path),
+    help="Test cases.  [default: FILE with .test before its suffix, if --expect is not used]",
+)
+@click.option(
+    "--set", "given", multiple=True, callback=_pairs, metavar="NAME=VALUE", help="A parameter of the file."
+)
+@click.option("--junit", type=click.Path(path_type=Path), help="Write a JUnit report to this file.")
+@_conf
+@_spark_log
+def test_command(file: Path, **options: Any) -> None:
+    """Run the steps of FILE over sample rows and compare relations with expected rows. Asks no server.
+
+    Leaves with 0 when every case passed, 1 when one failed, 2 when a case or the pipeline is wrong.
+    """
+    with _told():
+        outcomes = _tested(file, _cases(file, options), options)
+        failed = sum(not one.passed for one in outcomes)
+        click.echo(f"{len(outcomes) - failed} passed, {failed} failed")
+        if options["junit"] is not None:
+            from orbitmq.pipeline.testing import junit
+
+            try:
+                options["junit"].write_bytes(junit(file.stem, outcomes))
+            except OSError as error:
+                raise EnvironmentFault(f"--junit {options['junit']}: {error}") from error
+    if failed:
+        sys.exit(MISUSED if any(one.error for one in outcomes) else FAILED)
+
+
+def _cases(file: Path, options: Mapping[str, Any]) -> list[Case]:
+    from orbitmq.pipeline.cases import case_of, cases_file, load_cases
+
+    if not file.is_file():
+        raise SpecError(str(file), "there is no such file")
+    if options["expect"] or options["sources"]:
+        if options["cases"] is not None:
+            raise SpecError("--cases", "is not used together with --source and --expect")
+        cases = [case_of(file.stem, options["sources"], options["expect"], {}, Path.cwd())]
+    else:
+        found = options["cases"] or cases_file(file)
+        if not found.is_file():
+            raise SpecError(
+                str(found), "there are no test cases: write them there, or give --source and --expect"
+            )
+        cases = load_cases(found)
+    return [dataclasses.replace(one, given={**one.given, **options["given"]}) for one in cases]
+
+
+def _tested(file: Path, cases: list[Case], options: Mapping[str, Any]) -> list[Outcome]:
+    """The outcomes, told one by one. Raises for a file that is wrong before Spark starts."""
+    from orbitmq.pipeline.testing import plan_of_case, run_case
+
+    directory = plan_of_case(file, cases[0], os.environ).directory
+    outcomes: list[Outcome] = []
+    with _session(
+        "local[2]", f"orbitmq test {file.stem}", options["conf"], options["spark_log"], directory
+    ) as session:
+        for case in cases:
+            outcome = run_case(session, file, case, os.environ)
+            outcomes.append(outcome)
+            word = "PASS" if outcome.passed else "ERROR" if outcome.error else "FAIL"
+            click.echo(f"{word} {case.name} ({outcome.seconds:.1f} s)")
+            for line in outcome.lines():
+                click.echo(f"  {line}")
+    return outcomes
+
+
+# -- check ---------------------------------------------------------------------------------------------
 
 
 def _checked(file: Path, options: Mapping[str, Any]) -> Plan:

@@ -1,4 +1,5 @@
-"""Fixtures for users' own test suites: ``rocketmq_broker`` and ``rocketmq_topic``. Loaded by pytest on its own."""
+"""Fixtures for users' own test suites: ``rocketmq_broker``, ``rocketmq_topic`` and ``pipeline_session``. Loaded by
+pytest on its own."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from orbitmq.testing.run_broker import RunningBroker
 
 _serial = itertools.count(1)
@@ -30,3 +33,13 @@ def rocketmq_topic(rocketmq_broker: RunningBroker, request: pytest.FixtureReques
     """A new topic with four queues, for one test."""
     test = re.sub(r"[^A-Za-z0-9_-]+", "-", request.node.name)[:60].strip("-")
     return rocketmq_broker.create_topic(f"{test}-{next(_serial)}")
+
+
+@pytest.fixture(scope="session")
+def pipeline_session() -> Iterator[SparkSession]:
+    """A local Spark session for tests of pipeline files; see ``orbitmq.testing.pipelines``."""
+    from orbitmq.pipeline.session import build_session
+
+    session = build_session("local[2]", "pipeline tests")
+    yield session
+    session.stop()
