@@ -61,6 +61,61 @@ def test_lines_go_in_and_come_out(broker: RunningBroker) -> None:
     assert "Traceback" not in wrong.stderr
 
 
+def test_messages_are_printed_in_the_order_they_were_stored(broker: RunningBroker) -> None:
+    broker.create_topic("ordered", queue_count=4)
+    sent = "".join(f"{number}\n" for number in range(40))
+    assert orbit("produce", "ordered", "-n", broker.name_server, given=sent).returncode == 0
+    assert orbit("consume", "ordered", "-n", broker.name_server).stdout == sent
+    newest = orbit("consume", "ordered", "-n", broker.name_server, "--last", "3")
+    assert newest.stdout == "37\n38\n39\n"
+
+
+def test_one_queue_is_read_from_an_offset_with_a_template(broker: RunningBroker) -> None:
+    broker.create_topic("placed", queue_count=2)
+    with sync.Producer("placers", broker.name_server) as producer:
+        for number in range(6):
+            producer.send(Message("placed", f"body {number}", keys=f"k{number}"))
+    arguments = ["placed", "-n", broker.name_server]
+    read = orbit("consume", *arguments, "-q", "broker-a:1", "-o", "1", "--format", r"%q %o\t%k=%v")
+    lines = read.stdout.splitlines()
+    assert [line.split("\t")[0] for line in lines] == ["1 1", "1 2"], read.stderr
+    assert all(
+        key.removeprefix("k") in value for key, _, value in (line[4:].partition("=") for line in lines)
+    )
+    wrong = orbit("consume", *arguments, "-q", "9")
+    assert (wrong.returncode, "has no queue 9; it has broker-a:0, broker-a:1" in wrong.stderr) == (2, True)
+    both = orbit("consume", *arguments, "--last", "1", "--from", "-1h")
+    assert (both.returncode, "one of --from, --offset and --last" in both.stderr) == (2, True)
+
+
+def test_keys_and_headers_go_in_with_the_lines_and_as_json(broker: RunningBroker) -> None:
+    broker.create_topic("keyed", queue_count=1)
+    arguments = ["keyed", "-n", broker.name_server]
+    made = orbit("produce", *arguments, "-K", ":", "-H", "source=till", "--json", given="a:one\nb:two:2\n")
+    places = [json.loads(line) for line in made.stdout.splitlines()]
+    assert [(place["queue"], place["offset"], place["status"]) for place in places] == [
+        (0, 0, "OK"),
+        (0, 1, "OK"),
+    ]
+    printed = orbit("consume", *arguments, "--json").stdout
+    rows = [json.loads(line) for line in printed.splitlines()]
+    assert [(row["keys"], row["body"], row["properties"]["source"]) for row in rows] == [
+        (["a"], "one", "till"),
+        (["b"], "two:2", "till"),
+    ]
+    again = orbit("produce", *arguments, "--format", "json", given=printed)
+    assert again.returncode == 0, again.stderr
+    copies = orbit("consume", *arguments, "-o", "2", "--format", "%k %v %p").stdout.splitlines()
+    assert [copy.split(" {")[0] for copy in copies] == ["a one", "b two:2"]
+    assert all('"source": "till"' in copy for copy in copies)
+    for options, line, text in (
+        (["-K", ":"], "no key\n", "a line is not KEY:BODY: 'no key'"),
+        (["--format", "json"], "no json\n", "a line is not a message in JSON"),
+    ):
+        wrong = orbit("produce", *arguments, *options, given=line)
+        assert (wrong.returncode, text in wrong.stderr) == (1, True), wrong.stderr
+
+
 def test_times_as_people_write_them() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     assert moment("earliest", now) == "first"

@@ -32,7 +32,7 @@ _COMMANDS: Final = {
     "console": ("orbitmq.cli.console", "console_command", "Serve the web console."),
     "dlq": ("orbitmq.cli.dlq", "dlq_commands", "Dead letters: list, show, resend, drop, export."),
     "produce": ("orbitmq.cli.messages", "produce_command", "Send lines to a topic."),
-    "consume": ("orbitmq.cli.messages", "consume_command", "Print the messages of a topic."),
+    "consume": ("orbitmq.cli.consume", "consume_command", "Print the messages of a topic."),
     "run": ("orbitmq.cli.worker", "run_command", "Run a worker: module:consumer."),
     "context": ("orbitmq.cli.contexts", "context_commands", "Clusters with a name: save, use, list, remove."),
     "mcp": ("orbitmq.cli.mcp_server", "mcp_command", "Serve a cluster to assistants, read-only by default."),

@@ -1,4 +1,4 @@
-"""``orbitmq produce`` and ``orbitmq consume``: messages from and to the terminal."""
+"""``orbitmq produce``: messages from the terminal."""
 
 from __future__ import annotations
 
@@ -8,29 +8,20 @@ import os
 import sys
 import threading
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
 
 import click
+import msgspec
 
 from orbitmq.cli.client_connection import ClientConnection, client_connection
 from orbitmq.cli.failures import remedies
-from orbitmq.client import (
-    BodyMismatch,
-    ClientError,
-    LitePullConsumer,
-    Message,
-    OrbitError,
-    Producer,
-    ReceivedMessage,
-)
-from orbitmq.errors import RequestTimeoutError
+from orbitmq.client import ClientError, Message, OrbitError, Producer, SendResult
 from orbitmq.runtime.words import counted
 
-__all__ = ["consume_command", "moment", "produce_command"]
+__all__ = ["moment", "produce_command", "run_client"]
 
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_SILENT_S_MAX: Final = 30
 _PIECE_BYTES: Final = 64 * 1024
 _LINE_BYTES_MAX: Final = 64 * 1024 * 1024
 """More than any broker is set to take: no line is read further."""
@@ -58,37 +49,122 @@ def moment(text: str, now: datetime) -> Any:
 @click.argument("bodies", nargs=-1)
 @client_connection
 @click.option("--tags", default="", help="Tag of every message.")
-@click.option("--key", "keys", multiple=True, help="Key of every message; may be repeated.")
-@click.option("--property", "-p", "properties", multiple=True, help="NAME=VALUE; may be repeated.")
+@click.option("--key", "-k", "keys", multiple=True, help="Key of every message; may be repeated.")
+@click.option(
+    "--property",
+    "--header",
+    "-p",
+    "-H",
+    "properties",
+    multiple=True,
+    help="NAME=VALUE, of every message; may be repeated.",
+)
+@click.option(
+    "--key-separator",
+    "-K",
+    "separator",
+    help="Each line or body is KEY, this text, BODY: `-K :` or `-K $'\\t'`.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="json: each line as `consume --format json` prints it (body, keys, tags, properties).",
+)
+@click.option("--json", "in_json", is_flag=True, help="Print the id and the place of each message, as JSON.")
 @click.option("--group", default="orbitmq-produce", show_default=True)
 def produce_command(
-    topic: str,
-    bodies: tuple[str, ...],
-    connection: ClientConnection,
-    tags: str,
-    keys: tuple[str, ...],
-    properties: tuple[str, ...],
-    group: str,
+    topic: str, bodies: tuple[str, ...], connection: ClientConnection, group: str, **given: Any
 ) -> None:
     """Send BODIES, or each line of the standard input that is not empty, to TOPIC."""
-    pairs = dict(text.split("=", 1) for text in properties if "=" in text)
-    if len(pairs) != len(properties):
+    pairs = dict(text.split("=", 1) for text in given["properties"] if "=" in text)
+    if len(pairs) != len(given["properties"]):
         raise click.BadParameter("a property is NAME=VALUE, each name once")
     if "" in bodies:
         raise click.BadParameter("a message without a body cannot be sent")
+    if given["separator"] is not None and (not given["separator"] or given["form"] == "json"):
+        raise click.BadParameter("--key-separator is a text that is not empty, without --format json")
+    common = _Common(topic, given["tags"], given["keys"], pairs)
+    separator = None if given["separator"] is None else os.fsencode(given["separator"])
 
     async def send() -> int:
         count = 0
         async with Producer(group, connection.name_servers) as producer:
-            async for body in _given(bodies):
-                if body:
-                    await producer.send(Message(topic, body, tags=tags, keys=keys, properties=pairs))
+            async for line in _given(bodies):
+                if line:
+                    as_line = _from_json(common, line) if given["form"] == "json" else None
+                    sent = await producer.send(as_line or _from_line(common, line, separator))
                     count += 1
+                    if given["in_json"]:
+                        click.echo(json.dumps(_sent(sent)))
         return count
 
     connection.export(os.environ)
-    count = _run(send(), connection)
+    count = run_client(send(), connection)
     click.echo(f"{counted(count, 'message')} sent to {topic}", err=True)
+
+
+class _Common(NamedTuple):
+    """What the options say of every message."""
+
+    topic: str
+    tags: str
+    keys: tuple[str, ...]
+    properties: dict[str, str]
+
+
+def _from_line(common: _Common, line: bytes, separator: bytes | None) -> Message:
+    """The message of a line; what is in front of the separator is one more key."""
+    keys, body = list(common.keys), line
+    if separator is not None:
+        key, found, body = line.partition(separator)
+        if not found or not key or not body:
+            raise click.ClickException(
+                f"a line is not KEY{os.fsdecode(separator)}BODY: {os.fsdecode(line[:80])!r}"
+            )
+        keys.append(os.fsdecode(key))
+    return Message(common.topic, body, tags=common.tags, keys=keys, properties=common.properties)
+
+
+def _from_json(common: _Common, line: bytes) -> Message:
+    """The message of a line of JSON; its own tags, keys and properties come before those of the options."""
+    try:
+        value = msgspec.json.decode(line, type=_Line)
+    except msgspec.MsgspecError as error:
+        raise click.ClickException(
+            f"a line is not a message in JSON ({error}): {os.fsdecode(line[:80])!r}"
+        ) from None
+    own = [value.keys] if isinstance(value.keys, str) else value.keys
+    return Message(
+        common.topic,
+        value.body.encode(),
+        tags=value.tags or common.tags,
+        keys=[*own, *common.keys],
+        properties={**common.properties, **value.properties},
+    )
+
+
+class _Line(msgspec.Struct):
+    """A message as ``consume --format json`` prints it; other members are ignored."""
+
+    body: str
+    keys: list[str] | str = []
+    tags: str = ""
+    properties: dict[str, str] = {}
+
+
+def _sent(result: SendResult) -> dict[str, Any]:
+    queue = result.queue
+    return {
+        "id": result.message_id,
+        "status": result.status.name,
+        "topic": queue.topic,
+        "broker": queue.broker_name,
+        "queue": queue.queue_id,
+        "offset": result.queue_offset,
+    }
 
 
 async def _given(bodies: tuple[str, ...]) -> AsyncIterator[bytes]:
@@ -140,99 +216,7 @@ def _settle(done: asyncio.Future[bytes], piece: bytes) -> None:
         done.set_result(piece)
 
 
-@click.command("consume")
-@click.argument("topic")
-@client_connection
-@click.option("--follow", "-f", is_flag=True, help="Wait for more instead of ending when all is read.")
-@click.option(
-    "--from", "start", default="earliest", show_default=True, help="earliest, latest, ISO time, -15m."
-)
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("--count", "-c", type=click.IntRange(1), help="End after that many.")
-@click.option("--expression", "-e", default="*", show_default=True, help="Tags: A || B.")
-def consume_command(
-    topic: str,
-    connection: ClientConnection,
-    follow: bool,
-    start: str,
-    form: str,
-    count: int | None,
-    expression: str,
-) -> None:
-    """Print the messages of TOPIC, queue after queue.
-
-    They are read as group orbitmq-consume, which is registered with the brokers and stores no offsets.
-    """
-    begin = moment(start, datetime.now(UTC))
-    connection.export(os.environ)
-    servers = connection.name_servers
-    _run(_print_all(topic, servers, begin, form, (follow, count, expression)), connection)
-
-
-async def _print_all(
-    topic: str, namesrv: str, begin: Any, form: str, wanted: tuple[bool, int | None, str]
-) -> int:
-    follow, count, expression = wanted
-    printed = 0
-    async with LitePullConsumer("orbitmq-consume", namesrv, auto_commit=False) as consumer:
-        queues = await consumer.fetch_queues(topic)
-        await consumer.assign(queues, expression)
-        ends = {queue: await consumer.max_offset(queue) for queue in queues}
-        position: dict[Any, int] = {}
-        for queue in queues:
-            if begin == "first":
-                position[queue] = await consumer.min_offset(queue)
-            elif begin == "last":
-                position[queue] = ends[queue]
-            else:
-                position[queue] = await consumer.offset_at(queue, round(begin.timestamp() * 1000))
-            await consumer.seek(queue, position[queue])
-        silent_s = 0
-        while follow or any(position[queue] < ends[queue] for queue in queues):
-            batch = await consumer.poll(1.0)
-            for message in batch:
-                position[message.queue] = message.queue_offset + 1
-                click.echo(_body_text(message) if form == "text" else json.dumps(_shown(message)))
-                printed += 1
-                if printed == count:
-                    return printed
-            silent_s = 0 if batch else silent_s + 1
-            if batch or follow:
-                continue
-            if all(consumer.fetched_until(queue) >= ends[queue] for queue in queues):
-                break  # what is left is filtered out
-            if silent_s >= _SILENT_S_MAX:
-                raise RequestTimeoutError(
-                    f"no broker of topic {topic} answers, and not all messages are read"
-                )
-    return printed
-
-
-def _body_text(message: ReceivedMessage) -> str:
-    """Of any body: what is no text, or cannot be inflated, must not end the command."""
-    try:
-        body = message.body
-    except BodyMismatch:
-        body = message.record.body
-    return body.decode("utf-8", "replace")
-
-
-def _shown(message: ReceivedMessage) -> dict[str, Any]:
-    return {
-        "topic": message.topic,
-        "broker": message.queue.broker_name,
-        "queue": message.queue_id,
-        "offset": message.queue_offset,
-        "id": message.message_id,
-        "born_at": message.born_at.isoformat(),
-        "tags": message.tags,
-        "keys": message.keys,
-        "properties": message.user_properties,
-        "body": _body_text(message),
-    }
-
-
-def _run(work: Any, connection: ClientConnection) -> Any:
+def run_client(work: Any, connection: ClientConnection) -> Any:
     try:
         return asyncio.run(work)
     except (ClientError, OrbitError) as error:
