@@ -76,7 +76,12 @@ class Masking:
         """The value of a property as it may be seen."""
         if self.shows_all:
             return value
-        return HIDDEN if name.casefold() in self._names or name == _REASON else self._plain(value)
+        return HIDDEN if self._is_secret(name) or name == _REASON else self._plain(value)
+
+    def _is_secret(self, name: str) -> bool:
+        """Whether a name contains a masked one: ``user_password`` and ``apiToken`` hide their values too."""
+        folded = name.casefold()
+        return any(secret in folded for secret in self._names)
 
     def _masked_body(self, message: MessageView) -> str | None:
         # A part of a document cannot be parsed, so there is no telling what its words belong to.
@@ -97,13 +102,12 @@ class Masking:
                 return _printable(json.dumps(self._masked(json.loads(line)), ensure_ascii=False))
             except (ValueError, RecursionError):
                 pass
-        folded = line.casefold()
-        return HIDDEN if any(name in folded for name in self._names) else self._plain(line)
+        return HIDDEN if self._is_secret(line) else self._plain(line)
 
     def _masked(self, value: Any) -> Any:
         if isinstance(value, dict):
             return {
-                self._plain(key): HIDDEN if key.casefold() in self._names else self._masked(item)
+                self._plain(key): HIDDEN if self._is_secret(key) else self._masked(item)
                 for key, item in value.items()
             }
         if isinstance(value, list):

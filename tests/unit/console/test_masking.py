@@ -43,6 +43,12 @@ def test_secrets_are_hidden_at_any_depth() -> None:
     assert "hex" not in masking.forms(shown)
 
 
+def test_property_whose_name_contains_a_masked_one_is_hidden() -> None:
+    masking = Masking(Bodies.MASK)
+    assert masking.property("X-Api-Token", "s3cret") == HIDDEN
+    assert masking.property("trace", "t1") == "t1"
+
+
 def test_own_names_replace_the_usual_ones() -> None:
     shown = masked(b'{"salary": 9000, "password": "seen"}', "salary")
     assert "9000" not in shown
@@ -63,6 +69,7 @@ def test_own_names_replace_the_usual_ones() -> None:
         '{"list": ["from s3cret@mail.example."]}',
         "a@b.c-s3cret@mail.example",
         '{"card": {"holder": "s3cret"}}',
+        '{"user_password": "s3cret", "apiToken": "s3cret", "X-Authorization": ["s3cret"]}',
     ],
 )
 def test_secret_in_text_that_is_not_quite_json_is_hidden(body: str) -> None:
