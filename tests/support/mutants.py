@@ -95,7 +95,7 @@ def table(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code: 1 if a mutant survived, 2 if the tests fail without one."""
+    """Returns the exit code: 1 if a mutant survived, 2 if one does not fit or the tests fail without one."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.support.mutants", description="break the code and see which test notices"
     )
@@ -109,6 +109,9 @@ def main(arguments: Sequence[str]) -> int:
     if options.list:
         print(*(mutant.name for mutant in chosen), sep="\n")  # noqa: T201 - a command
         return 0
+    if problems := list(misfits(chosen)):
+        print(*problems, sep="\n", file=sys.stderr)  # noqa: T201 - a command
+        return 2
     code, _, failed = _run(sorted({test for mutant in chosen for test in mutant.tests}))
     if code:
         print(f"the tests fail without a mutant: {failed or code}", file=sys.stderr)  # noqa: T201 - a command
