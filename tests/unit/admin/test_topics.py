@@ -170,7 +170,7 @@ def test_owners_name_groups_and_skip_what_cannot_be_asked(admin: Scripted) -> No
         ("C", "T", "H"),
         ("", "gone", ""),
     ]
-    assert len(admin.of(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)) == 1, "one broker knows all groups"
+    assert len(admin.of(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)) == 1, "one broker has all groups"
 
 
 def test_queues_are_shared_out_like_clients_do(admin: Scripted) -> None:
