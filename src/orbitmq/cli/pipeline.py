@@ -545,6 +545,38 @@ def _status_lines(found: PipelineStatus) -> Iterator[str]:
         yield f"  sink {name}: {sink.rows:,} rows, {sink.rows_per_second:,.0f} rows/s in the last batch"
 
 
+@pipeline_commands.command("maintain")
+@click.argument("path")
+@click.option(
+    "--set", "given", multiple=True, callback=_pairs, metavar="NAME=VALUE", help="A parameter of the file."
+)
+@click.option("--sink", default="", metavar="NAME", help="Only this sink of a pipeline file.")
+@click.option(
+    "--keep-versions",
+    default="",
+    metavar="DURATION",
+    help="Delete older versions and their files ('7 days'). [default: what the sink says, else keep all]",
+)
+def maintain_command(path: str, **options: Any) -> None:
+    """Join small files of the tables of PATH: a pipeline file, or a table's directory.
+
+    A stream may write the tables meanwhile.
+    """
+    with _told():
+        from orbitmq.pipeline.maintain import maintain, sinks_of_plan, sinks_of_table
+
+        file = Path(path)
+        if file.is_file():
+            sinks = sinks_of_plan(_plan(file, options["given"]), options["sink"])
+        else:
+            sinks = sinks_of_table(_absolute(path))
+        for name, sink in sinks.items():
+            done = maintain(sink, options["keep_versions"])
+            click.echo(
+                f"{name}: {done.removed} files joined into {done.added}, {done.deleted} files of old versions deleted"
+            )
+
+
 # -- archive and replay --------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
 
 from orbitmq.errors import ConfigError
+from orbitmq.pipeline.debezium import decode_changes
 from orbitmq.spark.decoding.avro import AvroDecoder
 from orbitmq.spark.decoding.protobuf import ProtobufDecoder
 from orbitmq.spark.errors import EnvironmentFault, SpecError
@@ -45,9 +46,9 @@ def _decoding(form: str, schema: bytes, detail: str) -> Callable[[pa.Array], pa.
 
 def apply_decode(frame: DataFrame, step: DecodeStep, plan: Plan, path: str) -> DataFrame:
     """``frame`` with the content of a column beside it. Raises ``SpecError`` for what does not fit."""
-    from pyspark.sql import functions as f
-
     types = dict(frame.dtypes)
+    if step.format == "debezium":
+        return _settled(decode_changes(frame, step, _json_schema(_schema_text(step, plan), path), path), step)
     if types.get(step.column) not in ("binary", "string"):
         found = types.get(step.column)
         text = f"column {step.column!r} is {found}" if found else f"there is no column {step.column!r}"
@@ -59,15 +60,7 @@ def apply_decode(frame: DataFrame, step: DecodeStep, plan: Plan, path: str) -> D
         decoded = _registered(frame, step, path)
     else:
         decoded = _json(frame, step, plan, path) if step.format == "json" else _arrow(frame, step, plan, path)
-    if step.on_error == "drop":
-        decoded = decoded.where(f.col(ERROR_COLUMN).isNull())
-    elif step.on_error == "fail":
-        broken = f.raise_error(
-            f.concat(f.lit(f"{step.name}: a body cannot be decoded ({step.format}): "), ERROR_COLUMN)
-        )
-        decoded = decoded.withColumn(
-            ERROR_COLUMN, f.when(f.col(ERROR_COLUMN).isNotNull(), broken).otherwise(f.col(ERROR_COLUMN))
-        )
+    decoded = _settled(decoded, step)
     if not step.flatten:
         return decoded
     value: Any = decoded.schema[step.into].dataType
@@ -79,6 +72,22 @@ def apply_decode(frame: DataFrame, step: DecodeStep, plan: Plan, path: str) -> D
             f"{path}.flatten", f"there are columns {', '.join(clash)} already; leave flatten out and use into"
         )
     return decoded.select(*types, f"{step.into}.*", ERROR_COLUMN)
+
+
+def _settled(decoded: DataFrame, step: DecodeStep) -> DataFrame:
+    """What happens to bodies that cannot be decoded."""
+    from pyspark.sql import functions as f
+
+    if step.on_error == "drop":
+        decoded = decoded.where(f.col(ERROR_COLUMN).isNull())
+    elif step.on_error == "fail":
+        broken = f.raise_error(
+            f.concat(f.lit(f"{step.name}: a body cannot be decoded ({step.format}): "), ERROR_COLUMN)
+        )
+        decoded = decoded.withColumn(
+            ERROR_COLUMN, f.when(f.col(ERROR_COLUMN).isNotNull(), broken).otherwise(f.col(ERROR_COLUMN))
+        )
+    return decoded
 
 
 def _schema_text(step: DecodeStep, plan: Plan) -> str:

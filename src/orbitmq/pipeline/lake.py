@@ -164,24 +164,31 @@ def newest_column(columns: list[str], sink: DeltaSink | IcebergSink) -> str:
     return next((name for name in _STORED if name in columns), "")
 
 
-def newest_rows(frame: DataFrame, sink: DeltaSink | IcebergSink) -> Any:
-    """For each key the newest row, as an Arrow table. Raises ``RunFailed`` for a row without a key."""
+def newest_rows(frame: DataFrame, sink: DeltaSink | IcebergSink, rows_max: int | None) -> Any:
+    """For each key the newest row, as an Arrow table; None where there are more than ``rows_max``.
+
+    Raises ``RunFailed`` for a row without a key.
+    """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    if sink.key not in frame.columns:
-        raise RunFailed(f"key: there is no column {sink.key!r} among {', '.join(frame.columns)}")
+    key = sink.key
+    assert isinstance(key, str), "several columns are for the executors"
+    if key not in frame.columns:
+        raise RunFailed(f"key: there is no column {key!r} among {', '.join(frame.columns)}")
     order = [newest_column(frame.columns, sink), *(name for name in _OFFSETS if name in frame.columns)]
     by = [f.col(name).desc_nulls_last() for name in order if name] or [f.monotonically_increasing_id().desc()]
-    window = Window.partitionBy(sink.key).orderBy(*by)
+    window = Window.partitionBy(key).orderBy(*by)
     newest = frame.withColumn("_orbitmq_place", f.row_number().over(window)).where("_orbitmq_place = 1")
+    if rows_max is not None:
+        newest = newest.limit(rows_max + 1)
     table = newest.drop("_orbitmq_place").toArrow()
-    if table.column(sink.key).null_count:
+    if table.column(key).null_count:
         raise RunFailed(
-            f"a row has no {sink.key!r}, which is the key of the table: reject such rows in a quality step, or with "
+            f"a row has no {key!r}, which is the key of the table: reject such rows in a quality step, or with "
             "--dead-letter"
         )
-    return table
+    return None if rows_max is not None and table.num_rows > rows_max else table
 
 
 # -- upkeep --------------------------------------------------------------------------------------------

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
 import pyarrow.fs as pafs  # type: ignore[import-untyped]  # the same
 
-from orbitmq.pipeline.evolution import Evolution, align, evolve
-from orbitmq.pipeline.lake import BatchKey, Upkeep, newest_column, newest_rows, write_files
+from orbitmq.pipeline.evolution import Evolution, evolve
+from orbitmq.pipeline.keyed import (
+    ATTEMPTS,
+    BATCH_ROWS_MAX,
+    LiveFile,
+    aligned,
+    incoming_columns,
+    key_names,
+    may_use_driver,
+    replace_rows,
+)
+from orbitmq.pipeline.lake import BatchKey, Upkeep, WrittenFile, newest_column, newest_rows, write_files
+from orbitmq.runtime.clock import SYSTEM_CLOCK
 from orbitmq.spark.errors import EnvironmentFault, RunFailed
 from orbitmq.spark.store.files import open_location
 
@@ -21,6 +33,11 @@ if TYPE_CHECKING:
     from orbitmq.pipeline.spec import DeltaSink
 
 __all__ = ["DeltaTableWriter"]
+
+logger = logging.getLogger(__name__)
+
+_DRIVER_BYTES_MAX: Final = 512 * 1024 * 1024
+"""Tables up to this size are merged by the library in the driver, which needs far less CPU there than Spark."""
 
 
 class DeltaTableWriter:
@@ -39,7 +56,7 @@ class DeltaTableWriter:
 
     def write(self, frame: DataFrame, batch: BatchKey, partition_by: list[str]) -> int:
         """Commit a batch unless it was; rows that were added or, with a key, written."""
-        table = self._open(frame.schema, partition_by)
+        table = self._open(incoming_columns(frame, self._sink), partition_by)
         done = table.transaction_version(batch.query)
         if done is not None and done >= batch.number:
             return 0
@@ -48,13 +65,18 @@ class DeltaTableWriter:
             raise RunFailed(
                 f"table {self._path} is partitioned by {by}, not by {partition_by}: leave it as it is"
             )
-        change = evolve(self._columns(table), frame.schema, f"table {self._path}")
+        change = evolve(self._columns(table), incoming_columns(frame, self._sink), f"table {self._path}")
         table = self._changed(table, change, by)
-        frame = align(frame, change.result)
+        frame = aligned(frame, change.result, self._sink)
         note = self._lake.CommitProperties(
-            app_transactions=[self._lake.Transaction(batch.query, batch.number)]
+            app_transactions=[self._lake.Transaction(batch.query, batch.number)],
+            # The library repeats a commit after one of another writer without a look at the files it removes.
+            max_commit_retries=0 if self._sink.key else None,
         )
-        rows = self._upsert(table, frame, note) if self._sink.key else self._add(table, frame, batch, note)
+        if self._sink.key:
+            rows = self._upsert(table, frame, change.result, batch, note)
+        else:
+            rows = self._add(table, frame, batch, note)
         self._upkeep.after_batch(self._compact)
         return rows
 
@@ -62,7 +84,7 @@ class DeltaTableWriter:
         """Raise ``RunFailed`` when the table is there and would not take these columns."""
         if self._lake.DeltaTable.is_deltatable(self._path, self._options):
             table = self._lake.DeltaTable(self._path, storage_options=self._options)
-            evolve(self._columns(table), frame.schema, f"table {self._path}")
+            evolve(self._columns(table), incoming_columns(frame, self._sink), f"table {self._path}")
 
     def _open(self, columns: StructType, partition_by: list[str]) -> Any:
         lake = self._lake
@@ -108,40 +130,64 @@ class DeltaTableWriter:
         return table
 
     def _add(self, table: Any, frame: DataFrame, batch: BatchKey, note: Any) -> int:
-        from deltalake.transaction import AddAction
-
         by = list(table.metadata().partition_columns)
         below = f"data/{batch.query}/{batch.number}"
         files = write_files(frame, f"{self._path}/{below}", by)
         if not files and self._sink.output_mode == "append":
             return 0
-        actions = [
-            AddAction(
-                path=f"{below}/{file.path}",
-                size=file.size_bytes,
-                partition_values=dict(file.partition),
-                modification_time=file.modified_ms,
-                data_change=True,
-                stats=json.dumps(
-                    {
-                        "numRecords": file.row_count,
-                        "minValues": file.bounds.low,
-                        "maxValues": file.bounds.high,
-                        "nullCount": file.bounds.nulls,
-                    }
-                ),
-            )
-            for file in files
-        ]
+        actions = [_add_action(file, below) for file in files]
         mode = "overwrite" if self._sink.output_mode == "complete" else "append"
         table.create_write_transaction(actions, mode, table.schema(), by, commit_properties=note)
         return sum(file.row_count for file in files)
 
-    def _upsert(self, table: Any, frame: DataFrame, note: Any) -> int:
-        rows = newest_rows(frame, self._sink)
+    def _upsert(self, table: Any, frame: DataFrame, columns: StructType, batch: BatchKey, note: Any) -> int:
+        """Replace rows by key. A commit is refused when another writer replaced one of its files meanwhile, such as
+        ``pipeline maintain``; the batch is then planned again."""
+        from deltalake.exceptions import CommitFailedError
+
+        for attempt in range(ATTEMPTS):
+            try:
+                return self._upsert_once(table, frame, columns, batch, note)
+            except CommitFailedError as error:
+                logger.warning("commit refused, planned again attempt=%d error=%s", attempt + 1, error)
+            table = self._lake.DeltaTable(self._path, storage_options=self._options)
+            done = table.transaction_version(batch.query)
+            if done is not None and done >= batch.number:
+                return 0
+        raise RunFailed(
+            f"table {self._path}: other writers replaced the files of a batch {ATTEMPTS} times while it was written. "
+            "Start the query again to write it"
+        )
+
+    def _upsert_once(
+        self, table: Any, frame: DataFrame, columns: StructType, batch: BatchKey, note: Any
+    ) -> int:
+        sink, by = self._sink, list(table.metadata().partition_columns)
+        if by and not may_use_driver(sink, 0, 0):
+            raise RunFailed(f"table {self._path} is partitioned by {by}: such a table cannot be written here")
+        live = [] if by else _live(table, self._path, key_names(sink)[0])
+        if may_use_driver(sink, sum(file.size_bytes for file in live), _DRIVER_BYTES_MAX):
+            rows = newest_rows(frame, sink, BATCH_ROWS_MAX if sink.merge == "auto" and not by else None)
+            if rows is not None:
+                return self._merge(table, rows, newest_column(frame.columns, sink), note)
+        found = replace_rows(frame, columns, sink, self._path, batch, live)
+        if found is None:
+            return 0
+        from deltalake.transaction import RemoveAction
+
+        now = SYSTEM_CLOCK.now_ms()
+        below = f"data/{batch.query}/{batch.number}"
+        actions = [
+            *(RemoveAction(file.token, True, now, file.size_bytes, {}) for file in found.removed),
+            *(_add_action(file, below) for file in found.added),
+        ]
+        table.create_write_transaction(actions, "append", table.schema(), [], commit_properties=note)
+        return found.rows
+
+    def _merge(self, table: Any, rows: pa.Table, newest: str, note: Any) -> int:
+        """Replace rows by key in the driver."""
         if not rows.num_rows:
             return 0
-        newest = newest_column(frame.columns, self._sink)
         merge = table.merge(
             rows,
             f'target."{self._sink.key}" = source."{self._sink.key}"',
@@ -164,6 +210,41 @@ class DeltaTableWriter:
             text += f" files_deleted={len(gone)}"
         table.create_checkpoint()
         return text
+
+
+def _add_action(file: WrittenFile, below: str) -> Any:
+    from deltalake.transaction import AddAction
+
+    bounds = file.bounds
+    stats = {
+        "numRecords": file.row_count,
+        "minValues": bounds.low,
+        "maxValues": bounds.high,
+        "nullCount": bounds.nulls,
+    }
+    return AddAction(
+        path=f"{below}/{file.path}",
+        size=file.size_bytes,
+        partition_values=dict(file.partition),
+        modification_time=file.modified_ms,
+        data_change=True,
+        stats=json.dumps(stats),
+    )
+
+
+def _live(table: Any, path: str, key: str) -> list[LiveFile]:
+    """The files of a version, with the bounds of a column."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    names = actions.column_names
+
+    def column(name: str) -> list[Any]:
+        return actions.column(name).to_pylist() if name in names else [None] * actions.num_rows
+
+    rows = zip(column("path"), column("size_bytes"), column(f"min.{key}"), column(f"max.{key}"), strict=True)
+    return [
+        LiveFile(name if "://" in name else f"{path}/{name}", size, low, high, name)
+        for name, size, low, high in rows
+    ]
 
 
 def _cast(table: Any, path: str, columns: StructType) -> pa.RecordBatchReader:

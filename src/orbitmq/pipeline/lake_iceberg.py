@@ -6,6 +6,7 @@ A table without a catalog server keeps its catalog beside it (``catalog.db``, SQ
 
 from __future__ import annotations
 
+import logging
 import posixpath
 import re
 import warnings
@@ -17,7 +18,17 @@ import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of 
 import pyarrow.compute as pc  # type: ignore[import-untyped]  # the same
 import pyarrow.fs as pafs  # type: ignore[import-untyped]  # the same
 
-from orbitmq.pipeline.evolution import Evolution, align, evolve
+from orbitmq.pipeline.evolution import Evolution, evolve
+from orbitmq.pipeline.keyed import (
+    ATTEMPTS,
+    BATCH_ROWS_MAX,
+    LiveFile,
+    aligned,
+    incoming_columns,
+    key_names,
+    may_use_driver,
+    replace_rows,
+)
 from orbitmq.pipeline.lake import BatchKey, Upkeep, newest_column, newest_rows, write_files
 from orbitmq.runtime.clock import SYSTEM_CLOCK
 from orbitmq.spark.errors import EnvironmentFault, RunFailed
@@ -29,8 +40,12 @@ if TYPE_CHECKING:
 
     from orbitmq.pipeline.spec import IcebergSink
 
-__all__ = ["IcebergTableWriter"]
+__all__ = ["IcebergTableWriter", "drop_unnamed", "replace_files", "write_hint"]
 
+logger = logging.getLogger(__name__)
+
+_DRIVER_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Smaller than for Delta: the library's merge needs as much CPU as Spark at a million rows."""
 _SMALL_BYTES: Final = 32 * 1024 * 1024
 _COMPACTED_BYTES_MAX: Final = 512 * 1024 * 1024
 """A partition is read into memory to be compacted, so a larger one is left alone."""
@@ -53,7 +68,7 @@ class IcebergTableWriter:
             filesystem, root = open_location(sink.location)
             filesystem.create_dir(root, recursive=True)  # SQLite makes files, not directories
         try:
-            self._catalog = load_catalog(sink.catalog, **sink.properties)
+            self.catalog = load_catalog(sink.catalog, **sink.properties)
         except (ValueError, NotInstalledError) as error:
             raise EnvironmentFault(f"catalog {sink.catalog!r} cannot be opened: {error}") from error
 
@@ -66,36 +81,40 @@ class IcebergTableWriter:
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
         try:
-            table = cls(sink)._catalog.load_table(sink.table)
+            table = cls(sink).catalog.load_table(sink.table)
         except (NoSuchNamespaceError, NoSuchTableError):
             return
-        evolve(_columns(table), frame.schema, f"table {sink.table}")
+        evolve(_columns(table), incoming_columns(frame, sink), f"table {sink.table}")
 
     def write(self, frame: DataFrame, batch: BatchKey) -> int:
         """Commit a batch unless it was; rows that were added or, with a key, written."""
-        table = self._open(frame.schema)
+        incoming = incoming_columns(frame, self._sink)
+        table = self._open(incoming)
         note = f"orbitmq.batch.{batch.query}"
         if int(table.properties.get(note, "-1")) >= batch.number:
             return 0
-        change = evolve(_columns(table), frame.schema, f"table {self._sink.table}")
+        change = evolve(_columns(table), incoming, f"table {self._sink.table}")
         self._change(table, change)
-        frame = align(frame, change.result)
+        frame = aligned(frame, change.result, self._sink)
         done = {note: str(batch.number)}
-        rows = self._upsert(table, frame, done) if self._sink.key else self._add(table, frame, batch, done)
+        if self._sink.key:
+            rows = self._upsert(table, frame, change.result, batch, done)
+        else:
+            rows = self._add(table, frame, batch, done)
         self._upkeep.after_batch(lambda: self._compact(table))
         if self._sink.location:
-            _hint(table)
+            write_hint(table)
         return rows
 
     def _open(self, columns: StructType) -> Any:
         from pyiceberg.exceptions import NoSuchTableError
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        self._catalog.create_namespace_if_not_exists(self._sink.table.rpartition(".")[0])
+        self.catalog.create_namespace_if_not_exists(self._sink.table.rpartition(".")[0])
         try:
-            table = self._catalog.load_table(self._sink.table)
+            table = self.catalog.load_table(self._sink.table)
         except NoSuchTableError:
-            table = self._catalog.create_table(
+            table = self.catalog.create_table(
                 self._sink.table,
                 to_arrow_schema(columns, timezone="UTC"),
                 location=self._sink.location or None,
@@ -134,9 +153,47 @@ class IcebergTableWriter:
             change.set_properties(done)
         return sum(file.row_count for file in files)
 
-    def _upsert(self, table: Any, frame: DataFrame, done: dict[str, str]) -> int:
-        rows = newest_rows(frame, self._sink)
-        newest = newest_column(frame.columns, self._sink)
+    def _upsert(
+        self, table: Any, frame: DataFrame, columns: StructType, batch: BatchKey, done: dict[str, str]
+    ) -> int:
+        """Replace rows by key. A commit is refused when another writer replaced one of its files meanwhile, such as
+        ``pipeline maintain``; the batch is then planned again."""
+        from pyiceberg.exceptions import CommitFailedException, ValidationException
+
+        for attempt in range(ATTEMPTS):
+            try:
+                return self._upsert_once(table, frame, columns, batch, done)
+            except (CommitFailedException, ValidationException) as error:
+                logger.warning("commit refused, planned again attempt=%d error=%s", attempt + 1, error)
+            table.refresh()
+            if any(int(table.properties.get(name, "-1")) >= int(number) for name, number in done.items()):
+                return 0
+        raise RunFailed(
+            f"table {self._sink.table}: other writers replaced the files of a batch {ATTEMPTS} times while it was "
+            "written. Start the query again to write it"
+        )
+
+    def _upsert_once(
+        self, table: Any, frame: DataFrame, columns: StructType, batch: BatchKey, done: dict[str, str]
+    ) -> int:
+        sink, parts = self._sink, bool(table.spec().fields)
+        if parts and not may_use_driver(sink, 0, 0):
+            raise RunFailed(f"table {sink.table} is partitioned: such a table cannot be written here")
+        if may_use_driver(sink, 0 if parts else _table_bytes(table), _DRIVER_BYTES_MAX):
+            rows = newest_rows(frame, sink, BATCH_ROWS_MAX if sink.merge == "auto" and not parts else None)
+            if rows is not None:
+                return self._merge(table, rows, newest_column(frame.columns, sink), done)
+        location = table.location().removesuffix("/")
+        found = replace_rows(frame, columns, sink, location, batch, _live(table, key_names(sink)[0]))
+        if found is None:
+            return 0
+        below = f"{location}/data/{batch.query}/{batch.number}"
+        added = [f"{below}/{file.path}" for file in found.added]
+        replace_files(table, [file.token for file in found.removed], added, done)
+        return found.rows
+
+    def _merge(self, table: Any, rows: pa.Table, newest: str, done: dict[str, str]) -> int:
+        """Replace rows by key in the driver."""
         if newest and rows.num_rows:
             rows = self._without_late(table, rows, newest)
         with table.transaction() as change:
@@ -194,7 +251,7 @@ class IcebergTableWriter:
             limit = datetime.now(UTC) - timedelta(seconds=self._upkeep.keep_s)
             table.maintenance.expire_snapshots().older_than(limit).commit()
             table.refresh()
-            text += f" files_deleted={_drop_unnamed(table, limit)}"
+            text += f" files_deleted={drop_unnamed(table, limit)}"
         return text
 
 
@@ -203,6 +260,58 @@ def _expressions() -> Any:
     import pyiceberg.expressions
 
     return pyiceberg.expressions
+
+
+def replace_files(table: Any, removed: list[Any], added: list[str], properties: dict[str, str]) -> None:
+    """One commit: data files go, others come, properties are set. The library refuses it
+    (``ValidationException``) when one of the files is not live any more, also when it repeats the commit."""
+    from pyiceberg.io.pyarrow import parquet_file_to_data_file
+    from pyiceberg.table import TableProperties
+
+    with table.transaction() as change:
+        if change.table_metadata.name_mapping() is None:
+            # The files name their columns and have no ids.
+            mapping = change.table_metadata.schema().name_mapping.model_dump_json()
+            change.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
+        if removed or added:
+            with change.update_snapshot().overwrite() as update:
+                for file in removed:
+                    update.delete_data_file(file)
+                for path in added:
+                    update.append_data_file(parquet_file_to_data_file(table.io, change.table_metadata, path))
+        if properties:
+            change.set_properties(properties)
+
+
+def _table_bytes(table: Any) -> int:
+    snapshot = table.current_snapshot()
+    summary = snapshot.summary if snapshot is not None else None
+    return int(summary.additional_properties.get("total-files-size", 0)) if summary is not None else 0
+
+
+def _live(table: Any, key: str) -> list[LiveFile]:
+    """The files of the newest version. Those with delete files, which we never write, are refused."""
+    from pyiceberg.conversions import from_bytes
+
+    found: list[LiveFile] = []
+    if table.current_snapshot() is None:
+        return found
+    field = None if "." in key else table.schema().find_field(key, case_sensitive=False)
+    for task in table.scan().plan_files():
+        if task.delete_files:
+            raise RunFailed(
+                f"{task.file.file_path} has delete files of another writer: compact the table with that one"
+            )
+        low = high = None
+        if field is not None:
+            bounds = [
+                (one or {}).get(field.field_id) for one in (task.file.lower_bounds, task.file.upper_bounds)
+            ]
+            low, high = (None if one is None else from_bytes(field.field_type, one) for one in bounds)
+            if isinstance(high, str | bytes):
+                low = high = None  # bounds of text may be shortened
+        found.append(LiveFile(task.file.file_path, int(task.file.file_size_in_bytes), low, high, task.file))
+    return found
 
 
 def _value(table: Any, name: str, value: Any) -> Any:
@@ -220,7 +329,7 @@ def _columns(table: Any) -> StructType:
     return from_arrow_schema(table.schema().as_arrow())
 
 
-def _drop_unnamed(table: Any, limit: datetime) -> int:
+def drop_unnamed(table: Any, limit: datetime) -> int:
     """Delete data files that no version names and that are older than the limit."""
     named = {_bare(path) for path in table.inspect.all_files().column("file_path").to_pylist()}
     filesystem, root = open_location(f"{table.location().removesuffix('/')}/data")
@@ -237,7 +346,7 @@ def _bare(path: str) -> str:
     return re.sub(r"^[a-z0-9]+://", "", path)
 
 
-def _hint(table: Any) -> None:
+def write_hint(table: Any) -> None:
     """Say in the directory itself which version is the newest. A crash before this leaves the one before."""
     filesystem, newest = open_location(table.metadata_location)
     found = _VERSION.match(posixpath.basename(newest))

@@ -21,6 +21,7 @@ __all__ = [
     "Plan",
     "Query",
     "Relation",
+    "check_duration",
     "dead_letter_name",
     "lines",
     "make_plan",
@@ -227,9 +228,9 @@ def _check_step(
                     f"{path}.within",
                     "a stream cannot remember all values for ever: say for how long, as in '10 minutes'",
                 )
-            _check_duration(step.within, f"{path}.within")
+            check_duration(step.within, f"{path}.within")
         case spec.WatermarkStep():
-            _check_duration(step.delay, f"{path}.delay")
+            check_duration(step.delay, f"{path}.delay")
         case spec.QualityStep():
             if step.dead_letter is not None:
                 _check_cluster(pipeline, step.dead_letter.namesrv_addr, f"{path}.deadLetter")
@@ -243,7 +244,8 @@ _UNITS: Final = ("millisecond", "second", "minute", "hour", "day", "week")
 _DURATION: Final = re.compile(rf"^\s*(?:\d+(?:\.\d+)?\s+(?:{'|'.join(_UNITS)})s?\s*)+$", re.IGNORECASE)
 
 
-def _check_duration(text: str, path: str) -> None:
+def check_duration(text: str, path: str) -> None:
+    """Raise ``SpecError`` for a text that is no duration; empty is one."""
     if text and not _DURATION.match(text):
         raise SpecError(
             path, f"{text!r} is no duration: a number and one of {', '.join(_UNITS)}, as in '10 minutes'"
@@ -252,6 +254,10 @@ def _check_duration(text: str, path: str) -> None:
 
 def _check_decode(step: spec.DecodeStep, directory: Path, path: str) -> None:
     by_registry = step.format == "registry"
+    if step.debezium is not None and step.format != "debezium":
+        raise SpecError(f"{path}.debezium", "is for format: debezium")
+    if step.format == "debezium" and (step.flatten or step.into != "value"):
+        raise SpecError(f"{path}.into", "the columns of a change are columns of the relation: leave this out")
     for name, value in (("registry", step.registry), ("subject", step.subject)):
         if by_registry and not value:
             raise SpecError(f"{path}.{name}", "is needed with format: registry")
@@ -290,7 +296,7 @@ def _queries(
         raise SpecError("checkpoint", "a stream needs a directory to keep its progress in")
     if not stream and pipeline.trigger:
         raise SpecError("trigger", "is for mode: stream")
-    _check_duration(pipeline.trigger, "trigger")
+    check_duration(pipeline.trigger, "trigger")
     wanted: list[tuple[str, spec.Sink]] = [(f"sinks[{i}]", sink) for i, sink in enumerate(pipeline.sinks)]
     for number, step in enumerate(pipeline.steps):
         if isinstance(step, spec.QualityStep) and (letter := step.dead_letter) is not None:
@@ -342,10 +348,23 @@ def _shares(sink: spec.Sink) -> bool:
 
 
 def _check_table(sink: spec.DeltaSink | spec.IcebergSink, path: str) -> None:
-    _check_duration(sink.compact_every, f"{path}.compactEvery")
-    _check_duration(sink.keep_versions, f"{path}.keepVersions")
+    check_duration(sink.compact_every, f"{path}.compactEvery")
+    check_duration(sink.keep_versions, f"{path}.keepVersions")
     if sink.key and sink.output_mode == "complete":
         raise SpecError(f"{path}.key", "outputMode complete replaces the whole table; a key is for append")
+    if sink.scd and not sink.key:
+        raise SpecError(f"{path}.key", "scd applies changes by key: name the columns of the primary key")
+    if sink.scd and sink.newest_by:
+        raise SpecError(f"{path}.newestBy", "changes are ordered by their position in the source")
+    if (sink.scd or sink.merge == "executors") and sink.partition_by:
+        raise SpecError(
+            f"{path}.partitionBy", "rows that are replaced on the executors cannot be partitioned"
+        )
+    if sink.merge == "driver" and (sink.scd or not isinstance(sink.key, str) or "." in sink.key):
+        raise SpecError(
+            f"{path}.merge", "driver is for one key column and rows that are no changes of a database"
+        )
+    check_duration(sink.remember_deletes, f"{path}.rememberDeletes")
     if sink.newest_by and not sink.key:
         raise SpecError(f"{path}.newestBy", "is for a table with a key")
     if sink.keep_versions and not sink.compact_every:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 from orbitmq.errors import ConfigError
 from orbitmq.pipeline import spec
 from orbitmq.pipeline.batches import AllSinks, Note, OneSink, TableView, partitioned, show
+from orbitmq.pipeline.changes import EVENT_COLUMNS
 from orbitmq.pipeline.database import DatabaseWriter
+from orbitmq.pipeline.keyed import key_names
 from orbitmq.pipeline.lake import BatchKey, newest_column
 from orbitmq.pipeline.lake_delta import DeltaTableWriter
 from orbitmq.pipeline.lake_iceberg import IcebergTableWriter
@@ -99,18 +101,26 @@ def sink_columns(frame: DataFrame, plan: Plan, query: Query) -> DataFrame:
         return messages
     if isinstance(sink, spec.ParquetSink | spec.DeltaSink | spec.IcebergSink):
         frame, _ = partitioned(frame, sink.partition_by or [], query)
-    if key := _key_of(sink):
-        if key not in frame.columns:
+    if isinstance(sink, spec.DeltaSink | spec.IcebergSink) and sink.key:
+        for key in key_names(sink):
+            if key.split(".")[0] not in frame.columns:
+                raise SpecError(
+                    f"sink {query.name}: key", f"there is no column {key!r}{did_you_mean(key, frame.columns)}"
+                )
+        has_events = set(EVENT_COLUMNS) <= set(frame.columns)
+        if sink.scd and not has_events:
             raise SpecError(
-                f"sink {query.name}: key", f"there is no column {key!r}{did_you_mean(key, frame.columns)}"
+                f"sink {query.name}: scd",
+                f"the rows are no changes: they lack one of {', '.join(EVENT_COLUMNS)}, which decode with "
+                "format: debezium makes",
             )
-        assert isinstance(sink, spec.DeltaSink | spec.IcebergSink), "the others have no key"
-        newest_column(frame.columns, sink)
+        if has_events and not sink.scd:
+            raise SpecError(
+                f"sink {query.name}: key", "the rows are changes of a database: say scd: 1 or scd: 2"
+            )
+        if not sink.scd:
+            newest_column(frame.columns, sink)
     return frame
-
-
-def _key_of(sink: spec.Sink) -> str:
-    return sink.key if isinstance(sink, spec.DeltaSink | spec.IcebergSink) else ""
 
 
 def write_batch(frame: DataFrame, plan: Plan, query: Query, view: TableView) -> int | None:

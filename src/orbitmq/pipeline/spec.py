@@ -13,6 +13,7 @@ from msgspec import Meta, Struct, field
 __all__ = [
     "ConsoleSink",
     "DeadLetter",
+    "DebeziumOptions",
     "DecodeStep",
     "DeduplicateStep",
     "DeltaSink",
@@ -34,6 +35,7 @@ __all__ = [
 ]
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
+KeyName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}(\.[A-Za-z_][A-Za-z0-9_]{0,99}){0,9}$")]
 Text = Annotated[str, Meta(min_length=1)]
 Texts = Annotated[list[Text], Meta(min_length=1)]
 Count = Annotated[int, Meta(ge=1)]
@@ -126,13 +128,33 @@ class PythonStep(_Step, frozen=True, kw_only=True, tag="python", tag_field="kind
     arguments: dict[str, Any] = {}
 
 
+class DebeziumOptions(_Strict, frozen=True, kw_only=True):
+    """How change events are read where they leave it open."""
+
+    table: str = ""
+    """Only events of this table, as ``table`` or ``schema.table``; without it of all."""
+    key_column: str = "keys"
+    """The column with the key of a message, which a tombstone needs."""
+    units: dict[str, Literal["days", "s", "ms", "us", "ns"]] = {}
+    """Of columns of times that are sent as integers without a schema."""
+    decimals: Literal["string", "base64"] = "string"
+    """Decimals without a schema; ``base64``: with the scale of their column."""
+    binary: Literal["base64", "hex"] = "base64"
+    placeholder: str = "__debezium_unavailable_value"
+    """``unavailable.value.placeholder``."""
+    order_by: list[Text] = []
+    """Flattened records: the fields that order them; without it those that ``add.fields`` put there."""
+    unknown_fields: Literal["fail", "ignore"] = "fail"
+
+
 class DecodeStep(_OneInput, frozen=True, kw_only=True, tag="decode", tag_field="kind"):
     """Adds the content of a binary column as typed columns, and ``decode_error`` (null where all went well)."""
 
-    format: Literal["json", "avro", "protobuf", "registry"]
-    """``registry``: each body names its schema in Confluent's header."""
+    format: Literal["json", "avro", "protobuf", "registry", "debezium"]
+    """``registry``: each body names its schema in Confluent's header. ``debezium``: change events as JSON."""
+    debezium: DebeziumOptions | None = None
     schema: str = ""
-    """JSON: columns as in ``CREATE TABLE``. Avro: the schema as JSON."""
+    """JSON, Debezium: columns as in ``CREATE TABLE``. Avro: the schema as JSON."""
     schema_file: str = ""
     """The same in a file; Protobuf: a descriptor set (``protoc --descriptor_set_out --include_imports``)."""
     registry: str = ""
@@ -194,8 +216,16 @@ class _Sink(_Strict, frozen=True, kw_only=True):
 class _Table(_Sink, frozen=True, kw_only=True):
     """What tables that are committed by us have."""
 
-    key: Name | Literal[""] = ""
-    """Upsert: of rows with the same value in this column the table keeps the last."""
+    key: KeyName | Literal[""] | Annotated[list[KeyName], Meta(min_length=1)] = ""
+    """Upsert: of rows with the same values in these columns the table keeps the last. ``a.b`` is a field of ``a``."""
+    scd: Literal[0, 1, 2] = 0
+    """Rows are changes of a database (``format: debezium``): 1 keeps the present rows, 2 the history of each."""
+    merge: Literal["auto", "driver", "executors"] = "auto"
+    """Where rows are replaced by key; ``auto``: on the executors once table or batch are too large for the driver."""
+    remember_deletes: str = ""
+    """How long late events of deleted keys are known as such; without it 7 days."""
+    missing_values: Literal["fail", "empty"] = "fail"
+    """What happens when a value that did not change was not sent and is not in the table either."""
     newest_by: Name | Literal[""] = ""
     """Which of them is the last: the one with the greatest value here; without it ``store_timestamp`` or
     ``_store_timestamp`` where there is one, else the one that came last."""

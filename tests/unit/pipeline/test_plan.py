@@ -295,3 +295,16 @@ def test_sinks_of_one_relation_share_a_query_where_they_may_and_travel_to_a_conn
     assert [group[0].checkpoint.rpartition("/")[2] for group in apart.groups] == ["a", "b", "c", "d", "e"]
     sinks = AllSinks([OneSink(shared, query, None) for query in shared.groups[0]], "state/small_sinks")
     assert isinstance(pickle.loads(pickle.dumps(sinks)), AllSinks)  # our own bytes, as Spark does
+
+
+def test_changes_are_refused_where_they_could_not_be_applied() -> None:
+    delta = {"kind": "delta", "path": "t"}
+    assert refusal(sinks=[delta | {"scd": 1}]).startswith("sinks[0].key: scd applies changes by key")
+    keyed = delta | {"scd": 2, "key": ["a", "b.c"]}
+    assert plan(sinks=[keyed]).queries[0].name == "orders_delta"
+    assert "ordered by their position" in refusal(sinks=[keyed | {"newestBy": "a"}])
+    assert "cannot be partitioned" in refusal(sinks=[keyed | {"partitionBy": ["a"]}])
+    assert "driver is for one key column" in refusal(sinks=[keyed | {"scd": 0, "merge": "driver"}])
+    step = {"name": "d", "kind": "decode", "format": "json", "schema": "a int"}
+    assert "is for format: debezium" in refusal(steps=[step | {"debezium": {"table": "t"}}])
+    assert "leave this out" in refusal(steps=[step | {"format": "debezium", "flatten": True}])

@@ -1,0 +1,88 @@
+"""The keys that were deleted from a table of changes, with their positions: a late event must not bring them back.
+
+They lie in Parquet files beside the table, one directory for each micro-batch, written before the table is committed.
+A file of a batch that was not committed says nothing wrong: its deletes come again with the batch.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from typing import TYPE_CHECKING, Final
+
+import pyarrow.fs as pafs  # type: ignore[import-untyped]  # pyarrow has no types of its own
+
+from orbitmq.pipeline.lake import BatchKey
+from orbitmq.pipeline.times import duration_s
+from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
+from orbitmq.spark.store.files import open_location
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from orbitmq.pipeline.spec import DeltaSink, IcebergSink
+
+_DEFAULT_MEMORY_S: Final = 7 * 24 * 3600.0
+
+__all__ = ["DIRECTORY", "DeletedKeys"]
+
+DIRECTORY: Final = "_orbitmq_deleted"
+"""Readers of Delta pass over names with an underscore, and Iceberg reads what its metadata names."""
+
+
+class DeletedKeys:
+    """Remembers deleted keys and the last truncate for ``keep_s`` seconds."""
+
+    def __init__(self, table: str, keys: list[str], keep_s: float, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._location = f"{table.removesuffix('/')}/{DIRECTORY}"
+        self._columns = list(dict.fromkeys(key.split(".")[0] for key in keys))
+        self._keep_s = keep_s
+        self._clock = clock
+
+    @classmethod
+    def of(cls, sink: DeltaSink | IcebergSink, table: str) -> DeletedKeys:
+        """Those of a sink."""
+        memory = duration_s(sink.remember_deletes) if sink.remember_deletes else _DEFAULT_MEMORY_S
+        keys = [sink.key] if isinstance(sink.key, str) else list(sink.key)
+        return cls(table, keys, memory)
+
+    def read(self, session: SparkSession, columns: StructType, batch: BatchKey) -> DataFrame:
+        """The keys with ``_position`` and ``_changed_at``; truncates have null keys. Those of ``batch`` are left out,
+        because they may be written while these are read."""
+        from pyspark.sql.types import StringType, StructType, TimestampType
+
+        schema = StructType([one for one in columns.fields if one.name in self._columns])
+        schema = schema.add("_position", StringType()).add("_changed_at", TimestampType())
+        files = self._files(f"/{batch.query}/{batch.number}/")
+        if not files:
+            return session.createDataFrame([], schema)
+        return session.read.schema(schema).parquet(*files)
+
+    def _files(self, without: str) -> list[str]:
+        filesystem, root = open_location(self._location)
+        oldest_ns = (self._clock.now_ms() - self._keep_s * 1000) * 1_000_000
+        found = filesystem.get_file_info(pafs.FileSelector(root, recursive=True, allow_not_found=True))
+        return [
+            f"{self._location}/{posixpath.relpath(one.path, root)}"
+            for one in found
+            if one.base_name.endswith(".parquet")
+            and without not in one.path
+            and (one.mtime_ns or 0) >= oldest_ns
+        ]
+
+    def write(self, deleted: DataFrame, batch: BatchKey) -> None:
+        """Keep what a batch deletes."""
+        chosen = deleted.select(*[f"`{name}`" for name in self._columns], "_position", "_changed_at")
+        chosen.coalesce(1).write.mode("overwrite").parquet(f"{self._location}/{batch.query}/{batch.number}")
+
+    def forget(self) -> int:
+        """Delete the files that are too old; returns how many."""
+        filesystem, root = open_location(self._location)
+        oldest_ns = (self._clock.now_ms() - self._keep_s * 1000) * 1_000_000
+        found = filesystem.get_file_info(pafs.FileSelector(root, recursive=True, allow_not_found=True))
+        old = [
+            one.path for one in found if one.type == pafs.FileType.File and (one.mtime_ns or 0) < oldest_ns
+        ]
+        for path in old:
+            filesystem.delete_file(path)
+        return len(old)
