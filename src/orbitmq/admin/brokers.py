@@ -1,4 +1,4 @@
-"""Brokers: clusters, settings, runtime figures, consumption, housekeeping, roles."""
+"""Brokers: clusters, settings, runtime statistics, consumption, maintenance, roles."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ TIMER_ENGINES: Final = {"R": "ROCKSDB_TIMELINE", "F": "FILE_TIME_WHEEL"}
 
 
 class BrokerRow(Result, kw_only=True):
-    """One broker. The figures are empty when it does not answer."""
+    """One broker. The statistics are empty when it does not answer."""
 
     cluster: str
     broker_name: str
     broker_id: int
     address: str
     version: str = ""
-    """Of Apache RocketMQ, whose requests it answers."""
+    """The Apache RocketMQ version whose requests it answers."""
     release: str = ""
-    """Of the broker's own software; empty for Apache's."""
+    """The version of the broker's own software; empty for Apache's."""
     in_tps: float = 0.0
     send_queue_size: str = ""
     send_queue_wait_ms: str = ""
@@ -143,13 +143,13 @@ class ColdDataFlows(Result, kw_only=True):
 
 
 async def runtime_info(admin: Admin, address: str) -> dict[str, str]:
-    """What a broker counts and measures, by name."""
+    """A broker's runtime statistics, by name."""
     answer = await admin.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
     return KvTable.decode(answer.body).table
 
 
 async def _members(admin: Admin, cluster: str | None) -> list[tuple[str, str, int, str]]:
-    """Cluster, broker name, id and address of every broker; of all clusters without a name."""
+    """Cluster, broker name, id and address of every broker; of all clusters if no name is given."""
     if cluster is not None:
         found = {cluster: await admin.brokers_of_cluster(cluster)}
     else:
@@ -201,7 +201,7 @@ def _with_figures(row: BrokerRow, table: Mapping[str, str], now_ms: int) -> Brok
         timer_enqueue_tps=first_rate(table.get("timerEnqueueTps")),
         timer_dequeue_tps=first_rate(table.get("timerDequeueTps")),
         page_cache_lock_ms=table.get("pageCacheLockTimeMills", ""),
-        # A broker without messages answers -1, of which mqadmin makes the hours since 1970.
+        # A broker without messages answers -1, which mqadmin shows as hours since 1970.
         hours=(now_ms - earliest) / 3_600_000 if earliest > 0 else 0.0,
         disk_ratio=first_rate(table.get("commitLogDiskRatio")),
         active=table.get("brokerActive") == "true",
@@ -216,7 +216,7 @@ def _whole(text: str | None, default: int = 0) -> int:
 
 
 def first_rate(text: str | None) -> float:
-    """The first number of a text like ``0.1 0.2 0.3``: over the last ten seconds."""
+    """The first number of a text like ``0.1 0.2 0.3``: the rate of the last ten seconds."""
     try:
         return float((text or "0").split()[0])
     except (ValueError, IndexError):
@@ -252,7 +252,7 @@ _MOMENTS: Final = ("YesterdayMorning", "TodayMorning", "TodayNow")
 
 
 async def broker_runtimes(admin: Admin, *, broker: str | None, cluster: str | None) -> BrokerRuntimes:
-    """All figures of a broker, or of every broker of a cluster."""
+    """All runtime statistics of a broker, or of every broker of a cluster."""
     rows = [
         BrokerRuntime(address=address, table=dict(sorted((await runtime_info(admin, address)).items())))
         for address in admin.each("brokers", await admin.targets(broker, cluster, slaves=True))
@@ -267,7 +267,7 @@ async def config_of(admin: Admin, address: str) -> dict[str, str]:
 
 
 async def options_without_effect(admin: Admin, address: str) -> list[str]:
-    """Keys of the options a broker of this project was given and does not act on; none for an Apache broker."""
+    """Options that a broker of this project was given and that have no effect; none for an Apache broker."""
     answer = await admin.ask(address, RequestCode.GET_BROKER_CONFIG)
     _, _, idle = answer.body.partition(f"{WITHOUT_EFFECT_HEADING}\n".encode())
     return sorted(read_properties(idle, address))
@@ -297,7 +297,7 @@ async def broker_configs(admin: Admin, *, broker: str | None, cluster: str | Non
 async def broker_consume_stats(
     admin: Admin, broker: str, *, ordered: bool = False, diff_min: int = 0, timeout_s: float = 50.0
 ) -> BrokerConsumeStats:
-    """How far every group of a broker is, in queues of which something was consumed."""
+    """The progress of every group on a broker, in queues it has consumed from."""
     header = GetBrokerConsumeStatsRequest(is_order=ordered)
     address = await admin.address(broker)
     answer = await admin.ask(address, RequestCode.GET_BROKER_CONSUME_STATS, header, timeout_s=timeout_s)
@@ -339,10 +339,10 @@ async def update_broker_config(
 async def change_role(
     admin: Admin, broker: str, role: str, broker_id: int | None = None, *, accept_loss: bool = False
 ) -> Changed:
-    """Make a running broker of this project a master or a slave. Apache's takes the setting and stays what it is.
+    """Make a running broker of this project a master or a slave. Apache's accepts the setting but keeps its role.
 
-    ``accept_loss``: with failover, have this broker elected although its log may lack acknowledged messages. It is
-    asked without that first; the detail of the change is then its refusal, which says what is lost.
+    ``accept_loss``: with failover, elect this broker although its log may lack acknowledged messages. It is first
+    asked without the option; the detail of the change is then its refusal, which says what is lost.
     """
     settings = {"brokerRole": role}
     if broker_id is not None:
@@ -359,7 +359,7 @@ async def change_role(
 
 async def _change_role(admin: Admin, broker: str, settings: dict[str, str]) -> Changed:
     detail = " ".join(f"{key}={value}" for key, value in settings.items())
-    # With failover the broker answers when the change has gone through etcd, which takes seconds.
+    # With failover the broker answers after the change has gone through etcd, which takes seconds.
     wait_s = max(ROLE_CHANGE_S, admin.slow_s)
     code, body = RequestCode.UPDATE_BROKER_CONFIG, properties_text(settings)
     return await admin.change_each(
@@ -370,7 +370,7 @@ async def _change_role(admin: Admin, broker: str, settings: dict[str, str]) -> C
 async def _each_broker(
     admin: Admin, broker: str | None, cluster: str | None, code: int, action: str
 ) -> Changed:
-    """One request without fields to a broker, to the masters of a cluster, or to those of all clusters."""
+    """Send one request without fields to a broker, to the masters of a cluster, or to those of all clusters."""
     if broker is None and cluster is None:
         members = await _members(admin, None)
         addresses = [address for _, _, broker_id, address in members if broker_id == MASTER_ID]
@@ -391,13 +391,13 @@ async def clean_unused_topics(admin: Admin, *, broker: str | None, cluster: str 
 
 
 async def delete_expired_log(admin: Admin, *, broker: str | None, cluster: str | None) -> Changed:
-    """Delete log segments past their time now instead of at the hour for it."""
+    """Delete expired log segments now instead of at the configured hour."""
     code = RequestCode.DELETE_EXPIRED_COMMITLOG
     return await _each_broker(admin, broker, cluster, code, "expired log segments deleted")
 
 
 async def reset_master_flush_offset(admin: Admin, broker: str, offset: int) -> Changed:
-    """Make a slave forget how far its master had flushed (Apache 5.x)."""
+    """Reset a slave's record of how far its master had flushed (Apache 5.x)."""
     address = await admin.address(broker)
     header = {"masterFlushOffset": str(offset)}
     await admin.ask(address, RequestCode.RESET_MASTER_FLUSH_OFFSET, header)
@@ -408,7 +408,7 @@ async def reset_master_flush_offset(admin: Admin, broker: str, offset: int) -> C
 
 
 async def cold_data_flow(admin: Admin, *, broker: str | None, cluster: str | None) -> ColdDataFlows:
-    """Who reads how much from disk instead of from memory."""
+    """How much each group reads from disk instead of from memory."""
     rows = []
     for address in await admin.targets(broker, cluster, slaves=True):
         answer = await admin.ask(address, RequestCode.GET_COLD_DATA_FLOW_CTR_INFO)
@@ -429,14 +429,14 @@ async def update_cold_data_limit(
 async def remove_cold_data_limit(
     admin: Admin, group: str, *, broker: str | None, cluster: str | None
 ) -> Changed:
-    """Lift that limit."""
+    """Remove a group's limit of cold reads."""
     targets = await admin.targets(broker, cluster)
     code, action = RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG, f"limit of cold reads of {group} removed"
     return await admin.change_each(targets, action, code, None, group.encode())
 
 
 async def set_read_ahead(admin: Admin, mode: str, *, broker: str | None, cluster: str | None) -> Changed:
-    """How the kernel reads the log ahead: 0 as usual, 1 not at all."""
+    """Set the kernel's read-ahead of the log: 0 as usual, 1 none."""
     targets = await admin.targets(broker, cluster, slaves=True)
     code, fields = RequestCode.SET_COMMITLOG_READ_MODE, {"READ_AHEAD_MODE": mode}
     return await admin.change_each(targets, f"read ahead mode set to {mode}", code, fields)
@@ -445,7 +445,7 @@ async def set_read_ahead(admin: Admin, mode: str, *, broker: str | None, cluster
 async def switch_timer_engine(
     admin: Admin, engine: str, *, broker: str | None, cluster: str | None
 ) -> Changed:
-    """Which of its two engines keeps timed messages (5.4 and up); ``engine`` is R or F."""
+    """Choose which of its two engines stores timed messages (5.4 and later); ``engine`` is R or F."""
     targets = await admin.targets(broker, cluster)
     action = f"timer engine is {TIMER_ENGINES[engine]}"
     return await admin.change_each(targets, action, RequestCode.SWITCH_TIMER_ENGINE, {"E_T": engine})

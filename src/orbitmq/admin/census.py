@@ -1,6 +1,6 @@
-"""Everything a broker has, in a few requests whose number does not grow with its topics and groups.
+"""Everything about a broker, in a few requests whose number does not grow with its topics and groups.
 
-A page over thousands of topics cannot ask for each of them; these answers hold all topics, all groups and the
+A page over thousands of topics cannot query each of them; these answers contain all topics, all groups and the
 progress of all groups of one broker.
 """
 
@@ -35,7 +35,7 @@ __all__ = [
 
 REQUESTS_AT_ONCE: Final = 20
 _LAG_TIMEOUT_S: Final = 50.0
-"""A broker reads a message of every queue of every group for this answer."""
+"""For this answer, a broker reads a message of every queue of every group."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -55,7 +55,7 @@ class BrokerPlace(Result, kw_only=True):
 
 
 class Lag(Result, kw_only=True):
-    """How far a group is in one queue."""
+    """The progress of a group in one queue."""
 
     group: str
     topic: str
@@ -66,13 +66,14 @@ class Lag(Result, kw_only=True):
     last_timestamp: int
     """When the last consumed message was stored, in milliseconds; 0: unknown."""
     unfinished: int | None = None
-    """Stored messages that the group has not finished; None from a broker that cannot tell."""
+    """Stored messages that the group has not finished; None from a broker that does not report it."""
     oldest_unfinished: int | None = None
-    """When the oldest of them was stored, in milliseconds; 0: there is none. None from a broker that cannot tell."""
+    """When the oldest of them was stored, in milliseconds; 0 if there is none. None from a broker that does not
+    report it."""
 
     @property
     def diff(self) -> int:
-        """The unfinished messages; the difference of the offsets if the broker cannot tell."""
+        """The unfinished messages; the difference of the offsets if the broker does not report them."""
         if self.unfinished is not None:
             return self.unfinished
         return max(0, self.broker_offset - self.consumer_offset)
@@ -81,7 +82,7 @@ class Lag(Result, kw_only=True):
 async def gather_bounded(
     work: Callable[[T], Awaitable[R]], items: Iterable[T], *, at_once: int = REQUESTS_AT_ONCE
 ) -> list[R | OrbitError]:
-    """Do ``work`` for each item, so many at a time; an item that fails has its error in its place."""
+    """Run ``work`` for each item, at most so many at a time; the result of a failed item is its error."""
     limit = asyncio.Semaphore(at_once)
 
     async def one(item: T) -> R | OrbitError:
@@ -107,7 +108,7 @@ async def broker_places(admin: Admin) -> list[BrokerPlace]:
 
 
 async def runtime_or_reason(admin: Admin, address: str) -> dict[str, str] | str:
-    """The figures of a broker, or why there are none."""
+    """The statistics of a broker, or why there are none."""
     try:
         return await runtime_info(admin, address)
     except (BrokerError, UnreachableError) as error:
@@ -127,7 +128,7 @@ async def all_groups(admin: Admin, address: str) -> dict[str, SubscriptionGroupC
 
 
 async def all_lags(admin: Admin, address: str) -> list[Lag]:
-    """The progress of every group in every queue it has an offset for or, from our brokers, is subscribed to."""
+    """The progress of every group in every queue that it has an offset for or, on our brokers, subscribes to."""
     answer = await admin.ask(
         address,
         RequestCode.GET_BROKER_CONSUME_STATS,

@@ -1,8 +1,8 @@
-"""Dead letters: found, resent at a rate, dropped, exported.
+"""Dead letters: find, resend at a rate, drop, export.
 
-A broker cannot delete one message. So what was resent or dropped is noted in a topic of its own, ``DONE_TOPIC``, in
-the cluster itself: every console and every command line sees the same. A note is younger than the dead letter it is
-about, so it lives at least as long.
+A broker cannot delete a single message. So resent and dropped dead letters are recorded in a separate topic,
+``DONE_TOPIC``, in the cluster itself, and every console and command line sees the same state. A record is younger
+than its dead letter, so it lives at least as long.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ RESENT_PROPERTY: Final = "ORBITMQ_RESENT_FROM"
 """On a resent message: the offset id of its dead letter."""
 _MARKS_PER_MESSAGE: Final = 500
 _MARK_BYTES_MAX: Final = 128 * 1024
-"""More than a message with that many marks has."""
+"""More than a message with that many marks takes."""
 _RESERVED: Final = frozenset(name.value for name in Property) | {REASON}
 _REASONS_MAX: Final = 1_000
 _EXCEPTION: Final = re.compile(r"(?P<type>[\w.<>]+): .* \((?P<place>[^()]+:\d+ in [^()]+)\)", re.DOTALL)
@@ -73,7 +73,7 @@ _EXCEPTION: Final = re.compile(r"(?P<type>[\w.<>]+): .* \((?P<place>[^()]+:\d+ i
 class DeadGroup(Result, kw_only=True):
     group: str
     count: int
-    """All that the broker still has, done or not."""
+    """All that the broker still has, handled or not."""
     newest: int
     """Milliseconds; 0: none."""
 
@@ -89,24 +89,24 @@ class DeadLetter(Result, kw_only=True):
     done: str
     """resent, dropped, or empty."""
     reason: str = ""
-    """Why it was given up, if its client said so."""
+    """Why it was dead-lettered, if its client reported it."""
 
 
 class DeadReason(Result, kw_only=True):
     """Dead letters with the same kind of reason."""
 
     reason: str
-    """The type of the exception and its place, or the whole text; empty if the letters have none."""
+    """Type and place of the exception, or the whole text; empty if the letters have none."""
     count: int
     example: str
     """The whole text of one of them."""
     newest: int
-    """When the newest of them was given up, in milliseconds."""
+    """When the newest of them was dead-lettered, in milliseconds."""
 
 
 class DeadReasons(Result, kw_only=True):
     reasons: list[DeadReason]
-    """The largest number first."""
+    """The most frequent first."""
     more: int
     """Dead letters with other reasons than the first 1,000."""
 
@@ -119,18 +119,18 @@ class DeadLetters(Result, kw_only=True):
 
 
 def origin_of(message: MessageView) -> str:
-    """The topic a dead letter was sent to; empty if the record does not say."""
+    """The topic a dead letter was sent to; empty if its record lacks it."""
     properties = message.properties
     return properties.get("DLQ_ORIGIN_TOPIC") or properties.get("RETRY_TOPIC") or ""
 
 
 def own_properties(message: MessageView) -> dict[str, str]:
-    """What the sender set itself: neither the system's nor what stands in fields of its own."""
+    """The properties that the sender set, without the system's and those shown as fields."""
     return {key: value for key, value in message.properties.items() if key not in _RESERVED}
 
 
 async def dead_groups(admin: Admin) -> DeadGroups:
-    """Groups that have dead letters, the largest number first."""
+    """Groups that have dead letters, those with most first."""
     rows = []
     for topic in (await topic_names(admin)).topics:
         if not is_dlq_topic(topic):
@@ -147,12 +147,12 @@ async def dead_groups(admin: Admin) -> DeadGroups:
 
 
 def _mark_tag(group: str) -> str:
-    # A group may have characters that mean something in a tag expression.
+    # A group name may contain characters with a meaning in tag expressions.
     return hashlib.sha256(group.encode()).hexdigest()[:16]
 
 
 async def done_marks(admin: Admin, group: str) -> dict[str, str]:
-    """Offset ids of dead letters that are done with, and how."""
+    """Offset ids of handled dead letters, and how they were handled."""
     found: dict[str, str] = {}
     plan = ReadPlan(topic=DONE_TOPIC, expression=_mark_tag(group), read_bytes=_MARK_BYTES_MAX)
     try:
@@ -176,7 +176,7 @@ def _marks(message: MessageView, group: str) -> dict[str, str]:
 
 
 async def mark_done(admin: Admin, group: str, ids: Iterable[str], done: str) -> None:
-    """Note that dead letters were ``resent`` or ``dropped``."""
+    """Record that dead letters were ``resent`` or ``dropped``."""
     await _make_done_topic(admin)
     async with open_producer(admin, "orbitmq-dead-letters") as producer:
         await _send_marks(producer, group, list(ids), done)
@@ -210,7 +210,7 @@ def _letter(message: MessageView, marks: dict[str, str]) -> DeadLetter:
 
 
 def kind_of_reason(reason: str) -> str:
-    """Type and place of an exception without its text, which often names the message; any other reason as it is."""
+    """Type and place of an exception without its text, which often names the message; other reasons unchanged."""
     found = _EXCEPTION.fullmatch(reason)
     return f"{found['type']} ({found['place']})" if found else reason
 
@@ -218,7 +218,7 @@ def kind_of_reason(reason: str) -> str:
 async def dead_reasons(
     admin: Admin, group: str, *, text: str = "", reason: str = "", with_done: bool = False
 ) -> DeadReasons:
-    """How many dead letters of a group have which reason. Raises ``TopicNotFound`` when the group has none."""
+    """Counts a group's dead letters by reason. Raises ``TopicNotFound`` when the group has none."""
     found: dict[str, DeadReason] = {}
     more = 0
     source = each_dead_letter(admin, group, text=text, reason=reason, with_done=with_done)
@@ -265,7 +265,7 @@ async def dead_letters(
 async def dead_letters_with_reason(
     admin: Admin, group: str, reason: str, *, text: str = "", with_done: bool = False, count: int = 50
 ) -> DeadLetters:
-    """The newest dead letters with a text in their reason, newest first; looks at all of the group's."""
+    """Dead letters with a text in their reason, newest first; reads all of the group's."""
     newest: deque[DeadLetter] = deque(maxlen=count)
     scanned = 0
     source = each_dead_letter(admin, group, text=text, reason=reason, with_done=with_done)
@@ -286,7 +286,7 @@ async def each_dead_letter(
     with_done: bool = False,
     preview: Preview = WHOLE,
 ) -> AsyncIterator[DeadLetter]:
-    """Dead letters oldest first: those with these ids (of either kind), else all that match."""
+    """Dead letters, oldest first: those with these ids (of either kind), or all that match."""
     chosen = frozenset(ids)
     marks = await done_marks(admin, group)
     plan = ReadPlan(topic=dlq_topic(group), read_bytes=preview.read_bytes)
@@ -305,7 +305,7 @@ async def each_dead_letter(
 
 
 def reference(letter: DeadLetter) -> DeadLetter:
-    """A dead letter without what its message holds, for keeping many of them."""
+    """A dead letter without its body and properties, to keep many of them in memory."""
     slim = msgspec.structs.replace(
         letter.message, properties={}, tags="", keys="", body=None, body_base64="", body_cut=True
     )
@@ -313,7 +313,7 @@ def reference(letter: DeadLetter) -> DeadLetter:
 
 
 async def whole_letter(admin: Admin, group: str, letter: DeadLetter) -> DeadLetter:
-    """A dead letter with all of its message, which is read again if a part is missing. Raises ``NoMessage``."""
+    """A dead letter with its whole message, which is read again if a part is missing. Raises ``NoMessage``."""
     part = letter.message
     if not part.body_cut:
         return letter
@@ -327,7 +327,7 @@ async def whole_letter(admin: Admin, group: str, letter: DeadLetter) -> DeadLett
 async def resend_one(
     producer: Producer, letter: DeadLetter, *, topic: str = "", body: bytes | None = None
 ) -> str:
-    """Send a dead letter to the topic it came from, or to another; returns the id of the new message."""
+    """Resend a dead letter to its original topic or another; returns the id of the new message."""
     from orbitmq.client.message import Message
 
     message = letter.message
@@ -350,9 +350,9 @@ async def resend_one(
 async def resend_paced(
     admin: Admin, group: str, letters: list[DeadLetter], *, topic: str = "", per_second: float = 50.0
 ) -> AsyncIterator[tuple[DeadLetter, str]]:
-    """Resend one after the other, so many a second; returns each with the id it got, or with its failure after ``!``.
+    """Resend one after the other, so many per second; returns each with its new id, or with its failure after ``!``.
 
-    Each second's work is noted as done before the next begins: a process that dies repeats at most that.
+    Each second's work is recorded before the next begins, so a process that dies repeats at most that.
     """
     if per_second <= 0:
         raise AdminError("a rate has to be above zero")

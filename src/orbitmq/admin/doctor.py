@@ -29,21 +29,21 @@ from orbitmq.wire.bodies import ClusterInfo
 __all__ = ["Checkup", "Finding", "Level", "checkup"]
 
 DISK_WARN: Final = 0.75
-"""Where a broker deletes expired segments at any hour (diskMaxUsedSpaceRatio)."""
+"""The broker deletes expired segments at any hour above this (diskMaxUsedSpaceRatio)."""
 DISK_FORCED: Final = 0.85
-"""Where it deletes segments that have not expired (diskSpaceCleanForciblyRatio)."""
+"""Above this it deletes segments that have not expired (diskSpaceCleanForciblyRatio)."""
 DISK_FULL: Final = 0.90
-"""Where it refuses messages (diskSpaceWarningLevelRatio)."""
+"""Above this it refuses messages (diskSpaceWarningLevelRatio)."""
 CLOCK_WARN_MS: Final = 5_000
 REPLICATION_LAG_WARN_BYTES: Final = 256 << 20
-"""What a SYNC_MASTER allows a slave to be behind before it no longer counts (haSlaveFallbehindMax)."""
+"""How far a slave may be behind before a SYNC_MASTER no longer counts it (haSlaveFallbehindMax)."""
 BACKLOG_WARN: Final = 100_000
 PERM_WRITE: Final = 2
 _GROUPS_NAMED: Final = 5
 
 
 class Level(StrEnum):
-    """How bad it is."""
+    """The severity of a finding."""
 
     OK = "ok"
     WARN = "warn"
@@ -238,7 +238,7 @@ def _damage(who: str, table: dict[str, str], notes: _Notes) -> None:
 
 
 def _clock(who: str, table: dict[str, str], now_ms: int, notes: _Notes) -> None:
-    """A broker tells when it started and for how long it has run, to the second: the sum is its clock."""
+    """A broker reports its start time and uptime in seconds; their sum is its clock."""
     started = _number(table.get("bootTimestamp"))
     ran = [_number(word) for word in table.get("runtime", "").replace(",", "").split()]
     numbers = [one for one in ran if one is not None]
@@ -331,7 +331,8 @@ async def _groups(admin: Admin, places: list[BrokerPlace], notes: _Notes) -> Non
 
 
 async def _hung_members(admin: Admin, groups: list[str], notes: _Notes) -> None:
-    """Members that hold messages and finish none. Only groups with a lag are asked: each member is a request."""
+    """Members that hold messages and finish none. Only groups with a lag are checked, because each member is a
+    request."""
     for group, found in zip(
         groups, await gather_bounded(lambda name: group_members(admin, name), groups), strict=True
     ):
@@ -345,7 +346,7 @@ async def _hung_members(admin: Admin, groups: list[str], notes: _Notes) -> None:
 
 
 async def _dead_letters(admin: Admin, notes: _Notes) -> None:
-    """One finding for all groups: dead letters may be normal, and there may be many of them."""
+    """One finding for all groups, because dead letters may be normal and many groups may have them."""
     try:
         groups = [one for one in (await dead_groups(admin)).groups if one.count]
     except OrbitError:
@@ -400,7 +401,7 @@ async def _route(admin: Admin, topic: str, places: list[BrokerPlace], notes: _No
 
 
 async def _no_route(admin: Admin, topic: str, masters: list[BrokerPlace], notes: _Notes) -> None:
-    """What is behind a client's "No route info of this topic"."""
+    """The causes of a client's "No route info of this topic"."""
     for place, found in zip(
         masters,
         await asyncio.gather(*(_has_topic(admin, place.address, topic) for place in masters)),

@@ -1,4 +1,4 @@
-"""Why an admin call failed on this side of the wire. What a server refused is a ``BrokerError`` of its code."""
+"""Why an admin call failed on this side of the wire. A server's refusal is the ``BrokerError`` of its code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class AdminError(OrbitError):
 
 
 class NoNameServerError(AdminError):
-    """A name server is needed and none is given."""
+    """A name server is needed and none was given."""
 
 
 class UnreachableError(AdminError):
@@ -28,21 +28,21 @@ class UnreachableError(AdminError):
 
 
 class PartlyDoneError(AdminError):
-    """A change for several servers that some took and others did not."""
+    """A change for several servers that only some accepted."""
 
     def __init__(self, done: list[str], failures: dict[str, OrbitError]) -> None:
         super().__init__(f"{len(failures)} of {len(done) + len(failures)} servers did not take the change")
         self.done = done
-        """Addresses that took it."""
+        """Addresses of servers that accepted it."""
         self.failures = failures
 
 
 class UnknownNameError(AdminError):
-    """There is no cluster, broker, topic, group or client of this name."""
+    """There is no cluster, broker, topic, group or client with this name."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str] = ()) -> None:
         super().__init__(f"there is no {kind} {name!r}")
         self.kind = kind
         self.name = name
         self.known = sorted(known)
-        """What there is instead; empty when that is not known."""
+        """Existing names; empty when they are unknown."""

@@ -1,6 +1,6 @@
-"""What the short commands do beyond mqadmin's: descriptions, changes that keep the rest, resets with a preview.
+"""What the short commands do beyond mqadmin: descriptions, changes that keep other settings, resets with a preview.
 
-Everything is put together from the functions of the other areas.
+Everything is composed of functions of the other areas.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _GROUPS_SHOWN: Final = 20
 
 
 async def only_cluster(admin: Admin, broker: str | None, cluster: str | None) -> str | None:
-    """The cluster that is meant when neither a broker nor a cluster is named: the only one there is."""
+    """The cluster to use when neither a broker nor a cluster is named: the only one there is."""
     if broker is not None or cluster is not None:
         return cluster
     names = sorted((await admin.cluster_info()).cluster_addr_table)
@@ -83,13 +83,13 @@ class TopicDescription(Result, kw_only=True):
     brokers: list[TopicOnBroker]
     queues: list[QueueRange]
     message_count: int
-    """Stored messages, expired ones not counted."""
+    """Stored messages, without expired ones."""
     topic_put_tps: float
     groups: list[str]
 
 
 class TopicChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings to change; None leaves one as it is."""
+    """Settings to change; None leaves a setting as it is."""
 
     read_queue_nums: int | None = None
     write_queue_nums: int | None = None
@@ -130,7 +130,7 @@ async def create_topic(
     broker: str | None,
     cluster: str | None,
 ) -> Changed:
-    """Create a topic; one that exists is an error, because this would replace its settings."""
+    """Create a topic. An existing one is an error, because this would replace its settings."""
     name = config.topic_name
     if name in (await topic_names(admin)).topics:
         raise AdminError(f"topic {name} exists; `orbitmq topic alter {name}` changes it")
@@ -141,7 +141,7 @@ async def create_topic(
 async def alter_topic(
     admin: Admin, topic: str, change: TopicChange, *, broker: str | None, cluster: str | None
 ) -> Changed:
-    """Change a topic on each master that has it, and keep what ``change`` does not name."""
+    """Change a topic on each master that has it, and keep the settings that ``change`` does not name."""
     if not change.settings and not change.attributes:
         raise AdminError("nothing to change: name at least one setting")
     cluster = await only_cluster(admin, broker, cluster)
@@ -165,9 +165,9 @@ class GroupDescription(Result, kw_only=True):
     group: str
     configs: list[GroupConfig]
     connection: GroupConnection | None
-    """None: no member is online."""
+    """None if no member is online."""
     progress: GroupProgress | None
-    """None: the group has consumed nothing."""
+    """None if the group has consumed nothing."""
 
 
 async def describe_group(admin: Admin, group: str) -> GroupDescription:
@@ -206,16 +206,16 @@ class OffsetMoves(Result, kw_only=True):
     skipped: int
     """Messages that the group will not get."""
     again: int
-    """Messages that the group gets once more."""
+    """Messages that the group gets again."""
     queues: list[OffsetMove]
 
 
 async def reset_offsets(
     admin: Admin, group: str, topic: str, target: OffsetTarget, *, queue: str = "", dry_run: bool
 ) -> OffsetMoves:
-    """Move a group in every queue of a topic, or in ``queue`` (``broker:queue``); members online follow at once.
+    """Move a group in every queue of a topic, or in ``queue`` (``broker:queue``); online members follow immediately.
 
-    ``dry_run`` works the moves out and changes nothing.
+    ``dry_run`` computes the moves and changes nothing.
     """
     moves = await plan_moves(admin, group, topic, target, queue_name=queue)
     if not dry_run:
@@ -256,21 +256,21 @@ class GroupLoad(Result, kw_only=True):
     group: str
     lag: int
     oldest_ms: int | None
-    """Age of the oldest unfinished message; None: there is none, or the broker cannot tell."""
+    """Age of the oldest unfinished message; None if there is none, or the broker does not report it."""
     finished_per_s: float | None
-    """Since the round before; None in the first."""
+    """Since the previous round; None in the first."""
 
 
 class Overview(Result, kw_only=True):
     timestamp: int
     brokers: list[BrokerRow]
     groups: list[GroupLoad]
-    """The groups that are furthest behind, at most 20."""
+    """The groups with the largest lag, at most 20."""
     group_count: int
 
 
 async def overviews(admin: Admin) -> AsyncIterator[Overview]:
-    """The state of the cluster each time it is asked for: one call per broker and one more per master."""
+    """The state of the cluster at each iteration: one call per broker and one more per master."""
     finished: dict[str, int] = {}
     before_ms = 0
     while True:

@@ -1,4 +1,5 @@
-"""A cluster on paper: its topics and groups, its important settings, its load. Values ready to be written as JSON."""
+"""Exports of a cluster: its topics and groups, its important settings, its load. Values ready to be written as
+JSON."""
 
 from __future__ import annotations
 
@@ -56,11 +57,11 @@ _SETTINGS: Final = (
     "autoCreateTopicEnable",
     "autoCreateSubscriptionGroup",
 )
-"""What another cluster would have to share to take this one's load."""
+"""Settings that another cluster must share to take over this one's load."""
 
 
 async def user_topics(admin: Admin, address: str, *, special: bool = False) -> TopicConfigWrapper:
-    """The topics of a broker but the system's; with ``special`` also retry and dead-letter topics."""
+    """The topics of a broker except the system's; with ``special`` including retry and dead-letter topics."""
     answer = await admin.ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, timeout_s=admin.slow_s)
     wrapper = TopicConfigWrapper.decode(answer.body)
     answer = await admin.ask(address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
@@ -77,7 +78,7 @@ async def user_topics(admin: Admin, address: str, *, special: bool = False) -> T
 
 
 async def user_groups(admin: Admin, address: str) -> SubscriptionGroupWrapper:
-    """The groups of a broker but the system's."""
+    """The groups of a broker except the system's."""
     answer = await admin.ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, timeout_s=admin.slow_s)
     wrapper = SubscriptionGroupWrapper.decode(answer.body)
     chosen = {
@@ -114,7 +115,7 @@ async def cluster_metadata(admin: Admin, cluster: str, *, special: bool = False)
 
 
 async def cluster_configs(admin: Admin, cluster: str) -> dict[str, Any]:
-    """The settings of each master that matter to clients, and how many servers there are."""
+    """The settings of each master that affect clients, and the number of servers."""
     configs: dict[str, dict[str, str]] = {}
     masters = slaves = 0
     for data in await admin.brokers_of_cluster(cluster):
@@ -134,7 +135,7 @@ async def cluster_configs(admin: Admin, cluster: str) -> dict[str, Any]:
 
 
 async def cluster_metrics(admin: Admin, cluster: str) -> dict[str, Any]:
-    """Load and size of each master, and the sums of the cluster."""
+    """Load and size of each master, and the totals of the cluster."""
     report: dict[str, Any] = {}
     rates = dict.fromkeys(
         ("totalNormalInTps", "totalNormalOutTps", "totalTransInTps", "totalScheduleInTps"), 0.0
@@ -212,8 +213,8 @@ async def _versions(admin: Admin, address: str) -> dict[str, Any]:
 
 
 async def pop_records(admin: Admin, *, broker: str | None, cluster: str | None, dry_run: bool) -> Changed:
-    """Have brokers, slaves too, write POP checkpoints to the log that are in another store: Apache's in RocksDB, and
-    the acknowledgements that ours have in memory. With ``dry_run`` no broker is asked."""
+    """Have brokers, including slaves, write to the log the POP checkpoints they keep elsewhere: Apache's in RocksDB,
+    and acknowledgements that ours have in memory. With ``dry_run`` no broker is called."""
     targets = await admin.targets(broker, cluster, slaves=True)
     action = "POP checkpoints written to the log"
     if dry_run:

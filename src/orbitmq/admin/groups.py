@@ -1,4 +1,4 @@
-"""Consumer groups and clients: settings, connections, progress, what a consumer does right now."""
+"""Consumer groups and clients: settings, connections, progress, the current state of a consumer."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ __all__ = [
 ]
 
 _BLOCKED_MS: Final = 60_000
-"""A consumer that held messages this long without taking one is reported, as Apache's tool does."""
+"""A consumer that held messages for this long without taking one is reported, like in Apache's tool."""
 _SETTLED_MS: Final = 120_000
-"""Members that have just started may still be told apart by their subscriptions."""
+"""Until then, members that have just started may have different subscriptions."""
 
 
 class Client(Result, kw_only=True):
@@ -132,13 +132,13 @@ class GroupRow(Result, kw_only=True):
     group: str
     count: int
     version: str
-    """``OFFLINE`` without members."""
+    """``OFFLINE`` if there are no members."""
     type: str
     model: str
     tps: int
     diff_total: int
     lag_total: int = 0
-    """Stored messages that the group has not finished, also before its first commit; ``diff_total`` if unknown."""
+    """Stored messages that the group has not finished, even before its first commit; ``diff_total`` if unknown."""
 
 
 class ConsumerGroups(Result, kw_only=True):
@@ -152,13 +152,13 @@ class QueueProgress(Result, kw_only=True):
     broker_offset: int
     consumer_offset: int
     client_ip: str = msgspec.field(name="clientIP", default="")
-    """Only when asked for; ``N/A``: no member has the queue."""
+    """Only on request; ``N/A`` if no member has the queue."""
     diff: int
     inflight: int
     last_timestamp: int
     """When the last consumed message was stored, in milliseconds; 0: unknown."""
     lag: int = 0
-    """Stored messages that the group has not finished, also before its first commit; ``diff`` if unknown."""
+    """Stored messages that the group has not finished, even before its first commit; ``diff`` if unknown."""
 
 
 class GroupProgress(Result, kw_only=True):
@@ -189,7 +189,7 @@ class GroupMembers(Result, kw_only=True):
     members: list[GroupMember]
     same_subscription: bool
     findings: list[str]
-    """Queues that stand still, in words."""
+    """Stalled queues, in words."""
 
 
 class HeldQueue(Result, kw_only=True):
@@ -258,7 +258,7 @@ def _clients(connection: ConsumerConnection | ProducerConnection) -> list[Client
 
 
 async def consumer_connection(admin: Admin, group: str, broker: str | None = None) -> GroupConnection:
-    """Members of a group and what they subscribe to. Raises ``ConsumerNotOnline``."""
+    """Members of a group and their subscriptions. Raises ``ConsumerNotOnline``."""
     found = await _connection(admin, group, broker)
     return GroupConnection(
         connections=_clients(found),
@@ -275,7 +275,7 @@ async def consumer_connection(admin: Admin, group: str, broker: str | None = Non
 
 
 async def producer_connection(admin: Admin, group: str, topic: str) -> ProducerClients:
-    """Members of a producer group, as a broker of the topic has them."""
+    """Members of a producer group, as a broker of the topic sees them."""
     header = GetProducerConnectionListRequest(producer_group=group)
     for _, address in await admin.addresses_of_topic(topic):
         answer = await admin.ask(address, RequestCode.GET_PRODUCER_CONNECTION_LIST, header)
@@ -314,10 +314,9 @@ async def consume_stats(
     route_topic: str | None = None,
     unfinished: bool = False,
 ) -> ConsumeStats:
-    """How far a group is on every broker that has it. Raises ``UnknownNameError`` for an unknown group.
+    """The progress of a group on every broker that has it. Raises ``UnknownNameError`` for an unknown group.
 
-    ``unfinished`` asks for subscribed topics without an offset and for unfinished messages; Apache's brokers ignore
-    it.
+    ``unfinished`` requests subscribed topics without an offset and unfinished messages; Apache's brokers ignore it.
     """
     candidates = [retry_topic(group)]
     if topic is not None:
@@ -351,7 +350,8 @@ async def group_progress(
     with_clients: bool = False,
     route_topic: str | None = None,
 ) -> GroupProgress:
-    """Offsets of every queue a group consumes. Raises ``ConsumerNotOnline`` when it has none and no member."""
+    """Offsets of every queue a group consumes. Raises ``ConsumerNotOnline`` when it has neither offsets nor
+    members."""
     stats = await consume_stats(admin, group, topic, route_topic=route_topic, unfinished=True)
     if not stats.offset_table:
         await _connection(admin, group, None)
@@ -365,7 +365,7 @@ async def group_progress(
             consumer_offset=offset.consumer_offset,
             client_ip=holders.get(queue, "N/A") if with_clients else "",
             diff=offset.broker_offset - offset.consumer_offset,
-            # A broker of 4.x does not tell what was pulled.
+            # 4.x brokers do not report pulled offsets.
             inflight=0 if offset.pull_offset is None else offset.pull_offset - offset.consumer_offset,
             last_timestamp=offset.last_timestamp,
             lag=_lag(offset),
@@ -388,7 +388,7 @@ def _lag(offset: OffsetWrapper) -> int:
 
 
 async def _holders(admin: Admin, group: str) -> dict[MessageQueue, str]:
-    """Which address holds which queue; what cannot be asked is left out."""
+    """The address that holds each queue; members that do not answer are left out."""
     found: dict[MessageQueue, str] = {}
     try:
         members = (await _connection(admin, group, None)).connection_set
@@ -401,7 +401,7 @@ async def _holders(admin: Admin, group: str) -> dict[MessageQueue, str]:
 
 
 async def consumer_groups(admin: Admin) -> ConsumerGroups:
-    """Every group that has a retry topic: members, speed, backlog."""
+    """Every group that has a retry topic: members, rate, backlog."""
     topics = [topic for topic in (await topic_names(admin)).topics if is_retry_topic(topic)]
     rows = [await _group_row(admin, group_of(topic)) for topic in admin.each("groups", topics)]
     return ConsumerGroups(groups=rows)
@@ -448,7 +448,7 @@ async def _group_row(admin: Admin, group: str) -> GroupRow:
 async def running_info(
     admin: Admin, group: str, client_id: str, *, stacks: bool = False
 ) -> ConsumerRunningInfo:
-    """What a member reports about itself; its broker passes the question on."""
+    """What a member reports about itself; its broker forwards the request."""
     header = GetConsumerRunningInfoRequest(consumer_group=group, client_id=client_id, jstack_enable=stacks)
     for _, address in await admin.addresses_of_group(group):
         answer = await admin.ask(
@@ -511,7 +511,7 @@ def _java_text(value: str | int | float | bool) -> str:
 async def group_members(
     admin: Admin, group: str, *, broker: str | None = None, stacks: bool = False
 ) -> GroupMembers:
-    """Every member and what it does. Raises ``ConsumerNotOnline``. A member that does not answer is a finding."""
+    """Every member and its state. Raises ``ConsumerNotOnline``. A member that does not answer is a finding."""
     connection = await _connection(admin, group, broker)
     versions = {client.client_id or "": client.version for client in connection.connection_set}
     infos: dict[str, ConsumerRunningInfo] = {}
@@ -535,11 +535,11 @@ async def group_members(
 
 
 class SubscriptionRow(NamedTuple):
-    """A topic, and what each member subscribes to."""
+    """A topic, and each member's subscription to it."""
 
     topic: str
     expressions: dict[str, str]
-    """By client; a client that does not subscribe is missing."""
+    """By client; clients that do not subscribe are missing."""
     differs: bool
 
 
@@ -627,7 +627,7 @@ async def _group_config(admin: Admin, address: str, group: str) -> SubscriptionG
 async def update_group(
     admin: Admin, config: SubscriptionGroupConfig, *, broker: str | None, cluster: str | None
 ) -> Changed:
-    """Make or change a group."""
+    """Create or change a group."""
     targets = await admin.targets(broker, cluster)
     code, action = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, f"group {config.group_name} stored"
     return await admin.change_each(targets, action, code, None, encode_body(config))
@@ -636,7 +636,7 @@ async def update_group(
 async def update_group_list(
     admin: Admin, groups: Sequence[SubscriptionGroupConfig], *, broker: str | None, cluster: str | None
 ) -> Changed:
-    """Make or change many groups in one request to each broker."""
+    """Create or change many groups in one request to each broker."""
     body = SubscriptionGroupList(group_config_list=list(groups)).encode()
     code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
     targets = await admin.targets(broker, cluster)
@@ -657,9 +657,9 @@ async def _group_names(admin: Admin, address: str) -> Iterable[str]:
 async def delete_group(
     admin: Admin, group: str, *, broker: str | None, cluster: str | None, remove_offset: bool = False
 ) -> Changed:
-    """Delete a group; of a whole cluster its retry and dead-letter topics as well.
+    """Delete a group; in a whole cluster also its retry and dead-letter topics.
 
-    Raises ``UnknownNameError`` when no target has it: brokers answer the deletion of any name with success.
+    Raises ``UnknownNameError`` when no target has it, because brokers answer the deletion of any name with success.
     """
     header = DeleteSubscriptiongroupRequest(
         group_name=group, clean_offset=remove_offset, remove_offset=remove_offset
@@ -684,7 +684,7 @@ async def delete_group(
 async def set_consume_mode(
     admin: Admin, mode: MessageRequestMode, *, broker: str | None, cluster: str | None
 ) -> Changed:
-    """Whether a group pulls or pops a topic."""
+    """Choose whether a group pulls or pops a topic."""
     targets = await admin.targets(broker, cluster)
     action = f"group {mode.consumer_group} takes {mode.topic} by {mode.mode}"
     return await admin.change_each(targets, action, RequestCode.SET_MESSAGE_REQUEST_MODE, None, mode.encode())

@@ -203,7 +203,7 @@ class _ReplicasTable(Body, frozen=True, kw_only=True):
 
 
 async def broker_epochs(admin: Admin, *, broker_name: str | None, cluster: str | None) -> Epochs:
-    """From which log offset which master wrote."""
+    """Which master wrote from which log offset on."""
     if broker_name is not None:
         addresses = [a for _, a in sorted((await admin.broker_data(broker_name)).broker_addrs.items())]
     else:
@@ -232,7 +232,7 @@ async def broker_epochs(admin: Admin, *, broker_name: str | None, cluster: str |
 
 
 async def controller_meta_data(admin: Admin, controller: str) -> ControllerMetaData:
-    """Who leads the controllers."""
+    """The leader of the controllers."""
     answer = await admin.ask(controller, RequestCode.CONTROLLER_GET_METADATA_INFO, role="controller")
     fields = answer.ext_fields
     return ControllerMetaData(
@@ -255,7 +255,7 @@ async def _ask_leader(
 async def sync_states(
     admin: Admin, controller: str, *, broker_name: str | None, cluster: str | None
 ) -> SyncStates:
-    """Which replicas are in step, as the controller has them."""
+    """The in-sync replicas, according to the controller."""
     if broker_name is not None:
         names = [broker_name]
     else:
@@ -310,7 +310,7 @@ async def update_controller_config(admin: Admin, controllers: list[str], key: st
 async def elect_master(
     admin: Admin, controller: str, cluster: str, broker_name: str, broker_id: int
 ) -> ElectedMaster:
-    """Have a replica made the master."""
+    """Have a replica elected master."""
     fields = {
         "clusterName": cluster,
         "brokerName": broker_name,
@@ -340,7 +340,7 @@ async def clean_broker_data(
     broker_ids: str | None,
     living: bool,
 ) -> Changed:
-    """Have the controller forget replicas."""
+    """Have the controller remove replicas."""
     if not living and not cluster:
         raise AdminError("a cluster is needed unless living brokers are cleaned, too")
     fields = {

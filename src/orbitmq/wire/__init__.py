@@ -1,1 +1,1 @@
-"""Sans-IO protocol: bytes in, values out. Nothing in here touches a socket or a clock."""
+"""Sans-IO protocol: bytes in, values out. Nothing here touches a socket or a clock."""

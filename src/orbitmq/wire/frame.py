@@ -1,13 +1,13 @@
-"""Remoting frames: a stream of bytes into frames, and frames written in both header forms.
+"""Remoting frames: splits a stream into frames, and writes frames in both header forms.
 
-Answers to Apache's RemotingCommand and its length-field decoder. The bytes themselves belong to the kernel
-(``kernel.plain.frames`` has the format); here is what has state.
+Corresponds to Apache's RemotingCommand and its length-field decoder. The bytes belong to the kernel
+(``kernel.plain.frames`` has the format); this module has the stateful part.
 
-1. The decoder uses neither time nor sockets; it returns the same frames for every way of cutting the stream.
-2. A length outside the limit is refused before anything is allocated for it. After a broken frame there is
-   no way to find the next one: ``error`` is set and stays, the frames before it are still given out, and
-   the owner must close the connection once it has handled them.
-3. Only what every request needs (code, opaque, flag) and the fields of sends are read. Other extension fields stay
+1. The decoder uses neither time nor sockets, and returns the same frames however the stream is cut.
+2. A length outside the limit is refused before anything is allocated for it. After a malformed frame the next one
+   cannot be found: ``error`` is set and stays, the frames before it are still returned, and the owner must close the
+   connection once it has handled them.
+3. Only what every request needs (code, opaque, flag) and the fields of sends are parsed. Other extension fields stay
    raw bytes until they are needed (see ``header.decode_header``).
 """
 
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Largest frame including its length word; the limit of Apache's peers."""
+"""Largest frame including its length field; the limit of Apache's peers."""
 
 _ROCKETMQ_WORD: Final = int(SerializeType.ROCKETMQ) << 24
 _LANGUAGE_NAMES: Final = {code.value: code.name for code in LanguageCode}
@@ -51,8 +51,8 @@ _VERSION: Final = Version.OURS
 
 
 class _Written(msgspec.Struct, gc=False, rename="camel", omit_defaults=True):
-    """A JSON header as we write it: keys in alphabetical order, like Apache 5.5.0. The empty defaults only
-    let ``None`` be left out; every number is always given."""
+    """A JSON header as we write it: keys in alphabetical order, like Apache 5.5.0. The empty defaults only omit
+    ``None``; every number is always written."""
 
     code: int
     ext_fields: Mapping[str, str] | None = None
@@ -68,16 +68,16 @@ _encode_json = msgspec.json.Encoder(enc_hook=int).encode  # a declared request i
 
 
 def whole_frame(data: bytes) -> Frame | None:
-    """The frame that ``data`` is, for a caller that asks one thing at a time and mostly gets the answer in one read.
+    """The frame in ``data``, for callers that send one request at a time and mostly get the answer in one read.
 
-    None: it is less or more than one frame, or a broken one; ``FrameDecoder`` can tell.
+    None if it is less or more than one frame, or a malformed one; ``FrameDecoder`` can tell which.
     """
     frames, end, _, error = split_frames(data, FRAME_BYTES_MAX)
     return frames[0] if len(frames) == 1 and end == len(data) and not error else None
 
 
 class FrameDecoder:
-    """Turns chunks of a stream into frames. Once ``error`` is set it returns no more frames."""
+    """Turns chunks of a stream into frames. Once ``error`` is set it returns no more."""
 
     __slots__ = ("_buffer", "_frame_bytes_max", "_needed", "error")
 
@@ -96,7 +96,7 @@ class FrameDecoder:
         if self.error is not None:
             return []
         if self._buffer:
-            # A large frame comes in hundreds of chunks: do not look at it again until it can be whole.
+            # A large frame arrives in hundreds of chunks: skip them until it can be complete.
             if len(self._buffer) + len(data) < self._needed:
                 self._buffer += data
                 return []
@@ -134,7 +134,7 @@ def _encode(
         )
         word = _ROCKETMQ_WORD | len(header)
     else:
-        # Codes over 32,767 (the POP family) do not fit the binary form; every peer reads JSON.
+        # Codes above 32,767 (the POP family) do not fit the binary form; every peer reads JSON.
         name = _LANGUAGE_NAMES.get(language, "OTHER")
         header = _encode_json(_Written(code, ext, flag, name, opaque, remark, "JSON", version))
         word = len(header)
@@ -154,7 +154,7 @@ def encode_request(
 
 
 def encode_binary_request(code: int, opaque: int, ext_raw: bytes, body: bytes) -> bytes:
-    """A request whose extension fields are written already (``encode_binary_fields``): one join, no loop."""
+    """A request whose extension fields are encoded already (``encode_binary_fields``): one join, no loop."""
     ext_size = len(ext_raw)
     header_size = BINARY_MIN + ext_size
     return b"".join(
@@ -194,7 +194,7 @@ def encode_response(
 
 
 def encode_frame(frame: Frame) -> bytes:
-    """The bytes of a decoded frame: same values, and the same bytes but for the free order of JSON keys."""
+    """The bytes of a decoded frame: same values, and the same bytes except for the free order of JSON keys."""
     return _encode(
         frame.code,
         frame.opaque,

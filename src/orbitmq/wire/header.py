@@ -1,8 +1,8 @@
-"""Typed headers: one struct is the parser, the validator, the writer and the document of a request.
+"""Typed headers: one struct is the parser, the validator, the encoder and the documentation of a request.
 
-Attribute names are ours, wire names are given by ``rename`` or ``msgspec.field(name=...)``. Every value
-travels as text; numbers and booleans are converted here. A field that is missing or malformed raises
-``HeaderFieldError`` with the wire name of the field. Unknown fields are ignored, as every peer does.
+Attribute names are ours; wire names are given by ``rename`` or ``msgspec.field(name=...)``. Every value travels as
+text; numbers and booleans are converted here. A missing or malformed field raises ``HeaderFieldError`` with the wire
+name of the field. Unknown fields are ignored, like every peer does.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _json_decoder(header_type: type[Any]) -> msgspec.json.Decoder[Any]:
 
 
 def decode_header(header_type: type[H], frame: Frame) -> H:
-    """Read the extension fields of ``frame`` as ``header_type``."""
+    """Decode the extension fields of ``frame`` as ``header_type``."""
     try:
         if frame.serialize_type == _ROCKETMQ:
             return msgspec.convert(frame.ext_fields, header_type, strict=False)
@@ -61,7 +61,7 @@ def decode_header(header_type: type[H], frame: Frame) -> H:
 
 
 def _with_java_numbers(header_type: type[H], frame: Frame) -> H | None:
-    """Java reads numbers with leading zeros and a plus sign, msgspec does not; None if that was not the trouble."""
+    """Java accepts numbers with leading zeros and a plus sign, msgspec does not; None if that was not the problem."""
     fields = frame.ext_fields
     changed = {
         name: str(int(value))
@@ -89,7 +89,7 @@ def _numbers(header_type: type[Any]) -> tuple[str, ...]:
 
 
 def encode_ext(header: Header) -> dict[str, str]:
-    """The extension fields of ``header``: decimal numbers, ``true`` / ``false``, ``None`` left out."""
+    """The extension fields of ``header``: decimal numbers, ``true`` / ``false``, ``None`` omitted."""
     fields: dict[str, str] = {}
     for name, wire_name in zip(header.__struct_fields__, header.__struct_encode_fields__, strict=True):
         value = getattr(header, name)

@@ -1,17 +1,17 @@
-"""The JSON dialect of Apache's bodies and config files, read and written.
+"""Reads and writes the JSON dialect of Apache's bodies and config files.
 
-Apache's libraries (fastjson) write two things no JSON parser accepts: bare integer keys, ``{0:"a"}``, and
-objects as keys, ``{{"brokerName":"b","queueId":0,"topic":"T"}:5}``. They also leave out null members.
+Apache's libraries (fastjson) write two things that JSON parsers refuse: bare integer keys, ``{0:"a"}``, and objects
+as keys, ``{{"brokerName":"b","queueId":0,"topic":"T"}:5}``. They also omit null members.
 
 Theory of operation
-1. Standard JSON is tried first and is all that most bodies need: one call into C.
-2. Only when that fails as malformed, ``standardize`` turns the two peculiarities into standard JSON: an
-   integer key gets quotes, an object key becomes a string key holding the object's own text. One pass,
-   linear in the input, no recursion: a regular expression skips everything harmless inside C.
-3. A ``null`` where a value is due means "not given", as it does to Java.
-4. Every failure to read is a ``BodyError``, whatever the input: broken text, wrong types, deep nesting.
+1. Standard JSON is tried first, with one call into C, and most bodies need nothing else.
+2. Only if that fails as malformed, ``standardize`` turns the two peculiarities into standard JSON: an integer key is
+   quoted, an object key becomes a string key with the object's text. One pass, linear in the input, no recursion: a
+   regular expression skips everything harmless inside C.
+3. A ``null`` where a value is expected means "absent", like in Java.
+4. Every failure is a ``BodyError``, whatever the input: malformed text, wrong types, deep nesting.
 
-A map with object keys is an ``ObjectMap`` in a typed body; everything else is what msgspec makes of it.
+A map with object keys is an ``ObjectMap`` in a typed body; everything else is decoded by msgspec.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ BODY_BYTES_MAX: Final = 16 * 1024 * 1024
 _PECULIAR_KEYS_MAX: Final = 1_000_000
 """Each costs about a microsecond of the event loop; the largest known body has one per group and queue."""
 _UNEXPECTED_KEYS_MAX: Final = 5_000
-"""In a body whose type has no such keys."""
+"""For a body whose type has no such keys."""
 _NULLS_BYTES_MAX: Final = 256 * 1024
-"""Of a body whose type has no such keys: taking out nulls walks through all of it."""
+"""For a body whose type has no such keys, because removing nulls scans all of it."""
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -59,7 +59,7 @@ class ObjectMap(dict[K, V]):
     """A map whose keys are objects on the wire. ``K`` is a frozen struct."""
 
 
-# Reading. Possessive quantifiers keep every match linear: nothing is ever tried twice from the same place.
+# Reading. Possessive quantifiers keep every match linear: no position is tried twice.
 _STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _FLAT_OBJECT: Final = rb'\{(?:[^"{}]++|' + _STRING + rb")*+\}"
 _INTEGER_KEY: Final = rb"\s*+-?\d++\s*+:"
@@ -93,10 +93,10 @@ def _quote_object(text: bytes) -> bytes:
 
 
 def standardize(data: bytes, *, keys_max: int = _PECULIAR_KEYS_MAX) -> bytes:
-    """``data`` with bare integer keys quoted and object keys turned into strings of their own text.
+    """Returns ``data`` with bare integer keys quoted and object keys turned into strings of their text.
 
-    Returns ``data`` itself when there is nothing to turn. Text that is broken in another way stays broken.
-    Raises ``BodyError`` for too many such keys, or one that is not UTF-8.
+    Returns ``data`` itself if there are none. Otherwise malformed text stays malformed. Raises ``BodyError`` for too
+    many such keys, or one that is not UTF-8.
     """
     pieces: list[bytes] = []
     position = 0
@@ -137,7 +137,7 @@ def _decode_custom(wanted: Any, value: Any) -> Any:
 
 @lru_cache(maxsize=512)
 def _decoder(wanted: Any) -> msgspec.json.Decoder[Any]:
-    # Not strict: numbers and booleans given as text are taken, as fastjson takes them.
+    # Not strict: numbers and booleans given as text are accepted, like in fastjson.
     return msgspec.json.Decoder(wanted, strict=False, dec_hook=_decode_custom)
 
 
@@ -184,9 +184,9 @@ def _read(data: bytes, wanted: Any, *, keys_max: int) -> Any:
 def decode(
     data: bytes, wanted: type[T], *, bytes_max: int = BODY_BYTES_MAX, expects_plain: bool = False
 ) -> T:
-    """Read ``data`` as ``wanted``: any type msgspec supports, with ``ObjectMap`` anywhere inside.
+    """Decode ``data`` as ``wanted``: any type msgspec supports, with ``ObjectMap`` anywhere inside.
 
-    Raises ``BodyError``. Unknown members are ignored. ``bytes_max`` is for files, which are no frames.
+    Raises ``BodyError``. Unknown members are ignored. ``bytes_max`` is for files, which are not limited by a frame.
     ``expects_plain`` limits the work spent on keys and nulls that a body of this type does not have.
     """
     keys_max = _UNEXPECTED_KEYS_MAX if expects_plain else _PECULIAR_KEYS_MAX
@@ -201,7 +201,7 @@ def decode(
 
 
 def loads(data: bytes, *, bytes_max: int = BODY_BYTES_MAX, expects_plain: bool = False) -> Any:
-    """Plain Python values. The key of an object-keyed map is the text of the object, as it stood."""
+    """Plain Python values. The keys of an object-keyed map are the original texts of the objects."""
     return decode(data, Any, bytes_max=bytes_max, expects_plain=expects_plain)
 
 
@@ -217,7 +217,7 @@ class _Member(msgspec.Struct, frozen=True):
     """The quoted wire name with its colon."""
     default: Any
     empty_type: type | None
-    """Left out when it is an empty value of this type."""
+    """Omitted if it is an empty value of this type."""
 
 
 @lru_cache(maxsize=512)
@@ -225,7 +225,8 @@ def _members(struct_type: type[msgspec.Struct]) -> tuple[_Member, ...]:
     omit = struct_type.__struct_config__.omit_defaults
     members = []
     for info in msgspec.structs.fields(struct_type):
-        # Only these two rules of msgspec's ``omit_defaults`` matter here; other factories are always written.
+        # Only these two rules of msgspec's ``omit_defaults`` matter here; values of other factories are always
+        # written.
         default = info.default if omit else msgspec.NODEFAULT
         factory = info.default_factory if omit else None
         members.append(
@@ -249,7 +250,7 @@ class _Writer:
         self._standard = standard
 
     def text(self) -> bytes:
-        # Java's writer writes a question mark for half a surrogate pair; so does this one.
+        # Java writes a question mark for half a surrogate pair, and so does this writer.
         return "".join(self._out).encode(errors="replace")
 
     def write(self, value: Any, newline: str) -> None:
@@ -303,7 +304,7 @@ class _Writer:
         for key, item in value.items():
             out.append(separator)
             if self._standard and not isinstance(key, str):
-                # What ``standardize`` would make of the bare form.
+                # The same text that ``standardize`` would make of the bare form.
                 out.append(_quote_ascii(encode(key).decode()))
             else:
                 # An object key is written on one line even in the indented form.
@@ -334,15 +335,15 @@ def _encode(value: Any, newline: str, *, standard: bool = False) -> bytes:
 
 
 def encode(value: Any) -> bytes:
-    """The compact form: members in alphabetical order, maps in their own, integer keys bare, no nulls."""
+    """The compact form: members in alphabetical order, maps in their own, bare integer keys, no nulls."""
     return _encode(value, "")
 
 
 def encode_standard(value: Any) -> bytes:
-    """As ``encode``, but standard JSON in ASCII: all keys quoted. Some peers ask for it by name."""
+    """Like ``encode``, but standard JSON in ASCII with all keys quoted, which some peers request."""
     return _encode(value, "", standard=True)
 
 
 def encode_pretty(value: Any) -> bytes:
-    """The form of Apache's config files: as ``encode``, one member a line, tabs, no final line break."""
+    """The form of Apache's config files: like ``encode``, one member per line, tabs, no final line break."""
     return _encode(value, "\n")

@@ -17,8 +17,8 @@ _ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
 
 
 def read_pull(frame: Frame) -> PullFields:
-    """The fields of a pull that the kernel did not read. Raises ``HeaderFieldError`` naming what is wrong."""
-    # The typed reader handles every form of JSON, and reports a missing or malformed field.
+    """The fields of a pull that the kernel did not parse. Raises ``HeaderFieldError`` naming the bad field."""
+    # The typed parser handles every form of JSON, and reports missing or malformed fields.
     request = decode_header(PullMessageRequest, frame)
     return PullFields(*(getattr(request, name) for name in PullFields.__struct_fields__))
 
@@ -37,7 +37,7 @@ class AnswerFields(NamedTuple):
 
 
 def answer_head(buffer: bytearray, at: int, size: int) -> tuple[Frame, int]:
-    """The frame of ``size`` bytes at that place without its body, and where its body begins: a reader that decodes
+    """The frame of ``size`` bytes at that place without its body, and where its body begins. A reader that decodes
     records in its buffer need not copy them. Raises ``FrameError``."""
     word = bytes(buffer[at + 4 : at + 8])
     start = at + 8
@@ -52,7 +52,7 @@ def answer_head(buffer: bytearray, at: int, size: int) -> tuple[Frame, int]:
 
 
 def read_pull_answer(frame: Frame) -> AnswerFields:
-    """Raises ``HeaderFieldError`` naming what is wrong."""
+    """Parse the answer to a pull. Raises ``HeaderFieldError`` naming the bad field."""
     values = answer_fields(frame.ext_raw, frame.serialize_type == _ROCKETMQ)
     if values is not None:
         return AnswerFields._make(values)

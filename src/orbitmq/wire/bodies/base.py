@@ -1,7 +1,7 @@
 """Base of the typed bodies: structs that read and write the JSON dialect of Apache's bodies.
 
-What Java always writes (numbers, booleans, collections) has the default ``always(...)`` and is always written.
-What Java leaves out when it is null, and what only some versions know, is ``None`` when absent.
+Members that Java always writes (numbers, booleans, collections) have the default ``always(...)`` and are always
+written. Members that Java omits when they are null, or that only some versions have, are ``None`` when absent.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ T = TypeVar("T")
 
 
 def always(make: Callable[[], T], *, name: str | None = None) -> T:
-    """A default that is written even when the value equals it, and the wire name where it is no camel case.
+    """A default that is written even if the value equals it, with the wire name where that is not camel case.
 
-    msgspec leaves out only plain defaults and empty collections made by ``dict``, ``list`` or ``set`` itself.
+    msgspec omits only plain defaults and empty collections created by ``dict``, ``list`` or ``set`` itself.
     """
     default: T = msgspec.field(default_factory=lambda: make(), name=name)
     return default
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """A JSON body. ``decode`` raises ``BodyError`` and nothing else."""
+    """A JSON body. ``decode`` raises only ``BodyError``."""
 
     def encode(self) -> bytes:
         return encode_body(self)
@@ -44,19 +44,20 @@ _encode_plain: Final = msgspec.json.Encoder().encode
 
 
 def encode_body(value: msgspec.Struct) -> bytes:
-    """The compact form of any struct: in C where it is plain JSON, else by the writer of the dialect."""
+    """The compact form of any struct: encoded in C where it is plain JSON, else by the writer of the dialect."""
     return _encode_plain(value) if _is_plain(type(value)) else javajson.encode(value)
 
 
 def decode_body(wanted: type[T], data: bytes) -> T:
-    """Read a body that is a model value, not a ``Body``. Raises ``BodyError``."""
+    """Decode a body that is a model value, not a ``Body``. Raises ``BodyError``."""
     kind: Any = wanted
     return javajson.decode(data, wanted, expects_plain=_is_plain(kind))
 
 
 @lru_cache(maxsize=256)
 def _is_plain(struct_type: Any) -> bool:
-    """Whether msgspec's own encoder writes what the dialect writes: no odd keys and no nulls in it."""
+    """Whether msgspec's own encoder writes the same as the dialect, because there are no special keys and no
+    nulls."""
     return _plain_type(inspect.type_info(struct_type), set())
 
 

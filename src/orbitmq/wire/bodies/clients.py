@@ -1,6 +1,6 @@
-"""Who is connected and how a client does: 203, 204, 307, 309, 328.
+"""Connected clients and their state: 203, 204, 307, 309, 328.
 
-Answers to Apache's ConsumerConnection, ProducerConnection, ProducerTableInfo, ConsumerRunningInfo,
+Corresponds to Apache's ConsumerConnection, ProducerConnection, ProducerTableInfo, ConsumerRunningInfo,
 ConsumeMessageDirectlyResult.
 """
 
@@ -71,7 +71,7 @@ class ProducerTable(Body, frozen=True, kw_only=True):
 
 
 class ProcessQueueInfo(Body, frozen=True, kw_only=True):
-    """A queue a consumer holds in memory."""
+    """A queue that a consumer holds in memory."""
 
     cached_msg_count: Int32 = always(int)
     cached_msg_max_offset: Int64 = always(int)
@@ -90,7 +90,7 @@ class ProcessQueueInfo(Body, frozen=True, kw_only=True):
 
 
 class PopProcessQueueInfo(Body, frozen=True, kw_only=True):
-    """A queue a POP consumer takes messages from."""
+    """A queue that a POP consumer pops."""
 
     dropped: bool = always(bool, name="droped")  # sic
     last_pop_timestamp: Int64 = always(int)
@@ -98,7 +98,7 @@ class PopProcessQueueInfo(Body, frozen=True, kw_only=True):
 
 
 class ConsumeStatus(Body, frozen=True, kw_only=True):
-    """Speed of one topic in a consumer."""
+    """Throughput of one topic in a consumer."""
 
     consume_failed_msgs: Int64 = always(int)
     consume_failed_tps: float = always(float, name="consumeFailedTPS")
@@ -123,7 +123,7 @@ class ConsumerRunningInfo(Body, frozen=True, kw_only=True):
 
 
 class DirectConsumeResult(StrEnum):
-    """How a message consumed on demand ended (Apache: ``CMResult``)."""
+    """The result of a message consumed on demand (Apache: ``CMResult``)."""
 
     SUCCESS = "CR_SUCCESS"
     LATER = "CR_LATER"

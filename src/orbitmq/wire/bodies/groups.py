@@ -1,6 +1,6 @@
-"""Groups and topics as admin tools and slaves move them: 18, 200, 201, 225, 300, 345, 351, 353, 402.
+"""Groups and topics as admin tools and slaves transfer them: 18, 200, 201, 225, 300, 345, 351, 353, 402.
 
-Answers to Apache's SubscriptionGroupWrapper, CreateTopicListRequestBody, SubscriptionGroupList, GroupList,
+Corresponds to Apache's SubscriptionGroupWrapper, CreateTopicListRequestBody, SubscriptionGroupList, GroupList,
 QuerySubscriptionResponseBody, GroupForbidden and the message request modes.
 """
 

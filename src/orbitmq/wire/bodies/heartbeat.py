@@ -1,6 +1,6 @@
-"""What a client tells a broker about itself: HEART_BEAT (34) and CHECK_CLIENT_CONFIG (46).
+"""What a client reports to a broker about itself: HEART_BEAT (34) and CHECK_CLIENT_CONFIG (46).
 
-Answers to Apache's HeartbeatData, ProducerData, ConsumerData, CheckClientRequestBody.
+Corresponds to Apache's HeartbeatData, ProducerData, ConsumerData, CheckClientRequestBody.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ __all__ = [
 
 
 CONSUMERS_MAX: Final = 1_000
-"""Of one heartbeat: consumer groups of one client."""
+"""Limit per heartbeat: consumer groups of one client."""
 PRODUCERS_MAX: Final = 10_000
-"""Of one heartbeat: producer groups. A proxy has one for each topic."""
+"""Limit per heartbeat: producer groups. A proxy has one for each topic."""
 SUBSCRIPTIONS_MAX: Final = 5_000
-"""Of one heartbeat: subscriptions of all its groups."""
+"""Limit per heartbeat: subscriptions of all its groups."""
 
 
 class ConsumeType(StrEnum):
@@ -48,14 +48,14 @@ class ConsumeType(StrEnum):
 
 
 class MessageModel(StrEnum):
-    """Whether the members of a group share the messages or each gets all."""
+    """Whether the members of a group share the messages or each gets all of them."""
 
     BROADCASTING = "BROADCASTING"
     CLUSTERING = "CLUSTERING"
 
 
 class ConsumeFromWhere(StrEnum):
-    """Where a new group starts."""
+    """Where a new group begins."""
 
     LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
@@ -74,9 +74,9 @@ _ORDINALS: Final = {
     "consumeType": (ConsumeType.ACTIVELY.value, ConsumeType.PASSIVELY.value, ConsumeType.POP.value),
     "messageModel": (MessageModel.BROADCASTING.value, MessageModel.CLUSTERING.value),
 }
-"""The order of Java's enums."""
+"""The names of Java's enums, in the order of their ordinals."""
 _ORDINALS_BYTES_MAX: Final = 256 * 1024
-"""Of a heartbeat that is read a second time, for ordinals."""
+"""Largest heartbeat that is parsed a second time to convert ordinals."""
 
 
 class ProducerData(Body, frozen=True, kw_only=True):
@@ -84,7 +84,7 @@ class ProducerData(Body, frozen=True, kw_only=True):
 
 
 class ConsumerData(Body, frozen=True, kw_only=True):
-    """The three kinds are plain text: other clients know more names than the enums here."""
+    """The three enums are plain text, because other clients send names that the enums here lack."""
 
     consume_from_where: str | None = None
     consume_type: str | None = None
@@ -100,14 +100,14 @@ class HeartbeatData(Body, frozen=True, kw_only=True):
     client_id: str = field(name="clientID")
     consumer_data_set: list[ConsumerData] = always(list)
     heartbeat_fingerprint: Int32 | None = None
-    """Since 5.1.3: a hash of the subscriptions; 0 is a heartbeat of the first kind."""
+    """Since 5.1.3: a hash of the subscriptions; 0 means a heartbeat of the first kind."""
     producer_data_set: list[ProducerData] = always(list)
     without_sub: bool | None = None
-    """Since 5.1.3: nothing changed, the subscriptions are left out."""
+    """Since 5.1.3: nothing changed, so the subscriptions are omitted."""
 
     @classmethod
     def decode(cls, data: bytes) -> HeartbeatData:
-        """Also reads what the C++ client and its Python binding send: kinds as ordinals, versions as text."""
+        """Also accepts what the C++ client and its Python binding send: enums as ordinals, versions as text."""
         try:
             return javajson.decode(data, cls, expects_plain=True)
         except BodyError:
@@ -120,7 +120,7 @@ class HeartbeatData(Body, frozen=True, kw_only=True):
 
 
 def _with_names(heartbeat: Any) -> bytes | None:
-    """The heartbeat with Java's names for ordinals; None when it has another fault."""
+    """The heartbeat with Java's names for ordinals; None if something else is wrong with it."""
     try:
         for consumer in heartbeat["consumerDataSet"]:
             for member, names in _ORDINALS.items():

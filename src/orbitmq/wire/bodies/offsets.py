@@ -1,7 +1,7 @@
 """Offsets in bulk: 43, 45, 61, 220-223, 303, 308, and the timer's checkpoint 60.
 
-Answers to Apache's ConsumerOffsetSerializeWrapper, ResetOffsetBody, GetConsumerStatusBody, QueryCorrectionOffsetBody,
-QueryConsumeTimeSpanBody, TimerMetrics, TimerCheckpoint.
+Corresponds to Apache's ConsumerOffsetSerializeWrapper, ResetOffsetBody, GetConsumerStatusBody,
+QueryCorrectionOffsetBody, QueryConsumeTimeSpanBody, TimerMetrics, TimerCheckpoint.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ assert _CHECK_POINT.size == 56, "persisted: the file timercheck has the same byt
 class ConsumerOffsets(Body, frozen=True, kw_only=True):
     """Answer to GET_ALL_CONSUMER_OFFSET (43), and the content of consumerOffset.json.
 
-    The tables go from ``topic@group`` to queue id to the next offset to consume.
+    The tables map ``topic@group`` to queue id to the next offset to consume.
     """
 
     data_version: DataVersion | None = None
@@ -48,7 +48,7 @@ class ConsumerOffsets(Body, frozen=True, kw_only=True):
     """Derived from ``offset_table``; written by 5.5, never read back."""
     offset_table: dict[str, dict[Int32, Int64]] = always(dict)
     pull_offset_table: dict[str, dict[Int32, Int64]] | None = None
-    """What was last pulled; written by 5.5, never read back."""
+    """The last pulled offsets; written by 5.5, never read back."""
 
 
 class DelayOffsets(Body, frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ class TimerMetric(Body, frozen=True, kw_only=True):
 
 
 class TimerMetrics(Body, frozen=True, kw_only=True):
-    """Answer to GET_TIMER_METRICS (61): how many messages wait, by topic."""
+    """Answer to GET_TIMER_METRICS (61): the number of waiting messages by topic."""
 
     data_version: DataVersion = always(DataVersion)
     timing_count: dict[str, TimerMetric] = always(dict)
@@ -121,7 +121,7 @@ class MessageQueueOffset(Body, frozen=True, kw_only=True):
 
 
 class ResetOffsetForCpp(Body, frozen=True, kw_only=True):
-    """RESET_CONSUMER_CLIENT_OFFSET (220) when the reset was asked for by a C++ client: a list, not a map."""
+    """RESET_CONSUMER_CLIENT_OFFSET (220) when a C++ client requested the reset: a list, not a map."""
 
     offset_table: list[MessageQueueOffset] = always(list)
 
@@ -140,7 +140,7 @@ class CorrectionOffsets(Body, frozen=True, kw_only=True):
 
 
 class QueueTimeSpan(Body, frozen=True, kw_only=True):
-    """Store times of a queue in milliseconds. The ``_str`` members are Java's texts of them, never read."""
+    """Store times of a queue in milliseconds. The ``_str`` members are Java's texts of them and never read."""
 
     consume_time_stamp: Int64 = always(int)
     consume_time_stamp_str: str | None = None

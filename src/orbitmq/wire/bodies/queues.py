@@ -1,6 +1,7 @@
-"""Who consumes which queue: locks (41, 42), members (38), assignments (400), batch acknowledgement (200151).
+"""Which client consumes which queue: locks (41, 42), members (38), assignments (400), batch acknowledgement (200151).
 
-Answers to Apache's LockBatchRequestBody, GetConsumerListByGroupResponseBody, QueryAssignmentRequestBody, BatchAck.
+Corresponds to Apache's LockBatchRequestBody, GetConsumerListByGroupResponseBody, QueryAssignmentRequestBody,
+BatchAck.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ __all__ = [
 ]
 
 _ACK_BYTES_MAX: Final = 8 * 1024
-"""A bit for each message of one pop, of which there are 32 at most: far more than any peer needs."""
+"""One bit for each message of a pop, which has at most 32: far more than any peer needs."""
 _BATCH_BYTES_MAX: Final = 4 << 20
 _ACKS_MAX: Final = 16_384
 _LONG_NAMES: Final = {
@@ -85,13 +86,13 @@ class MessageQueueAssignment(Body, frozen=True, kw_only=True):
 
 
 class QueryAssignmentResponse(Body, frozen=True, kw_only=True):
-    """``None``: the broker has no assignment, the client keeps what it has."""
+    """``None``: the broker has no assignment, and the client keeps what it has."""
 
     message_queue_assignments: list[MessageQueueAssignment] | None = None
 
 
 class BatchAck(Body, frozen=True, kw_only=True):
-    """Messages of one pop that are done. The wire names are Apache's abbreviations."""
+    """Finished messages of one pop. The wire names are Apache's abbreviations."""
 
     bits: str | None = field(name="b", default=None)
     """Base64 of a little-endian bit set; see ``indexes``."""
@@ -117,7 +118,7 @@ class BatchAck(Body, frozen=True, kw_only=True):
         return [index for index in range(bits.bit_length()) if bits >> index & 1]
 
     def with_indexes(self, indexes: Iterable[int]) -> BatchAck:
-        """The same acknowledgement for other positions."""
+        """The same acknowledgement with other positions."""
         bits = 0
         for index in indexes:
             bits |= 1 << index

@@ -33,7 +33,7 @@ _LEVEL: Final = 9
 
 
 class TopicConfigWrapper(Body, frozen=True, kw_only=True):
-    """Answer to GET_ALL_TOPIC_CONFIG (21), and the content of topics.json. Static topics are passed on unread."""
+    """Answer to GET_ALL_TOPIC_CONFIG (21), and the content of topics.json. Static topics are passed on unparsed."""
 
     data_version: DataVersion = always(DataVersion)
     mapping_data_version: DataVersion | None = None
@@ -50,7 +50,7 @@ class RegisterBrokerBody(Body, frozen=True, kw_only=True):
 def encode_registration(
     body: RegisterBrokerBody, *, compressed: bool = False, version: int = Version.OURS
 ) -> bytes:
-    """The body as a broker of ``version`` sends it."""
+    """The body that a broker of ``version`` sends."""
     if not compressed:
         return body.encode()
     wrapper = body.topic_config_serialize_wrapper
@@ -70,7 +70,7 @@ def _sized(part: bytes) -> bytes:
 
 
 def decode_registration(data: bytes, *, compressed: bool, version: int) -> RegisterBrokerBody:
-    """Read the body of a broker of ``version``; no body is an empty table. Raises ``BodyError``."""
+    """Decode the body of a broker of ``version``; no body means an empty table. Raises ``BodyError``."""
     if not data:
         return RegisterBrokerBody()
     if version < Version.V3_0_11:
@@ -124,14 +124,14 @@ class _MappingName(msgspec.Struct):
 
 
 class _Reader:
-    """Lengths and parts of an inflated registration, each checked against what is there."""
+    """Reads lengths and parts of an inflated registration, each checked against the bytes present."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
         self._position = 0
 
     def number(self) -> int:
-        """A count or a length; never more than the bytes that are left."""
+        """A count or a length; at most the number of remaining bytes."""
         end = self._position + _LENGTH.size
         if end > len(self._raw):
             raise BodyError("registration ends inside a number")

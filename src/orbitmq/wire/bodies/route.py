@@ -1,6 +1,6 @@
-"""What the name server tells: routes, clusters, topics, key-value tables (105, 106, 206, 219, 901 and others).
+"""Answers of the name server: routes, clusters, topics, key-value tables (105, 106, 206, 219, 901 and others).
 
-Answers to Apache's TopicRouteData, ClusterInfo, TopicList, KVTable, GetBrokerMemberGroupResponseBody.
+Corresponds to Apache's TopicRouteData, ClusterInfo, TopicList, KVTable, GetBrokerMemberGroupResponseBody.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ __all__ = [
 def encode_route(route: TopicRoute, *, standard: bool) -> bytes:
     """The answer to GET_ROUTEINFO_BY_TOPIC (105).
 
-    ``standard`` quotes the broker ids. It is due to askers of version 4.9.4 up and to those who ask for it by
-    name. The others need the bare form: the Go client takes every quoted id for 0, so that the last slave of a
-    broker would pass for its master.
+    ``standard`` quotes the broker ids, for clients of version 4.9.4 and later and for those that request it. Other
+    clients need the bare form: the Go client takes every quoted id for 0, so that the last slave of a broker would
+    pass for its master.
     """
     return javajson.encode_standard(route) if standard else javajson.encode(route)
 
 
 def decode_route(data: bytes) -> TopicRoute:
-    """Read either form. Raises ``BodyError``."""
+    """Decode either form. Raises ``BodyError``."""
     return javajson.decode(data, TopicRoute)
 
 

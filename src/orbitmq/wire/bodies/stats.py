@@ -1,7 +1,7 @@
-"""What a broker measures: 202, 208, 315, 317, 321, 907.
+"""Statistics of a broker: 202, 208, 315, 317, 321, 907.
 
-Answers to Apache's TopicStatsTable, ConsumeStats, ConsumeStatsList, BrokerStatsData, QueryConsumeQueueResponseBody,
-HARuntimeInfo.
+Corresponds to Apache's TopicStatsTable, ConsumeStats, ConsumeStatsList, BrokerStatsData,
+QueryConsumeQueueResponseBody, HARuntimeInfo.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class OffsetWrapper(Body, frozen=True, kw_only=True):
     pull_offset: Int64 | None = None
     """Since 5.0."""
     unfinished: Int64 | None = None
-    """Ours, on request: stored messages that the group has not finished."""
+    """An extension of ours, on request: stored messages that the group has not finished."""
     oldest_unfinished: Int64 | None = None
-    """Ours, on request: when the oldest of them was stored, in milliseconds; 0: none or unknown."""
+    """An extension of ours, on request: when the oldest of them was stored, in milliseconds; 0 if none or unknown."""
 
 
 class ConsumeStats(Body, frozen=True, kw_only=True):
@@ -106,7 +106,7 @@ class QueryConsumeQueueResponse(Body, frozen=True, kw_only=True):
 
 
 class HaConnectionRuntimeInfo(Body, frozen=True, kw_only=True):
-    """One slave, seen by its master."""
+    """One slave, as its master sees it."""
 
     addr: str | None = None
     diff: Int64 = always(int)
@@ -117,7 +117,7 @@ class HaConnectionRuntimeInfo(Body, frozen=True, kw_only=True):
 
 
 class HaClientRuntimeInfo(Body, frozen=True, kw_only=True):
-    """The master, seen by a slave."""
+    """The master, as a slave sees it."""
 
     activated: bool | None = None
     last_read_timestamp: Int64 = always(int)

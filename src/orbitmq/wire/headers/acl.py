@@ -1,6 +1,6 @@
-"""Headers of the access lists of 4.x (50-53); 5.5 has no such requests any more.
+"""Headers of the access lists of 4.x (50-53), which 5.5 no longer has.
 
-Answers to Apache 4.9's CreateAccessConfigRequestHeader and its neighbours.
+Corresponds to Apache 4.9's CreateAccessConfigRequestHeader and related headers.
 """
 
 from __future__ import annotations

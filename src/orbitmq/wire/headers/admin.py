@@ -1,7 +1,7 @@
-"""Headers of the admin tools to a broker: topics, groups, config (17, 26, 207, 215, 314, 323, 351-353) and
-inspection (202-204, 208, 300, 303, 308, 315, 317, 321, 343, 345).
+"""Headers from admin tools to a broker: topics, groups, config (17, 26, 207, 215, 314, 323, 351-353) and inspection
+(202-204, 208, 300, 303, 308, 315, 317, 321, 343, 345).
 
-Answers to Apache's CreateTopicRequestHeader, GetConsumeStatsRequestHeader and their neighbours.
+Corresponds to Apache's CreateTopicRequestHeader, GetConsumeStatsRequestHeader and related headers.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class UpdateAndCreateTopicRequest(TopicRpcRequest, kw_only=True):
 
 
 class UpdateAndCreateTopicListRequest(RpcRequest, kw_only=True):
-    """UPDATE_AND_CREATE_TOPIC_LIST (18): everything is in the body."""
+    """UPDATE_AND_CREATE_TOPIC_LIST (18): all data is in the body."""
 
 
 class DeleteTopicInBrokerRequest(TopicRpcRequest, kw_only=True):
@@ -86,7 +86,7 @@ class DeleteSubscriptiongroupRequest(RpcRequest, kw_only=True):
 
 
 class UpdateAndGetGroupForbiddenRequest(TopicRpcRequest, kw_only=True):
-    """UPDATE_AND_GET_GROUP_FORBIDDEN (353). Without ``readable`` it only asks."""
+    """UPDATE_AND_GET_GROUP_FORBIDDEN (353). Without ``readable`` it only queries."""
 
     group: str
     topic: str
@@ -129,7 +129,8 @@ class GetConsumeStatsRequest(TopicRpcRequest, kw_only=True):
     topic_list: str | None = None
     """5.4: topics joined by ``;``."""
     unfinished: bool | None = None
-    """Ours: with subscribed topics that have no offset, and with the unfinished messages of every queue."""
+    """An extension of ours: include subscribed topics without an offset, and the unfinished messages of every
+    queue."""
 
 
 class GetBrokerConsumeStatsRequest(Header, kw_only=True):
@@ -137,7 +138,7 @@ class GetBrokerConsumeStatsRequest(Header, kw_only=True):
 
     is_order: bool
     unfinished: bool | None = None
-    """Ours: as in ``GetConsumeStatsRequest``."""
+    """An extension of ours: as in ``GetConsumeStatsRequest``."""
 
 
 class GetConsumerConnectionListRequest(RpcRequest, kw_only=True):
@@ -179,7 +180,7 @@ class QueryConsumeTimeSpanRequest(TopicRpcRequest, kw_only=True):
 
 
 class QueryCorrectionOffsetRequest(TopicRpcRequest, kw_only=True):
-    """QUERY_CORRECTION_OFFSET (308). ``filter_groups`` is a list joined by commas."""
+    """QUERY_CORRECTION_OFFSET (308). ``filter_groups`` is a comma-separated list."""
 
     topic: str
     compare_group: str

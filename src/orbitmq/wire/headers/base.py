@@ -1,6 +1,6 @@
-"""What several headers share: the fields every 5.x request may carry, and the header without fields.
+"""Fields that several headers share: those of every 5.x request, and the header without fields.
 
-Answers to Apache's RpcRequestHeader, TopicRequestHeader and TopicQueueRequestHeader.
+Corresponds to Apache's RpcRequestHeader, TopicRequestHeader and TopicQueueRequestHeader.
 """
 
 from __future__ import annotations
@@ -26,6 +26,6 @@ class RpcRequest(Header, kw_only=True):
 
 
 class TopicRpcRequest(RpcRequest, kw_only=True):
-    """A 5.x request about a topic: ``logical`` asks for the static topic, not for this broker's part."""
+    """A 5.x request about a topic: ``logical`` means the static topic, not this broker's part."""
 
     logical: bool | None = field(name="lo", default=None)

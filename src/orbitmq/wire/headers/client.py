@@ -1,6 +1,6 @@
-"""Headers between a client and its broker besides messages: 34, 35, and the broker's calls 40, 220, 221, 307, 309.
+"""Headers between a client and its broker other than messages: 34, 35, and the broker's calls 40, 220, 221, 307, 309.
 
-Answers to Apache's UnregisterClientRequestHeader, NotifyConsumerIdsChangedRequestHeader and their neighbours.
+Corresponds to Apache's UnregisterClientRequestHeader, NotifyConsumerIdsChangedRequestHeader and related headers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
 
 
 class HeartBeatRequest(RpcRequest, kw_only=True):
-    """HEART_BEAT (34): everything is in the body."""
+    """HEART_BEAT (34): all data is in the body."""
 
 
 class HeartBeatResponse(Header, kw_only=True):

@@ -1,6 +1,6 @@
 """Headers of consuming: pulls, offsets, searches and queries (11, 12, 14, 15, 29-33, 38, 41, 42, 361).
 
-Answers to Apache's PullMessageRequestHeader, QueryConsumerOffsetRequestHeader and their neighbours.
+Corresponds to Apache's PullMessageRequestHeader, QueryConsumerOffsetRequestHeader and related headers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 
 
 class PullMessageRequest(TopicRpcRequest, kw_only=True):
-    """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361). Apache reads the last three only when a flag asks it to."""
+    """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361). Apache reads the last three only if a flag says so."""
 
     consumer_group: str
     topic: str
@@ -92,11 +92,11 @@ class GetConsumerListByGroupRequest(RpcRequest, kw_only=True):
 
 
 class LockBatchMqRequest(RpcRequest, kw_only=True):
-    """LOCK_BATCH_MQ (41): everything is in the body."""
+    """LOCK_BATCH_MQ (41): all data is in the body."""
 
 
 class UnlockBatchMqRequest(RpcRequest, kw_only=True):
-    """UNLOCK_BATCH_MQ (42): everything is in the body."""
+    """UNLOCK_BATCH_MQ (42): all data is in the body."""
 
 
 class SearchOffsetByTimestampRequest(TopicRpcRequest, kw_only=True):

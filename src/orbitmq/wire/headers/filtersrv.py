@@ -1,4 +1,4 @@
-"""Headers of filter servers: 301, 302 (Apache, up to 4.2: RegisterFilterServerRequestHeader and its neighbours)."""
+"""Headers of filter servers: 301, 302 (Apache, up to 4.2: RegisterFilterServerRequestHeader and related headers)."""
 
 from __future__ import annotations
 
@@ -27,4 +27,4 @@ class RegisterMessageFilterClassRequest(Header, kw_only=True):
     topic: str
     class_name: str
     class_crc: Int32 = field(name="classCRC", default=0)
-    """CRC-32 of the source with the top bit cleared; 0: not checked."""
+    """CRC-32 of the source with the top bit cleared; 0 disables the check."""

@@ -1,6 +1,6 @@
 """Headers to the name server (100-105, 205, 206, 216, 217, 219, 224, 322, 327, 901, 904) and its call 905.
 
-Answers to Apache's classes in remoting.protocol.header.namesrv.
+Corresponds to Apache's classes in remoting.protocol.header.namesrv.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class GetRouteinfoByTopicRequest(TopicRpcRequest, kw_only=True):
 
     topic: str
     accept_standard_json_only: bool | None = None
-    """The answer must have quoted map keys, whatever the version of the asker."""
+    """The answer must have quoted map keys, whatever the client's version."""
     zone_mode: bool | None = field(name="__ZONE_MODE", default=None)
     zone_name: str | None = field(name="__ZONE_NAME", default=None)
 
@@ -57,7 +57,7 @@ class RegisterBrokerRequest(Header, kw_only=True):
     enable_acting_master: bool | None = None
     compressed: bool | None = None
     body_crc32: Int32 | None = field(name="bodyCrc32", default=None)
-    """0 or absent: not checked."""
+    """0 or absent disables the check."""
     zone_name: str | None = field(name="__ZONE_NAME", default=None)
 
 
@@ -161,7 +161,7 @@ class AddWritePermOfBrokerResponse(Header, kw_only=True):
 
 
 class PutKvConfigRequest(Header, kw_only=True):
-    """PUT_KV_CONFIG (100). The handler refuses what is missing, as Apache's does."""
+    """PUT_KV_CONFIG (100). The handler refuses missing fields, like Apache's."""
 
     namespace: str | None = None
     key: str | None = None

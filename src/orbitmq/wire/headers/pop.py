@@ -1,6 +1,6 @@
-"""Headers of POP consuming (200050-200055). Their codes do not fit the binary header: they travel as JSON only.
+"""Headers of POP consuming (200050-200055). Their codes do not fit the binary header, so they are sent as JSON only.
 
-Answers to Apache's PopMessageRequestHeader, AckMessageRequestHeader, ChangeInvisibleTimeRequestHeader and others.
+Corresponds to Apache's PopMessageRequestHeader, AckMessageRequestHeader, ChangeInvisibleTimeRequestHeader and others.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ class PopMessageRequest(TopicRpcRequest, kw_only=True):
     consumer_group: str
     topic: str
     queue_id: Int32 = 0
-    """-1: any queue. Like the other numbers it is 0 when it is missing, as in Apache."""
+    """-1 means any queue. Like the other numbers it is 0 if missing, like in Apache.
+    """
     max_msg_nums: Int32 = 0
     invisible_time: Int64 = 0
     poll_time: Int64 = 0
     born_time: Int64 = 0
-    """When the client asked; 0: now."""
+    """When the client sent it; 0 means now."""
     init_mode: Int32 = 0
-    """Where a new group starts: 0 at the oldest message, 1 at the newest."""
+    """Where a new group begins: 0 at the oldest message, 1 at the newest."""
     exp_type: str | None = None
     exp: str | None = None
     order: bool | None = None
@@ -94,7 +95,7 @@ class PeekMessageRequest(TopicRpcRequest, kw_only=True):
 
 
 class NotificationRequest(TopicRpcRequest, kw_only=True):
-    """NOTIFICATION (200054): wait until there is something to pop."""
+    """NOTIFICATION (200054): wait until there are messages to pop."""
 
     consumer_group: str
     topic: str

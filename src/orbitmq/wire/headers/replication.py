@@ -1,6 +1,7 @@
 """Headers between brokers: metadata in pages (21, 201) and replication addresses (906).
 
-Answers to Apache's GetAllTopicConfigRequestHeader, GetAllSubscriptionGroupRequestHeader, ExchangeHAInfoRequestHeader.
+Corresponds to Apache's GetAllTopicConfigRequestHeader, GetAllSubscriptionGroupRequestHeader,
+ExchangeHAInfoRequestHeader.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ __all__ = [
 
 
 class GetAllTopicConfigRequest(Header, kw_only=True):
-    """GET_ALL_TOPIC_CONFIG (21). Before 5.4 there are no fields: everything is wanted at once."""
+    """GET_ALL_TOPIC_CONFIG (21). Before 5.4 there are no fields, and the answer contains everything."""
 
     topic_seq: Int32 | None = None
     data_version: str | None = None
-    """The version the pages before belong to, as JSON; empty for the first page."""
+    """The version of the previous pages, as JSON; empty for the first page."""
     max_topic_num: Int32 | None = None
 
 
@@ -43,7 +44,7 @@ class GetAllSubscriptiongroupConfigResponse(Header, kw_only=True):
 
 
 class ExchangeBrokerHaInfoRequest(Header, kw_only=True):
-    """EXCHANGE_BROKER_HA_INFO (906). Without fields it asks the master, with fields it tells a slave."""
+    """EXCHANGE_BROKER_HA_INFO (906). Without fields it queries the master, with fields it notifies a slave."""
 
     master_ha_address: str | None = None
     master_flush_offset: Int64 | None = None

@@ -1,7 +1,7 @@
 """Headers of sending: 10, 36, 37, 310, 320, 324, 325, 326, 370, and the transaction check 39.
 
-Answers to Apache's SendMessageRequestHeader(V2), ConsumerSendMsgBackRequestHeader, EndTransactionRequestHeader
-and their neighbours.
+Corresponds to Apache's SendMessageRequestHeader(V2), ConsumerSendMsgBackRequestHeader, EndTransactionRequestHeader
+and related headers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ __all__ = [
 
 
 class SendMessageRequest(TopicRpcRequest, kw_only=True):
-    """SEND_MESSAGE (10) and SEND_REPLY_MESSAGE (324). Apache takes a send without group and default topic."""
+    """SEND_MESSAGE (10) and SEND_REPLY_MESSAGE (324). Apache accepts a send without group and default topic.
+
+    V2 has the same values under one-letter names, which Apache introduced to shorten the JSON. A send handler accepts
+    both.
+    """
 
     producer_group: str = ""
     topic: str
@@ -69,7 +73,7 @@ class SendMessageRequestV2(SendMessageRequest, kw_only=True):
 
 
 def send_fields(frame: Frame) -> SendFields:
-    """The fields of a send that the kernel did not read. Raises ``HeaderFieldError`` naming what is wrong."""
+    """The fields of a send that the kernel did not parse. Raises ``HeaderFieldError`` naming the bad field."""
     long_names = frame.code == KernelRequest.SEND_MESSAGE
     header = decode_header(SendMessageRequest if long_names else SendMessageRequestV2, frame)
     return SendFields(
@@ -97,8 +101,8 @@ def send_ext(
     flag: int,
     batch: bool,
 ) -> dict[str, str]:
-    """The fields of a send as texts, for headers that are signed or written as JSON; the binary form is the kernel's
-    ``encode_send_fields``."""
+    """The fields of a send as texts, for headers that are signed or written as JSON. The kernel's
+    ``encode_send_fields`` writes the binary form."""
     return {
         "a": origin.group,
         "b": target.topic,
@@ -141,11 +145,12 @@ class ConsumerSendMsgBackRequest(RpcRequest, kw_only=True):
     unit_mode: bool | None = None
     max_reconsume_times: Int32 | None = None
     retry_reason: str | None = None
-    """Ours: why the message is sent back. Our broker stores it as the property RETRY_REASON and says so."""
+    """An extension of ours: why the message is sent back. Our broker stores it as the property RETRY_REASON and
+    confirms that."""
 
 
 class ConsumerSendMsgBackResponse(Header, kw_only=True):
-    """Ours, only in the answer to a request with a reason."""
+    """An extension of ours, only in the answer to a request with a reason."""
 
     reason_stored: bool = False
 
