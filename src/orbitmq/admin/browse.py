@@ -1,6 +1,6 @@
-"""Messages of a topic looked at: newest first, filtered, page by page; or followed as they come.
+"""Browses the messages of a topic: newest first, filtered, page by page; or follows new ones.
 
-Nothing here registers a group or stores an offset: consumers do not notice.
+Nothing here registers a group or stores an offset, so consumers are not affected.
 """
 
 from __future__ import annotations
@@ -36,38 +36,38 @@ __all__ = [
 
 _BATCH: Final = 32
 _BUFFERED_MAX: Final = 2_048
-"""Messages in the buffers of all queues of a page: a topic with many queues is read in smaller batches."""
+"""Messages buffered for all queues of a page; a topic with many queues is read in smaller batches."""
 _PAGE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""What one page may inflate, before filters; then the next page goes on."""
+"""What one page may inflate, before filters; the next page continues."""
 _SCAN_MAX: Final = 5_000
-"""Messages one page may look at: a filter that matches little must not read a whole topic."""
+"""Messages that one page may read, so that a filter that matches little does not read a whole topic."""
 TAIL_WAIT_S: Final = 5.0
 TAIL_PULLED_PER_S: Final = 2_000
 TAIL_SHOWN_PER_S: Final = 200
 _TAIL_TICK_S: Final = 0.25
 _TAIL_BACKLOG: Final = 1_000
-"""A queue further behind than this is followed from its end again, and no more messages than this are kept for a
-slow reader; what is left out is counted."""
+"""A queue further behind than this is followed from its end again, and at most so many messages are kept for a slow
+reader; skipped messages are counted."""
 
 
 class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which messages of a topic are wanted."""
+    """Which messages of a topic to show."""
 
     topic: str
     broker_name: str | None = None
     queue_id: int | None = None
     tags: str = "*"
     sql: str = ""
-    """An SQL92 expression, evaluated by the broker; then ``tags`` is not used."""
+    """An SQL92 expression evaluated by the broker; replaces ``tags``."""
     text: str = ""
-    """Has to occur in the body or in a property as they are shown, whatever its case."""
+    """Must occur in the body or a property as shown, ignoring case."""
     preview: Preview = WHOLE
     begin_ms: int | None = None
     end_ms: int | None = None
     route_topic: str = ""
 
     def plan(self) -> ReadPlan:
-        """What the broker is asked for."""
+        """The part of the filter that the broker applies."""
         return ReadPlan(
             topic=self.topic,
             broker_name=self.broker_name,
@@ -81,7 +81,7 @@ class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def select(self, messages: list[MessageView]) -> list[MessageView]:
-        """Those of the broker's answer that match, as they are shown."""
+        """The matching messages of the broker's answer, as they are shown."""
         return self.preview.select(messages, text=self.text, tags="*" if self.sql else self.tags)
 
 
@@ -89,11 +89,11 @@ class MessagePage(Result, kw_only=True):
     messages: list[MessageView]
     """Newest first."""
     scanned: int
-    """How many messages were looked at."""
+    """How many messages were read."""
     cursor: str
-    """Where the next page begins; empty: there is no more."""
+    """Where the next page begins; empty if there is none."""
     available: int
-    """How many messages the queues hold between the times asked for."""
+    """How many messages the queues hold in the requested time range."""
 
 
 class TailBatch(Result, kw_only=True):
@@ -101,11 +101,11 @@ class TailBatch(Result, kw_only=True):
     arrived: int
     """Messages stored since the last batch, shown or not."""
     skipped: int
-    """Of those, how many were left out because there were too many to show."""
+    """How many of those were left out because there were too many to show."""
 
 
 def parse_cursor(text: str) -> dict[tuple[str, int], int]:
-    """Broker name and queue to the offset before which a page ends. Raises ``AdminError``."""
+    """Parse a cursor: broker name and queue to the offset before which a page ends. Raises ``AdminError``."""
     found: dict[tuple[str, int], int] = {}
     for part in text.split(","):
         if not part:
@@ -119,7 +119,7 @@ def parse_cursor(text: str) -> dict[tuple[str, int], int]:
 
 
 async def _queues(admin: Admin, wanted: MessageFilter) -> list[tuple[MessageQueue, str]]:
-    """The queues to read with the address to read each from. Raises ``UnknownNameError``."""
+    """The queues to read, each with the address to read it from. Raises ``UnknownNameError``."""
     route = await admin.route(wanted.route_topic or wanted.topic)
     addresses = {data.broker_name: best_address(data) for data in route.broker_datas}
     found = [
@@ -144,16 +144,16 @@ class _Backwards:
         self.read_bytes = 0
         self.low = low
         self.end = end
-        """Everything from here on has been read."""
+        """Everything from this offset on has been read."""
         self.buffer: list[MessageView] = []
-        """Read and not given out, oldest first."""
+        """Messages read and not returned yet, oldest first."""
 
     @property
     def place(self) -> int:
         return self.buffer[-1].queue_offset + 1 if self.buffer else self.end
 
     async def fill(self, admin: Admin, wanted: MessageFilter) -> int:
-        """Read the batch before ``end``; returns how many messages that were."""
+        """Read the batch before ``end``; returns its number of messages."""
         begin = max(self.low, self.end - self.batch)
         plan, offset = wanted.plan(), begin
         self.buffer = []
@@ -240,7 +240,7 @@ async def matching(admin: Admin, wanted: MessageFilter, count_max: int) -> Async
 
 
 class _Follower:
-    """The ends of all queues of a topic; each has a task that pulls."""
+    """Follows the ends of all queues of a topic; each has a task that pulls."""
 
     def __init__(self, admin: Admin, wanted: MessageFilter) -> None:
         self._admin = admin
@@ -279,7 +279,7 @@ class _Follower:
                 await asyncio.sleep(pause_s)
 
     def take(self) -> TailBatch:
-        """What came since the last time, cut to what can be shown."""
+        """New messages since the last call, limited to what can be shown."""
         limit = int(TAIL_SHOWN_PER_S * _TAIL_TICK_S)
         messages = sorted(self.messages, key=lambda one: one.store_timestamp)
         left_out = max(0, len(messages) - limit)
@@ -289,10 +289,10 @@ class _Follower:
 
 
 async def tail(admin: Admin, wanted: MessageFilter) -> AsyncIterator[TailBatch]:
-    """Messages as they are stored, four times a second, until the caller stops; empty batches are given, too.
+    """Messages as they are stored, four times a second, until the caller stops; includes empty batches.
 
-    However fast the topic is, at most ``TAIL_PULLED_PER_S`` messages a second are read and ``TAIL_SHOWN_PER_S`` are
-    given out.
+    However busy the topic is, at most ``TAIL_PULLED_PER_S`` messages a second are read and ``TAIL_SHOWN_PER_S``
+    returned.
     """
     queues = await _queues(admin, wanted)
     follower = _Follower(admin, wanted)

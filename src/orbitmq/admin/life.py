@@ -1,9 +1,9 @@
-"""The life of one message, put together from what the brokers have stored. Tracing is not needed.
+"""The delivery history of one message, from the records the brokers have stored. Tracing is not needed.
 
 The unique id of a message stays the same through delay, timer, half message, retry and dead letter, and each of those
-records is in the index under the topic it was stored in. So the same question, asked for each of those topics, finds
-every station. Whether a transaction was rolled back is in the op topic; whether a group has consumed the message
-follows from its offset.
+records is indexed under the topic it was stored in. So the same query, sent for each of those topics, finds every
+event. Whether a transaction was rolled back is in the op topic; whether a group has consumed the message follows from
+its offset.
 """
 
 from __future__ import annotations
@@ -42,58 +42,58 @@ from orbitmq.model.names import (
 __all__ = ["Consumption", "Event", "Life", "message_life"]
 
 _TOPICS_MAX: Final = 500
-"""Topics that are searched for an id whose topic is not said."""
+"""Topics searched for an id without a known topic."""
 _OPS_MAX: Final = 4_000
 """Messages of the op topic that are read to find the end of a transaction."""
 _OP_BYTES_MAX: Final = 64 * 1024
-"""Of each of them."""
+"""Limit for each of them."""
 
 
 class Event(Result, kw_only=True):
-    """One station of a message, or something that happened to it."""
+    """An event in the history of a message."""
 
     at_ms: int
     kind: str
-    """sent, delayed, timer, half, committed, rolled-back, recalled, stored, waiting, retry, dead, resent, trace."""
+    """stored, delayed, timer, half, committed, rolled-back, recalled, waiting, retry, dead, resent or trace."""
     title: str
     detail: str = ""
     until_ms: int | None = None
-    """When the message moves on from here, if that is known."""
+    """When the message moves on from here, if known."""
     message: MessageView | None = None
 
 
 class Consumption(Result, kw_only=True):
-    """What one group did with the message."""
+    """The state of the message in one group."""
 
     group: str
     state: str
-    """consumed, filtered, not-yet, retrying, dead, unknown."""
+    """consumed, filtered, not-yet, retrying, dead or unknown."""
     detail: str = ""
     online: int = 0
-    """Members that are connected."""
+    """Connected members."""
 
 
 class Life(Result, kw_only=True):
     message_id: str
     topic: str
     message: MessageView
-    """The record in its own topic, else the first there is."""
+    """The record in its own topic, or the first one found."""
     state: str
-    """In a sentence: where the message is now."""
+    """Where the message is now, as a sentence."""
     events: list[Event]
     groups: list[Consumption]
     replication: list[str]
     traces: Traces | None = None
     notes: list[str]
-    """What could not be found out, and why."""
+    """What could not be determined, and why."""
 
 
 async def message_life(
     admin: Admin, message_id: str, topic: str = "", *, read_bytes: int | None = None
 ) -> Life:
-    """Everything the brokers know of a message. Raises ``NoMessage``.
+    """Everything the brokers have about a message. Raises ``NoMessage``.
 
-    Of its body at most ``read_bytes`` are read, if given; the messages of its events have none.
+    At most ``read_bytes`` of its body are read, if given; the messages of its events have no body.
     """
     notes: list[str] = []
     records, origin = await _records(admin, message_id, topic, notes)
@@ -151,7 +151,7 @@ async def _records(
     places = [place for place in await broker_places(admin) if place.is_master]
     origin, unique = topic, message_id
     try:
-        # An offset id says where the message is; both kinds of id look alike.
+        # An offset id names the message's place; both kinds of id look alike.
         first = await by_id(admin, topic, message_id, read_bytes=0)
         origin, unique = _origin(first), first.message_id
     except OrbitError:
@@ -187,7 +187,7 @@ async def _records(
 
 
 def _handed_back(record: MessageView) -> list[str]:
-    """Retry and dead-letter topics a record names."""
+    """Retry and dead-letter topics that a record names."""
     names = (record.topic, record.properties.get("REAL_TOPIC", ""))
     return [name for name in names if is_retry_topic(name) or is_dlq_topic(name)]
 
@@ -198,7 +198,7 @@ async def _ask(admin: Admin, places: list[BrokerPlace], topics: list[str], uniqu
         return []
 
     async def one(topic: str) -> list[MessageView]:
-        # Every broker has a topic of its own name, and so a route: system topics have none.
+        # Every broker has a topic with its own name, and so a route; system topics have none.
         found: list[MessageView] = []
         for place in places:
             query = KeyQuery(
@@ -225,7 +225,7 @@ def _number(record: MessageView, name: str) -> int | None:
 def _at(
     record: MessageView, *, kind: str, title: str, detail: str = "", until_ms: int | None = None
 ) -> Event:
-    """A station: what was stored, when."""
+    """An event: what was stored, and when."""
     return Event(
         at_ms=record.store_timestamp,
         kind=kind,
@@ -237,7 +237,7 @@ def _at(
 
 
 async def _delays(admin: Admin, records: list[MessageView]) -> tuple[int, ...]:
-    """The delay levels of the broker that has the message, if one of its records waits at one."""
+    """The delay levels of the message's broker, if one of its records waits at a level."""
     for record in records:
         if record.topic == SCHEDULE_TOPIC:
             try:
@@ -300,7 +300,7 @@ def _events(record: MessageView, delays: tuple[int, ...]) -> list[Event]:
 async def _transaction(
     admin: Admin, records: list[MessageView], origin: str, notes: list[str]
 ) -> list[Event]:
-    """How the transaction ended, if the message was prepared in one."""
+    """The outcome of the transaction, if the message was sent in one."""
     halves = [one for one in records if one.topic == HALF_TOPIC]
     if not halves:
         return []
@@ -416,7 +416,7 @@ async def _traces(admin: Admin, unique: str, notes: list[str]) -> Traces | None:
 
 
 async def _replication(admin: Admin, message: MessageView, notes: list[str]) -> list[str]:
-    """Which slaves have the record."""
+    """The slaves that have the record."""
     try:
         statuses = await ha_status(admin, broker=message.store_host, cluster=None)
     except OrbitError as error:
@@ -441,7 +441,7 @@ def _state(
     events: list[Event],
     now_ms: int,
 ) -> str:
-    """Where the message is now, in a sentence."""
+    """Where the message is now, as a sentence."""
     kinds = {event.kind for event in events}
     dead = [record for record in records if is_dlq_topic(record.topic)]
     if dead:

@@ -1,4 +1,4 @@
-"""Messages: found by id, key, unique key or place; who consumed them; read from queues; given to a consumer."""
+"""Messages: found by id, key, unique key or place; who consumed them; read from queues; consumed on demand."""
 
 from __future__ import annotations
 
@@ -54,14 +54,15 @@ _LATEST_MS: Final = 2**63 - 1
 _UNIQUE_MAX: Final = 32
 _BATCH_BYTES_MAX: Final = 1024 * 1024
 _BATCH_MESSAGES_MAX: Final = 1_000
-"""With a limit on bodies, a compressed batch that inflates to more, or that holds more, is shown as one message."""
+"""With a limit on bodies, a compressed batch that inflates to more, or contains more messages, is shown as one
+message."""
 
 
 class MessageView(Result, kw_only=True):
     """A stored message."""
 
     message_id: str
-    """The unique key, else the offset id."""
+    """The unique key, or the offset id."""
     offset_msg_id: str
     broker_name: str = ""
     topic: str
@@ -82,14 +83,14 @@ class MessageView(Result, kw_only=True):
     prepared_transaction_offset: int
     properties: dict[str, str]
     body: str | None
-    """None when it is not UTF-8."""
+    """None if it is not UTF-8."""
     body_base64: str
     body_cut: bool | msgspec.UnsetType = msgspec.UNSET
-    """Set and true: only the first bytes of the body were read."""
+    """True if only the first bytes of the body were read."""
 
 
 class Track(Result, kw_only=True):
-    """What one group did with a message."""
+    """The state of a message in one group."""
 
     consumer_group: str
     track_type: str
@@ -121,23 +122,23 @@ class FoundMessages(Result, kw_only=True):
 
 
 class KeyQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """What to look for in the indexes of a topic's brokers."""
+    """A query of the indexes of a topic's brokers."""
 
     topic: str
     key: str
     count_max: int = 64
     unique: bool = False
-    """``key`` is the id a client gave the message."""
+    """``key`` is the id that a client gave the message."""
     key_type: str = ""
     """T (5.5): ``key`` is a tag."""
     begin_ms: int = 0
     end_ms: int = _LATEST_MS
     last_key: str | None = None
-    """Go on after this entry of the index (5.5)."""
+    """Continue after this index entry (5.5)."""
     route_topic: str = ""
     """Finds the brokers of a topic that has no route of its own."""
     read_bytes: int | None = None
-    """How much of each body is inflated; None: all of it."""
+    """How much of each body is inflated; None means all of it."""
 
 
 class DirectConsumption(Result, kw_only=True):
@@ -151,7 +152,7 @@ class DirectConsumption(Result, kw_only=True):
 def message_view(record: Record, broker_name: str = "", *, body_cut: bool = False) -> MessageView:
     properties = record.property_map()
     try:
-        # The last character of a body that was cut may be incomplete.
+        # The last character of a truncated body may be incomplete.
         body: str | None = getincrementaldecoder("utf-8")().decode(record.body, final=not body_cut)
     except UnicodeDecodeError:
         body = None
@@ -183,9 +184,9 @@ def message_view(record: Record, broker_name: str = "", *, body_cut: bool = Fals
 
 
 def opened_views(record: Record, broker_name: str, read_bytes: int | None = None) -> list[MessageView]:
-    """The messages of a record that was decoded without being inflated: several if it is a batch.
+    """The messages of a record that was decoded without being inflated; a batch has several.
 
-    Of each body at most ``read_bytes`` are inflated and kept: a record of 60 KB may hold a body of 64 MB.
+    At most ``read_bytes`` of each body are inflated and kept, because a record of 60 KB may hold a body of 64 MB.
     """
     cut = False
     if record.sys_flag & SysFlag.COMPRESSED:
@@ -238,14 +239,14 @@ def body_bytes(message: MessageView) -> bytes:
 async def by_id(
     admin: Admin, topic: str, message_id: str, *, route_topic: str = "", read_bytes: int | None = None
 ) -> MessageView:
-    """A message by its offset id, else by its unique key. Raises ``NoMessage``."""
+    """A message by its offset id or its unique key. Raises ``NoMessage``."""
     try:
         place = parse_offset_message_id(message_id)
         address = (
             f"[{place.address}]:{place.port}" if ":" in place.address else f"{place.address}:{place.port}"
         )
         header = ViewMessageByIdRequest(offset=place.log_offset, topic=topic)
-        # Both kinds of id look alike: a unique key leads to a host that is no broker, or to nothing.
+        # Both kinds of id look alike: a unique key names a host that is not a broker, or no message.
         answer = await admin.ask(address, RequestCode.VIEW_MESSAGE_BY_ID, header)
         return opened_views(decode_record(answer.body, check_crc=False), "", read_bytes)[0]
     except (RecordError, BrokerError, AdminError):
@@ -261,7 +262,7 @@ async def by_id(
 
 
 async def messages_by_key(admin: Admin, query: KeyQuery) -> list[MessageView]:
-    """What the indexes of all brokers of the topic hold of a key, without what only shares its hash."""
+    """The messages with a key in the indexes of all brokers of the topic, without those that only share its hash."""
     header = QueryMessageRequest(
         topic=query.topic,
         key=query.key,
@@ -295,7 +296,7 @@ def _has_key(record: Record, query: KeyQuery) -> bool:
 
 
 async def by_key(admin: Admin, query: KeyQuery) -> FoundMessages:
-    """Where the messages with a key are. Raises ``NoMessage``."""
+    """The places of messages with a key. Raises ``NoMessage``."""
     found = await messages_by_key(admin, query)
     if not found:
         raise NoMessage(f"no message of topic {query.topic} has the key {query.key!r}")
@@ -330,7 +331,7 @@ async def _by_unique_key(admin: Admin, query: KeyQuery) -> list[MessageView]:
 
 
 async def tracks(admin: Admin, message: MessageView) -> list[Track]:
-    """What every group that consumes the topic did with a message."""
+    """The state of a message in every group that consumes the topic."""
     return [await _track(admin, message, group) for group in await groups_of_topic(admin, message.topic)]
 
 
@@ -377,7 +378,7 @@ async def _track(admin: Admin, message: MessageView, group: str) -> Track:
 async def consume_directly(
     admin: Admin, message: MessageView, group: str, client_id: str
 ) -> DirectConsumption:
-    """Have a member that is online consume a message now, whatever its offsets say."""
+    """Have an online member consume a message now, whatever its offsets are."""
     info = await running_info(admin, group, client_id)
     if info.properties.get("PROP_CONSUME_TYPE") != ConsumeType.PASSIVELY:
         raise AdminError(f"client {client_id} is no push consumer: it takes messages by itself only")

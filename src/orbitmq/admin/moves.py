@@ -1,4 +1,4 @@
-"""Where the offsets of a group would move to: worked out queue by queue, before anything is changed."""
+"""Plans moves of a group's offsets, queue by queue, before anything is changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["OffsetTarget", "QueueMove", "plan_moves"]
 
 
 class OffsetTarget(NamedTuple):
-    """Where offsets should go."""
+    """The target of a move."""
 
     kind: str
     """first, last, time, offset, shift or group."""
@@ -25,7 +25,7 @@ class OffsetTarget(NamedTuple):
     shift: int = 0
     time_ms: int = 0
     source: str = ""
-    """The group whose offsets are copied; a queue it has none for stays where it is."""
+    """The group whose offsets are copied; queues without one are not moved."""
 
 
 class QueueMove(NamedTuple):
@@ -35,7 +35,7 @@ class QueueMove(NamedTuple):
     address: str
     now: int
     then: int
-    """Within what the queue holds."""
+    """The new offset, within the queue's range."""
     low: int
     high: int
 
@@ -43,7 +43,7 @@ class QueueMove(NamedTuple):
 async def plan_moves(
     admin: Admin, group: str, topic: str, target: OffsetTarget, *, queue_name: str = ""
 ) -> list[QueueMove]:
-    """The moves of all queues of a topic, or of the one that ``queue_name`` names (``broker:queue``)."""
+    """The moves of all queues of a topic, or of the queue ``queue_name`` (``broker:queue``)."""
     route = await admin.route(topic)
     addresses = dict(await admin.addresses_of_topic(topic))
     queues = [

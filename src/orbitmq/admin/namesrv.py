@@ -33,7 +33,7 @@ __all__ = [
 class ServerConfig(Result, kw_only=True):
     address: str
     role: str = ""
-    """``master`` or ``slave`` of a broker asked for by its cluster."""
+    """``master`` or ``slave``, for a broker found by its cluster."""
     master: str = ""
     config: dict[str, str]
 
@@ -85,14 +85,15 @@ async def delete_kv(admin: Admin, namespace: str, key: str) -> Changed:
 
 
 async def _check_broker(admin: Admin, broker_name: str) -> None:
-    """Name servers answer for an unknown broker with success and no topic."""
+    """Name servers answer success and no topic for an unknown broker."""
     known = (await admin.cluster_info()).broker_addr_table
     if broker_name not in known:
         raise UnknownNameError("broker", broker_name, known)
 
 
 async def wipe_write_perm(admin: Admin, broker_name: str) -> PermChanges:
-    """Take a broker out of sending: its topics become read-only in every name server. Raises ``UnknownNameError``."""
+    """Take a broker out of service for sends: its topics become read-only in every name server. Raises
+    ``UnknownNameError``."""
     await _check_broker(admin, broker_name)
     header = WipeWritePermOfBrokerRequest(broker_name=broker_name)
     answers = await admin.tell_name_servers(RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
@@ -108,7 +109,7 @@ async def wipe_write_perm(admin: Admin, broker_name: str) -> PermChanges:
 
 
 async def add_write_perm(admin: Admin, broker_name: str) -> PermChanges:
-    """Take a broker back into sending."""
+    """Return a broker to service for sends."""
     await _check_broker(admin, broker_name)
     header = AddWritePermOfBrokerRequest(broker_name=broker_name)
     answers = await admin.tell_name_servers(RequestCode.ADD_WRITE_PERM_OF_BROKER, header)

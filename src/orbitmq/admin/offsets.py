@@ -1,4 +1,4 @@
-"""Offsets of consumer groups: reset, skipped, cloned."""
+"""Offsets of consumer groups: reset, skip, clone."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 END = -1
-"""In place of a time: after the newest message."""
+"""Instead of a time: after the newest message."""
 
 
 class QueueOffset(Result, kw_only=True):
@@ -71,7 +71,7 @@ async def max_offset(admin: Admin, address: str, queue: MessageQueue) -> int:
 
 
 async def store_offset(admin: Admin, address: str, group: str, queue: MessageQueue, offset: int) -> None:
-    """Say how far a group is. A member that is online keeps its own offset until it is reset (``reset_by_time``)."""
+    """Store a group's offset. An online member keeps its own offset until it is reset (``reset_by_time``)."""
     header = UpdateConsumerOffsetRequest(
         consumer_group=group,
         topic=queue.topic,
@@ -85,9 +85,9 @@ async def store_offset(admin: Admin, address: str, group: str, queue: MessageQue
 async def reset_by_time(
     admin: Admin, group: str, topic: str, timestamp_ms: int, *, force: bool = True, route_topic: str = ""
 ) -> ResetOffsets:
-    """Set a group to a time on every queue; members that are online follow at once.
+    """Reset a group to a time on every queue; online members follow immediately.
 
-    A broker of 4.x refuses for a group that is not online; then the offsets are stored one by one.
+    A 4.x broker refuses for a group that is not online; then the offsets are stored one by one.
     """
     route = await admin.route(route_topic or topic)
     queues = {data.broker_name: data for data in route.queue_datas}
@@ -164,10 +164,10 @@ async def reset_queue(
     timestamp_ms: int,
     offset: int | None = None,
 ) -> ResetOffsets:
-    """Set a group to a time or an offset in one queue.
+    """Reset a group to a time or an offset in one queue.
 
-    Brokers before 5.2 tell members that are online to go to a time, in every queue: there, one queue can only be
-    moved while no member is online.
+    Brokers before 5.2 reset online members to a time in every queue, so there a single queue can only be moved while
+    no member is online.
     """
     address = await admin.address(broker)
     members = await admin.call(
@@ -200,7 +200,7 @@ async def reset_queue(
 
 
 async def clone_group_offset(admin: Admin, source: str, target: str, topic: str) -> Changed:
-    """Give ``target`` the offsets ``source`` has in a topic. Apache's tool copies those of other topics, too."""
+    """Give ``target`` the offsets ``source`` has in a topic. Apache's tool also copies those of other topics."""
     stats = await consume_stats(admin, source, topic)
     addresses = dict(await admin.addresses_of_topic(topic))
     done = []

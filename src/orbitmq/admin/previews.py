@@ -1,4 +1,4 @@
-"""What a reader gets to see of messages: so much of their bodies, and nothing that is hidden from them."""
+"""Limits what readers see of messages: how much of the bodies, and no masked data."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Preview(NamedTuple):
     """Limits and masks for the messages of a page."""
 
     read_bytes: int | None = 64 * 1024
-    """How much of each body is inflated and searched; None: all of it."""
+    """How much of each body is inflated and searched; None means all of it."""
     kept_bytes: int | None = 4 * 1024
-    """How much of that is kept; None: all of it."""
+    """How much of that is kept; None means all of it."""
     mask: Callable[[MessageView], MessageView] = _unchanged
-    """Applied before anything is searched, so that no filter can find what it hides."""
+    """Applied before any search, so that no filter can find masked data."""
 
     def select(self, messages: Iterable[MessageView], *, text: str, tags: str) -> list[MessageView]:
-        """The messages that match as they are shown: ``text`` in the body or a property, whatever its case."""
+        """The matching messages as they are shown: ``text`` in the body or a property, ignoring case."""
         wanted, folded = subscribe_by_tags("", tags), text.casefold()
         found = []
         for message in messages:

@@ -1,4 +1,4 @@
-"""Queues: their units, and the messages read from them without a consumer group being moved."""
+"""Queues: their units, and their messages read without moving a consumer group."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ __all__ = [
 ]
 
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-"""Brokers know this group without anybody creating it."""
+"""Brokers have this group without anyone creating it."""
 _BATCH: Final = 32
 _PULL_BYTES_MAX: Final = 8 * 1024 * 1024
-"""What the messages of one answer may take when bodies are limited."""
+"""Limit of one answer's messages when bodies are limited."""
 _VIEW_BYTES: Final = 2048
-"""About what a message without a body takes."""
+"""Approximate size of a message without its body."""
 
 
 class QueueUnit(Result, kw_only=True):
@@ -72,7 +72,7 @@ class QueueData(Result, kw_only=True):
 
 
 class QueueSlice(Result, kw_only=True):
-    """Neighbouring messages of a queue; the first of a queue may have none."""
+    """Consecutive messages of a queue; the first slice of a queue may be empty."""
 
     topic: str
     broker_name: str
@@ -92,7 +92,7 @@ async def query_queue(
     broker: str | None = None,
     group: str | None = None,
 ) -> QueueData:
-    """Units of a consume queue and, with a group, which of them its filter takes."""
+    """Units of a consume queue and, with a group, which of them its filter selects."""
     if broker is not None:
         address = await admin.address(broker)
     else:
@@ -140,7 +140,7 @@ async def _address_of(admin: Admin, queue: MessageQueue, route_topic: str = "") 
 async def by_offset(
     admin: Admin, queue: MessageQueue, offset: int, *, route_topic: str = "", read_bytes: int | None = None
 ) -> MessageView:
-    """The message at a place of a queue. Raises ``NoMessage``."""
+    """The message at an offset of a queue. Raises ``NoMessage``."""
     address = await _address_of(admin, queue, route_topic)
     plan = ReadPlan(topic=queue.topic, read_bytes=read_bytes)
     frame, header = await _pull(admin, address, queue, offset, 1, plan)
@@ -171,23 +171,23 @@ class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
     queue_id: int | None = None
     expression: str = "*"
     expression_type: str = "TAG"
-    """Or ``SQL92``, where the broker has property filters on."""
+    """Or ``SQL92``, if property filters are enabled on the broker."""
     begin_ms: int | None = None
-    """None: from the oldest on."""
+    """None means from the oldest message on."""
     end_ms: int | None = None
-    """None: to the newest there is when the queue is opened."""
+    """None means up to the newest message when the queue is opened."""
     start_offset: int = 0
     count_max: int | None = None
     group: str = TOOLS_GROUP
     route_topic: str = ""
     read_bytes: int | None = None
-    """How much of each body is inflated; None: all of it."""
+    """How much of each body is inflated; None means all of it."""
 
 
 async def read_topic(admin: Admin, plan: ReadPlan) -> AsyncIterator[QueueSlice]:
     """The messages of a topic, queue by queue.
 
-    Every queue begins with a slice that has no messages. No offset is stored: the group stays where it is.
+    Every queue begins with an empty slice. No offset is stored, so the group does not move.
     """
     route = await admin.route(plan.route_topic or plan.topic)
     queues = [
@@ -314,7 +314,7 @@ async def pull_once(
     plan: ReadPlan,
     suspend_s: float = 0.0,
 ) -> Pulled:
-    """One pull without storing an offset; with ``suspend_s`` the broker waits that long for a new message."""
+    """Pull once without storing an offset; with ``suspend_s`` the broker waits that long for a new message."""
     frame, header = await _pull(admin, address, queue, offset, count, plan, suspend_s)
     messages, following = _pulled(frame, queue, header, plan)
     if plan.expression_type == "TAG":
@@ -331,9 +331,9 @@ async def pull_once(
 def _pulled(
     frame: Frame, queue: MessageQueue, header: PullMessageResponse, plan: ReadPlan
 ) -> tuple[list[MessageView], int]:
-    """The messages of an answer, and the offset to go on from.
+    """The messages of an answer, and the offset to continue at.
 
-    With a limit for each body there is one for all of them, too: what is beyond it is left to the next pull.
+    A limit for each body implies one for all of them together; the next pull reads the rest.
     """
     if frame.code != ResponseCode.SUCCESS:
         return [], header.next_begin_offset
@@ -345,6 +345,6 @@ def _pulled(
             return views, record.queue_offset
         for view in opened_views(record, queue.broker_name, plan.read_bytes):
             read += _VIEW_BYTES + len(view.body_base64)
-            # As consumers see them: with the bounds of the queue among the properties.
+            # The properties as consumers see them, including the queue's bounds.
             views.append(msgspec.structs.replace(view, properties=view.properties | bounds))
     return views, header.next_begin_offset

@@ -1,4 +1,4 @@
-"""The connection to a cluster that all admin functions share: calls, name servers, addresses, routes."""
+"""The connection to a cluster that all admin functions use: calls, name servers, addresses, routes."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 __all__ = ["Admin", "AdminOptions", "Progress", "best_address"]
 
 Progress = Callable[[str, int, int], None]
-"""Told what is being done, how much is done, and of how much."""
+"""Called with the current activity, the progress, and the total."""
 
 _SLOW: Final = 3
-"""How many times longer a call may take for which a broker reads many queues, as Apache's tools have it."""
+"""Factor for the time limit of calls in which a broker reads many queues, like in Apache's tools."""
 
 
 _MEMBERS_S: Final = 30.0
-"""How long the list of brokers is trusted by an ``Admin`` that is restricted to its cluster."""
+"""How long an ``Admin`` that is restricted to its cluster caches the list of brokers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminOptions:
-    """How to talk to the cluster."""
+    """Connection settings."""
 
     timeout_s: float = 5.0
     connect_timeout_s: float = 3.0
@@ -50,16 +50,16 @@ class AdminOptions:
 
 
 def _silent(what: str, done: int, total: int) -> None:
-    """No progress is shown."""
+    """Show no progress."""
 
 
 def best_address(data: BrokerData) -> str | None:
-    """The master of a broker name, else any replica."""
+    """The master of a broker name, or any replica."""
     return data.master_address or next(iter(data.broker_addrs.values()), None)
 
 
 class Admin:
-    """See the module. An async context manager; use it from one event loop."""
+    """See the module. An async context manager for use from one event loop."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Admin:
         self._members_until_s = 0.0
 
     async def __aenter__(self) -> Self:
-        # JSON headers: codes above 32767 do not fit the binary form, and speed is of no concern here.
+        # JSON headers, because codes above 32767 do not fit the binary form, and speed does not matter here.
         self._rpc = RpcClient(
             tls=self.options.tls,
             connect_timeout_s=self.options.connect_timeout_s,
@@ -96,12 +96,12 @@ class Admin:
 
     @property
     def slow_s(self) -> float:
-        """Time limit of a call that makes a broker look at many queues."""
+        """Time limit of a call in which a broker reads many queues."""
         return self.options.timeout_s * _SLOW
 
     def restrict_to_cluster(self) -> None:
-        """From now on connect only to the name servers and to the brokers they list. For callers that pass on
-        addresses from others: a signed request must not go to an address somebody made up."""
+        """Connect only to the name servers and the brokers they list from now on. For callers that pass on addresses
+        from others, because a signed request must not go to an invented address."""
         self._restricted = True
 
     async def _check_member(self, address: str) -> None:
@@ -125,8 +125,8 @@ class Admin:
         timeout_s: float | None = None,
         role: str = "broker",
     ) -> Frame:
-        """Ask a server; returns the answer whatever its code. Raises ``UnreachableError``, and ``UnknownNameError``
-        for a server outside the cluster if this is restricted to it."""
+        """Call a server; returns the answer with any response code. Raises ``UnreachableError``, and
+        ``UnknownNameError`` for a server outside the cluster if restricted to it."""
         assert self._rpc is not None, "use `async with Admin(...)`"
         if self._restricted:
             await self._check_member(address)
@@ -153,7 +153,7 @@ class Admin:
         timeout_s: float | None = None,
         role: str = "broker",
     ) -> Frame:
-        """As ``call``, but raises the ``BrokerError`` of a refusal."""
+        """Like ``call``, but raises the ``BrokerError`` of a refusal."""
         answer = await self.call(address, code, header, body, timeout_s=timeout_s, role=role)
         if answer.code != ResponseCode.SUCCESS:
             raise error_for_code(answer.code, answer.remark)
@@ -162,7 +162,7 @@ class Admin:
     async def ask_name_server(
         self, code: int, header: Header | dict[str, str] | None = None, body: bytes = b""
     ) -> Frame:
-        """Ask the first name server that answers. Raises its refusal."""
+        """Call the first name server that answers. Raises its refusal."""
         failure: OrbitError | None = None
         for address in self.required_name_servers():
             try:
@@ -175,7 +175,7 @@ class Admin:
     async def tell_name_servers(
         self, code: int, header: Header | dict[str, str] | None = None, body: bytes = b""
     ) -> dict[str, Frame]:
-        """Ask every name server: they know nothing of each other. Raises the first refusal."""
+        """Call every name server, because they do not communicate. Raises the first refusal."""
         return {
             address: await self.ask(address, code, header, body, role="name server")
             for address in self.required_name_servers()
@@ -192,9 +192,9 @@ class Admin:
         detail: str = "",
         timeout_s: float | None = None,
     ) -> Changed:
-        """Ask each server for the same change, also when one before it failed.
+        """Request the same change from each server, even after a failure.
 
-        Raises ``PartlyDoneError`` when some took it, the first failure when none did.
+        Raises ``PartlyDoneError`` when some servers accepted it, the first failure when none did.
         """
         done: list[str] = []
         failures: dict[str, OrbitError] = {}
@@ -228,7 +228,7 @@ class Admin:
         return info
 
     async def route(self, topic: str) -> TopicRoute:
-        """Where a topic is. Raises ``TopicNotFound``."""
+        """The route of a topic. Raises ``TopicNotFound``."""
         header = GetRouteinfoByTopicRequest(topic=topic, accept_standard_json_only=True)
         answer = await self.ask_name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
         return decode_route(answer.body)
@@ -263,7 +263,7 @@ class Admin:
         return [info.broker_addr_table[name] for name in sorted(names) if name in info.broker_addr_table]
 
     async def broker_data(self, name: str) -> BrokerData:
-        """The addresses behind a broker name. Raises ``UnknownNameError``."""
+        """The addresses of a broker name. Raises ``UnknownNameError``."""
         info = await self.cluster_info()
         data = info.broker_addr_table.get(name)
         if data is None:
@@ -271,7 +271,7 @@ class Admin:
         return data
 
     async def address(self, broker: str) -> str:
-        """The address of a broker given by address or by name; of a name the master."""
+        """The address of a broker given by address or by name; for a name, the master's."""
         if ":" in broker:
             return broker
         found = best_address(await self.broker_data(broker))
@@ -280,7 +280,7 @@ class Admin:
         return found
 
     async def targets(self, broker: str | None, cluster: str | None, *, slaves: bool = False) -> list[str]:
-        """The addresses a change is for: one broker, or the masters (with ``slaves``: all) of a cluster."""
+        """The addresses that a change applies to: one broker, or the masters (with ``slaves``: all) of a cluster."""
         if broker is not None:
             return [await self.address(broker)]
         assert cluster is not None, "a broker or a cluster is needed"
@@ -304,7 +304,7 @@ class Admin:
         raise UnknownNameError("broker", address, known)
 
     def each(self, what: str, items: Iterable[str]) -> Iterable[str]:
-        """Go through ``items`` and tell the progress."""
+        """Iterate over ``items`` and report the progress."""
         waiting = list(items)
         for done, item in enumerate(waiting):
             self.progress(what, done, len(waiting))

@@ -1,4 +1,4 @@
-"""How much goes through topics and groups (Apache: ``StatsAllSubCommand``)."""
+"""Message rates of topics and groups (Apache: ``StatsAllSubCommand``)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GET_COUNT: Final = "GROUP_GET_NUMS"
 class TopicRate(Result, kw_only=True):
     topic: str
     group: str
-    """Empty: no group consumes the topic."""
+    """Empty if no group consumes the topic."""
     accumulation: int
     in_tps: float = 0.0
     out_tps: float = 0.0
@@ -37,7 +37,7 @@ class TopicRates(Result, kw_only=True):
 
 
 async def broker_stats(admin: Admin, address: str, name: str, key: str) -> BrokerStatsData | None:
-    """One counter of a broker over a minute, an hour and a day; None when it counted nothing yet."""
+    """One counter of a broker over a minute, an hour and a day; None if it has counted nothing yet."""
     header = ViewBrokerStatsDataRequest(stats_name=name, stats_key=key)
     try:
         answer = await admin.ask(address, RequestCode.VIEW_BROKER_STATS_DATA, header)
@@ -47,7 +47,7 @@ async def broker_stats(admin: Admin, address: str, name: str, key: str) -> Broke
 
 
 def sum_of_a_day(data: BrokerStatsData | None) -> int:
-    """The longest sum a counter already has."""
+    """The sum over the longest period that a counter has."""
     if data is None:
         return 0
     sums = (item.sum for item in (data.stats_day, data.stats_hour, data.stats_minute) if item is not None)
@@ -55,7 +55,7 @@ def sum_of_a_day(data: BrokerStatsData | None) -> int:
 
 
 async def _counted(admin: Admin, masters: list[str], name: str, key: str) -> tuple[float, int]:
-    """Rate over the last minute and sum of a day, of all masters together."""
+    """Rate over the last minute and sum of a day, over all masters."""
     found = [await broker_stats(admin, address, name, key) for address in masters]
     minutes = [data.stats_minute for data in found if data is not None]
     return sum(item.tps for item in minutes if item is not None), sum(map(sum_of_a_day, found))

@@ -1,4 +1,4 @@
-"""Topics: what there is, where it is, how full it is; made, changed and deleted."""
+"""Topics: list, route, status; create, change and delete."""
 
 from __future__ import annotations
 
@@ -68,22 +68,22 @@ __all__ = [
 ]
 
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
-"""Where a name server keeps which broker has how many queues of an ordered topic."""
+"""The namespace in which name servers keep the queue counts of ordered topics by broker."""
 QUEUES_DEFAULT: Final = 8
-"""Of a topic made by a tool."""
+"""For topics created by a tool."""
 
 
 class TopicNames(Result, kw_only=True):
     topics: list[str]
     system: list[str] = msgspec.field(default_factory=list)
-    """Those among them that servers and consumer groups made for themselves, where that was asked for."""
+    """Those of them that servers and consumer groups created for themselves, if requested."""
 
 
 class TopicOwner(Result, kw_only=True):
     cluster: str
     topic: str
     group: str
-    """Empty: no group consumes the topic."""
+    """Empty if no group consumes the topic."""
 
 
 class TopicOwners(Result, kw_only=True):
@@ -96,7 +96,7 @@ class QueueRange(Result, kw_only=True):
     min_offset: int
     max_offset: int
     last_update_timestamp: int
-    """Milliseconds; 0: the queue is empty."""
+    """In milliseconds; 0 if the queue is empty."""
 
 
 class TopicStatus(Result, kw_only=True):
@@ -140,13 +140,13 @@ class OrderConf(Result, kw_only=True):
 
 
 async def topic_names(admin: Admin) -> TopicNames:
-    """Every topic registered with the name server, system topics included."""
+    """Every topic registered with the name server, including system topics."""
     answer = await admin.ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
     return TopicNames(topics=TopicList.decode(answer.body).topic_list)
 
 
 async def listed_topics(admin: Admin) -> TopicNames:
-    """As ``topic_names``, naming those of the system: retries, dead letters, clusters, brokers, servers."""
+    """Like ``topic_names``, and lists the system topics: retries, dead letters, clusters, brokers, servers."""
     names = (await topic_names(admin)).topics
     info = await admin.cluster_info()
     made = {*info.cluster_addr_table, *info.broker_addr_table, *map(reply_topic, info.cluster_addr_table)}
@@ -161,7 +161,7 @@ async def listed_topics(admin: Admin) -> TopicNames:
 
 
 async def topic_owners(admin: Admin) -> TopicOwners:
-    """Cluster and consumer groups of every topic but retry and dead-letter topics."""
+    """Cluster and consumer groups of every topic except retry and dead-letter topics."""
     info = await admin.cluster_info()
     topics = [
         topic
@@ -181,7 +181,7 @@ async def topic_owners(admin: Admin) -> TopicOwners:
 
 
 async def groups_of_topic(admin: Admin, topic: str) -> list[str]:
-    """The groups that consume a topic, as one of its brokers has them."""
+    """The groups that consume a topic, according to one of its brokers."""
     for _, address in await admin.addresses_of_topic(topic):
         header = QueryTopicConsumeByWhoRequest(topic=topic)
         answer = await admin.ask(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
@@ -220,7 +220,7 @@ async def topic_status(admin: Admin, topic: str, *, route_topic: str = "") -> To
 
 
 async def topic_route(admin: Admin, topic: str) -> TopicRouting:
-    """Where the queues are, as the name server tells it and as rows by broker."""
+    """The route of a topic, as returned by the name server and as rows by broker."""
     route = await admin.route(topic)
     queues = {data.broker_name: data for data in route.queue_datas}
     rows = [
@@ -256,7 +256,7 @@ async def topic_config(admin: Admin, address: str, topic: str) -> TopicConfig:
 
 
 async def allocation(admin: Admin, topic: str, clients: Sequence[str]) -> Allocations:
-    """Which client would get which queue, by the strategy clients have by default."""
+    """Which client would get which queue by the default strategy."""
     queues = (await admin.route(topic)).subscribe_queues(topic)
     rows = [
         Allocation(client=client, queues=allocate_averagely(queues, list(clients), client))
@@ -276,10 +276,10 @@ async def update_topic(
     broker: str | None,
     cluster: str | None,
 ) -> Changed:
-    """Make or change a topic on a broker or on all masters of a cluster.
+    """Create or change a topic on a broker or on all masters of a cluster.
 
-    ``changes`` to attributes are ``{"+name": "value", "-name": ""}``. An ordered topic also gets its entry in the
-    name servers.
+    ``changes`` to attributes are ``{"+name": "value", "-name": ""}``. For an ordered topic its entry in the name
+    servers is written too.
     """
     if config.read_queue_nums <= 0 and config.write_queue_nums <= 0:
         raise AdminError(f"topic {config.topic_name} would have no queue: give at least 1 with -r or -w")
@@ -328,7 +328,7 @@ def system_flag(*, unit: bool, unit_subscription: bool) -> int:
 async def update_topic_list(
     admin: Admin, topics: Sequence[TopicConfig], *, broker: str | None, cluster: str | None
 ) -> Changed:
-    """Make or change many topics in one request to each broker."""
+    """Create or change many topics in one request to each broker."""
     body = TopicConfigList(topic_config_list=list(topics)).encode()
     return await admin.change_each(
         await admin.targets(broker, cluster),
@@ -343,7 +343,7 @@ async def update_topic_list(
 async def update_topic_perm(
     admin: Admin, topic: str, perm: int, *, broker: str | None, cluster: str | None
 ) -> Changed:
-    """Give a topic another permission and leave the rest of it alone."""
+    """Change a topic's permission and keep its other settings."""
     route = await admin.route(topic)
     queues = {data.broker_name: data for data in route.queue_datas}
     wanted = set(await admin.targets(broker, cluster))
@@ -373,8 +373,8 @@ async def update_topic_perm(
 async def delete_topic(admin: Admin, topic: str, cluster: str) -> Changed:
     """Delete a topic from the masters of a cluster, then from every name server.
 
-    Raises ``UnknownNameError`` when it is registered with no name server: brokers answer the deletion of any
-    name with success.
+    Raises ``UnknownNameError`` when no name server has it, because brokers answer the deletion of any name with
+    success.
     """
     header = DeleteTopicInBrokerRequest(topic=topic)
     targets = await admin.targets(None, cluster)
@@ -393,14 +393,14 @@ async def delete_topic(admin: Admin, topic: str, cluster: str) -> Changed:
 
 
 async def order_conf(admin: Admin, topic: str) -> OrderConf:
-    """Which broker has how many queues of an ordered topic. Raises ``QueryNotFound``."""
+    """The queue counts of an ordered topic by broker. Raises ``QueryNotFound``."""
     header = GetKvConfigRequest(namespace=ORDER_NAMESPACE, key=topic)
     answer = await admin.ask_name_server(RequestCode.GET_KV_CONFIG, header)
     return OrderConf(topic=topic, order_conf=decode_header(GetKvConfigResponse, answer).value or "")
 
 
 async def put_order_conf(admin: Admin, topic: str, conf: str) -> Changed:
-    """Set it, in every name server."""
+    """Set them in every name server."""
     header = PutKvConfigRequest(namespace=ORDER_NAMESPACE, key=topic, value=conf)
     answers = await admin.tell_name_servers(RequestCode.PUT_KV_CONFIG, header)
     done = [Change(target=a, action=f"order of {topic} stored", detail=f"orderConf={conf}") for a in answers]
@@ -408,7 +408,7 @@ async def put_order_conf(admin: Admin, topic: str, conf: str) -> Changed:
 
 
 async def delete_order_conf(admin: Admin, topic: str) -> Changed:
-    """Forget it, in every name server."""
+    """Delete them in every name server."""
     header = DeleteKvConfigRequest(namespace=ORDER_NAMESPACE, key=topic)
     answers = await admin.tell_name_servers(RequestCode.DELETE_KV_CONFIG, header)
     return Changed(changes=[Change(target=a, action=f"order of {topic} deleted") for a in answers])
@@ -430,7 +430,7 @@ def read_topic_list(data: bytes) -> list[TopicConfig]:
 
 
 def new_topic(name: str, *, read: int | None, write: int | None, perm: int | None) -> TopicConfig:
-    """A topic as the tools make it when little is said."""
+    """A topic with the tools' defaults."""
     return TopicConfig(
         topic_name=name,
         read_queue_nums=QUEUES_DEFAULT if read is None else read,

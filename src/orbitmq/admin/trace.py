@@ -13,7 +13,7 @@ __all__ = ["TraceRow", "Traces", "message_trace"]
 
 _LATEST_MS = 2**63 - 1
 _TRACE_BYTES_MAX = 256 * 1024
-"""Of each record; clients send at most half of it."""
+"""Limit for each record; clients send at most half of it."""
 
 
 class TraceRow(Result, kw_only=True):
@@ -65,7 +65,7 @@ async def message_trace(
 
 
 def _row(fields: list[str], message: MessageView, message_id: str) -> TraceRow | None:
-    """A line of the trace, if it is of this message and of a kind that is shown."""
+    """A row of the trace, if it belongs to this message and its kind is shown."""
     host = message.born_host.rpartition(":")[0]
     try:
         match fields:
