@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.integration.rights_kit import (
     COLLIDING_KEY,
+    EVE,
     FORGED,
     GROUP,
     KEY,
@@ -25,7 +26,7 @@ from orbitmq.codes import ResponseCode
 from orbitmq.model.names import HALF_TOPIC, TIMER_TOPIC
 from orbitmq.record.codec import decode_record, encode_record
 from orbitmq.record.properties import encode_properties
-from orbitmq.requests import RequestCode
+from orbitmq.requests import Request, RequestCode
 from orbitmq.store.types import NewMessage
 from orbitmq.wire.frame import Frame
 
@@ -222,6 +223,34 @@ def test_retry_topic_of_a_longer_group_name_is_not_ones_own(attacked: Callable[[
         assert (await made.root.ask(RequestCode.SEND_MESSAGE_V2, retry, b"bonus")).code == 0
         pull = {**PULL, "topic": "%RETRY%pay_roll", "consumerGroup": GROUP}
         assert refused(await made.alice.ask(RequestCode.PULL_MESSAGE, pull))
+
+    attacked(test)
+
+
+@pytest.mark.parametrize("code", [RequestCode.PULL_MESSAGE, RequestCode.POP_MESSAGE])
+def test_request_on_hold_is_refused_once_its_user_has_lost_the_right(
+    attacked: Callable[[Test], None], code: Request
+) -> None:
+    async def test(made: Scene) -> None:
+        await made.eve.ask(RequestCode.HEART_BEAT, {}, heartbeat("eve"))
+        fields = {**PULL, "topic": "eve", "consumerGroup": "eve", "sysFlag": "6", "queueOffset": "0"}
+        fields |= {"suspendTimeoutMillis": "8000", "exp": "*", "expType": "TAG", "initMode": "0"}
+        fields |= {"invisibleTime": "60000", "pollTime": "8000", "bornTime": str(made.broker._clock.now_ms())}
+        waits = asyncio.ensure_future(made.eve.ask(code, fields))
+        stays = asyncio.ensure_future(made.alice.ask(code, fields | {"topic": TOPIC, "consumerGroup": GROUP}))
+        for asker in (made.eve, made.alice):  # answered after what was sent before
+            await asker.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "eve"})
+        if made.is_4x:
+            lost = await made.root.ask(RequestCode.DELETE_ACL_CONFIG, {"accessKey": EVE[0]})
+        else:
+            lost = await made.root.ask(RequestCode.AUTH_DELETE_ACL, {"subject": f"User:{EVE[0]}"})
+        assert lost.code == 0, lost.remark
+        for topic in ("eve", TOPIC):
+            sent = await made.root.ask(RequestCode.SEND_MESSAGE_V2, {**SEND, "b": topic}, SALARY)
+            assert sent.code == 0
+        answer = await waits
+        assert (refused(answer), answer.body) == (True, b"")
+        assert SALARY in (await stays).body
 
     attacked(test)
 

@@ -14,7 +14,7 @@ import hmac
 import ipaddress
 import logging
 import posixpath
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -199,6 +199,8 @@ class AclFiles:
         self._contents: dict[str, dict[str, Any]] = {}
         self._stamps: dict[str, tuple[int, int]] = {}
         self.refused_count = 0
+        self.on_change: Callable[[], None] = lambda: None
+        """Told when accounts have changed."""
 
     # -- files -----------------------------------------------------------------------------------------
 
@@ -291,6 +293,7 @@ class AclFiles:
         self._contents = contents
         self._stamps = {path: self._stamp(path) for path in contents}
         self.accounts, self.white_addresses = accounts, white
+        self.on_change()
 
     def _save(self, path: str, value: dict[str, Any]) -> None:
         import yaml

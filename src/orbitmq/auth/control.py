@@ -14,7 +14,7 @@ from __future__ import annotations
 import hmac
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -68,10 +68,13 @@ class AccessControl:
         self._unauthorized = authorization_whitelist
         self._verdicts: dict[tuple[str, Need, str], str] = {}
         self.refused_count = 0
+        self.on_change: Callable[[], None] = lambda: None
+        """Told when users or policies have changed."""
 
     def forget(self) -> None:
         """Drop remembered verdicts; called on every change."""
         self._verdicts.clear()
+        self.on_change()
 
     # -- frames ----------------------------------------------------------------------------------------
 

@@ -250,8 +250,8 @@ class Broker:
     async def _serve(self, routes: list[Route | RawRoute], ports: BrokerPorts) -> None:
         reasons = refusals(RequestServer.BROKER, {int(route.code) for route in routes})
         self.security.see(self.store, self.groups.configs, self.topics.configs)
-        guard = self.security.guard
-        sends = (self._send.read_ended, guard, self._send.append_pending)
+        self.security.recheck(self._pull.waiters, self._pop.waiters, self._pop.notified)
+        sends = (self._send.read_ended, self.security.guard, self._send.append_pending)
         self.main_router = Router(routes, reasons, *sends)
         fast = Router([route for route in routes if route.fast_port], reasons, *sends)
         self._server = Server(

@@ -9,7 +9,7 @@ import ipaddress
 import logging
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from orbitmq.auth.acl_files import AclFiles
 from orbitmq.auth.config import AuthConfig
@@ -20,6 +20,7 @@ from orbitmq.auth.signature import ACCESS_KEY, sign_fields
 from orbitmq.auth.stored import BrokerFacts, Place, place_of
 from orbitmq.auth.table import AuthTable
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.delivery.revocation import Revocation
 from orbitmq.broker.handlers.acl import AclHandlers
 from orbitmq.broker.handlers.auth import AuthHandlers
 from orbitmq.broker.quotas import LimitsConfig
@@ -55,6 +56,12 @@ class MoreOptions:
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     kept: Mapping[str, str] = field(default_factory=dict)
     """Options of Apache's without effect here."""
+
+
+class RequestsOnHold(Protocol):
+    """A table of requests that are answered later."""
+
+    revocation: Revocation
 
 
 class Security:
@@ -180,6 +187,15 @@ class Security:
         for checker in (self._files, self.control):
             if checker is not None:
                 checker.facts = BrokerFacts(checker.facts.cluster, place_at, groups, topics, is_strict)
+
+    def recheck(self, *on_hold: RequestsOnHold) -> None:
+        """Check requests on hold again whenever users or policies have changed."""
+        revocation = Revocation(self.guard)
+        for requests in on_hold:
+            requests.revocation = revocation
+        self._files.on_change = revocation.changed
+        if self.control is not None:
+            self.control.on_change = revocation.changed
 
     def signer_of(self, frame: Frame) -> str:
         """Who signed a request that passed the guard; empty if nobody had to."""

@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from orbitmq.broker.delivery.revocation import Revocation
 from orbitmq.kernel import Filter
 from orbitmq.runtime.clock import Clock
 from orbitmq.transport.connection import Connection
@@ -44,6 +45,8 @@ class WaitingPull(msgspec.Struct):
     looked_until: int
     """Queue offset up to which no message matched."""
     done: bool = False
+    granted: int = 0
+    """The version of users and policies it was granted under."""
 
 
 Retry = Callable[[WaitingPull, bool], bool]
@@ -63,12 +66,14 @@ class PullWaiters:
         self._arrived: set[tuple[str, int]] = set()
         self._ticks = 0
         self.count = 0
+        self.revocation = Revocation()
 
     def park(self, waiting: WaitingPull) -> bool:
         """Hold a pull; False when too many are held already."""
         if self.count >= self._limit:
             return False
         key = (waiting.request.topic, waiting.request.queue_id)
+        waiting.granted = self.revocation.version
         self._by_queue.setdefault(key, []).append(waiting)
         if len(self._deadlines) > _HEAP_SLACK + 2 * self.count:
             # Under load a pull is answered long before its time. Hundreds a second, each kept with its frame until
@@ -105,11 +110,17 @@ class PullWaiters:
                 self._by_queue.setdefault(key, []).extend(kept)
 
     def _finish(self, waiting: WaitingPull, *, expired: bool) -> bool:
-        if waiting.connection.closed or self._retry(waiting, expired):
+        if waiting.connection.closed or self._is_revoked(waiting) or self._retry(waiting, expired):
             waiting.done = True
             self.count -= 1
             return True
         return False
+
+    def _is_revoked(self, waiting: WaitingPull) -> bool:
+        if waiting.granted == self.revocation.version:
+            return False
+        waiting.granted = self.revocation.version
+        return self.revocation.refuses(waiting.frame, waiting.connection)
 
     def tick(self) -> None:
         """Answer the pulls whose time is over; every ``TICK_S``."""

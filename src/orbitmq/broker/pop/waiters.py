@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from orbitmq.broker.delivery.revocation import Revocation
 from orbitmq.transport.connection import Connection
 from orbitmq.wire.frame import Frame
 
@@ -37,6 +38,8 @@ class Waiting(msgspec.Struct, eq=False):
     deadline_s: float
     """Loop time at which it is answered whatever happened."""
     done: bool = False
+    granted: int = 0
+    """The version of users and policies it was granted under."""
 
 
 Retry = Callable[[Waiting, bool], bool]
@@ -60,6 +63,7 @@ class PopWaiters:
         self._woken: set[Place] = set()
         self._timer: asyncio.TimerHandle | None = None
         self.count = 0
+        self.revocation = Revocation()
 
     def park(self, waiting: Waiting, retry_topics: Iterable[str]) -> bool:
         """Hold a request; False when too many are held already."""
@@ -69,6 +73,7 @@ class PopWaiters:
             return False
         if queue is None:
             queue = self._by_place[waiting.place] = deque()
+        waiting.granted = self.revocation.version
         queue.append(waiting)
         topic, group, _ = waiting.place
         places = self._groups.setdefault(topic, {}).setdefault(group, set())
@@ -126,12 +131,19 @@ class PopWaiters:
                 question = _question(waiting.frame)
                 if question in failed:
                     continue
-                if self._retry(waiting, False):
+                if self._try(waiting, False):
                     self._finish(waiting)
                 else:
                     failed.add(question)
                     if len(failed) > 8:
                         break
+
+    def _try(self, waiting: Waiting, expired: bool) -> bool:
+        if waiting.granted != self.revocation.version:
+            waiting.granted = self.revocation.version
+            if self.revocation.refuses(waiting.frame, waiting.connection):
+                return True
+        return self._retry(waiting, expired)
 
     def _finish(self, waiting: Waiting) -> None:
         if waiting.done:
@@ -186,7 +198,7 @@ class PopWaiters:
             if not waiting.done:
                 self._finish(waiting)
                 if not waiting.connection.closed:
-                    self._retry(waiting, True)
+                    self._try(waiting, True)
         self._set_timer()
 
     def release_all(self) -> None:
@@ -195,7 +207,7 @@ class PopWaiters:
             for waiting in list(queue):
                 self._finish(waiting)
                 if not waiting.connection.closed:
-                    self._retry(waiting, True)
+                    self._try(waiting, True)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
