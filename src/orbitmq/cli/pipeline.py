@@ -368,6 +368,7 @@ def _run(plan: Plan, options: Mapping[str, Any]) -> None:
 
     check_environment(options["remote"])
     from orbitmq.pipeline.display import PipelineMetrics, ProgressDisplay, print_table
+    from orbitmq.pipeline.lineage import Lineage, lineage_of
     from orbitmq.pipeline.preflight import check_servers
     from orbitmq.pipeline.run import BatchReport, run_batch, run_stream
     from orbitmq.pipeline.status import StatusFile
@@ -383,10 +384,13 @@ def _run(plan: Plan, options: Mapping[str, Any]) -> None:
     display = ProgressDisplay(plan, errors, quiet=options["quiet"])
 
     status = StatusFile(plan)
+    events: Lineage | None = None
 
     def report(batch: BatchReport) -> None:
         metrics.report(batch)
         display.report(batch)
+        if events is not None:
+            events.report(batch)
         if plan.streaming:
             status.report(batch)
 
@@ -394,7 +398,11 @@ def _run(plan: Plan, options: Mapping[str, Any]) -> None:
     name = f"orbitmq pipeline {plan.pipeline.name}"
     where = (options["master"], name, conf, options["spark_log"], plan.directory, options["remote"])
     with _session(*where) as session:
-        with _stopped_by_signals(streaming=plan.streaming) as stop, display:
+        with (
+            _stopped_by_signals(streaming=plan.streaming) as stop,
+            display,
+            lineage_of(plan, os.environ, stop) as events,
+        ):
             view = print_table(output)
             if plan.streaming:
                 with _kept(status):
