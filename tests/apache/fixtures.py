@@ -14,7 +14,7 @@ import pytest
 from tests.apache.artifacts import LATEST, LEGACY, prepare, require
 from tests.apache.clients import Clients, GoClients, JavaClients
 from tests.apache.mqadmin import AdminShell
-from tests.apache.servers import PATIENCE_MS, ApacheBroker, ApacheNamesrv, create_group, create_topic
+from tests.apache.servers import ApacheBroker, ApacheNamesrv, create_group, create_topic
 
 __all__ = [
     "ApacheCluster",
@@ -72,9 +72,7 @@ def started_cluster() -> Iterator[ApacheCluster]:
     """Apache's name server and broker 5.5.0 with SQL filters on."""
     with (
         ApacheNamesrv(LATEST) as namesrv,
-        ApacheBroker(
-            LATEST, namesrv, enablePropertyFilter=True, waitTimeMillsInSendQueue=PATIENCE_MS
-        ) as broker,
+        ApacheBroker(LATEST, namesrv, enablePropertyFilter=True) as broker,
     ):
         yield ApacheCluster(namesrv, broker)
 

@@ -204,6 +204,8 @@ class ApacheBroker(ApacheServer):
             # wake-up one interval after its last write, which has long passed. Write each outcome immediately.
             "transactionOpBatchInterval": 3_600_000,
             "transactionOpMsgMaxSize": 1,
+            # The default refuses sends that waited for 200 ms, as they do on a busy machine.
+            "waitTimeMillsInSendQueue": PATIENCE_MS,
             **conf,
         }
         self.port = int(self.conf["listenPort"])

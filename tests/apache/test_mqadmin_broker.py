@@ -413,6 +413,7 @@ LOCAL_OPTIONS: Final = {
     "storePathRootDir",
     "transactionOpBatchInterval",  # tests.apache.servers sets both, so that Apache's broker does not spin
     "transactionOpMsgMaxSize",
+    "waitTimeMillsInSendQueue",  # as above, so that Apache's broker refuses nothing on a busy machine
 }
 
 

@@ -306,17 +306,6 @@ _FIXED: Final = (
         (f"{_SEED_ROWS}::test_failed_send_reports_its_attempts_time_and_code",),
     ),
     Mutant(
-        "a pop stops at damaged messages",
-        (
-            Edit(
-                f"{_BROKER}/pop/service.py",
-                "_PASSED_OVER: Final = frozenset({ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING})",
-                "_PASSED_OVER: Final = frozenset({ReadStatus.NO_MATCHED_MESSAGE})",
-            ),
-        ),
-        ("tests/integration/test_damaged_store.py::test_pops_get_all_whole_messages",),
-    ),
-    Mutant(
         "a delay level with a sign or spaces is read as Python reads it",
         (
             Edit(
