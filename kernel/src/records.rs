@@ -340,29 +340,100 @@ impl<'py> Fields<'py> {
     }
 }
 
-type Encoded<'py> = (
+type Encoded<'py, T> = (
     Bound<'py, PyBytes>,
-    Vec<i64>,
+    Vec<T>,
     Vec<i64>,
     Bound<'py, PyList>,
     Bound<'py, PyBytes>,
 );
 
-fn encoded<'py>(
-    py: Python<'py>,
-    writer: Writer<'_>,
-    log_offsets: Vec<i64>,
-    queue_offsets: Vec<i64>,
-    units: &[Vec<u8>],
-) -> PyResult<Encoded<'py>> {
-    let units = PyList::new(py, units.iter().map(|each| PyBytes::new(py, each)))?;
-    Ok((
-        PyBytes::new(py, &writer.records),
-        log_offsets,
-        queue_offsets,
-        units,
-        PyBytes::new(py, &writer.keys),
-    ))
+/// The records of one call, and the units of the queues they go to.
+struct Append<'a> {
+    writer: Writer<'a>,
+    next_offsets: Vec<Option<i64>>,
+    units: Vec<Vec<u8>>,
+}
+
+impl<'a> Append<'a> {
+    fn of(
+        next_offsets: &Bound<'_, PyAny>,
+        log_offset: &Bound<'_, PyAny>,
+        store_ms: &Bound<'_, PyAny>,
+        store_host: &'a Bound<'_, PyAny>,
+        with_keys: u8,
+    ) -> PyResult<Append<'a>> {
+        let next_offsets: Vec<i64> = next_offsets.extract().map_err(refused)?;
+        Ok(Append {
+            units: vec![Vec::new(); next_offsets.len()],
+            next_offsets: next_offsets.into_iter().map(Some).collect(),
+            writer: Writer {
+                records: Vec::new(),
+                log_offset: Some(long(log_offset)?),
+                store_ms: long(store_ms)?,
+                store_host: store_host_of(store_host)?,
+                with_keys,
+                keys: Vec::new(),
+            },
+        })
+    }
+
+    /// Makes room for so many records with so many bytes that differ.
+    fn reserve(&mut self, count: usize, bytes: usize) {
+        let fixed = FIXED_BYTES + 2 * HOST_V6_MORE_BYTES + 8;
+        self.writer
+            .records
+            .reserve(count.saturating_mul(fixed).saturating_add(bytes));
+        if self.writer.with_keys > 0 {
+            self.writer.keys.reserve(2 * count * KEY_BYTES);
+        }
+    }
+
+    /// Appends one message; returns its log offset and queue offset.
+    fn add(&mut self, topic: &str, message: &Message<'_>, slot: usize) -> PyResult<(i64, i64)> {
+        let next = self
+            .next_offsets
+            .get_mut(slot)
+            .ok_or_else(|| refused("no such slot"))?;
+        let in_queue = message.sys_flag & PREPARED == 0;
+        let queue_offset = if in_queue { in_range(*next)? } else { 0 };
+        let (offset, size, code) = self.writer.write(topic.as_bytes(), message, queue_offset)?;
+        if in_queue {
+            push_unit(&mut self.units[slot], offset, size, code);
+            *next = queue_offset.checked_add(1);
+        }
+        Ok((offset, queue_offset))
+    }
+
+    fn encoded<'py, T>(
+        self,
+        py: Python<'py>,
+        log_offsets: Vec<T>,
+        queue_offsets: Vec<i64>,
+    ) -> PyResult<Encoded<'py, T>> {
+        let units = PyList::new(py, self.units.iter().map(|each| PyBytes::new(py, each)))?;
+        Ok((
+            PyBytes::new(py, &self.writer.records),
+            log_offsets,
+            queue_offsets,
+            units,
+            PyBytes::new(py, &self.writer.keys),
+        ))
+    }
+}
+
+/// The slot of each message.
+fn slots_of(slots: &Bound<'_, PySequence>, count: usize) -> PyResult<Vec<i64>> {
+    if slots.len()? != count {
+        return Err(refused("as many slots as messages are needed"));
+    }
+    (0..count)
+        .map(|at| slots.get_item(at)?.extract().map_err(refused))
+        .collect()
+}
+
+fn slot_of(slot: i64) -> PyResult<usize> {
+    usize::try_from(slot).map_err(|_| refused("no such slot"))
 }
 
 #[pyfunction]
@@ -376,43 +447,120 @@ fn encode_records<'py>(
     store_ms: &Bound<'py, PyAny>,
     store_host: &Bound<'py, PyAny>,
     with_keys: u8,
-) -> PyResult<Encoded<'py>> {
+) -> PyResult<Encoded<'py, i64>> {
     let count = messages.len()?;
-    if slots.len()? != count {
-        return Err(refused("as many slots as messages are needed"));
-    }
-    let next_offsets: Vec<i64> = next_offsets.extract().map_err(refused)?;
-    let mut next_offsets: Vec<Option<i64>> = next_offsets.into_iter().map(Some).collect();
-    let mut units: Vec<Vec<u8>> = vec![Vec::new(); next_offsets.len()];
-    let mut writer = Writer {
-        records: Vec::with_capacity(256 * count),
-        log_offset: Some(long(log_offset)?),
-        store_ms: long(store_ms)?,
-        store_host: store_host_of(store_host)?,
-        with_keys,
-        keys: Vec::with_capacity(2 * count * KEY_BYTES),
-    };
+    let slots = slots_of(slots, count)?;
+    let mut append = Append::of(next_offsets, log_offset, store_ms, store_host, with_keys)?;
+    append.reserve(count, 128 * count);
     let (mut log_offsets, mut queue_offsets) =
         (Vec::with_capacity(count), Vec::with_capacity(count));
-    for at in 0..count {
+    for (at, slot) in slots.into_iter().enumerate() {
         let fields = Fields::of(&messages.get_item(at)?)?;
-        let slot: usize = slots.get_item(at)?.extract().map_err(refused)?;
-        let next = next_offsets
-            .get_mut(slot)
-            .ok_or_else(|| refused("no such slot"))?;
-        let message = fields.message();
-        let in_queue = message.sys_flag & PREPARED == 0;
-        let queue_offset = if in_queue { in_range(*next)? } else { 0 };
-        let (offset, size, code) =
-            writer.write(fields.topic()?.as_bytes(), &message, queue_offset)?;
+        let (offset, queue_offset) =
+            append.add(fields.topic()?, &fields.message(), slot_of(slot)?)?;
         log_offsets.push(offset);
         queue_offsets.push(queue_offset);
-        if in_queue {
-            push_unit(&mut units[slot], offset, size, code);
-            *next = queue_offset.checked_add(1);
+    }
+    append.encoded(py, log_offsets, queue_offsets)
+}
+
+#[pyfunction]
+#[allow(clippy::too_many_arguments)] // the signature of the plain twin
+fn encode_sends<'py>(
+    py: Python<'py>,
+    messages: &Bound<'py, PySequence>,
+    slots: &Bound<'py, PySequence>,
+    next_offsets: &Bound<'py, PyAny>,
+    log_offset: &Bound<'py, PyAny>,
+    store_ms: &Bound<'py, PyAny>,
+    store_host: &Bound<'py, PyAny>,
+    with_keys: u8,
+) -> PyResult<Encoded<'py, Vec<i64>>> {
+    let count = messages.len()?;
+    let slots = slots_of(slots, count)?;
+    let mut append = Append::of(next_offsets, log_offset, store_ms, store_host, with_keys)?;
+    let mut sends = Vec::with_capacity(count);
+    let (mut records, mut bytes) = (0, 0);
+    for (at, slot) in slots.into_iter().enumerate() {
+        let item = messages.get_item(at)?;
+        // Of a batch the slot is given as its complement.
+        let is_batch = slot < 0;
+        let fields = if is_batch {
+            Fields::of_template(&item)?
+        } else {
+            Fields::of(&item)?
+        };
+        let entries = if is_batch {
+            count_entries(fields.body.as_bytes())
+        } else {
+            1
+        };
+        records += entries;
+        bytes += entries * fields.topic()?.len()
+            + fields.body.as_bytes().len()
+            + fields.properties.as_bytes().len();
+        sends.push((fields, is_batch, if is_batch { !slot } else { slot }));
+    }
+    append.reserve(records, bytes);
+    let (mut log_offsets, mut queue_offsets) =
+        (Vec::with_capacity(count), Vec::with_capacity(count));
+    for (fields, is_batch, slot) in &sends {
+        let (topic, slot) = (fields.topic()?, slot_of(*slot)?);
+        let (offsets, first) = if *is_batch {
+            add_batch(&mut append, topic, &fields.message(), slot)?
+        } else {
+            let (offset, queue_offset) = append.add(topic, &fields.message(), slot)?;
+            (vec![offset], queue_offset)
+        };
+        log_offsets.push(offsets);
+        queue_offsets.push(first);
+    }
+    append.encoded(py, log_offsets, queue_offsets)
+}
+
+/// How many entries the body of a batch has, to reserve room; the body may be damaged.
+fn count_entries(data: &[u8]) -> usize {
+    let (mut count, mut position) = (0, 0);
+    while let Some(size) = i32_at(data, position) {
+        count += 1;
+        match usize::try_from(size) {
+            Ok(size) if size >= BATCH_ENTRY_BYTES => position += size,
+            _ => break,
         }
     }
-    encoded(py, writer, log_offsets, queue_offsets, &units)
+    count
+}
+
+/// Appends the messages in the body of a batch; returns their log offsets and the queue offset of the first.
+fn add_batch(
+    append: &mut Append<'_>,
+    topic: &str,
+    shared: &Message<'_>,
+    slot: usize,
+) -> PyResult<(Vec<i64>, i64)> {
+    let data = shared.body;
+    if data.is_empty() {
+        return Err(RecordError::new_err("the batch is empty"));
+    }
+    let (mut offsets, mut first, mut position) = (Vec::new(), 0, 0);
+    while position < data.len() {
+        let entry = split_entry(data, position).map_err(|reason| {
+            RecordError::new_err(format!("batch entry {}: {reason}", offsets.len()))
+        })?;
+        let message = Message {
+            body: entry.body,
+            properties: entry.properties,
+            flag: entry.flag,
+            ..*shared
+        };
+        let (offset, queue_offset) = append.add(topic, &message, slot)?;
+        if offsets.is_empty() {
+            first = queue_offset;
+        }
+        offsets.push(offset);
+        position = entry.end;
+    }
+    Ok((offsets, first))
 }
 
 #[pyfunction]
@@ -439,57 +587,6 @@ fn encode_record<'py>(
         long(queue_offset)?,
     )?;
     Ok(PyBytes::new(py, &writer.records))
-}
-
-#[pyfunction]
-fn encode_entries<'py>(
-    py: Python<'py>,
-    template: &Bound<'py, PyAny>,
-    next_offset: &Bound<'py, PyAny>,
-    log_offset: &Bound<'py, PyAny>,
-    store_ms: &Bound<'py, PyAny>,
-    store_host: &Bound<'py, PyAny>,
-    with_keys: u8,
-) -> PyResult<Encoded<'py>> {
-    let fields = Fields::of_template(template)?;
-    let topic = fields.topic()?;
-    let shared = fields.message();
-    let data = shared.body;
-    if data.is_empty() {
-        return Err(RecordError::new_err("the batch is empty"));
-    }
-    let mut writer = Writer {
-        records: Vec::with_capacity(2 * data.len() + 512),
-        log_offset: Some(long(log_offset)?),
-        store_ms: long(store_ms)?,
-        store_host: store_host_of(store_host)?,
-        with_keys,
-        keys: Vec::new(),
-    };
-    let in_queue = shared.sys_flag & PREPARED == 0;
-    let (mut log_offsets, mut queue_offsets, mut units) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut next, mut position) = (Some(long(next_offset)?), 0);
-    while position < data.len() {
-        let entry = split_entry(data, position).map_err(|reason| {
-            RecordError::new_err(format!("batch entry {}: {reason}", log_offsets.len()))
-        })?;
-        let message = Message {
-            body: entry.body,
-            properties: entry.properties,
-            flag: entry.flag,
-            ..shared
-        };
-        let queue_offset = if in_queue { in_range(next)? } else { 0 };
-        let (offset, size, code) = writer.write(topic.as_bytes(), &message, queue_offset)?;
-        log_offsets.push(offset);
-        queue_offsets.push(queue_offset);
-        if in_queue {
-            push_unit(&mut units, offset, size, code);
-            next = queue_offset.checked_add(1);
-        }
-        position = entry.end;
-    }
-    encoded(py, writer, log_offsets, queue_offsets, &[units])
 }
 
 struct Entry<'a> {
@@ -947,7 +1044,7 @@ fn record_starts<'py>(
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(record_starts, module)?)?;
     module.add_function(wrap_pyfunction!(encode_records, module)?)?;
-    module.add_function(wrap_pyfunction!(encode_entries, module)?)?;
+    module.add_function(wrap_pyfunction!(encode_sends, module)?)?;
     module.add_function(wrap_pyfunction!(encode_record, module)?)?;
     module.add_function(wrap_pyfunction!(walk_records, module)?)?;
     module.add_function(wrap_pyfunction!(dispatch_records, module)?)?;

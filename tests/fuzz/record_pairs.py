@@ -119,13 +119,20 @@ def _encode_records(rng: random.Random) -> tuple[Any, ...]:
     return (messages, slots, offsets, _long(rng), _long(rng), _host(rng), rng.randrange(3))
 
 
-def _encode_entries(rng: random.Random) -> tuple[Any, ...]:
+def _batch_body(rng: random.Random) -> Any:
     body: Any = rng.choice(_batches())
     if rng.random() < 0.6:
         body = mutate(rng, body, _batches())
-    if rng.random() < 0.01:
-        body = rng.choice((None, 7, "text", b""))
-    return (_message(rng, body), _long(rng), _long(rng), _long(rng), _host(rng), rng.randrange(3))
+    return rng.choice((None, 7, "text", b"")) if rng.random() < 0.01 else body
+
+
+def _encode_sends(rng: random.Random) -> tuple[Any, ...]:
+    messages, slots, *rest = _encode_records(rng)
+    for at in range(min(len(messages), len(slots))):
+        if rng.random() < 0.5:
+            messages[at] = _message(rng, _batch_body(rng))
+            slots[at] = ~slots[at]
+    return (messages, slots, *rest)
 
 
 def _encode_record(rng: random.Random) -> tuple[Any, ...]:
@@ -241,9 +248,9 @@ FUNCTIONS: dict[str, Callable[[random.Random], tuple[Any, ...]]] = {
     "body_crc": _one_text,
     "body_crcs": _body_crcs,
     "dispatch_records": _dispatch,
-    "encode_entries": _encode_entries,
     "encode_record": _encode_record,
     "encode_records": _encode_records,
+    "encode_sends": _encode_sends,
     "find_property": _find_property,
     "hash_keys": _hash_keys,
     "java_hash_bytes": _one_text,

@@ -6,6 +6,7 @@ Corresponds to Apache's ``TopicValidator``, ``NamespaceUtil``, ``KeyBuilder`` an
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from orbitmq.errors import InvalidParameter, NoPermission
@@ -174,8 +175,12 @@ def check_group(group: str) -> None:
         )
 
 
+@lru_cache(maxsize=4096)
 def check_send_topic(topic: str) -> None:
-    """Like ``check_topic``, and raise ``NoPermission`` for topics that only the broker itself writes."""
+    """Like ``check_topic``, and raise ``NoPermission`` for topics that only the broker itself writes.
+
+    Memoised, because every send calls it.
+    """
     check_topic(topic)
     if topic in SEND_FORBIDDEN_TOPICS:
         raise NoPermission(f"sending to system topic {topic} is forbidden")

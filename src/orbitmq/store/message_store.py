@@ -31,7 +31,7 @@ from orbitmq.store.layout import UNIT, UNIT_BYTES
 from orbitmq.store.queues.consume_queue import TAIL_BYTES_MAX, ConsumeQueue
 from orbitmq.store.queues.extensions import Bitmap
 from orbitmq.store.read.reader import QueueReader
-from orbitmq.store.types import Appended, AppendedBatch, Arrival, FlushMode, IndexUpdate, NewMessage
+from orbitmq.store.types import Appended, AppendedSend, Arrival, FlushMode, IndexUpdate, NewMessage
 from orbitmq.store.upkeep.flush import Flusher, Post
 from orbitmq.store.upkeep.lock_files import AbortFile, StoreLock
 from orbitmq.store.upkeep.recovery import Recovery, RecoveryReport
@@ -122,11 +122,13 @@ class MessageStore:
         """Store one message; visible to readers at once. Raises ``StoreError``; then nothing was stored."""
         self.append_batch: Callable[[Sequence[NewMessage]], list[Appended]] = self._appender.append_batch
         """Store all or none, in order, with one write. Raises as ``append`` does."""
-        self.append_entries: Callable[[NewMessage], AppendedBatch] = self._appender.append_entries
-        """Store the messages of one batch, all or none: the body is the row of entries a producer sends (see
-        ``record.batch``), everything but their flags, bodies and properties is taken from the message given.
+        self.append_sends: Callable[[Sequence[NewMessage], Sequence[bool]], list[AppendedSend]] = (
+            self._appender.append_sends
+        )
+        """Store sends, all or none, in order, with one write. ``True`` marks a batch: its body is the row of entries
+        a producer sends (see ``record.batch``), and its messages share everything but flag, body and properties.
 
-        Raises ``RecordError`` for what is no batch, and as ``append`` does.
+        Raises as ``append`` does, and ``RecordError`` for a lone batch that is malformed.
         """
         self.read: Final = self._reader.read
         """Read a queue; see ``QueueReader.read``."""
@@ -252,7 +254,7 @@ class MessageStore:
             self._queue_fault = f"queue units cannot be written: {error}"
         self._renew_refusal()
 
-    # Write: `append`, `append_batch` and `append_entries` are set in __init__.
+    # Write: `append`, `append_batch` and `append_sends` are set in __init__.
     def append_raw(self, log_offset: int, data: bytes | memoryview) -> None:
         """Replication: add bytes exactly at the end of the log, then dispatch the records that are whole now.
 

@@ -13,7 +13,7 @@ from orbitmq.kernel.layout import SLICE
 
 __all__ = [
     "Appended",
-    "AppendedBatch",
+    "AppendedSend",
     "FlushMode",
     "IndexUpdate",
     "NewMessage",
@@ -39,8 +39,8 @@ class Appended(msgspec.Struct, gc=False):
     store_timestamp_ms: int
 
 
-class AppendedBatch(msgspec.Struct, gc=False):
-    """Where the messages of one batch landed: neighbours in the log and in their queue."""
+class AppendedSend(msgspec.Struct, gc=False):
+    """Where the message of a send landed, or the messages of a batch: neighbours in the log and in their queue."""
 
     log_offsets: list[int]
     end: int

@@ -20,7 +20,7 @@ from orbitmq.model.topic import TopicConfig
 from orbitmq.record.batch import encode_batch
 from orbitmq.record.codec import Record, decode_record
 from orbitmq.record.ids import UniqueKeys
-from orbitmq.store.types import Appended, FlushMode, NewMessage
+from orbitmq.store.types import AppendedSend, FlushMode, NewMessage
 from orbitmq.transport.connection import Connection
 from orbitmq.transport.router import Router
 from orbitmq.wire.frame import Frame, FrameDecoder, encode_oneway, encode_request
@@ -241,13 +241,13 @@ def test_what_waited_for_a_stalled_append_is_refused_and_nothing_later(
 def test_a_lone_sender_is_not_refused_for_its_own_stalled_append(
     sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append = sender.puts.append
+    append = sender.puts.append_sends
 
-    def slow(messages: Sequence[NewMessage]) -> list[Appended]:
+    def slow(messages: Sequence[NewMessage], batches: Sequence[bool]) -> list[AppendedSend]:
         sender.world.clock.advance(400)
-        return append(messages)
+        return append(messages, batches)
 
-    monkeypatch.setattr(sender.puts, "append", slow)
+    monkeypatch.setattr(sender.puts, "append_sends", slow)
 
     async def run() -> list[int]:
         return [sender.feed(send())[0].code for _ in range(3)]
@@ -291,12 +291,11 @@ def test_bug_while_storing_is_answered_and_does_not_reach_the_next_read(
 ) -> None:
     body = encode_batch([(0, b"x", b"")]) if batch else b"body"
 
-    def broken(_: object) -> None:
+    def broken(*_: object) -> None:
         raise ZeroDivisionError
 
     with monkeypatch.context() as patched:
-        for name in ("append_batch", "append_entries"):
-            patched.setattr(sender.world.store, name, broken)
+        patched.setattr(sender.world.store, "append_sends", broken)
         answers = sender.feed(send(1, body=body, batch=batch), send(2, body=body, batch=batch))
     assert [(answer.opaque, answer.code) for answer in answers] == [(1, 1), (2, 1)]
     assert all("ZeroDivisionError" in (answer.remark or "") for answer in answers)

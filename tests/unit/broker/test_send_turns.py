@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from tests.support.waiting import until_async
@@ -21,7 +21,7 @@ from orbitmq.record.batch import encode_batch
 from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.store.config import StoreConfig
 from orbitmq.store.errors import StoreUnavailable
-from orbitmq.store.types import Appended, FlushMode, NewMessage
+from orbitmq.store.types import AppendedSend, FlushMode, NewMessage
 from orbitmq.transport.connection import Connection, ConnectionLimits
 from orbitmq.transport.router import Router
 from orbitmq.wire.frame import Frame, FrameDecoder, encode_oneway, encode_request
@@ -39,16 +39,16 @@ class Turns:
         self.appends: list[int] = []
         """How many messages each append had."""
         self.refusals_left = 0
-        append = sender.puts.append
+        append = sender.puts.append_sends
 
-        def counted(messages: Sequence[NewMessage]) -> list[Appended]:
+        def counted(messages: Sequence[NewMessage], batches: Sequence[bool]) -> list[AppendedSend]:
             self.appends.append(len(messages))
             if self.refusals_left:
                 self.refusals_left -= 1
                 raise StoreUnavailable("append refused: the disk is full")
-            return append(messages)
+            return append(messages, batches)
 
-        sender.puts.append = counted  # type: ignore[method-assign]  # counts and refuses for the test
+        sender.puts.append_sends = counted  # type: ignore[method-assign]  # counts and refuses for the test
 
     def connect(self, limits: ConnectionLimits = ConnectionLimits()) -> tuple[Connection, ScriptedTransport]:
         connection = Connection(tasks=TaskOwner("test"), router=self.router, limits=limits)
@@ -93,6 +93,7 @@ async def test_reads_of_one_turn_keep_their_order_and_leave_in_one_write(tmp_pat
     connection.data_received(send(2, code=320, batch=True, body=batch) + send(3, body=b"c"))
     connection.data_received(send(4, body=b"d"))
     await turn()
+    assert turns.appends == [4], "a batch shares the append"
     assert turns.bodies() == [b"a", b"b1", b"b2", b"c", b"d"]
     assert len(transport.writes) == 1
     assert [frame.opaque for frame in frames_of(transport.writes)] == [1, 2, 3, 4]
@@ -162,6 +163,40 @@ async def test_a_full_disk_refuses_each_send_of_the_turn_to_its_own_connection(t
     ]
     assert turns.bodies() == [b"2"]
     assert turns.sender.world.stats.put_failures == 2
+
+
+@on_both_loops
+async def test_a_send_that_cannot_be_stored_costs_the_others_a_few_appends(tmp_path: Path) -> None:
+    turns = Turns(tmp_path)
+    bad, bad_transport = turns.connect()
+    peers = [turns.connect() for _ in range(31)]
+    broken = encode_batch([(0, b"b1", b""), (0, b"b2", b"")])[:-1]
+    hole = "a\x01" + "\0" * 512 + "\x02"
+    for number, (connection, _) in enumerate(peers):
+        connection.data_received(send(number, body=b"%d" % number))
+        if number == 10:
+            bad.data_received(send(1, code=320, batch=True, body=broken) + send(2, properties=hole))
+    await turn()
+    assert turns.bodies() == [b"%d" % number for number in range(31)]
+    assert [codes(transport) for _, transport in peers] == [{number: 0} for number in range(31)]
+    assert codes(bad_transport) == {1: ResponseCode.SYSTEM_ERROR, 2: ResponseCode.MESSAGE_ILLEGAL}
+    assert len(turns.appends) < 16
+    puts = turns.sender.world.stats.puts["T", 1]
+    assert (puts.count, puts.times) == (31, 31)
+    assert puts.bytes == turns.sender.world.store.max_log_offset
+
+
+@on_both_loops
+async def test_a_batch_larger_than_a_segment_of_the_turn_is_stored_with_the_others(tmp_path: Path) -> None:
+    turns = Turns(tmp_path)
+    segment = turns.sender.world.store.config.segment_bytes
+    connection, transport = turns.connect(ConnectionLimits(turn_bytes=1 << 30))
+    entries = [(0, bytes([number]) * (segment // 8), b"") for number in range(12)]
+    batch = send(2, code=320, batch=True, body=encode_batch(entries))
+    connection.data_received(send(1, body=b"a") + batch + send(3, body=b"c"))
+    await turn()
+    assert codes(transport) == {1: 0, 2: 0, 3: 0}
+    assert turns.bodies() == [b"a", *(body for _, body, _ in entries), b"c"]
 
 
 @on_both_loops
@@ -250,13 +285,13 @@ async def test_sockets_that_are_ready_together_share_one_append(tmp_path: Path) 
                 peer.setblocking(False)
             await until_async(lambda: len(_answers(peers[0], decoder)) == 1)
             appends: list[int] = []
-            append: Any = broker.puts.append
+            append = broker.puts.append_sends
 
-            def counted(messages: Sequence[NewMessage]) -> list[Appended]:
+            def counted(messages: Sequence[NewMessage], batches: Sequence[bool]) -> list[AppendedSend]:
                 appends.append(len(messages))
-                return cast(list[Appended], append(messages))
+                return append(messages, batches)
 
-            broker.puts.append = counted  # type: ignore[method-assign]  # counts for the test
+            broker.puts.append_sends = counted  # type: ignore[method-assign]  # counts for the test
             for peer in peers:
                 peer.sendall(send(1, topic="TBW102"))
             decoders = [FrameDecoder() for _ in peers]
@@ -294,10 +329,10 @@ def test_sends_kept_when_a_broker_stops_are_stored(tmp_path: Path) -> None:
 def test_a_bug_in_the_append_answers_every_send_of_the_turn(tmp_path: Path, count: int) -> None:
     turns = Turns(tmp_path)
 
-    def fails(messages: Sequence[NewMessage]) -> list[Appended]:
+    def fails(messages: Sequence[NewMessage], batches: Sequence[bool]) -> list[AppendedSend]:
         raise ValueError("bug")
 
-    turns.sender.puts.append = fails  # type: ignore[method-assign]  # a bug
+    turns.sender.puts.append_sends = fails  # type: ignore[method-assign]  # a bug
 
     async def run() -> None:
         peers = [turns.connect() for _ in range(count)]

@@ -14,7 +14,7 @@ from orbitmq.errors import RecordError
 from orbitmq.record.batch import encode_batch, split_batch
 from orbitmq.store.errors import BadMessage, MessageTooLarge, StoreUnavailable
 from orbitmq.store.message_store import MessageStore
-from orbitmq.store.types import NewMessage
+from orbitmq.store.types import AppendedSend, NewMessage
 from orbitmq.testing.faulty_fs import FaultyFileSystem
 
 Entry = tuple[int, bytes, bytes]
@@ -47,6 +47,11 @@ def template(row: bytes, **changes: Any) -> NewMessage:
         "reconsume_times": 2,
     }
     return NewMessage(**fields | changes)
+
+
+def append_row(store: MessageStore, wanted: NewMessage) -> AppendedSend:
+    (appended,) = store.append_sends((wanted,), (True,))
+    return appended
 
 
 def one_by_one(store: MessageStore, wanted: NewMessage) -> None:
@@ -94,7 +99,7 @@ def test_row_leaves_what_its_messages_leave(row: list[Entry], sys_flag: int) -> 
     fast, slow = FaultyFileSystem(), FaultyFileSystem()
     fast_store, slow_store = begun(fast), begun(slow)
     for turn in range(2):
-        done = fast_store.append_entries(wanted)
+        done = append_row(fast_store, wanted)
         assert done is not None
         assert len(done.log_offsets) == len(row)
         assert done.queue_offset == turn * len(row)
@@ -120,7 +125,7 @@ def test_any_row_leaves_what_its_messages_leave(row: list[Entry]) -> None:
     wanted = template(encode_batch(row))
     fast, slow = FaultyFileSystem(), FaultyFileSystem()
     fast_store, slow_store = begun(fast), begun(slow)
-    fast_store.append_entries(wanted)
+    append_row(fast_store, wanted)
     one_by_one(slow_store, wanted)
     assert content(fast, fast_store) == content(slow, slow_store)
 
@@ -173,7 +178,7 @@ def test_even_row_leaves_what_its_messages_leave(row: list[Entry]) -> None:
     # The first turn teaches the shape. Single messages in between must keep their place in the index.
     for turn in range(4):
         wanted = template(encode_batch(row))
-        assert fast_store.append_entries(wanted) is not None
+        assert append_row(fast_store, wanted) is not None
         one_by_one(slow_store, wanted)
         for store in (fast_store, slow_store):
             store.append(message(turn, topic="Other"))
@@ -188,7 +193,7 @@ def test_even_rows_are_found_after_cut_and_after_a_crash() -> None:
     store = begun(fs, segment_bytes=1 << 17)
     ends = []
     for turn in range(4):
-        done = store.append_entries(template(encode_batch(even(8, first=8 * turn))))
+        done = append_row(store, template(encode_batch(even(8, first=8 * turn))))
         assert done is not None
         ends.append(done.end)
     store.truncate(ends[2])
@@ -198,7 +203,7 @@ def test_even_rows_are_found_after_cut_and_after_a_crash() -> None:
         return [len(where.query(TOPIC, key, 9, 0, START_MS * 2)[0]) for key in keys]
 
     assert found(store) == [1] * 24 + [0] * 8
-    assert store.append_entries(template(encode_batch(even(8, first=24)))) is not None
+    assert append_row(store, template(encode_batch(even(8, first=24)))) is not None
     after = open_store(fs.kill(), segment_bytes=1 << 17)
     assert found(after) == [1] * 32
     after.close()
@@ -209,7 +214,7 @@ def test_properties_with_lost_sectors_in_them_are_not_stored_from_a_row() -> Non
     before = store.max_log_offset
     hole = b"a\x01b" + bytes(512) + b"\x02"
     with pytest.raises(BadMessage):
-        store.append_entries(template(encode_batch(even(3, behind=hole))))
+        append_row(store, template(encode_batch(even(3, behind=hole))))
     assert store.max_log_offset == before
     store.close()
 
@@ -226,10 +231,10 @@ def test_row_cut_or_damaged_anywhere_is_refused_whole_or_stored_whole() -> None:
             except RecordError:
                 readable = False
             if readable:
-                store.append_entries(template(row))
+                append_row(store, template(row))
             else:
                 with pytest.raises(RecordError):
-                    store.append_entries(template(row))
+                    append_row(store, template(row))
             if not readable:
                 assert (store.max_log_offset, store.max_offset(TOPIC, 1)) == (before, 0)
             store.close()
@@ -250,7 +255,7 @@ def test_unusual_row_leaves_what_its_messages_leave(changes: dict[str, Any]) -> 
     wanted = template(**{"row": encode_batch(entries(3, properties=b"DELAY\x012\x02")), **changes})
     fast, slow = FaultyFileSystem(), FaultyFileSystem()
     fast_store, slow_store = begun(fast), begun(slow)
-    assert len(fast_store.append_entries(wanted).log_offsets) == 3
+    assert len(append_row(fast_store, wanted).log_offsets) == 3
     one_by_one(slow_store, wanted)
     assert content(fast, fast_store) == content(slow, slow_store)
 
@@ -259,7 +264,7 @@ def test_row_with_a_body_over_the_limit_is_refused_whole() -> None:
     store = begun(FaultyFileSystem())
     before = store.max_log_offset
     with pytest.raises(MessageTooLarge):
-        store.append_entries(template(encode_batch([(0, b"x", b""), (0, b"x" * 2001, b"")])))
+        append_row(store, template(encode_batch([(0, b"x", b""), (0, b"x" * 2001, b"")])))
     assert store.max_log_offset == before
     store.close()
 
@@ -268,7 +273,7 @@ def test_rows_cross_the_ends_of_segments_whole() -> None:
     store = begun(FaultyFileSystem())
     wanted = template(encode_batch(entries(5)))
     for _ in range(60):
-        done = store.append_entries(wanted)
+        done = append_row(store, wanted)
         segments = {offset // store.config.segment_bytes for offset in done.log_offsets}
         assert len(segments) == 1
     assert store.max_log_offset > 2 * store.config.segment_bytes
@@ -280,15 +285,15 @@ def test_full_disk_refuses_the_row_and_leaves_nothing_of_it() -> None:
     fs = FaultyFileSystem()
     store = begun(fs)
     wanted = template(encode_batch(entries(3)))
-    assert store.append_entries(wanted) is not None
+    assert append_row(store, wanted) is not None
     before = store.max_log_offset
     fs.fail_writes(error=errno.ENOSPC)
     with pytest.raises(StoreUnavailable):
-        store.append_entries(wanted)
+        append_row(store, wanted)
     assert (store.max_log_offset, store.max_offset(TOPIC, 1)) == (before, 3)
     fs.heal()
     store.tick()
-    done = store.append_entries(wanted)
+    done = append_row(store, wanted)
     assert done is not None
     assert done.queue_offset == 3
     store.close()
@@ -298,8 +303,8 @@ def test_closed_store_refuses_and_arrival_is_told_once() -> None:
     arrived: list[tuple[str, int]] = []
     store = begun(FaultyFileSystem(), on_arrival=lambda topic, queue_id: arrived.append((topic, queue_id)))
     arrived.clear()
-    store.append_entries(template(encode_batch(entries(4))))
+    append_row(store, template(encode_batch(entries(4))))
     assert arrived == [(TOPIC, 1)]
     store.close()
     with pytest.raises(StoreUnavailable):
-        store.append_entries(template(encode_batch(entries(1))))
+        append_row(store, template(encode_batch(entries(1))))

@@ -28,7 +28,7 @@ from orbitmq.codes import ResponseCode
 from orbitmq.errors import SystemBusy
 from orbitmq.store.errors import StoreUnavailable
 from orbitmq.store.message_store import MessageStore
-from orbitmq.store.types import Appended, AppendedBatch, NewMessage
+from orbitmq.store.types import Appended, AppendedSend, NewMessage
 from orbitmq.transport.router import PARKED, Answer, Call, Reply
 
 __all__ = ["PENDING_ACKS_MAX", "PutDoor", "Stored", "is_safe"]
@@ -83,19 +83,21 @@ class PutDoor:
         return appended
 
     def append(self, messages: Sequence[NewMessage]) -> list[Appended]:
-        """Store sends that were checked and parked already, all or none, uncounted. Raises ``StoreError``."""
+        """Store messages that were checked and parked already, all or none, uncounted. Raises ``StoreError``."""
         if self.gate.is_master is not None:
             self._refuse_when_closed()
         return self._store.append_batch(messages)
 
-    def append_entries(self, template: NewMessage) -> AppendedBatch:
-        """Store a batch as it came; see ``MessageStore.append_entries``."""
+    def append_sends(self, messages: Sequence[NewMessage], batches: Sequence[bool]) -> list[AppendedSend]:
+        """Store and count sends that were checked and parked already; see ``MessageStore.append_sends``."""
         if self.gate.is_master is not None:
             self._refuse_when_closed()
-        return self._store.append_entries(template)
+        appended = self._store.append_sends(messages, batches)
+        self._stats.put_sends(messages, appended)
+        return appended
 
     def _refuse_when_closed(self) -> None:
-        """Sends are checked when they are read and appended at the end of the read: a process that slept in between
+        """Sends are checked when they are read and appended at the end of the turn: a process that slept in between
         may have lost its lease, and what it appends then is cut off again."""
         closed = self.gate.closed
         if closed:

@@ -11,12 +11,13 @@ two marks counts from the earlier one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from orbitmq.metrics.families import Histogram
 from orbitmq.model.names import is_system_topic
 from orbitmq.runtime.clock import day_end_ms
+from orbitmq.store.types import AppendedSend, NewMessage
 
 __all__ = [
     "FINISH_BOUNDS_S",
@@ -278,6 +279,19 @@ class BrokerStats:
         traffic.count += count
         traffic.bytes += size_bytes
         traffic.times += 1
+
+    def put_sends(self, messages: Sequence[NewMessage], appended: Sequence[AppendedSend]) -> None:
+        """Sends were stored; ``put`` for all of an append."""
+        puts = self.puts
+        for message, where in zip(messages, appended, strict=True):
+            offsets = where.log_offsets
+            traffic = puts.get(message[:2])
+            if traffic is None:
+                self.put(message[0], message[1], len(offsets), where.end - offsets[0])
+            else:
+                traffic.count += len(offsets)
+                traffic.bytes += where.end - offsets[0]
+                traffic.times += 1
 
     def get(self, group: str, topic: str, queue_id: int, count: int, size_bytes: int) -> None:
         """Messages were delivered."""

@@ -14,9 +14,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from operator import attrgetter
+from typing import Final, Protocol
 
 import msgspec
 
@@ -45,10 +46,10 @@ from orbitmq.record.ids import UniqueKeys
 from orbitmq.record.properties import encode_properties, find_property, remove_property, terminated
 from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
-from orbitmq.runtime.stalls import HOLD_S, STALLS, monotonic
-from orbitmq.store.errors import StoreError
+from orbitmq.runtime.stalls import HOLD_S, STALLS
+from orbitmq.store.errors import StoreError, StoreUnavailable
 from orbitmq.store.message_store import MessageStore
-from orbitmq.store.types import NewMessage
+from orbitmq.store.types import AppendedSend, NewMessage
 from orbitmq.transport.connection import Connection
 from orbitmq.transport.router import RawRoute
 from orbitmq.wire.frame import Frame, encode_response
@@ -118,12 +119,10 @@ class _Pending(msgspec.Struct):
     recall_handle: str = ""
 
 
-class _Landed(NamedTuple):
-    """A send in the log."""
-
-    send: _Pending
-    queue_offset: int
-    log_offsets: Sequence[int]
+_message = attrgetter("message")
+_is_batch = attrgetter("is_batch")
+_Landed = tuple[_Pending, AppendedSend]
+"""A send in the log, and where."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -149,6 +148,8 @@ class SendHandlers:
         self._pending_bytes = 0
         """Of their bodies."""
         self._turn_planned = False
+        self._is_turn_end = False
+        """Whether an append belongs to no read, whose time is measured."""
         self.options_changed()
 
     def options_changed(self) -> None:
@@ -244,7 +245,8 @@ class SendHandlers:
             message = self._retry_or_dead_letter(message, fields, frame)
         if asks:
             message = self.puts.parking.of_producer(message)
-        self._check_size(len(message.body))
+        if len(message.body) > self.store.config.message_bytes_max:
+            self._check_size(len(message.body))
         if message.topic == TIMER_TOPIC and not frame.flag & _ONEWAY:
             pending.recall_handle = recall_handle(message, self.config.broker_name) or ""
         pending.message = message
@@ -321,11 +323,9 @@ class SendHandlers:
 
     def _turn_ended(self) -> None:
         self._turn_planned = False
-        began, count = monotonic(), len(self._pending)
+        self._is_turn_end = True
         self.append_pending()
-        held_s = monotonic() - began
-        if held_s > HOLD_S:
-            STALLS.note("append", held_s, f"sends={count}")
+        self._is_turn_end = False
 
     def append_pending(self) -> None:
         """Append all kept sends, and answer them."""
@@ -340,19 +340,7 @@ class SendHandlers:
                 self._send_refusal(one, ResponseCode.SYSTEM_BUSY, NOT_A_MASTER)
             return
         try:
-            # Batches one by one, what is between them together: a producer's messages keep their order.
-            singles: list[_Pending] = []
-            landed: list[_Landed] = []
-            for one in pending:
-                if not one.is_batch:
-                    singles.append(one)
-                    continue
-                if singles:
-                    landed += self._append(singles)
-                    singles = []
-                landed += self._append_batch(one)
-            if singles:
-                landed += self._append(singles)
+            landed = self._append(pending)
             if landed:
                 self._acknowledge(landed, self.store.max_log_offset)
         except Exception as error:
@@ -363,46 +351,30 @@ class SendHandlers:
                 self._send_refusal(one, ResponseCode.SYSTEM_ERROR, f"internal error: {type(error).__name__}")
 
     def _append(self, sends: list[_Pending]) -> list[_Landed]:
-        """Everything with one write, or, when that is refused, one after the other."""
-        messages = [one.message for one in sends]
+        """Everything with one write; when that is refused, in smaller parts until only refused sends are left out."""
         started = self.clock.monotonic()
         try:
-            appended = self.puts.append(messages)
-        except StoreError as error:
+            appended = self.puts.append_sends([one.message for one in sends], [one.is_batch for one in sends])
+        except (RecordError, StoreError) as error:
             if len(sends) == 1:
-                self._send_refusal(sends[0], error.code, error.remark)
+                code = error.code if isinstance(error, StoreError) else ResponseCode.SYSTEM_ERROR
+                self._send_refusal(sends[0], code, getattr(error, "remark", str(error)))
                 return []
-            # One refused message must not take the others with it.
-            return [landed for one in sends for landed in self._append([one])]
-        self._took(started, len(messages), sends)
-        self.puts.count(messages, appended)
-        return [
-            _Landed(one, where.queue_offset, (where.log_offset,))
-            for one, where in zip(sends, appended, strict=True)
-        ]
+            # One send that cannot be stored costs the others of its turn a few appends. What a full disk still takes
+            # is found out one by one.
+            size = 1 if isinstance(error, StoreUnavailable) else (len(sends) + 1) // 2
+            parts = [sends[at : at + size] for at in range(0, len(sends), size)]
+            return [landed for part in parts for landed in self._append(part)]
+        self._took(started, sends, appended)
+        return list(zip(sends, appended, strict=True))
 
-    def _append_batch(self, one: _Pending) -> list[_Landed]:
-        """The messages of a batch, straight from the body they came in."""
-        template = one.message
-        started = self.clock.monotonic()
-        try:
-            batch = self.puts.append_entries(template)
-        except (RecordError, ServerError) as error:
-            self._send_refusal(one, ResponseCode.SYSTEM_ERROR, getattr(error, "remark", str(error)))
-            return []
-        except StoreError as error:
-            self._send_refusal(one, error.code, error.remark)
-            return []
-        count, end = len(batch.log_offsets), batch.end
-        self._took(started, count, [one])
-        self.stats.put(template.topic, template.queue_id, count, end - batch.log_offsets[0])
-        return [_Landed(one, batch.queue_offset, batch.log_offsets)]
-
-    def _took(self, started: float, count: int, sends: list[_Pending]) -> None:
+    def _took(self, started: float, sends: list[_Pending], appended: list[AppendedSend]) -> None:
         elapsed_ms = (self.clock.monotonic() - started) * 1000
         if elapsed_ms >= 1.0:
-            self.stats.put_times.slow(elapsed_ms, count)
+            self.stats.put_times.slow(elapsed_ms, sum(len(where.log_offsets) for where in appended))
             self.checks.appended_in(elapsed_ms, [one.answers for one in sends])
+            if self._is_turn_end and elapsed_ms > HOLD_S * 1000:
+                STALLS.note("append", elapsed_ms / 1000, f"sends={len(sends)}")
 
     def _send_refusal(self, one: _Pending, code: int, remark: str) -> None:
         self.stats.put_failures += 1
@@ -412,12 +384,11 @@ class SendHandlers:
 
     def _acknowledge(self, landed: list[_Landed], log_end: int) -> None:
         """Answer now what is safe enough already, and the rest when the gate is passed."""
-        wanted = [one for one in landed if not one.send.frame.flag & _ONEWAY]
         if self.puts.gate.immediate:
-            self._answer(wanted, _SUCCESS)
+            self._answer(landed, _SUCCESS)
             return
-        self._answer([one for one in wanted if not one.send.waits], _SUCCESS)
-        late = [one for one in wanted if one.send.waits]
+        self._answer([one for one in landed if not one[0].waits], _SUCCESS)
+        late = [one for one in landed if one[0].waits and not one[0].frame.flag & _ONEWAY]
         if late:
             self.puts.when_safe(log_end, lambda code: self._answer(late, code))
 
@@ -425,14 +396,17 @@ class SendHandlers:
         config = self.config
         # One write for all of a connection.
         by_peer: dict[_Answers, list[SendAnswer]] = {}
-        for send, queue_offset, log_offsets in landed:
+        for send, where in landed:
+            frame = send.frame
+            if frame.flag & _ONEWAY:
+                continue
             answer = SendAnswer(
-                send.frame.serialize_type,
+                frame.serialize_type,
                 code,
-                send.frame.opaque,
+                frame.opaque,
                 send.queue_id,
-                queue_offset,
-                log_offsets,
+                where.queue_offset,
+                where.log_offsets,
                 send.unique_key,
                 send.recall_handle,
             )

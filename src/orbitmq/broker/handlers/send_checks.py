@@ -117,7 +117,7 @@ class SendChecks:
         """The topic of a send, created if it may be. Raises ``BrokerError``."""
         name = send.topic
         config = self._topics.configs.get(name)
-        if not self._config.writable and config is not None and config.order:
+        if config is not None and config.order and not self._config.writable:
             raise NoPermission(f"the broker[{self._config.broker_name}] sending message is forbidden")
         check_send_topic(name)
         if config is None and create:

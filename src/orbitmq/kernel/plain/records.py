@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from struct import error as struct_error
 from typing import Final, NamedTuple, TypeAlias
 
@@ -42,9 +43,9 @@ __all__ = [
     "NO_KEYS",
     "Message",
     "dispatch_records",
-    "encode_entries",
     "encode_record",
     "encode_records",
+    "encode_sends",
     "find_property",
     "hash_keys",
     "record_starts",
@@ -81,6 +82,9 @@ class Message(NamedTuple):
 Encoded: TypeAlias = tuple[bytes, list[int], list[int], list[bytes], bytes]
 """The records, one after another; log offset and queue offset of each message; the queue units by slot; the index
 keys (``INDEX_KEY``)."""
+
+EncodedSends: TypeAlias = tuple[bytes, list[list[int]], list[int], list[bytes], bytes]
+"""The same for sends: all log offsets of each, and the queue offset of its first message."""
 
 Walked: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int, bytes, bytes]
 """One whole record: position, size, magic, body CRC, queue id, queue offset, log offset, sys flag, store time, body
@@ -156,30 +160,46 @@ def _encode_all(
     )
 
 
-def encode_entries(
-    template: tuple[str, int, bytes, bytes, int, bytes, int, int, int, int],
-    next_offset: int,
+def encode_sends(
+    messages: Sequence[tuple[str, int, bytes, bytes, int, bytes, int, int, int, int]],
+    slots: Sequence[int],
+    next_offsets: Sequence[int],
     log_offset: int,
     store_ms: int,
     store_host: bytes,
     with_keys: int,
-) -> Encoded:
-    """``encode_records`` for the messages of a SEND_BATCH_MESSAGE body, all of one queue.
+) -> EncodedSends:
+    """``encode_records`` for messages of which some are batches; the slot of a batch is given as its complement.
 
-    ``template`` has that body and what the messages share. Raises ``RecordError`` for a body that is not a batch.
+    The body of a batch is that of a SEND_BATCH_MESSAGE; its messages share everything but flag, body and properties,
+    and go to one queue. Raises ``RecordError`` for a body that is not a batch.
     """
+    single: list[tuple[str, int, bytes, bytes, int, bytes, int, int, int, int]] = []
+    single_slots: list[int] = []
+    counts: list[int] = []
     try:
-        topic, queue_id, body, _, born_ms, born_host, _, sys_flag, times, prepared = template
-        entries = _split(body)
+        for message, slot in zip(messages, slots, strict=True):
+            if slot >= 0:
+                single.append(message)
+                single_slots.append(slot)
+                counts.append(1)
+                continue
+            topic, queue_id, body, _, born_ms, born_host, _, sys_flag, times, prepared = message
+            entries = _split(body)
+            counts.append(len(entries))
+            single_slots += [~slot] * len(entries)
+            single += [
+                (topic, queue_id, entry, properties, born_ms, born_host, flag, sys_flag, times, prepared)
+                for flag, entry, properties in entries
+            ]
     except (struct_error, TypeError, ValueError) as error:
         raise RecordError(f"the batch cannot be stored: {error}") from error
-    messages = [
-        (topic, queue_id, entry, properties, born_ms, born_host, flag, sys_flag, times, prepared)
-        for flag, entry, properties in entries
-    ]
-    return encode_records(
-        messages, [0] * len(messages), [next_offset], log_offset, store_ms, store_host, with_keys
+    records, offsets, queue_offsets, units, keys = encode_records(
+        single, single_slots, next_offsets, log_offset, store_ms, store_host, with_keys
     )
+    starts = [0, *accumulate(counts)]
+    nested = [offsets[start:end] for start, end in pairwise(starts)]
+    return records, nested, [queue_offsets[start] for start in starts[:-1]], units, keys
 
 
 def encode_record(

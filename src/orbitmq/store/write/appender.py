@@ -7,9 +7,12 @@ then queue units and index keys. Until the log has the records nothing else is t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
+from operator import attrgetter, itemgetter
+from typing import Any
 
 from orbitmq.errors import RecordError
-from orbitmq.kernel import NO_KEYS, encode_entries, encode_records
+from orbitmq.kernel import NO_KEYS, encode_records, encode_sends
 from orbitmq.kernel.layout import BLANK_BYTES, PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX_V1
 from orbitmq.record.batch import split_batch
 from orbitmq.runtime.clock import Clock
@@ -22,9 +25,12 @@ from orbitmq.store.errors import (
     StoreUnavailable,
 )
 from orbitmq.store.queues.consume_queue import TAIL_BYTES_MAX, ConsumeQueue
-from orbitmq.store.types import Appended, AppendedBatch, Arrival, NewMessage
+from orbitmq.store.types import Appended, AppendedSend, Arrival, NewMessage
 
 __all__ = ["Appender"]
+
+_first = itemgetter(0)
+_max_offset = attrgetter("max_offset")
 
 
 class Appender:
@@ -69,79 +75,72 @@ class Appender:
             raise StoreUnavailable(self.refusal)
         if not messages:
             return []
-        log, bytes_max = self._log, self._parts.config.message_bytes_max
-        store_ms = max(self._now_ms(), log.last_store_ms)
+        store_ms = max(self._now_ms(), self._log.last_store_ms)
+        bytes_max = self._parts.config.message_bytes_max
         numbers: dict[ConsumeQueue, int] = {}
         slots: list[int] = []
         try:
             for message in messages:
                 if len(message[2]) > bytes_max:
                     raise self._too_large(len(message[2]))
-                queue = self._by_key.get((message[0], message[1])) or self._create_queue(
-                    message[0], message[1]
-                )
+                queue = self._by_key.get(message[:2]) or self._create_queue(message[0], message[1])
                 slots.append(numbers.setdefault(queue, len(numbers)))
-            next_offsets = [queue.max_offset for queue in numbers]
-            arguments = (store_ms, self._host, self._with_keys)
-            encoded = encode_records(messages, slots, next_offsets, log.end, *arguments)
-            if log.end + len(encoded[0]) > log.room_end:
-                # Everything moves to the next segment, as Apache does with a batch that does not fit.
-                if len(messages) > 1 and len(encoded[0]) + BLANK_BYTES > self._segment_bytes:
-                    return self._append_one_by_one(messages)
-                self._roll(len(encoded[0]))
-                encoded = encode_records(messages, slots, next_offsets, log.end, *arguments)
+            encoded = self._encoded(encode_records, messages, slots, numbers, store_ms)
         except (RecordError, TypeError) as error:
             raise self._illegal(messages, error) from error
-        records, log_offsets, queue_offsets, units, keys = encoded
-        self._write(records, store_ms)
-        for queue, own_units in zip(numbers, units, strict=True):
-            if queue.has_own_codes:
-                number = numbers[queue]
-                own = [message[3] for message, slot in zip(messages, slots, strict=True) if slot == number]
-                codes = [self._code(queue, properties, store_ms) for properties in own]
-                own_units = queue.recoded(own_units, codes)
-            queue.extend(own_units)
-        self._finish(numbers, keys)
-        ends = [*log_offsets[1:], log.end]
+        if encoded is None:
+            return self._append_one_by_one(messages)
+        self._store(messages, slots, numbers, encoded, store_ms)
+        _, log_offsets, queue_offsets, _, _ = encoded
+        ends = [*log_offsets[1:], self._log.end]
         return [
             Appended(start, end - start, queue_offset, store_ms)
             for start, end, queue_offset in zip(log_offsets, ends, queue_offsets, strict=True)
         ]
 
-    def append_entries(self, template: NewMessage) -> AppendedBatch:
-        """See ``MessageStore.append_entries``."""
+    def append_sends(self, messages: Sequence[NewMessage], batches: Sequence[bool]) -> list[AppendedSend]:
+        """See ``MessageStore.append_sends``."""
         if self.refusal:
             raise StoreUnavailable(self.refusal)
-        topic, queue_id, data = template[:3]
-        log = self._log
-        store_ms = max(self._now_ms(), log.last_store_ms)
-        queue = self._by_key.get((topic, queue_id)) or self._create_queue(topic, queue_id)
-        if queue.has_own_codes or len(data) > self._parts.config.message_bytes_max:
-            return self._append_split(template)
-        arguments = (store_ms, self._host, self._with_keys)
+        store_ms = max(self._now_ms(), self._log.last_store_ms)
+        bytes_max = self._parts.config.message_bytes_max
+        numbers: dict[ConsumeQueue, int] = {}
+        slots: list[int] = []
         try:
-            encoded = encode_entries(template, queue.max_offset, log.end, *arguments)
-            if log.end + len(encoded[0]) > log.room_end:
-                if len(encoded[0]) + BLANK_BYTES > self._segment_bytes:
-                    return self._append_split(template)
-                self._roll(len(encoded[0]))
-                encoded = encode_entries(template, queue.max_offset, log.end, *arguments)
-        except RecordError:
-            return self._append_split(template)  # which tells what is wrong
-        records, log_offsets, queue_offsets, units, keys = encoded
-        self._write(records, store_ms)
-        queue.extend(units[0])
-        self._finish((queue,), keys)
-        return AppendedBatch(log_offsets, log.end, queue_offsets[0], store_ms)
+            for message, is_batch in zip(messages, batches, strict=True):
+                queue = self._by_key.get(message[:2]) or self._create_queue(message[0], message[1])
+                if len(message[2]) > bytes_max or (is_batch and queue.has_own_codes):
+                    return self._append_lone_batch(messages, batches, self._too_large(len(message[2])))
+                number = numbers.setdefault(queue, len(numbers))
+                slots.append(~number if is_batch else number)
+            encoded = self._encoded(encode_sends, messages, slots, numbers, store_ms)
+        except (RecordError, TypeError) as error:
+            return self._append_lone_batch(messages, batches, self._illegal(messages, error))
+        if encoded is None:
+            too_large = MessageTooLarge(f"{len(messages)} sends do not fit a log segment together")
+            return self._append_lone_batch(messages, batches, too_large)
+        self._store(messages, slots, numbers, encoded, store_ms)
+        _, log_offsets, queue_offsets, _, _ = encoded
+        bounds = list(map(_first, log_offsets))
+        bounds.append(self._log.end)
+        return list(map(AppendedSend, log_offsets, bounds[1:], queue_offsets, repeat(store_ms)))
 
-    def _append_split(self, template: NewMessage) -> AppendedBatch:
+    def _append_lone_batch(
+        self, messages: Sequence[NewMessage], batches: Sequence[bool], error: StoreError
+    ) -> list[AppendedSend]:
+        """A batch that is alone and cannot be stored in one piece, message by message; else raises ``error``."""
+        if len(messages) > 1 or not batches[0]:
+            raise error
+        return [self._append_split(messages[0])]
+
+    def _append_split(self, template: NewMessage) -> AppendedSend:
         """A batch as messages of their own. Raises ``RecordError`` for a body that is not a batch."""
         messages = [
             template._replace(flag=flag, body=body, properties=properties)
             for flag, body, properties in split_batch(template.body)
         ]
         appended = self.append_batch(messages)
-        return AppendedBatch(
+        return AppendedSend(
             [each.log_offset for each in appended],
             self._log.end,
             appended[0].queue_offset,
@@ -149,24 +148,59 @@ class Appender:
         )
 
     # Inside.
-    def _write(self, records: bytes, store_ms: int) -> None:
+    def _encoded(
+        self,
+        encode: Callable[..., Any],
+        messages: Sequence[NewMessage],
+        slots: list[int],
+        numbers: dict[ConsumeQueue, int],
+        store_ms: int,
+    ) -> Any:
+        """Everything an append writes, for where the log ends; None when no segment has room for all of it."""
+        log = self._log
+        next_offsets = list(map(_max_offset, numbers))
+        encoded = encode(messages, slots, next_offsets, log.end, store_ms, self._host, self._with_keys)
+        size = len(encoded[0])
+        if log.end + size > log.room_end:
+            # Everything moves to the next segment, as Apache does with a batch that does not fit.
+            if size + BLANK_BYTES > self._segment_bytes and (len(messages) > 1 or slots[0] < 0):
+                return None
+            self._roll(size)
+            encoded = encode(messages, slots, next_offsets, log.end, store_ms, self._host, self._with_keys)
+        return encoded
+
+    def _store(
+        self,
+        messages: Sequence[NewMessage],
+        slots: list[int],
+        numbers: dict[ConsumeQueue, int],
+        encoded: Any,
+        store_ms: int,
+    ) -> None:
+        """Write the records, then their queue units and index keys, and wake who waits for them."""
+        records, _, _, units, keys = encoded
+        log = self._log
         try:
-            self._log.write(records)
+            log.write(records)
         except StoreUnavailable as error:
             self._write_failed(error)
             raise
-        self._log.last_store_ms = store_ms
-
-    def _finish(self, queues: Iterable[ConsumeQueue], keys: bytes) -> None:
-        log = self._log
+        log.last_store_ms = store_ms
+        for queue, own_units in zip(numbers, units, strict=True):
+            if queue.has_own_codes:
+                number = numbers[queue]
+                own = [message[3] for message, slot in zip(messages, slots, strict=True) if slot == number]
+                codes = [self._code(queue, properties, store_ms) for properties in own]
+                own_units = queue.recoded(own_units, codes)
+            queue.extend(own_units)
         if self._index is not None:
             self._index.put_keys(keys)
         if log.end > log.prepare_at:
             self._prepare_segment()
-        for queue in queues:
+        for queue in numbers:
             if len(queue.tail) >= TAIL_BYTES_MAX:
                 self.write_tail(queue)
-        self.announce(queues)
+        self.announce(numbers)
 
     def announce(self, queues: Iterable[ConsumeQueue]) -> None:
         """Tell who waits for messages that these queues have got some."""

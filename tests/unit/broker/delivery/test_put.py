@@ -17,7 +17,6 @@ from orbitmq.codes import ResponseCode
 from orbitmq.errors import SystemBusy
 from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.model.names import SCHEDULE_TOPIC
-from orbitmq.record.batch import encode_batch
 from orbitmq.record.properties import encode_properties
 from orbitmq.store.errors import StoreUnavailable
 from orbitmq.store.types import FlushMode
@@ -267,6 +266,6 @@ def test_a_send_is_refused_at_the_append_when_the_lease_ended_since_it_was_check
     with pytest.raises(StoreUnavailable, match="not the master any more"):
         puts.append([message("T")])
     with pytest.raises(StoreUnavailable, match="not the master any more"):
-        puts.append_entries(message("T", body=encode_batch([(0, b"one", b"")])))
+        puts.append_sends([message("T")], [False])
     assert store.max_log_offset == end
     store.close()
