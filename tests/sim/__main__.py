@@ -1,6 +1,7 @@
 """Run seeds of the simulation, or replay one.
 
 PYTHONHASHSEED=0 python -m tests.sim --seed 17 --verbose
+PYTHONHASHSEED=0 python -m tests.sim --seed 17 --html seed-17.html
 PYTHONHASHSEED=0 python -m tests.sim --from 0 --count 100
 """
 
@@ -12,9 +13,11 @@ import logging
 import os
 import sys
 import time
+from pathlib import Path
 
 from tests.sim.plants import PLANTS
 from tests.sim.seeds import outcomes
+from tests.sim.timeline import timeline
 
 
 def main() -> int:
@@ -27,6 +30,7 @@ def main() -> int:
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--plant", choices=sorted(PLANTS), help="with a defect that must be found")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--html", metavar="FILE", help="draw the timeline of the last seed")
     parser.add_argument("--stop", action="store_true", help="end at the first violation")
     arguments = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":
@@ -61,6 +65,8 @@ def main() -> int:
             )
         if arguments.verbose:
             print("\n".join(done.log))
+        if arguments.html:
+            Path(arguments.html).write_text(timeline(done), "utf-8")
         simulated += done.simulated_s
         total["seeds"] += 1
         for name in ("sent", "acked", "handled", "again", "passed_over"):

@@ -16,6 +16,7 @@ from tests.sim.network import Network
 from orbitmq.broker.broker import Broker
 from orbitmq.cli.settings import read_broker_settings
 from orbitmq.codes import Perm
+from orbitmq.errors import CorruptionError
 from orbitmq.namesrv.config import NameServerConfig
 from orbitmq.namesrv.server import NameServer
 from orbitmq.requests import RequestCode
@@ -27,6 +28,7 @@ from orbitmq.wire.headers import UpdateAndCreateTopicRequest
 NAME_SERVER_HOSTS = ("10.0.0.1", "10.0.0.8")
 NAME_SERVER = ";".join(f"{host}:9876" for host in NAME_SERVER_HOSTS)
 SECTOR = 512
+SEGMENT_BYTES = 128 * 1024
 SUPERVISOR_S = 5.0
 """As in ``packaging/systemd``."""
 
@@ -89,6 +91,8 @@ class Machine:
         self.server: Any = None
         """The broker or name server that runs now."""
         self.incarnation = 0
+        self.on_damage: Callable[[], None] | None = None
+        """Called a while after a start refused the log as damaged."""
         self.boot = 1
         """Counts how often the machine was switched on."""
 
@@ -113,6 +117,9 @@ class Machine:
                 # A broker does not start on a full disk, and is started again as systemd does it.
                 process = self.process
                 self.world.loop.call_later(SUPERVISOR_S, lambda: self._start_again(process))
+                return
+            if isinstance(error, CorruptionError) and self.on_damage is not None:
+                self.world.loop.call_later(SUPERVISOR_S, self.on_damage)
                 return
             self.world.failures.append(f"{self.name} did not start or died: {type(error).__name__}: {error}")
 
@@ -214,7 +221,7 @@ def broker_program(**settings: str | int | bool) -> Callable[[Machine], Any]:
             "brokerIP2": machine.host,
             "namesrvAddr": NAME_SERVER,
             "storePathRootDir": "/data/store",
-            "mappedFileSizeCommitLog": 128 * 1024,
+            "mappedFileSizeCommitLog": SEGMENT_BYTES,
             "mappedFileSizeConsumeQueue": 20 * 500,
             "mappedFileSizeTimerLog": 52 * 1000,
             "maxHashSlotNum": 200,

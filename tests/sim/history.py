@@ -40,6 +40,8 @@ class History:
     """Who was read at a place: two, when a message that was never acknowledged was read and then lost."""
     phantoms_allowed: bool = False
     phantoms: int = 0
+    skipped: set[tuple[str, int, int]] = field(default_factory=set)
+    """Places of messages that a damaged disk lost and no reachable broker could replace."""
     skew_s: float = 0.0
     """Largest difference between clocks of brokers: a failover makes delayed messages early by up to that."""
     refused: int = 0
@@ -85,6 +87,8 @@ class History:
 
     def is_phantom(self, sent: Sent) -> bool:
         """Whether a group passed over a message because it had read another one in its place, which is gone."""
+        if sent.place is not None and (sent.topic, *sent.place[1:]) in self.skipped:
+            return True
         if not self.phantoms_allowed or sent.place is None or sent.delay_s:
             return False  # the place of a delayed message is one of the queue it waits in
         identity = f"{sent.key}:{sent.number}"

@@ -9,6 +9,7 @@ from unittest import mock
 
 from orbitmq.broker.delivery.durability import AckGate
 from orbitmq.broker.failover.coordinator import Failover
+from orbitmq.broker.failover.in_sync import InSyncSet
 from orbitmq.broker.replication.slave import MasterLink
 from orbitmq.broker.tables.queue_locks import QueueLocks
 from orbitmq.client.consume.process_queue import ProcessQueue
@@ -77,6 +78,11 @@ def _early_delivery(stack: ExitStack) -> None:
     stack.enter_context(mock.patch.object(ClockSteps, "shift_ms", return_value=-500))
 
 
+def _ack_without_the_set(stack: ExitStack) -> None:
+    """Rule 1: a send is acknowledged when the master has it."""
+    stack.enter_context(mock.patch.object(InSyncSet, "safe_end", lambda self: self._store.max_log_offset))
+
+
 PLANTS: Final[dict[str, Callable[[ExitStack], None]]] = {
     "ack-before-flush": _ack_before_flush,
     "lost-unlock": _lost_unlock,
@@ -85,6 +91,7 @@ PLANTS: Final[dict[str, Callable[[ExitStack], None]]] = {
     "early-delivery": _early_delivery,
     "report-before-flush": _report_before_flush,
     "no-doubt": _no_doubt,
+    "ack-without-the-set": _ack_without_the_set,
 }
 
 

@@ -3,13 +3,17 @@ lost files."""
 
 from __future__ import annotations
 
+import functools
+import struct
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-from tests.sim.cluster import Machine
+from tests.sim.cluster import SEGMENT_BYTES, Machine
 from tests.sim.etcd import HOST as ETCD_HOST
 
 from orbitmq.broker.failover.state import Acknowledged
+from orbitmq.store.config import StoreConfig
+from orbitmq.store.tools.repair import FetchFailed, repair
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +24,12 @@ __all__ = ["RARE_FAULTS", "SKEW_MS", "skew_clocks"]
 
 SKEW_MS: Final = 2_000
 """Largest difference between the clock of a member of a failover group and the true time."""
+COPY_BYTES: Final = 4096
+"""Another broker has the record and some after it, on its disk."""
+CONFIRMED: Final = struct.Struct(">q")
+BODY_SIZE: Final = struct.Struct(">i")
+BODY_SIZE_AT: Final = 84
+"""In a record with hosts of IPv4."""
 STORE: Final = "/data/store/"
 DERIVED: Final = ("consumequeue/", "index/", "checkpoint")
 """Files that a start rebuilds from the log."""
@@ -142,6 +152,94 @@ def _chosen_files(sim: Simulation, machine: Machine) -> list[str]:
     return sorted(sim.chance.sample(paths, min(len(paths), sim.chance.randint(1, 3))))
 
 
+def cut_power_of_slow_disks(sim: Simulation) -> None:
+    """The slaves' disks are slow, all machines lose what is not on the disk, and the master is the last to come
+    back."""
+    master = sim.master() if sim.failover and sim.flushes else None
+    if master is None:
+        return
+    slow = sim.world.loop.slow_disks
+    for machine in sim.brokers:
+        if machine is not master:
+            slow[machine.host] = 3.0
+    sim.note("disks of the slaves take up to 3 s")
+
+    def cut() -> None:
+        slow.clear()
+        for machine in sim.brokers:
+            if machine.running:
+                sim.lose_power(machine, back_s=25.0 if machine is master else sim.chance.uniform(1.0, 3.0))
+
+    sim.later(sim.chance.uniform(0.5, 2.5), cut)
+
+
+def flip_bit(sim: Simulation) -> None:
+    """A bit of a record changes on the disk of one broker while it is down. If its start refuses the log, an operator
+    repairs the store from another broker."""
+    machine = sim.healthy_broker()
+    if machine is None or sim.has_flipped_bit:
+        return
+    place = _record_byte(sim, machine)
+    if place is None:
+        return
+    sim.has_flipped_bit = True
+    sim.kill(machine)
+    path, position = place
+    machine.fs.flip(path, position, 1 << sim.chance.randrange(8))
+    sim.note(f"flipped a bit of {machine.name}:{path} at {position}")
+    machine.on_damage = functools.partial(_repair, sim, machine)
+
+
+def _record_byte(sim: Simulation, machine: Machine) -> tuple[str, int] | None:
+    """A byte of a body or of what precedes it, in the log of a broker that runs. A changed byte of the properties is
+    covered by nothing."""
+    store = machine.server.store if machine.server is not None else None
+    topics = [topic for topic in ("plain", "ordered") if store is not None and store.queues(topic)]
+    if store is None or not topics:
+        return None
+    topic = sim.chance.choice(topics)
+    queue_id = sim.chance.choice(store.queues(topic))
+    count = store.max_offset(topic, queue_id)
+    units = store.units(topic, queue_id, sim.chance.randrange(count), 1) if count else []
+    if not units:
+        return None
+    log_offset = units[0][0]
+    copies = [other for other in sim.brokers if other is not machine and not sim.is_faulty(other)]
+    if all(one.server is None or one.server.store.flushed_offset < log_offset + COPY_BYTES for one in copies):
+        return None
+    checkpoint = machine.fs.content(f"{STORE}checkpoint") if machine.fs.paths(f"{STORE}checkpoint") else b""
+    if len(checkpoint) < 40 or log_offset + units[0][1] > CONFIRMED.unpack_from(checkpoint, 32)[0]:
+        return None  # after an unclean stop that would be taken for the torn end of the log
+    body_bytes = BODY_SIZE.unpack_from(store.log_range(log_offset + BODY_SIZE_AT, BODY_SIZE.size))[0]
+    segment, at = log_offset - log_offset % SEGMENT_BYTES, log_offset % SEGMENT_BYTES
+    covered = (*range(12), *range(BODY_SIZE_AT, BODY_SIZE_AT + 4 + body_bytes))
+    return f"{STORE}commitlog/{segment:020d}", at + sim.chance.choice(covered)
+
+
+def _repair(sim: Simulation, machine: Machine) -> None:
+    """As ``orbitmq store repair`` does, then start again; later if no other broker has the bytes."""
+    machine.kill()
+    config = StoreConfig(root="/data/store", segment_bytes=SEGMENT_BYTES)
+    for other in sim.brokers:
+        if other is machine:
+            continue
+
+        def fetch(start: int, end: int, other: Machine = other) -> bytes:
+            segment = start - start % SEGMENT_BYTES
+            path = f"{STORE}commitlog/{segment:020d}"
+            if not other.running or path not in other.fs.paths(STORE):
+                raise FetchFailed(f"{other.name} does not answer")
+            return other.fs.content(path)[start - segment : end - segment]
+
+        report = repair(config.root, fetch, config, fs=machine.fs)
+        if report.ok:
+            sim.note(f"repaired {machine.name} from {other.name}: {report.ranges}")
+            machine.start()
+            return
+        sim.note(f"not repaired: {report.ranges}")
+    sim.later(5.0, lambda: _repair(sim, machine))
+
+
 RARE_FAULTS: Final[list[tuple[int, Callable[[Simulation], None]]]] = [
     (4, cut_one_way),
     (2, slow_etcd),
@@ -149,4 +247,6 @@ RARE_FAULTS: Final[list[tuple[int, Callable[[Simulation], None]]]] = [
     (3, slow_disk),
     (2, old_disk),
     (2, lose_file),
+    (3, cut_power_of_slow_disks),
+    (3, flip_bit),
 ]
