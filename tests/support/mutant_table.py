@@ -1,4 +1,5 @@
-"""The mutants of ``mutants.py``: one-line faults that no test noticed once, and fixes of the past taken back."""
+"""The mutants of ``mutants.py``: one-line faults that no test noticed once, fixes of the past taken back, and faults
+that only tests with servers noticed."""
 
 from __future__ import annotations
 
@@ -318,4 +319,39 @@ _FIXED: Final = (
     ),
 )
 
-MUTANTS: Final = (*_SURVIVED_ONCE, *_FIXED)
+_ADMIN: Final = (
+    Mutant(
+        "an offset is moved beyond what the queue holds",
+        (Edit("src/orbitmq/admin/moves.py", "min(max(then, low), high)", "then"),),
+        ("tests/unit/admin/test_groups.py",),
+    ),
+    Mutant(
+        "the order of a topic forgets the other brokers",
+        (Edit("src/orbitmq/admin/topics.py", '[*old.split(";"), entry]', "[entry]"),),
+        ("tests/unit/admin/test_topics.py",),
+    ),
+    Mutant(
+        "a change stops at the first server that fails",
+        (
+            Edit(
+                "src/orbitmq/admin/session.py",
+                "                failures[address] = error\n",
+                "                failures[address] = error\n                break\n",
+            ),
+        ),
+        ("tests/unit/admin/test_session.py",),
+    ),
+    Mutant(
+        "a setting with two lines is sent as two settings",
+        (
+            Edit(
+                "src/orbitmq/admin/base.py",
+                'f"{key}={_one_line(value)}\\n"',
+                'f"{key}={value}\\n"',
+            ),
+        ),
+        ("tests/unit/admin/test_name_servers.py",),
+    ),
+)
+
+MUTANTS: Final = (*_SURVIVED_ONCE, *_FIXED, *_ADMIN)
