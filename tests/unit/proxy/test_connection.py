@@ -503,3 +503,18 @@ def test_trailers_escape_and_shorten_the_message() -> None:
     assert message.startswith("%C3%BC %25 %0Ax")
     assert len(message) < 1100
     assert trailers(0, "") == literal("grpc-status", "0")
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_connection_that_does_not_begin_is_closed_however_often_it_sends(begins: bool) -> None:
+    async def test(peer: Peer) -> None:
+        peer.send(PREFACE[:10])
+        if begins:
+            peer.send(PREFACE[10:] + settings_frame({}))
+        peer.connection.sweep(peer.connection.last_active - 1)
+        assert not peer.transport.closed
+        peer.connection._opened -= 21
+        peer.connection.sweep(peer.connection.last_active - 1)
+        assert peer.transport.closed is not begins
+
+    run(test)

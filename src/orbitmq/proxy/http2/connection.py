@@ -110,7 +110,7 @@ class Http2Connection(Writer):
         self._resets = 0
         self._going_away = False
         self.remote = ("", 0)
-        self._last_heard = self.now()
+        self._last_heard = self._opened = self.now()
         self._pinged: float | None = None
 
     # -- asyncio.Protocol ------------------------------------------------------------------------------
@@ -645,10 +645,15 @@ class Http2Connection(Writer):
     # -- the end ---------------------------------------------------------------------------------------
 
     def sweep(self, idle_before: float) -> int:
-        """Called now and then. Closes a connection without calls that was silent since, pings a silent one with
-        calls, ends requests that do not become complete. Returns how many calls were looked at."""
+        """Called now and then. Closes a connection that does not begin, and one without calls that was silent since.
+        Pings a silent one with calls, and ends requests that do not become complete. Returns how many calls were
+        looked at."""
         self._resets = 0
         if self.closed:
+            return 0
+        if self._opening is not None and self.now() - self._opened > self._limits.opening_s:
+            logger.info("connection does not begin, closing peer=%s", self.remote_text)
+            self.abort()
             return 0
         if not self.calls:
             if self.last_active < idle_before:

@@ -36,6 +36,8 @@ class Http2Limits:
     """Calls a client may cancel between two sweeps."""
     settings: int = 64
     """Entries of a SETTINGS frame; clients send fewer than ten."""
+    opening_s: float = 20.0
+    """TLS and the preface must be complete by then, however a peer spreads their bytes."""
     request_s: float = 60.0
     """A request must be complete by then; a large one has longer, see ``request_bytes_s``."""
     request_bytes_s: int = 32 * 1024
