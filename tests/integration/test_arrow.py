@@ -190,6 +190,18 @@ def test_reading_imports_no_pyspark() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_no_loop_runs_while_the_interpreter_ends(broker: RunningBroker) -> None:
+    code = (
+        "import atexit, threading\n"
+        "atexit.register(lambda: print([one.name for one in threading.enumerate()]))\n"
+        "from orbitmq.arrow import read_topic\n"
+        f"assert read_topic('orders', name_servers={broker.name_server!r}).table().num_rows == {COUNT}\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['MainThread']"
+    assert done.stderr == ""
+
+
 def test_memory_is_bounded_by_the_stream_and_not_by_the_topic(broker: RunningBroker) -> None:
     reader = read_topic("orders", name_servers=broker.name_server).reader()
     before = pa.total_allocated_bytes()
