@@ -434,7 +434,8 @@ def requests_page() -> str:
 API: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "client": ("asyncio client", ("orbitmq.client",)),
     "sync": ("plain client", ("orbitmq.client.sync",)),
-    "testing": ("testing kit", ("orbitmq.testing",)),
+    "arrow": ("Arrow tables", ("orbitmq.arrow",)),
+    "testing": ("testing kit", ("orbitmq.testing", "orbitmq.testing.pipelines")),
     "admin": (
         "admin functions",
         tuple(
