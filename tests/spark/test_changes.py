@@ -13,6 +13,7 @@ from tests.spark.pipeline_kit import plan_of, run_plan, send_all
 from tests.spark.table_kit import read_table
 
 from orbitmq.client.message import Message
+from orbitmq.pipeline import deleted
 from orbitmq.pipeline.check import analyse
 from orbitmq.spark.errors import RunFailed
 from orbitmq.testing import run_broker
@@ -103,6 +104,18 @@ def test_truncate_deletes_what_was_before_it(spark: SparkSession, tmp_path: Path
         event("u", 7, {"id": 3, "a": "-"}),
     )
     assert table.rows("id", "a") == [(20, "after"), (4, "new")]
+
+
+def test_deleted_keys_are_kept_in_few_files(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deleted, "_FILES_MAX", 1)
+    table = ChangeTable(spark, tmp_path, "delta", "id int, a string", "id")
+    for number in range(1, 5):
+        table.feed(event("d", number * 10, {"id": number}))
+    assert len(list((table.path / deleted.DIRECTORY).rglob("*.parquet"))) == 2, "one joined, one of the batch"
+    table.feed(*(event("u", 5, {"id": number, "a": "late"}) for number in range(1, 6)))
+    assert table.rows("id") == [(5,)]
 
 
 @pytest.mark.parametrize("form", ["delta", "iceberg"])

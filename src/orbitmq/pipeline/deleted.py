@@ -7,6 +7,8 @@ A file of a batch that was not committed says nothing wrong: its deletes come ag
 from __future__ import annotations
 
 import posixpath
+import uuid
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 import pyarrow.fs as pafs  # type: ignore[import-untyped]  # pyarrow has no types of its own
@@ -17,12 +19,15 @@ from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.spark.store.files import open_location
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from orbitmq.pipeline.spec import DeltaSink, IcebergSink
 
 _DEFAULT_MEMORY_S: Final = 7 * 24 * 3600.0
+
+_FILES_MAX: Final = 64
+_KEPT_AT: Final = "_kept_at"
 
 __all__ = ["DIRECTORY", "DeletedKeys"]
 
@@ -49,6 +54,7 @@ class DeletedKeys:
     def read(self, session: SparkSession, columns: StructType, batch: BatchKey) -> DataFrame:
         """The keys with ``_position`` and ``_changed_at``; truncates have null keys. Those of ``batch`` are left out,
         because they may be written while these are read."""
+        from pyspark.sql import functions as f
         from pyspark.sql.types import StringType, StructType, TimestampType
 
         schema = StructType([one for one in columns.fields if one.name in self._columns])
@@ -56,7 +62,11 @@ class DeletedKeys:
         files = self._files(f"/{batch.query}/{batch.number}/")
         if not files:
             return session.createDataFrame([], schema)
-        return session.read.schema(schema).parquet(*files)
+        found = session.read.schema(schema.add(_KEPT_AT, TimestampType())).parquet(*files)
+        return found.where(f.col(_KEPT_AT) >= self._oldest()).drop(_KEPT_AT)
+
+    def _oldest(self) -> datetime:
+        return datetime.fromtimestamp(self._clock.now_ms() / 1000 - self._keep_s, UTC)
 
     def _files(self, without: str) -> list[str]:
         filesystem, root = open_location(self._location)
@@ -72,8 +82,35 @@ class DeletedKeys:
 
     def write(self, deleted: DataFrame, batch: BatchKey) -> None:
         """Keep what a batch deletes."""
-        chosen = deleted.select(*[f"`{name}`" for name in self._columns], "_position", "_changed_at")
-        chosen.coalesce(1).write.mode("overwrite").parquet(f"{self._location}/{batch.query}/{batch.number}")
+        self._write(deleted.withColumn(_KEPT_AT, self._now()), f"{batch.query}/{batch.number}")
+
+    def _now(self) -> Column:
+        from pyspark.sql import functions as f
+
+        return f.lit(datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC))
+
+    def _write(self, rows: DataFrame, below: str) -> None:
+        chosen = rows.select(*[f"`{name}`" for name in self._columns], "_position", "_changed_at", _KEPT_AT)
+        chosen.coalesce(1).write.mode("overwrite").parquet(f"{self._location}/{below}")
+
+    def join(self, session: SparkSession, columns: StructType, batch: BatchKey) -> None:
+        """Make one file of many, so that a batch opens few. Not of that of ``batch``, which may be written again.
+
+        The old files go after the new one is there, so a crash in between leaves rows twice, which says the same.
+        """
+        from pyspark.sql import functions as f
+        from pyspark.sql.types import StringType, StructType, TimestampType
+
+        files = self._files(f"/{batch.query}/{batch.number}/")
+        if len(files) <= _FILES_MAX:
+            return
+        schema = StructType([one for one in columns.fields if one.name in self._columns])
+        schema = schema.add("_position", StringType()).add("_changed_at", TimestampType())
+        found = session.read.schema(schema.add(_KEPT_AT, TimestampType())).parquet(*files)
+        self._write(found.where(f.col(_KEPT_AT) >= self._oldest()), f"joined/{uuid.uuid4().hex}")
+        for file in files:
+            filesystem, path = open_location(file)
+            filesystem.delete_file(path)
 
     def forget(self) -> int:
         """Delete the files that are too old; returns how many."""

@@ -223,6 +223,7 @@ def _changed(frame: DataFrame, job: _Job, live: Sequence[LiveFile]) -> Rewrite |
             gone = gone.unionByName(mark)
         if not gone.isEmpty():
             job.deleted.write(gone, job.batch)
+            job.deleted.join(session, job.columns, job.batch)
         rows = final.where("_op <> 'd'").select(*[f"`{one.name}`" for one in job.columns.fields])
         return Rewrite(touched, _written(rows, rest, job, touched), facts.rows)
     finally:

@@ -188,6 +188,13 @@ def test_deletes_take_their_key_from_the_message_where_before_has_none() -> None
     assert (row["_op"], row["a"], row["_position"]) == ("d", 7, None)
 
 
+def test_values_of_a_deleted_row_outside_of_its_key_do_not_matter() -> None:
+    columns = pa.schema([("id", pa.int64()), ("day", pa.date32())])
+    row, error = one(columns, envelope("d", before={"id": 1, "day": -2147472692}))
+    assert error is None
+    assert (row["id"], row["day"]) == (1, None)
+
+
 def test_flattened_records_without_an_order_are_refused() -> None:
     columns = pa.schema([("id", pa.int64())])
     _, error = one(columns, {"id": 1, "__op": "u", "__deleted": "false", "__source_ts_ms": 5})

@@ -189,7 +189,9 @@ class ChangeDecoder:
             try:
                 found[name] = None if value is None else convert(value, change.nodes.get(name))
             except BadValue as error:
-                raise BadValue(f"column {name}: {error}") from None
+                if change.op != DELETE:
+                    raise BadValue(f"column {name}: {error}") from None
+                found[name] = None  # only the key counts, and a key without a value is refused
         return {
             "row": found,
             "op": change.op,
