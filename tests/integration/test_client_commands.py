@@ -56,8 +56,8 @@ def test_lines_go_in_and_come_out(broker: RunningBroker) -> None:
     ]
     assert orbit("consume", "lines", *arguments, "--count", "1").stdout == "one\n"
     assert orbit("consume", "lines", *arguments, "--from", "latest").stdout == ""
-    wrong = orbit("consume", "nowhere", *arguments)
-    assert wrong.returncode == 1
+    wrong = orbit("consume", "Lnes", *arguments)
+    assert (wrong.returncode, "Did you mean lines?" in wrong.stderr) == (4, True), wrong.stderr
     assert "Traceback" not in wrong.stderr
 
 

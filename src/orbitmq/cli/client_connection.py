@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, MutableMapping
 from typing import Any, Final, TypeVar
 
-from orbitmq.cli.admin_kit.connect import CONNECTION_KEYS, connection_given, connection_options
+from orbitmq.cli.admin_kit.connect import CONNECTION_KEYS, connection_given, connection_options, open_admin
 from orbitmq.cli.name_server import NAME_SERVER_DEFAULT
 
 __all__ = ["ClientConnection", "client_connection"]
@@ -45,6 +45,18 @@ class ClientConnection:
     def encrypted(self) -> bool:
         """Whether TLS is used."""
         return bool(self._given["tls"] or self._given["tls_ca"] or self._given["tls_cert"])
+
+    async def topics(self) -> list[str]:
+        """The topics of users that the name server knows; none when it does not answer."""
+        from orbitmq.admin.topics import topic_names
+        from orbitmq.errors import OrbitError
+
+        try:
+            async with open_admin(self._given, os.environ) as admin:
+                names = (await topic_names(admin)).topics
+        except (OrbitError, OSError):
+            return []
+        return [name for name in names if not name.startswith("%")]
 
     def export(self, environment: MutableMapping[str, str]) -> None:
         """Put all of it where clients look for what their code leaves open."""

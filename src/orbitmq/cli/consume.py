@@ -80,7 +80,7 @@ def consume_command(topic: str, connection: ClientConnection, form: str, in_json
     )
     show = template("json" if in_json else form)
     connection.export(os.environ)
-    run_client(_print_all(wanted, connection.name_servers, show), connection)
+    run_client(_print_all(wanted, connection.name_servers, show), connection, topic)
 
 
 async def _print_all(wanted: _Wanted, name_servers: str, show: Callable[[ReceivedMessage], str]) -> None:

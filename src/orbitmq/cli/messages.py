@@ -14,9 +14,11 @@ from typing import Any, Final, NamedTuple
 import click
 import msgspec
 
+from orbitmq.cli.admin_kit.explain import EXIT_FAILED, EXIT_UNKNOWN, nearest
 from orbitmq.cli.client_connection import ClientConnection, client_connection
 from orbitmq.cli.failures import remedies
-from orbitmq.client import ClientError, Message, OrbitError, Producer, SendResult
+from orbitmq.client import ClientError, Message, NoRouteError, OrbitError, Producer, SendResult
+from orbitmq.errors import TopicNotFound
 from orbitmq.runtime.words import counted
 
 __all__ = ["moment", "produce_command", "run_client"]
@@ -102,7 +104,7 @@ def produce_command(
         return count
 
     connection.export(os.environ)
-    count = run_client(send(), connection)
+    count = run_client(send(), connection, topic)
     click.echo(f"{counted(count, 'message')} sent to {topic}", err=True)
 
 
@@ -216,11 +218,16 @@ def _settle(done: asyncio.Future[bytes], piece: bytes) -> None:
         done.set_result(piece)
 
 
-def run_client(work: Any, connection: ClientConnection) -> Any:
+def run_client(work: Any, connection: ClientConnection, topic: str) -> Any:
+    """Run ``work`` on ``topic``; an error becomes a few lines and exit code 1, or 4 when there is no such topic."""
     try:
         return asyncio.run(work)
     except (ClientError, OrbitError) as error:
         click.echo(f"orbitmq: {error}", err=True)
-        for line in remedies(error, connection.name_servers, encrypted=connection.encrypted):
+        lines = remedies(error, connection.name_servers, encrypted=connection.encrypted)
+        unknown = isinstance(error, NoRouteError | TopicNotFound)
+        if unknown and (meant := nearest(topic, asyncio.run(connection.topics()))):
+            lines.insert(0, f"Did you mean {' or '.join(meant)}?")
+        for line in lines:
             click.echo(f"  {line}", err=True)
-        sys.exit(1)
+        sys.exit(EXIT_UNKNOWN if unknown else EXIT_FAILED)
