@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from typing import Final
 
-__all__ = ["InFlight"]
+__all__ = ["InFlight", "Turns"]
+
+PER_TURN: Final = 128
+"""Sends that are encoded in one turn of the event loop. They are written at its end, so the first one waits for the
+last one to be encoded; without this limit a burst of thousands uses up its time before the first byte is sent."""
 
 
 class InFlight:
@@ -98,3 +103,43 @@ class InFlight:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._idle.append(waiter)
             await waiter
+
+
+class Turns:
+    """Spreads a burst of sends over turns of the event loop, first come, first served."""
+
+    __slots__ = ("_left", "_scheduled", "_waiting")
+
+    def __init__(self) -> None:
+        self._left = PER_TURN
+        self._scheduled = False
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def take(self) -> bool:
+        """Take a place in this turn, if there is one."""
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._next)
+        if self._left <= 0 or self._waiting:
+            return False
+        self._left -= 1
+        return True
+
+    async def wait(self) -> None:
+        """Wait for a place in a later turn. Call ``take`` first."""
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(place)
+        await place
+
+    def _next(self) -> None:
+        """Begin the next turn: those who wait go first."""
+        waiting, left = self._waiting, PER_TURN
+        while waiting and left:
+            place = waiting.popleft()
+            if not place.done():  # else its send was cancelled
+                place.set_result(None)
+                left -= 1
+        self._left = left
+        self._scheduled = left < PER_TURN
+        if self._scheduled:
+            asyncio.get_running_loop().call_soon(self._next)

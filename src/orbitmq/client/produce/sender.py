@@ -24,7 +24,7 @@ from orbitmq.client.message import Message, SendResult, SendStatus
 from orbitmq.client.net.instance import ClientInstance
 from orbitmq.client.net.signing import sign
 from orbitmq.client.options import ProducerOptions
-from orbitmq.client.produce.flow import InFlight
+from orbitmq.client.produce.flow import InFlight, Turns
 from orbitmq.client.produce.queue_picker import QueuePicker, select_by_hash
 from orbitmq.codes import ClientErrorCode, Property, ResponseCode, SerializeType, SysFlag
 from orbitmq.errors import (
@@ -198,6 +198,8 @@ class Sender:
         self.binary = options.serialize is SerializeType.ROCKETMQ and options.credentials is None
         """Whether the headers of sends can be written in the binary form."""
         self._checked_topics: set[str] = set()
+        self._turns = Turns()
+        self._finding: dict[str, asyncio.Task[list[MessageQueue] | OrbitError]] = {}
 
     # -- preparing -------------------------------------------------------------------------------------
 
@@ -301,10 +303,20 @@ class Sender:
         try:
             now = asyncio.get_running_loop().time
             started = now()
-            deadline = started + (self._options.send_timeout_s if timeout_s is None else timeout_s)
             queues = self._instance.book.publish.get(outgoing.topic)
+            waits = False
             if not queues:
-                queues = await self._find_queues(outgoing.topic, deadline - started)
+                waits = True
+                queues = await self._first_queues(outgoing.topic, timeout_s)
+            if not self._turns.take():
+                waits = True
+                await self._turns.wait()
+            if waits:
+                # The time of a send begins when it is about to be written, unless the caller limits all of it.
+                if timeout_s is not None:
+                    timeout_s = self._left(timeout_s, now() - started)
+                started = now()
+            deadline = started + (self._options.send_timeout_s if timeout_s is None else timeout_s)
             fixed = queue
             if fixed is None and shard_key:
                 fixed = select_by_hash(queues, shard_key)
@@ -407,6 +419,55 @@ class Sender:
             trial.spent_ms,
             error,
         )
+
+    def _left(self, timeout_s: float, waited_s: float) -> float:
+        """What is left of an explicit time limit. Raises ``TooManyInFlightError`` when the wait has used it up."""
+        if waited_s < timeout_s:
+            return timeout_s - waited_s
+        raise TooManyInFlightError(
+            f"the message was not written: the limit of {timeout_s:g} s ended after {waited_s:.3f} s in the queue of "
+            f"{self.in_flight.count} sends"
+        )
+
+    async def _first_queues(self, topic: str, timeout_s: float | None) -> list[MessageQueue]:
+        """The queues of a topic that is not known yet, with an open connection to one of its brokers.
+
+        All sends of a burst share one search, whose time begins when it runs: on a busy event loop their own timers
+        would expire before the answer is read.
+        """
+        task = self._finding.get(topic)
+        if task is None:
+            if self._instance.tasks.closed:
+                raise ClientClosedError("the client is stopped")
+            wait_s = self._options.send_timeout_s
+            task = self._instance.tasks.start(self._find_and_connect(topic, wait_s), "first-route")
+            self._finding[topic] = task
+            task.add_done_callback(lambda _: self._finding.pop(topic, None))
+        try:
+            async with asyncio.timeout(timeout_s):
+                found = await asyncio.shield(task)
+        except TimeoutError:
+            raise RequestTimeoutError(f"no route to topic {topic} within {timeout_s:g} s") from None
+        except asyncio.CancelledError:
+            if task.cancelled():  # only the end of the client does that
+                raise ClientClosedError("the client was stopped") from None
+            raise
+        if isinstance(found, OrbitError):
+            raise found.with_traceback(None)
+        return found
+
+    async def _find_and_connect(self, topic: str, wait_s: float) -> list[MessageQueue] | OrbitError:
+        try:
+            queues = await self._find_queues(topic, wait_s)
+        except OrbitError as error:
+            return error
+        address = self._instance.book.master_address(queues[0].broker_name)
+        if address is not None:
+            try:
+                await self._instance.rpc.connection(address)
+            except ConnectionLostError:
+                pass  # the sends find out, and try other brokers
+        return queues
 
     async def _find_queues(self, topic: str, wait_s: float) -> list[MessageQueue]:
         try:

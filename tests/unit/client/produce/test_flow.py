@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from orbitmq.client.produce.flow import InFlight
+from orbitmq.client.produce.flow import PER_TURN, InFlight, Turns
 
 
 async def turns(count: int = 5) -> None:
@@ -92,3 +92,25 @@ def test_drained_waits_for_those_on_the_way_and_those_who_wait() -> None:
         await asyncio.wait_for(drained, 1)
 
     asyncio.run(run())
+
+
+def test_turns_go_in_order_and_skip_cancelled_waiters() -> None:
+    order: list[int] = []
+
+    async def run() -> None:
+        turns = Turns()
+
+        async def one(number: int) -> None:
+            if not turns.take():
+                await turns.wait()
+            order.append(number)
+
+        tasks = [asyncio.ensure_future(one(number)) for number in range(3 * PER_TURN)]
+        await asyncio.sleep(0)
+        assert order == list(range(PER_TURN))
+        tasks[PER_TURN].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert turns.take()
+
+    asyncio.run(run())
+    assert order == [number for number in range(3 * PER_TURN) if number != PER_TURN]
