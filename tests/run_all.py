@@ -1,9 +1,9 @@
 """``python -m tests.run_all``: every test that ``make test`` runs, each once.
 
-Three processes of pytest-xdist share the files, a whole file each time: most tests wait for servers, so on two cores
-two processes use a third of the processor. ``python -m tests.run_all -n 0`` runs in one process. Failed tests are not
-repeated, because a retry would hide our races: a test that cannot be made deterministic belongs to ``make soak``,
-with its reason in ``tests/support/tiers.py``.
+Two processes of pytest-xdist share the files, a whole file each time: most tests wait for servers, so one process
+leaves a core idle. ``python -m tests.run_all -n 0`` runs in one process. Failed tests are not repeated, because a
+retry would hide our races: a test that cannot be made deterministic belongs to ``make soak``, with its reason in
+``tests/support/tiers.py``.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import subprocess
 import sys
 from typing import Final
 
-_PROCESSES: Final = ("-n", "3", "--dist", "loadfile")
+_TWO_PROCESSES: Final = ("-n", "2", "--dist", "loadfile")
 
 
 def main(arguments: list[str]) -> int:
     """Returns the exit code of the run."""
-    return subprocess.run([sys.executable, "-m", "pytest", *_PROCESSES, *arguments], check=False).returncode
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *_TWO_PROCESSES, *arguments], check=False
+    ).returncode
 
 
 if __name__ == "__main__":

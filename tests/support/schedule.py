@@ -19,11 +19,9 @@ __all__ = ["FileScheduling", "next_file", "pytest_xdist_make_scheduler", "turn_o
 
 SHARED: Final = (
     ("tests/spark/", "tests/console/"),
-    ("tests/apache/",),
-    ("tests/conformance/",),
+    ("tests/apache/", "tests/conformance/"),
 )
-"""Folders in groups; worker n begins with group n. The largest two groups are about as long as the last one with all
-of ``SLOW``."""
+"""Folders in groups; worker n begins with group n."""
 SLOW: Final = (
     "tests/integration/",
     "tests/fault/",
