@@ -1,1 +1,1 @@
-"""Who may send which request: signatures, users, policies, access lists of 4.x."""
+"""Access control: signatures, users, policies, access lists of 4.x."""

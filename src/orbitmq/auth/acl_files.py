@@ -41,7 +41,7 @@ _TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 _DENY, _PUB, _SUB = 0, 1, 2
 _PERMS: Final = {"DENY": _DENY, "PUB": _PUB, "SUB": _SUB, "PUB|SUB": _PUB | _SUB, "SUB|PUB": _PUB | _SUB}
 ADMIN_CODES: Final = frozenset({17, 25, 215, 200, 207})
-"""Requests 4.9.7 leaves to admin accounts."""
+"""Requests that 4.9.7 leaves to admin accounts."""
 _R: Final = RequestCode
 _CHECKED: Final = frozenset(
     {_R.SEND_MESSAGE, _R.SEND_MESSAGE_V2, _R.CONSUMER_SEND_MSG_BACK, _R.PULL_MESSAGE, _R.QUERY_MESSAGE}
@@ -49,7 +49,7 @@ _CHECKED: Final = frozenset(
 )
 """Requests 4.9.7 holds to topic and group permissions; the others need a signature alone there."""
 _PERMITTED: Final = frozenset({Action.PUB, Action.SUB, Action.GET})
-"""What permissions of topics and groups can grant; anything else is for admins."""
+"""Actions that topic and group permissions can grant; anything else is for admins."""
 
 
 def _refusal(text: str) -> ServerError:
@@ -73,7 +73,7 @@ class Account:
 
 
 def parse_perm(text: object) -> int:
-    """``DENY`` for what it does not know, as Apache has it."""
+    """``DENY`` for unknown words, like Apache."""
     return _PERMS.get(str(text).strip().upper() if text is not None else "", _DENY)
 
 
@@ -115,7 +115,7 @@ def account_of(raw: Mapping[str, Any]) -> Account:
 
 
 def _alternatives(pattern: str) -> list[str]:
-    """A pattern with braces or commas in its parts."""
+    """Expand a pattern with braces or commas in its parts."""
     if pattern.endswith("}") and "{" in pattern:
         head, _, rest = pattern[:-1].partition("{")
         return [head + part.strip() for part in rest.split(",")]
@@ -123,7 +123,7 @@ def _alternatives(pattern: str) -> list[str]:
 
 
 def check_address_pattern(pattern: str) -> None:
-    """Raises ``ConfigError`` for a form that matches nothing by mistake."""
+    """Raises ``ConfigError`` for a pattern that would match nothing by mistake."""
     for part in _alternatives(pattern) if pattern else ():
         if not part or part in ("*", "*.*.*.*", "*:*:*:*:*:*:*:*"):
             continue
@@ -152,7 +152,7 @@ def _piece_matches(pattern: str, piece: str, base: int) -> bool:
 
 
 def address_matches(pattern: str, address: str) -> bool:
-    """Whether an IP address is one of those the pattern names; a blank pattern names none."""
+    """Whether the pattern matches an IP address; a blank pattern matches none."""
     for part in _alternatives(pattern) if pattern.strip() else ():
         if part in ("*", "*.*.*.*", "*:*:*:*:*:*:*:*"):
             return True
@@ -180,7 +180,7 @@ def address_matches(pattern: str, address: str) -> bool:
 
 
 class AclFiles:
-    """The accounts in force, and the check of requests by them."""
+    """The current accounts, and the check of requests against them."""
 
     def __init__(
         self, fs: FileSystem, home: str, *, cluster: str, clock: Clock, apache_rows: bool = False
@@ -188,7 +188,7 @@ class AclFiles:
         self._fs = fs
         self._clock = clock
         self.facts = BrokerFacts(cluster)
-        """The owner of a store and its tables replaces them."""
+        """Replaced by the owner of a store and its tables."""
         self._apache = apache_rows
         self.main_path = posixpath.join(home, "conf", "plain_acl.yml")
         self._folder = posixpath.join(home, "conf", "acl")
@@ -200,12 +200,13 @@ class AclFiles:
         self._stamps: dict[str, tuple[int, int]] = {}
         self.refused_count = 0
         self.on_change: Callable[[], None] = lambda: None
-        """Told when accounts have changed."""
+        """Called when accounts have changed."""
 
     # -- files -----------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read all files. Raises ``ConfigError``: a broker told to check must not start with half its accounts."""
+        """Read all files. Raises ``ConfigError``, because a broker with access control must not start with half its
+        accounts."""
         if self._fs.stat(self.main_path) is None:
             self._save(self.main_path, {"accounts": []})
             logger.warning("access list created empty path=%s", self.main_path)
@@ -213,7 +214,7 @@ class AclFiles:
         self._take(contents)
 
     def reload(self) -> None:
-        """Look for changed files. One that cannot be read changes nothing."""
+        """Check for changed files. An unreadable one changes nothing."""
         stamps = {path: self._stamp(path) for path in self._paths()}
         if stamps == self._stamps:
             return
@@ -311,7 +312,7 @@ class AclFiles:
         return None
 
     def store_account(self, changes: Mapping[str, Any]) -> None:
-        """Create an account or change the members given. Raises ``ConfigError``, ``OSError``."""
+        """Create an account or change the given members. Raises ``ConfigError``, ``OSError``."""
         key = str(changes.get("accessKey") or "")
         old = self.accounts.get(key)
         merged = {**(old.raw if old is not None else {}), **changes}
@@ -337,7 +338,7 @@ class AclFiles:
         return True
 
     def store_white_addresses(self, addresses: list[str], path: str) -> bool:
-        """Replace the white list of one of the files in use; False when ``path`` is none of them."""
+        """Replace the white list of one of the files in use; False when ``path`` is not one of them."""
         chosen = path or self.main_path
         if chosen not in self._contents:
             return False
@@ -395,7 +396,7 @@ class AclFiles:
         return None if row is None else list(row(Asked(fields, frame.body, self.facts)))
 
     def allows(self, name: str, need: Need, address: str) -> bool:
-        """Whether an account that signed before may do that now."""
+        """Whether an account that signed before may send that request now."""
         if any(address_matches(pattern, address) for pattern in self.white_addresses):
             return True
         account = self.accounts.get(name)

@@ -17,7 +17,7 @@ _NO_CACHE: Final = "users and policies are in memory, and a change takes effect 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """A name and the secret that signs in its name."""
+    """A name and its signing secret."""
 
     name: str
     secret: str
@@ -25,7 +25,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthConfig:
-    """Who may send requests to a server. Everything is off by default, as in Apache."""
+    """Access control of a server. Everything is off by default, like in Apache."""
 
     authentication_enabled: bool = option(
         False,
@@ -225,7 +225,8 @@ class AuthConfig:
 def read_credentials(
     key: str, text: str, name_member: str = "accessKey", secret_member: str = "secretKey"
 ) -> Credentials | None:
-    """A JSON object with a name and a secret; None for an empty text. Raises ``ConfigError``, without the secret."""
+    """Parse a JSON object with a name and a secret; None for an empty text. Raises ``ConfigError``, without the
+    secret."""
     if not text.strip():
         return None
     try:
@@ -234,7 +235,7 @@ def read_credentials(
         if not (isinstance(name, str) and isinstance(secret, str) and name and secret):
             raise ValueError
     except (ValueError, KeyError, TypeError):
-        # Without the value: it holds a secret.
+        # Without the value, which contains a secret.
         raise ConfigError(
             f'{key} is not of the form {{"{name_member}":"...","{secret_member}":"..."}}'
         ) from None

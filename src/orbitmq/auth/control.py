@@ -38,7 +38,7 @@ _ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
 _VERDICTS_MAX: Final = 20_000
 _ALLOWED: Final = ""
 _FIELDS_MAX: Final = 4_096
-"""Of a header that is checked: sorting them to check a signature is work done for anyone."""
+"""Fields of a header that is checked: sorting them to check a signature is work done for unauthenticated peers."""
 _JSON_BYTES_MAX: Final = 256 * 1024
 """Of a JSON header that is read twice. Properties have 32 KiB, or six times that with every character escaped."""
 _encode_json: Final = msgspec.json.Encoder().encode
@@ -60,7 +60,7 @@ class AccessControl:
         self.table = table
         table.on_change = self.forget
         self.facts = BrokerFacts(cluster)
-        """The owner of a store and its tables replaces them."""
+        """Replaced by the owner of a store and its tables."""
         self.authorizes = authorize
         self._rows = APACHE_ROWS if apache_rows else ROWS
         self._apache = apache_rows
@@ -69,10 +69,10 @@ class AccessControl:
         self._verdicts: dict[tuple[str, Need, str], str] = {}
         self.refused_count = 0
         self.on_change: Callable[[], None] = lambda: None
-        """Told when users or policies have changed."""
+        """Called when users or policies have changed."""
 
     def forget(self) -> None:
-        """Drop remembered verdicts; called on every change."""
+        """Drop cached verdicts; called on every change."""
         self._verdicts.clear()
         self.on_change()
 
@@ -116,7 +116,7 @@ class AccessControl:
         return user
 
     def authenticate(self, fields: Mapping[str, str], body: bytes, *, version: int = Version.OURS) -> User:
-        """Who signed these fields and this body. Raises ``NoPermission``."""
+        """The signer of these fields and this body. Raises ``NoPermission``."""
         user = self.user(fields.get(ACCESS_KEY))
         if not is_signed(fields, body, user.password, version=version):
             raise NoPermission("check signature failed.")
@@ -156,7 +156,7 @@ class AccessControl:
                 raise NoPermission(reason)
 
     def allows(self, name: str, need: Need, address: str) -> bool:
-        """Whether a user who signed before may do that now."""
+        """Whether a user who signed before may send that request now."""
         try:
             user = self.user(name)
             if self.authorizes:
@@ -166,7 +166,7 @@ class AccessControl:
         return True
 
     def signer(self, frame: Frame) -> str:
-        """Who signed a frame that ``check`` let pass; empty for nobody."""
+        """The signer of a frame that passed ``check``; empty if there is none."""
         fields = frame.ext_fields
         if str(frame.code) in self._unauthenticated:
             try:

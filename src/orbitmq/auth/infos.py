@@ -1,4 +1,4 @@
-"""Users and policies as requests describe them: from and to the bodies of 3001 to 3010."""
+"""Users and policies in the form of requests: from and to the bodies of 3001 to 3010."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from orbitmq.wire.bodies.auth import AclInfo, PolicyEntry, PolicyInfo, UserInfo
 __all__ = ["REPLICA", "acl_info", "parse_acl", "parse_user", "user_status_of", "user_type_of"]
 
 REPLICA: Final = "orbitmqReplica"
-"""Field of a slave's or proxy's request for users: with it the inner user gets the passwords too."""
+"""A field of a slave's or proxy's request for users: with it the inner user gets the passwords too."""
 
 
 def user_type_of(text: str | None) -> UserType:
@@ -37,12 +37,12 @@ def user_status_of(text: str | None) -> UserStatus:
 
 
 def parse_user(name: str, info: UserInfo) -> User:
-    """A user as a request describes it."""
+    """Parse a user from a request."""
     return User(name, info.password or "", user_type_of(info.user_type), user_status_of(info.user_status))
 
 
 def parse_acl(info: AclInfo) -> Policies:
-    """Policies as a request describes them. Raises ``NoPermission`` with Apache's text."""
+    """Parse policies from a request. Raises ``NoPermission`` with Apache's text."""
     result = Policies()
     for policy in info.policies or ():
         kind = named(PolicyType, policy.policy_type or "Custom")

@@ -1,6 +1,6 @@
-"""Users, policies and what they name: values (Apache: ``org.apache.rocketmq.auth``, its model classes).
+"""Users, policies and resources as values (Apache: ``org.apache.rocketmq.auth``, its model classes).
 
-Numbers of the enumerations are those of Apache's stored form, which our files use too: persisted, never renumber.
+The enumerations have the numbers of Apache's stored form, which our files use too: persisted, never renumber.
 """
 
 from __future__ import annotations
@@ -82,13 +82,13 @@ class Action(enum.IntEnum):
 
 
 def named(kind: type[enum.IntEnum], text: str | None) -> enum.IntEnum | None:
-    """The member with that name, in any case; ``None`` for a name it does not have."""
+    """The member with that name, ignoring case; ``None`` for an unknown name."""
     return kind.__members__.get(text.strip().upper()) if text else None
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who may sign requests. ``password`` is the secret of the signature and is never shown."""
+    """A user who signs requests. ``password`` is the signing secret and is never shown."""
 
     name: str
     password: str = field(repr=False)
@@ -106,7 +106,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """What an entry is about: one thing, everything with a prefix, everything of a type, or everything."""
+    """What an entry applies to: one object, everything with a prefix, everything of a type, or everything."""
 
     type: ResourceType
     name: str
@@ -114,7 +114,7 @@ class Resource:
 
     @classmethod
     def parse(cls, text: str | None) -> Resource | None:
-        """``None`` for what is no resource."""
+        """``None`` for text that is not a resource."""
         if not text or not text.strip():
             return None
         text = text.strip()
@@ -140,7 +140,7 @@ class Resource:
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        """Greater is more special."""
+        """Greater is more specific."""
         order = {Pattern.LITERAL: 2, Pattern.PREFIXED: 1, Pattern.ANY: 0}
         return (0 if self.type is ResourceType.ANY else 1, order[self.pattern], len(self.name))
 
@@ -196,8 +196,8 @@ class Policies:
         )
 
     def deciding(self, need: Need, address: str) -> Entry | None:
-        """The entry that decides, or ``None`` when none matches: the most special of those that do, Custom before
-        Default, and of equals a Deny."""
+        """The entry that decides, or ``None`` when none matches: the most specific of those that match, Custom before
+        Default, and of equal ones a Deny."""
         for entries in (self.custom, self.default):
             matching = [entry for entry in entries if entry.matches(need, address)]
             if matching:

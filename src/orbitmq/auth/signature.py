@@ -1,7 +1,7 @@
 """The signature of a request (Apache: ``AclUtils``, ``DefaultAuthenticationContextBuilder``).
 
-Signed are the values of all extension fields but ``Signature``, in the order of their names, and the body; the key is
-the user's secret. There is no time stamp in it: against a captured request that is sent again only TLS helps.
+It covers the values of all extension fields except ``Signature``, in the order of their names, and the body; the key
+is the user's secret. There is no timestamp in it, so only TLS prevents replay of a captured request.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 
 def _content(fields: Mapping[str, str], body: bytes, *, unique_query_signed: bool = True) -> bytes:
     names = sorted(fields)
-    # Java sorts by UTF-16 units, Python by code points: they differ only beyond ASCII.
+    # Java sorts by UTF-16 units, Python by code points: the orders differ only beyond ASCII.
     if not "".join(names).isascii():
         names.sort(key=utf16_key)
     for name in (SIGNATURE,) if unique_query_signed else (SIGNATURE, _UNIQUE_KEY_QUERY):
@@ -76,10 +76,10 @@ def sign_fields(
 
 
 def without_signature(fields: Mapping[str, str]) -> dict[str, str]:
-    """The fields of a request that is passed on to a client.
+    """The fields of a request that is forwarded to a client.
 
     A signature covers neither the request code nor the time, so a client that received an operator's could send it
-    back as another request of the operator's.
+    back as another request of the operator.
     """
     secret = (ACCESS_KEY, SECURITY_TOKEN, SIGNATURE)
     return {name: value for name, value in fields.items() if name not in secret}

@@ -34,12 +34,12 @@ _ORIGIN_GROUP: Final = Property.ORIGIN_GROUP.encode()
 
 
 def is_internal(topic: str) -> bool:
-    """Whether brokers keep messages of other topics, or state of their own, in this topic."""
+    """Whether brokers keep messages of other topics, or their own state, in this topic."""
     return topic in _INTERNAL or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 
 class Place(NamedTuple):
-    """Where a record belongs."""
+    """The topics a record belongs to."""
 
     topic: str
     """The topic it is stored in or, while it is parked, the one it will be delivered to."""

@@ -35,7 +35,7 @@ V = TypeVar("V")
 
 
 class AuthTable:
-    """Users by name and their policies."""
+    """Users by name, and their policies."""
 
     def __init__(self, users_file: SafeFile | None = None, policies_file: SafeFile | None = None) -> None:
         self._users_file = users_file
@@ -46,21 +46,21 @@ class AuthTable:
         self.on_change: Callable[[], None] | None = None
 
     def load(self) -> None:
-        """Read both files. Raises ``CorruptionError``: a broker that forgot its users must not start."""
+        """Read both files. Raises ``CorruptionError``, because a broker must not start without its users."""
         if self._users_file is not None:
             self.users = self._users_file.load(lambda content: _read(content, _user)) or {}
         if self._policies_file is not None:
             self.policies = self._policies_file.load(lambda content: _read(content, _policies)) or {}
 
     def store_user(self, user: User) -> None:
-        """Create or replace. Raises ``ServerError`` when the disk refuses; nothing changed then."""
+        """Create or replace a user. Raises ``ServerError`` when the disk fails; then nothing has changed."""
         users = self.users | {user.name: user}
         self._save_users(users)
         self.users = users
         self._changed()
 
     def delete_user(self, name: str) -> None:
-        """The user and what it may do; nothing when there is none."""
+        """Delete the user and its policies, if it exists."""
         if name in self.policies:
             self.store_policies(name, None)
         if name in self.users:
@@ -70,7 +70,7 @@ class AuthTable:
             self._changed()
 
     def store_policies(self, name: str, policies: Policies | None) -> None:
-        """Replace what a user may do; ``None`` deletes it."""
+        """Replace a user's policies; ``None`` deletes them."""
         changed = {key: value for key, value in self.policies.items() if key != name}
         if policies is not None:
             changed[name] = policies
@@ -79,7 +79,7 @@ class AuthTable:
         self._changed()
 
     def replace(self, users: Iterable[User], policies: Mapping[str, Policies]) -> bool:
-        """Take over a master's tables; whether anything changed."""
+        """Replace the tables with a master's; returns whether anything changed."""
         new_users = {user.name: user for user in users}
         new_policies = dict(policies)
         if new_users == self.users and new_policies == self.policies:

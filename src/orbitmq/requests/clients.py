@@ -1,4 +1,4 @@
-"""Client membership, and what brokers ask of clients."""
+"""Client membership, and calls from brokers to clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Clients"]
 
 
 class Clients:
-    """Client membership, and what brokers ask of clients."""
+    """Client membership, and calls from brokers to clients."""
 
     HEART_BEAT = Request(34, client.HeartBeatRequest, client.HeartBeatResponse)
     UNREGISTER_CLIENT = Request(35, client.UnregisterClientRequest)

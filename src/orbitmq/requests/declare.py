@@ -1,4 +1,4 @@
-"""What a declaration of a request says."""
+"""The declaration of a request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RETIRED: Final = "no release of RocketMQ in use serves this"
 
 
 class Server(enum.Enum):
-    """A process that answers requests. A client answers those of brokers."""
+    """A process that answers requests. Clients answer those of brokers."""
 
     BROKER = "broker"
     NAME_SERVER = "name server"
@@ -30,13 +30,13 @@ class Request(int):
     """A request code with everything that depends on it."""
 
     name: str
-    """As in Apache's RequestCode; empty for a request that belongs to no area."""
+    """The name in Apache's RequestCode; empty for a request that belongs to no area."""
     header: type[Header]
     answer: type[Header]
     """The header of the answer."""
     served_by: tuple[Server, ...]
     fast_port: bool
-    """Whether a broker serves it on listenPort - 2 as well (Apache's VIP channel)."""
+    """Whether a broker also serves it on listenPort - 2 (Apache's VIP channel)."""
     unless: str
     """Why no server here serves it, or, if some do, why they may be configured not to."""
     admin: tuple[str, ...]

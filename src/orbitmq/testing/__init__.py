@@ -1,4 +1,5 @@
-"""What a test of a user may need: a broker, a clock to move, a disk that fails. Nothing in the package imports it."""
+"""Test support for users: a broker, a clock that can be moved, a disk that fails. Nothing in the package imports
+it."""
 
 from __future__ import annotations
 

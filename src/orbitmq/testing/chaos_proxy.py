@@ -1,7 +1,7 @@
-"""A TCP proxy that stalls, cuts and delays: the network between two servers as it is on a bad day.
+"""A TCP proxy that stalls, cuts and delays: a bad network between two servers.
 
-``async with ChaosProxy(host, port) as proxy:`` listens on ``proxy.address`` and passes bytes on to the target.
-What is in the proxy when a connection is cut is lost, as it is in a real network.
+``async with ChaosProxy(host, port) as proxy:`` listens on ``proxy.address`` and forwards bytes to the target. Bytes
+in the proxy when a connection is cut are lost, like in a real network.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PIECE_BYTES: Final = 16 * 1024
 
 
 class ChaosProxy:
-    """Stands between the clients of one server and that server."""
+    """A proxy between one server and its clients."""
 
     def __init__(self, host: str, port: int, *, listen: tuple[str, int] = ("127.0.0.1", 0)) -> None:
         self._target = (host, port)
@@ -30,9 +30,9 @@ class ChaosProxy:
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         self.delay_s = 0.0
-        """Every piece of bytes waits this long."""
+        """The delay of every chunk of bytes."""
         self.accepting = True
-        """False: new connections are closed at once."""
+        """False: new connections are closed immediately."""
         self.address = ""
 
     async def __aenter__(self) -> Self:
@@ -53,28 +53,28 @@ class ChaosProxy:
     # -- faults ----------------------------------------------------------------------------------------
 
     def stall(self) -> None:
-        """Pass nothing on; connections stay open."""
+        """Forward nothing; connections stay open."""
         self._flowing.clear()
 
     def cut(self) -> None:
-        """End every connection, both ways, without a word."""
+        """Abort every connection in both directions."""
         for writer in list(self._writers):
             writer.transport.abort()
 
     async def close_listener(self) -> None:
-        """Refuse new connections from now on, as a machine does where nobody listens."""
+        """Refuse new connections from now on, like a machine without a listener."""
         assert self._server is not None
         self._server.close()
         await asyncio.sleep(0)
 
     def heal(self) -> None:
-        """As if nothing had been; connections that were cut stay so."""
+        """End all faults; connections that were cut stay closed."""
         self.delay_s = 0.0
         self.accepting = True
         self._flowing.set()
 
     def fault(self, chance: random.Random) -> str:
-        """Do one thing by chance; returns its name."""
+        """Cause one random fault; returns its name."""
         name = chance.choice(("stall", "cut", "delay", "closed", "heal", "heal"))
         if name == "stall":
             self.stall()
@@ -125,5 +125,5 @@ class ChaosProxy:
         except (ConnectionError, OSError):
             pass
         finally:
-            # One way closed ends both: neither broker uses half-open connections.
+            # Closing one direction closes both: neither broker uses half-open connections.
             writer.transport.abort()

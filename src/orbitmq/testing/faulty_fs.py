@@ -27,12 +27,12 @@ __all__ = ["FaultyFileSystem", "SimulatedCrash"]
 PAGE: Final = 4096
 
 Survives = Callable[[str, int], bool | int]
-"""Asked with a path and a page number, or with -1 for a directory's next unsynced change and -2 for a file's size. A
-number of bytes says that a page was written up to there: a torn write."""
+"""Called with a path and a page number, or with -1 for a directory's next unsynced change and -2 for a file's size. A
+number of bytes means that a page was written up to there: a torn write."""
 
 
 class SimulatedCrash(BaseException):
-    """The process ended here. Not an ``Exception``: nothing may catch it and go on."""
+    """The process ended here. Not an ``Exception``, so that nothing catches it and continues."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class _File:
     blocks: set[int] = field(default_factory=set)
     """Pages that have disk space; the others are holes."""
     lost: dict[int, bytes] = field(default_factory=dict)
-    """Pages a failed sync gave up: the kernel takes them for clean and never writes them again."""
+    """Pages that a failed sync gave up: the kernel considers them clean and never writes them again."""
     modified_ms: int = 0
 
     def dirty_pages(self) -> list[int]:
@@ -60,7 +60,7 @@ class _File:
 
 @dataclass(slots=True)
 class _Change:
-    """A change of a directory that is not durable yet: a name that now stands for a file, or for nothing."""
+    """A directory change that is not durable yet: a name that now refers to a file, or to nothing."""
 
     names: dict[str, _File | None]
 
@@ -73,7 +73,7 @@ class _Open:
 
 
 class FaultyFileSystem:
-    """``runtime.filesystem.FileSystem`` in memory. Paths are used as given; directories need not be made."""
+    """``runtime.filesystem.FileSystem`` in memory. Paths are used as given; directories need not be created."""
 
     def __init__(self, *, capacity_bytes: int = 1 << 40, clock: Callable[[], int] = lambda: 0) -> None:
         self.capacity_bytes = capacity_bytes
@@ -86,15 +86,15 @@ class FaultyFileSystem:
         self._next_handle = 1000
         self._locks: dict[str, int] = {}
         self.on_operation: Callable[[str, str], None] | None = None
-        """Called before every operation that changes something, with its name and path; may raise anything."""
+        """Called with name and path before every operation that changes something; may raise anything."""
         self.operation_count = 0
-        """How many operations that change something there were."""
+        """How many changing operations were executed."""
         self._fail_at: int | None = None
         self._fail_error = errno.ENOSPC
         self._tear_at: tuple[int, int] | None = None
         self._write_count = 0
         self.sync_error: int | None = None
-        """When set, every ``sync_data`` fails with it and gives up what was not durable yet."""
+        """If set, every ``sync_data`` fails with it and gives up what was not durable yet."""
 
     # Faults.
     @property
@@ -103,33 +103,33 @@ class FaultyFileSystem:
         return self._write_count
 
     def fail_writes(self, after: int = 0, error: int = errno.ENOSPC) -> None:
-        """After that many more writes (or allocations, or new files) every further one fails, until ``heal``."""
+        """After that many more writes (or allocations, or new files) all further ones fail, until ``heal``."""
         self._fail_at = self._write_count + after
         self._fail_error = error
 
     def tear_write(self, after: int, keep_bytes: int) -> None:
-        """After that many more writes, the next one stores ``keep_bytes`` bytes and the process dies."""
+        """After that many more writes, the next one stores only ``keep_bytes`` bytes and the process dies."""
         self._tear_at = (self._write_count + after, keep_bytes)
 
     def heal(self) -> None:
-        """No more faults."""
+        """End all faults."""
         self._fail_at = self._tear_at = self.sync_error = None
 
     def flip(self, path: str, position: int, mask: int = 0xFF) -> None:
-        """Invert bits of one byte, cached and durable alike."""
+        """Invert bits of one byte, in both the cached and the durable content."""
         file = self._names[path]
         file.cached[position] ^= mask
         if position < len(file.durable):
             file.durable[position] ^= mask
 
     def overwrite(self, path: str, position: int, data: bytes) -> None:
-        """Put bytes there behind the writer's back, cached and durable alike."""
+        """Overwrite bytes without the writer's knowledge, in both the cached and the durable content."""
         file = self._names[path]
         file.cached[position : position + len(data)] = data
         file.durable[position : position + len(data)] = data
 
     def resize(self, path: str, size: int) -> None:
-        """Cut or extend behind the writer's back."""
+        """Cut or extend the file without the writer's knowledge."""
         file = self._names[path]
         for content in (file.cached, file.durable):
             del content[size:]
@@ -137,7 +137,7 @@ class FaultyFileSystem:
 
     # What is left.
     def kill(self) -> FaultyFileSystem:
-        """The disk as a killed process leaves it: everything written is there, locks and handles are gone."""
+        """The disk after a killed process: everything written is there, locks and handles are gone."""
         self.check_holes()
         left = self._new()
         for path, file in self._names.items():
@@ -145,7 +145,7 @@ class FaultyFileSystem:
         return left
 
     def power_cut(self, survives: Survives | None = None) -> FaultyFileSystem:
-        """The disk as a dead machine leaves it. Without ``survives`` nothing does that was not synced."""
+        """The disk after a power cut. Without ``survives``, unsynced data is lost."""
         self.check_holes()
         keep = survives or (lambda path, page: False)
         names = dict(self._durable_names)
@@ -169,7 +169,7 @@ class FaultyFileSystem:
         return sorted(path for path in self._names if path.startswith(prefix))
 
     def content(self, path: str) -> bytes:
-        """What a reader sees."""
+        """The content as readers see it."""
         return bytes(self._names[path].cached)
 
     @property
@@ -178,11 +178,11 @@ class FaultyFileSystem:
 
     @property
     def open_paths(self) -> list[str]:
-        """Paths of handles not closed yet."""
+        """Paths of handles that are still open."""
         return [opened.path for opened in self._open.values()]
 
     def check_holes(self) -> None:
-        """Fail if a map was written where the file has no disk space: on a full disk that is SIGBUS."""
+        """Fail if a map was written where the file has no disk space; on a full disk that is SIGBUS."""
         for path, file in self._names.items():
             for page in range(-(-len(file.cached) // PAGE)):
                 if page not in file.blocks and file.cached[page * PAGE : (page + 1) * PAGE].strip(b"\0"):
@@ -368,7 +368,7 @@ class FaultyFileSystem:
             raise OSError(self._fail_error, os.strerror(self._fail_error))
 
     def _take_blocks(self, file: _File, start: int, end: int) -> int:
-        """Give a range its pages; returns the end of what fits on the disk."""
+        """Allocate pages for a range; returns the end of what fits on the disk."""
         wanted = [page for page in range(start // PAGE, -(-end // PAGE)) if page not in file.blocks]
         if wanted:
             free = (self.capacity_bytes - self.used_bytes) // PAGE

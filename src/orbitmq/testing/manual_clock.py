@@ -1,4 +1,4 @@
-"""A clock that stands still until it is moved."""
+"""A clock that only moves when told to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["ManualClock"]
 
 
 class ManualClock:
-    """``runtime.clock.Clock`` for tests: both times move only through ``advance`` (or ``now_ms`` being set back)."""
+    """``runtime.clock.Clock`` for tests: both times move only through ``advance`` (or by setting ``now_ms`` back)."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
@@ -25,5 +25,5 @@ class ManualClock:
         self._monotonic += ms / 1000
 
     def jump(self, now_ms: int) -> None:
-        """Set the wall clock alone, forwards or back, as an administrator or NTP does."""
+        """Set only the wall clock, forwards or back, like an administrator or NTP."""
         self._now_ms = now_ms

@@ -1,4 +1,4 @@
-"""Messages as a handler would get them, for tests of handlers without a broker."""
+"""Messages as handlers receive them, for tests without a broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def message(
     attempt: int = 1,
     queue_offset: int = 0,
 ) -> ReceivedMessage:
-    """A received message. Bytes and text are the body as they are, other values become JSON."""
+    """A received message. Bytes and text become the body unchanged, other values become JSON."""
     data = body if isinstance(body, bytes | str) else json_bytes(body)
     sent = Message(topic, data, tags=tags, keys=keys, properties=properties or {})
     pairs = sent.property_pairs()

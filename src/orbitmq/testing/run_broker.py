@@ -1,4 +1,4 @@
-"""A name server and a broker for a test, in this process, on free ports, with data that is gone afterwards.
+"""A name server and a broker for a test: in this process, on free ports, with data that is deleted afterwards.
 
 ::
 
@@ -7,9 +7,9 @@
     with run_broker() as broker:
         producer = Producer("group", broker.name_server)
 
-``broker.advance(timedelta(hours=1))`` turns the broker's clock ahead, so delays and retries take milliseconds.
+``broker.advance(timedelta(hours=1))`` moves the broker's clock ahead, so delays and retries take milliseconds.
 
-They run on a thread of their own, so plain tests and asyncio tests use them alike.
+The servers run on a thread of their own, for plain and asyncio tests alike.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ __all__ = ["RunningBroker", "run_broker"]
 
 @dataclass(frozen=True, slots=True)
 class RunningBroker:
-    """What a client needs to know of the servers."""
+    """The addresses and controls of the servers."""
 
     name_server: str
-    """Address to give to producers and consumers."""
+    """Address for producers and consumers."""
     address: str
     data: Path
     _loop: LoopThread = field(repr=False)
@@ -51,14 +51,14 @@ class RunningBroker:
     """Address of the broker's metrics, with ``metricsExporterType="PROM"``."""
 
     def create_topic(self, topic: str, *, queue_count: int = 4) -> str:
-        """Create a topic and return its name; it can be used at once."""
+        """Create a topic and return its name; it can be used immediately."""
         self._loop.run(self._create_topic(topic, queue_count))
         return topic
 
     def advance(self, by: timedelta | float) -> None:
-        """Turn the broker's clock ahead (a timedelta, or seconds): delayed messages and retries that are due by then
-        are delivered at once. The clocks of clients stay as they are; messages they send later have delays that
-        count from the broker's new time."""
+        """Move the broker's clock ahead (a timedelta, or seconds): delayed messages and retries that are due by then
+        are delivered immediately. The clients' clocks do not move; delays of messages they send later count from the
+        broker's new time."""
         seconds = by.total_seconds() if isinstance(by, timedelta) else by
         self._loop.run(self._advance(round(seconds * 1000)))
 
@@ -93,10 +93,10 @@ class RunningBroker:
 def run_broker(
     port: int = 0, *, name_server_port: int = 0, data: str | Path | None = None, **settings: str | int | bool
 ) -> Iterator[RunningBroker]:
-    """Run both servers until the block ends. Port 0 is any free one.
+    """Run both servers until the block ends. Port 0 means any free one.
 
-    ``settings`` are broker options by Apache's names (``autoCreateTopicEnable=False``). With ``data`` the store stays
-    there and is opened again by the next run; without, it is removed.
+    ``settings`` are broker options by Apache's names (``autoCreateTopicEnable=False``). With ``data`` the store is
+    kept there and opened again by the next run; without, it is deleted.
     """
     with contextlib.ExitStack() as stack:
         directory = (
@@ -135,7 +135,7 @@ async def _servers(
             "brokerIP2": "127.0.0.1",
             "namesrvAddr": name_server.address,
             "storePathRootDir": str(directory / "store"),
-            # Small files: a test stores little, and large ones take their time to be made.
+            # Small files: a test stores little, and large ones take time to create.
             "mappedFileSizeCommitLog": 64 * 1024 * 1024,
             "maxHashSlotNum": 10_000,
             "maxIndexNum": 40_000,

@@ -1,4 +1,4 @@
-"""A clock that runs, and can be turned ahead."""
+"""A running clock that can be moved ahead."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["TurnedClock"]
 
 
 class TurnedClock:
-    """``runtime.clock.Clock``: the machine's time plus what it was turned ahead. Waits take as long as ever."""
+    """``runtime.clock.Clock``: the machine's time plus an offset. Waits take their real time."""
 
     def __init__(self) -> None:
         self._ahead_ms = 0
