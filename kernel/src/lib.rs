@@ -20,7 +20,7 @@ mod sql;
 
 /// Raised by one whenever a function is added, or its signature or results change: `orbitmq.kernel.chosen` refuses any
 /// other number, and a module that lacks one of the functions.
-const API: u32 = 12;
+const API: u32 = 13;
 
 #[pymodule]
 fn orbitmq_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {

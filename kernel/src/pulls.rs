@@ -5,18 +5,22 @@ use std::io::Write;
 use pyo3::buffer::{PyBuffer, ReadOnlyCell};
 use pyo3::exceptions::{PyBufferError, PyOverflowError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::sync::GILOnceCell;
 use pyo3::types::{PyBytes, PyInt, PyString, PyTuple};
 
 use crate::frames::json::text_end;
 use crate::hashes::body_crc;
 use crate::layout::*;
+use crate::select::{cells_of, long as unit_long, pick, Filter};
 
 const RESPONSE: i32 = 1;
 const PYTHON: u8 = 3;
 /// What our answers say: 5.5.0.
 const VERSION: i16 = 513;
 const BINARY: u32 = 1;
+const FOUND: i16 = 0;
+const NO_MATCH: i16 = 20;
 
 const NAMES: [&str; 16] = [
     "consumerGroup",
@@ -395,17 +399,17 @@ fn too_large<E>(_: E) -> PyErr {
     PyOverflowError::new_err("an answer is too large for its frame")
 }
 
-/// A whole answer frame; see `plain/pulls.py`.
-#[pyfunction]
-fn pull_answer<'py>(
-    py: Python<'py>,
+/// Suggested broker, next, least and greatest offset, flags of the topic and of the group.
+type Numbers = (i64, i64, i64, i64, i64, i64);
+
+/// The header of an answer behind eight bytes for the sizes, which `set_sizes` writes.
+fn answer_head(
     is_binary: bool,
     opaque: i32,
     code: i16,
     remark: &[u8],
-    numbers: (i64, i64, i64, i64, i64, i64),
-    pieces: Vec<(PyBuffer<u8>, Bound<'py, PyBytes>)>,
-) -> PyResult<Bound<'py, PyBytes>> {
+    numbers: Numbers,
+) -> PyResult<Vec<u8>> {
     let (suggested, following, low, high, topic_flag, group_flag) = numbers;
     let mut head: Vec<u8> = Vec::with_capacity(320);
     head.extend([0; 8]);
@@ -455,10 +459,42 @@ fn pull_answer<'py>(
             "\",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":{VERSION}}}"
         )?;
     }
-    let header_bytes = head.len() - 8;
-    if header_bytes > HEADER_BYTES_MAX {
+    if head.len() - 8 > HEADER_BYTES_MAX {
         return Err(too_large(()));
     }
+    Ok(head)
+}
+
+fn set_sizes(head: &mut [u8], is_binary: bool, body_bytes: usize) -> PyResult<()> {
+    let header_bytes = head.len() - 8;
+    let size = u32::try_from(4 + header_bytes + body_bytes).map_err(too_large)?;
+    let word = if is_binary { BINARY << 24 } else { 0 } | header_bytes as u32;
+    head[..4].copy_from_slice(&size.to_be_bytes());
+    head[4..8].copy_from_slice(&word.to_be_bytes());
+    Ok(())
+}
+
+/// Copy to the start of `to`; returns what is behind it.
+fn copy_cells<'a>(to: &'a mut [u8], cells: &[ReadOnlyCell<u8>]) -> &'a mut [u8] {
+    let (part, behind) = to.split_at_mut(cells.len());
+    for (byte, cell) in part.iter_mut().zip(cells) {
+        *byte = cell.get();
+    }
+    behind
+}
+
+/// A whole answer frame; see `plain/pulls.py`.
+#[pyfunction]
+fn pull_answer<'py>(
+    py: Python<'py>,
+    is_binary: bool,
+    opaque: i32,
+    code: i16,
+    remark: &[u8],
+    numbers: Numbers,
+    pieces: Vec<(PyBuffer<u8>, Bound<'py, PyBytes>)>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let mut head = answer_head(is_binary, opaque, code, remark, numbers)?;
     let mut slices: Vec<&[ReadOnlyCell<u8>]> = Vec::with_capacity(32);
     let mut body_bytes = 0;
     for (piece, bounds) in &pieces {
@@ -476,27 +512,112 @@ fn pull_answer<'py>(
             slices.push(slice);
         }
     }
-    let size = u32::try_from(4 + header_bytes + body_bytes).map_err(too_large)?;
-    let word = if is_binary { BINARY << 24 } else { 0 } | header_bytes as u32;
-    head[..4].copy_from_slice(&size.to_be_bytes());
-    head[4..8].copy_from_slice(&word.to_be_bytes());
+    set_sizes(&mut head, is_binary, body_bytes)?;
     PyBytes::new_with(py, head.len() + body_bytes, |frame| {
         let (start, mut rest) = frame.split_at_mut(head.len());
         start.copy_from_slice(&head);
         for slice in &slices {
-            let (part, behind) = rest.split_at_mut(slice.len());
-            for (to, from) in part.iter_mut().zip(*slice) {
-                *to = from.get();
-            }
-            rest = behind;
+            rest = copy_cells(rest, slice);
         }
         Ok(())
     })
+}
+
+/// What pulls have in common: topic, filter, limits of records in memory and on the disk, then which brokers are suggested
+/// for those and the flags of topic and group.
+type Alike<'py> = (
+    PyBackedBytes,
+    Option<PyRef<'py, Filter>>,
+    (i64, i64),
+    (i64, i64),
+    (i64, i64, i64, i64),
+);
+
+/// One pull: form and number of its frame, queue units, queue offset, the queue's least and greatest offset, queue id.
+type Asked<'py> = (bool, i32, PyBackedBytes, i64, i64, i64, i64, Alike<'py>);
+
+/// Where slices of the window begin and end.
+type Slices = Vec<(usize, usize)>;
+
+type Given<'py> = (Bound<'py, PyBytes>, Vec<(i64, i64, i64)>);
+
+/// Answer pulls, one after another; see `plain/pulls.py`.
+#[pyfunction]
+fn answer_pulls<'py>(
+    py: Python<'py>,
+    window: (PyBuffer<u8>, i64),
+    bounds: (i64, i64, usize),
+    asked: Vec<Bound<'py, PyAny>>,
+) -> PyResult<Given<'py>> {
+    let (memory_start, trusted_offset, enough_bytes) = bounds;
+    let cells = cells_of(py, &window.0)?;
+    let mut answers: Vec<(Vec<u8>, Slices)> = Vec::with_capacity(asked.len());
+    let mut given = Vec::with_capacity(asked.len());
+    let mut total = 0;
+    for one in &asked {
+        let (is_binary, opaque, units, offset, low, high, queue_id, alike): Asked<'py> =
+            one.extract()?;
+        let (topic, wanted, in_memory, on_disk, numbers) = &alike;
+        if units.len() < UNIT_BYTES {
+            break;
+        }
+        let lags = unit_long(&units[..8]) < memory_start;
+        let picked = pick(
+            &units,
+            0,
+            (cells, window.1),
+            if lags { *on_disk } else { *in_memory },
+            (0, 0),
+            wanted.as_deref(),
+            (&topic[..], queue_id, offset, trusted_offset),
+        );
+        let following = i64::try_from(picked.at)
+            .ok()
+            .and_then(|at| offset.checked_add(at));
+        let following = match following {
+            Some(following) if picked.at > 0 => following,
+            _ => break,
+        };
+        if picked.is_outside || !picked.damaged.is_empty() {
+            break;
+        }
+        let last = (picked.at - 1) * UNIT_BYTES;
+        let is_slow = lags && unit_long(&units[last..last + 8]) < memory_start;
+        let (code, remark) = if picked.count > 0 {
+            (FOUND, &b"FOUND"[..])
+        } else {
+            (NO_MATCH, &b"NO_MATCHED_MESSAGE"[..])
+        };
+        let suggested = if is_slow { numbers.1 } else { numbers.0 };
+        let numbers = (suggested, following, low, high, numbers.2, numbers.3);
+        let mut head = answer_head(is_binary, opaque, code, remark, numbers)?;
+        let body_bytes: usize = picked.slices.iter().map(|(start, end)| end - start).sum();
+        set_sizes(&mut head, is_binary, body_bytes)?;
+        total += head.len() + body_bytes;
+        answers.push((head, picked.slices));
+        given.push((following, picked.count, picked.total));
+        if total >= enough_bytes {
+            break;
+        }
+    }
+    let frames = PyBytes::new_with(py, total, |mut rest| {
+        for (head, slices) in &answers {
+            let (start, behind) = rest.split_at_mut(head.len());
+            start.copy_from_slice(head);
+            rest = behind;
+            for (start, end) in slices {
+                rest = copy_cells(rest, &cells[*start..*end]);
+            }
+        }
+        Ok(())
+    })?;
+    Ok((frames, given))
 }
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pull_fields, module)?)?;
     module.add_function(wrap_pyfunction!(answer_fields, module)?)?;
     module.add_function(wrap_pyfunction!(record_values, module)?)?;
+    module.add_function(wrap_pyfunction!(answer_pulls, module)?)?;
     module.add_function(wrap_pyfunction!(pull_answer, module)?)
 }

@@ -13,7 +13,7 @@ use pyo3::types::{PyBytes, PyTuple};
 
 use crate::layout::{
     BORN_V6, FIXED_BYTES, HOST_V6_MORE_BYTES, LOG_OFFSET_AT, MAGIC_AT, MAGIC_V1, MAGIC_V2,
-    QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_BYTES_MIN, STORE_V6, SYS_FLAG_AT, UNIT_BYTES,
+    QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_BYTES_MIN, SLICE_BYTES, STORE_V6, SYS_FLAG_AT, UNIT_BYTES,
 };
 use crate::records::record_at;
 use crate::sql::{Program, Scratch};
@@ -104,7 +104,7 @@ impl Filter {
     }
 }
 
-fn cells_of<'a>(py: Python<'a>, buffer: &'a PyBuffer<u8>) -> PyResult<&'a [ReadOnlyCell<u8>]> {
+pub fn cells_of<'a>(py: Python<'a>, buffer: &'a PyBuffer<u8>) -> PyResult<&'a [ReadOnlyCell<u8>]> {
     buffer
         .as_slice(py)
         .ok_or_else(|| PyBufferError::new_err("the buffer is not contiguous"))
@@ -141,7 +141,7 @@ fn properties_at(record: &[ReadOnlyCell<u8>]) -> Option<usize> {
     (at <= record.len()).then_some(at)
 }
 
-fn long(bytes: &[u8]) -> i64 {
+pub fn long(bytes: &[u8]) -> i64 {
     bytes
         .iter()
         .fold(0, |number, byte| number << 8 | u64::from(*byte)) as i64
@@ -156,6 +156,24 @@ type Selected<'py> = (
     Bound<'py, PyTuple>,
 );
 
+/// A part of the log, and the log offset it begins at.
+pub type Window<'a> = (&'a [ReadOnlyCell<u8>], i64);
+
+/// Of a queue: its topic, its number, the queue offset of unit 0, and from which log offset on records are trusted.
+pub type Place<'a> = (&'a [u8], i64, i64, i64);
+
+/// Which records of a queue are selected.
+pub struct Picked {
+    /// The first unit not looked at.
+    pub at: usize,
+    pub count: i64,
+    pub total: i64,
+    /// Where they begin and end in the window; neighbours share one.
+    pub slices: Vec<(usize, usize)>,
+    pub is_outside: bool,
+    pub damaged: Vec<usize>,
+}
+
 /// Select records of consume queue units; see `plain/select.py`.
 #[pyfunction]
 #[pyo3(signature = (units, at, window, limits, taken, wanted, place))]
@@ -163,25 +181,65 @@ type Selected<'py> = (
 fn select<'py>(
     py: Python<'py>,
     units: &[u8],
-    mut at: usize,
+    at: usize,
     window: (PyBuffer<u8>, i64),
     limits: (i64, i64),
     taken: (i64, i64),
     wanted: Option<PyRef<'_, Filter>>,
     place: (PyBackedBytes, i64, i64, i64),
 ) -> PyResult<Selected<'py>> {
-    let (window, window_offset) = window;
-    let cells = cells_of(py, &window)?;
+    let cells = cells_of(py, &window.0)?;
+    let (topic, queue_id, first_offset, trusted_offset) = &place;
+    let picked = pick(
+        units,
+        at,
+        (cells, window.1),
+        limits,
+        taken,
+        wanted.as_deref(),
+        (topic, *queue_id, *first_offset, *trusted_offset),
+    );
+    let mut slices: Vec<u8> = Vec::with_capacity(picked.slices.len() * SLICE_BYTES);
+    for (start, end) in picked.slices {
+        slices.extend_from_slice(&(start as u64).to_be_bytes());
+        slices.extend_from_slice(&(end as u64).to_be_bytes());
+    }
+    Ok((
+        picked.at,
+        picked.count,
+        picked.total,
+        PyBytes::new(py, &slices),
+        picked.is_outside,
+        PyTuple::new(py, picked.damaged)?,
+    ))
+}
+
+/// What `select` does, without Python's values.
+pub fn pick(
+    units: &[u8],
+    at: usize,
+    window: Window<'_>,
+    limits: (i64, i64),
+    taken: (i64, i64),
+    wanted: Option<&Filter>,
+    place: Place<'_>,
+) -> Picked {
+    let (cells, window_offset) = window;
     let (topic, queue_id, first_offset, trusted_offset) = place;
     let (count_max, bytes_max) = limits;
-    let (mut count, mut total) = taken;
-    let (mut slices, mut last_end): (Vec<u8>, usize) = (Vec::new(), 0);
-    let mut is_outside = false;
-    let mut damaged: Vec<usize> = Vec::new();
+    let mut picked = Picked {
+        at,
+        count: taken.0,
+        total: taken.1,
+        slices: Vec::new(),
+        is_outside: false,
+        damaged: Vec::new(),
+    };
     let mut follows_from = i64::MAX;
     let mut copy: Vec<u8> = Vec::new();
     let mut scratch = Scratch::default();
-    while count < count_max {
+    while picked.count < count_max {
+        let at = picked.at;
         let unit = match units.get(at * UNIT_BYTES..(at + 1) * UNIT_BYTES) {
             Some(unit) => unit,
             None => break,
@@ -191,16 +249,13 @@ fn select<'py>(
         let (start, end) = match placed(log_offset, size, window_offset, cells.len()) {
             Some(found) => found,
             None => {
-                is_outside = true;
+                picked.is_outside = true;
                 break;
             }
         };
         let size = i64::from(size);
-        let is_wanted = wanted
-            .as_ref()
-            .map_or(true, |filter| filter.matches_code(long(&unit[12..])));
-        if is_wanted {
-            if count > 0 && total + size > bytes_max {
+        if wanted.map_or(true, |filter| filter.matches_code(long(&unit[12..]))) {
+            if picked.count > 0 && picked.total + size > bytes_max {
                 break;
             }
             let number = i64::try_from(at)
@@ -210,38 +265,28 @@ fn select<'py>(
             let is_trusted = log_offset >= trusted_offset;
             let is_right = (is_trusted && log_offset >= follows_from)
                 || (is_named(record, log_offset, queue_id, number)
-                    && (is_trusted || is_whole(record, &topic, &mut copy)));
+                    && (is_trusted || is_whole(record, topic, &mut copy)));
             follows_from = if is_right {
                 log_offset.saturating_add(size)
             } else {
                 i64::MAX
             };
             if !is_right {
-                damaged.push(at);
-            } else if wanted.as_ref().map_or(true, |filter| {
+                picked.damaged.push(at);
+            } else if wanted.map_or(true, |filter| {
                 filter.matches(record, &mut copy, &mut scratch)
             }) {
-                count += 1;
-                total += size;
-                if slices.is_empty() || last_end != start {
-                    slices.extend_from_slice(&(start as u64).to_be_bytes());
-                } else {
-                    slices.truncate(slices.len() - 8);
+                picked.count += 1;
+                picked.total += size;
+                match picked.slices.last_mut() {
+                    Some(last) if last.1 == start => last.1 = end,
+                    _ => picked.slices.push((start, end)),
                 }
-                slices.extend_from_slice(&(end as u64).to_be_bytes());
-                last_end = end;
             }
         }
-        at += 1;
+        picked.at += 1;
     }
-    Ok((
-        at,
-        count,
-        total,
-        PyBytes::new(py, &slices),
-        is_outside,
-        PyTuple::new(py, damaged)?,
-    ))
+    picked
 }
 
 /// Whether the head of a record is that of the message that a unit names.

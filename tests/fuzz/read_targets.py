@@ -121,9 +121,8 @@ def _placed(record: bytes, number: int, log_offset: int) -> bytes:
     return record[:12] + bytes(4) + record[16:20] + place + record[36:]
 
 
-def fuzz_select(rng: random.Random, note: Callable[[bytes], None]) -> None:
-    base = rng.choice((0, 1 << 30, 1 << 62))
-    first = rng.choice((0, 5, 2**63 - 8))
+def _log(rng: random.Random, base: int, first: int) -> tuple[bytes, bytes]:
+    """A window of the log that begins at ``base``, perhaps with damage, and units of queue 0 from ``first``."""
     window, units = b"", b""
     for number, record in enumerate(rng.choices(_records(), k=rng.randrange(1, 8))):
         piece = _placed(record, first + number, base + len(window))
@@ -133,6 +132,13 @@ def fuzz_select(rng: random.Random, note: Callable[[bytes], None]) -> None:
         window += piece
     if rng.random() < 0.5:
         units = mutate(rng, units, [units])
+    return window, units
+
+
+def fuzz_select(rng: random.Random, note: Callable[[bytes], None]) -> None:
+    base = rng.choice((0, 1 << 30, 1 << 62))
+    first = rng.choice((0, 5, 2**63 - 8))
+    window, units = _log(rng, base, first)
     note(units)
     limits = (rng.choice((1, 2, 32)), rng.choice((0, 500, 1 << 20)))
     taken = rng.choice(((0, 0), (0, 0), (1, 300)))
@@ -146,6 +152,53 @@ def fuzz_select(rng: random.Random, note: Callable[[bytes], None]) -> None:
             units, start, (window, base), limits, taken, rng_filter(kernel, codes, program), (*queue, trusted)
         )
     )
+
+
+def fuzz_answer_pulls(rng: random.Random, note: Callable[[bytes], None]) -> None:
+    base = rng.choice((0, 1 << 30, 1 << 62))
+    first = rng.choice((0, 5, 2**63 - 8))
+    window, units = _log(rng, base, first)
+    note(units)
+    half = base + len(window) // 2
+    bounds = (
+        rng.choice((0, half, 2**63 - 1)),
+        rng.choice((0, 0, half, 2**63 - 1)),
+        rng.choice((0, 300, 1 << 20)),
+    )
+    pulls = [_asked_pull(rng, units, first) for _ in range(rng.randrange(4))]
+
+    def call(kernel: Any) -> object:
+        asked = [
+            (*asked, (topic, rng_filter(kernel, codes, program), *alike))
+            for asked, (topic, codes, program, *alike) in pulls
+        ]
+        return kernel.answer_pulls((window, base), bounds, asked)
+
+    same(call)
+
+
+def _asked_pull(rng: random.Random, units: bytes, first: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    start = rng.choice((0, 0, 0, 1, 2))
+    offset = rng.choice((first + start, first + start, first + start, 2**63 - 1))
+    flags = (rng.choice((0, 1, -1)), rng.randrange(3), rng.randrange(-2, 3), 2**31)
+    alike = (
+        rng.choice((b"GoldenT", b"GoldenT", b"T")),
+        rng.choice((None, None, {0, 1}, {2})),
+        rng.choice((None, rng.choice(_programs()))),
+        (rng.choice((1, 2, 32)), rng.choice((0, 500, 1 << 20))),
+        (rng.choice((0, 1, 2)), 700),
+        flags,
+    )
+    asked = (
+        rng.random() < 0.5,
+        rng.choice((0, 7, -1, 2**31 - 1)),
+        units[start * UNIT.size :],
+        min(offset, 2**63 - 1),
+        rng.choice((0, -1)),
+        2**63 - 1,
+        rng.choice((0, 0, 0, 1)),
+    )
+    return asked, alike
 
 
 def rng_filter(kernel: Any, codes: set[int] | None, program: bytes | None) -> Any:
@@ -243,6 +296,7 @@ def decoded_one_by_one(raw: bytes, check_crc: bool) -> list[Record]:
 READ_TARGETS = {
     "kernel-sql-program": fuzz_sql_program,
     "kernel-select": fuzz_select,
+    "kernel-answer-pulls": fuzz_answer_pulls,
     "kernel-pull-fields": fuzz_pull_fields,
     "kernel-pull-answer": fuzz_pull_answer,
     "kernel-answer-fields": fuzz_answer_fields,

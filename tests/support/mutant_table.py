@@ -104,7 +104,7 @@ _SURVIVED_ONCE: Final = (
     ),
     Mutant(
         "the broker never suggests a slave",
-        (Edit(f"{_BROKER}/handlers/pull.py", "if config.slave_read_enabled:", "if False:"),),
+        (Edit(f"{_BROKER}/handlers/pull.py", "if self.config.slave_read_enabled:", "if False:"),),
         ("tests/unit/broker/test_pull_handlers.py",),
     ),
     Mutant(

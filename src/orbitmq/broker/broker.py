@@ -45,6 +45,7 @@ from orbitmq.broker.handlers.maintenance import MaintenanceHandlers
 from orbitmq.broker.handlers.offsets import OffsetHandlers
 from orbitmq.broker.handlers.pop import PopHandlers
 from orbitmq.broker.handlers.pull import PullHandlers
+from orbitmq.broker.handlers.pull_runs import PullRuns
 from orbitmq.broker.handlers.query import QueryHandlers
 from orbitmq.broker.handlers.recall import RecallHandlers
 from orbitmq.broker.handlers.reply import ReplyHandlers
@@ -102,8 +103,7 @@ __all__ = ["Broker"]
 logger = logging.getLogger(__name__)
 
 _ROUTED_S: Final = 1.0
-"""How long the first send to a new topic, or the first heartbeat of a group, waits for name servers: less than a
-client waits for its answer."""
+"""How long a topic's first send, or a group's first heartbeat, waits for name servers. Clients wait longer."""
 _ACL_RELOAD_S: Final = 2.0
 """Access lists of 4.x are looked at this often; Apache does every 5 s."""
 
@@ -122,8 +122,7 @@ class Broker:
         config_file: str | None = None,
         more: MoreOptions | None = None,
     ) -> None:
-        """``config_file`` is where options changed by request are written. ``tls`` is what the ports accept, else
-        what the options say. Raises ``ConfigError``."""
+        """Options changed by request are saved in ``config_file``. Raises ``ConfigError``."""
         self.config = config
         self.store_config = store_config
         self._clock = ForwardClock(clock)
@@ -252,7 +251,8 @@ class Broker:
         self.security.see(self.store, self.groups.configs, self.topics.configs)
         self.security.recheck(self._pull.waiters, self._pop.waiters, self._pop.notified)
         sends = (self._send.read_ended, self.security.guard, self._send.append_pending)
-        self.main_router = Router(routes, reasons, *sends)
+        pulls = PullRuns(self._pull, self.store.reader, sends[1]).serve
+        self.main_router = Router(routes, reasons, *sends, pulls)
         fast = Router([route for route in routes if route.fast_port], reasons, *sends)
         self._server = Server(
             [

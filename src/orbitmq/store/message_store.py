@@ -134,6 +134,11 @@ class MessageStore:
         """Read a queue; see ``QueueReader.read``."""
 
     @property
+    def reader(self) -> QueueReader:
+        """Queues, limits and windows of the log, for callers that select records themselves."""
+        return self._reader
+
+    @property
     def filter_bitmap(self) -> Bitmap | None:
         """Returns the filter bitmap of a message (topic, property text), kept with ``enableConsumeQueueExt``."""
         return None if self._queues.extensions is None else self._queues.extensions.bitmap

@@ -37,7 +37,7 @@ from orbitmq.runtime.stalls import HOLD_S, STALLS, monotonic
 from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.transport.busy_wait import BusyWait
 from orbitmq.transport.held_memory import PRESSED_BYTES, HeldMemory
-from orbitmq.transport.router import Answer, Router, finish_slow_request, refuse
+from orbitmq.transport.router import Answer, PullServer, Router, finish_slow_request, refuse
 from orbitmq.transport.tls import TLS_RECORD_START, ServerTls, TlsFilter, TlsMode
 from orbitmq.wire.frame import (
     FRAME_BYTES_MAX,
@@ -270,6 +270,9 @@ class Connection(asyncio.Protocol):
         began = monotonic()
         self._collecting = True
         pause_bytes = self._limits.write_pause_bytes
+        # A lone pull costs less on its own.
+        if len(frames) > 1 and frames[0].pull is not None and self._router.pulls is not None:
+            frames = self._serve_pulls(self._router.pulls, frames)
         for index, frame in enumerate(frames):
             if frame.flag & _RESPONSE:
                 self._complete(frame)
@@ -291,6 +294,24 @@ class Connection(asyncio.Protocol):
         held_s = monotonic() - began
         if held_s > HOLD_S:
             self._note_stall(frames, held_s)
+
+    def _serve_pulls(self, serve: PullServer, frames: list[Frame]) -> list[Frame]:
+        """Serve the pulls that a read begins with; returns the other frames, none when the peer stopped reading."""
+        at, count = 0, len(frames)
+        while at < count and frames[at].pull is not None:
+            answer, at = serve(frames, at, self)
+            if answer is None:
+                answer = self._router.dispatch(frames[at], self)
+                at += 1
+            if answer is not None:
+                self._out.append(answer)
+                self._out_bytes += len(answer)
+                if self._out_bytes >= self._limits.write_pause_bytes:
+                    self._flush()
+                    if self._write_paused:
+                        self._keep_first(frames[at:])
+                        return []
+        return frames[at:]
 
     def _note_stall(self, frames: list[Frame], held_s: float) -> None:
         codes = Counter(frame.code for frame in frames if not frame.flag & _RESPONSE).most_common(1)

@@ -25,7 +25,18 @@ from orbitmq.wire.header import Header, decode_header, encode_ext
 if TYPE_CHECKING:
     from orbitmq.transport.connection import Connection
 
-__all__ = ["PARKED", "Answer", "Call", "Parked", "RawRoute", "Reply", "Route", "Router", "encode_reply"]
+__all__ = [
+    "PARKED",
+    "Answer",
+    "Call",
+    "Parked",
+    "PullServer",
+    "RawRoute",
+    "Reply",
+    "Route",
+    "Router",
+    "encode_reply",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +86,9 @@ class Call(Generic[H]):
 
 Handler = Callable[[Call[Any]], "Answer | Awaitable[Answer]"]
 RawHandler = Callable[[Frame, "Connection"], bytes | None]
+PullServer = Callable[[list[Frame], int, "Connection"], tuple[bytes | None, int]]
+"""Takes frames and the index of a pull among them. Returns the answers to that pull and to pulls that follow it, and
+the index of the first frame not answered; None when the first pull must be dispatched on its own. Never raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +142,8 @@ class Router:
     before_close: Callable[[], None] | None = None
     """Called before a connection is closed in order. Finishes what ``after_read`` has planned, so that the requests
     of that connection are answered first."""
+    pulls: PullServer | None = None
+    """Serves pulls that follow one another in a read together, with the answers of their route and with the guard."""
     _handlers: dict[int, RawHandler] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:

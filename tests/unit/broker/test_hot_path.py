@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -32,6 +32,8 @@ from orbitmq.codes import ResponseCode, SerializeType
 from orbitmq.record.batch import encode_batch
 from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.store.config import StoreConfig
+from orbitmq.testing.manual_clock import ManualClock
+from orbitmq.transport import connection
 from orbitmq.transport.connection import Connection, ConnectionLimits
 from orbitmq.wire.frame import Frame, FrameDecoder, encode_request
 
@@ -44,6 +46,7 @@ BATCH: Final = 32
 QUEUES: Final = 8
 TOPIC: Final = "BenchmarkTest"
 STANDARD_LIBRARY: Final = os.path.dirname(os.__file__)
+CLOCK: Final = ManualClock()
 JSON: Final = SerializeType.JSON
 SUBSCRIPTIONS: Final[dict[str, dict[str, Any]]] = {
     "all": {"subString": "*"},
@@ -53,13 +56,13 @@ SUBSCRIPTIONS: Final[dict[str, dict[str, Any]]] = {
 
 BUDGETS: Final = {
     # workload: (first request of a read, each further one), rounded up to tens
-    "pull": (1160, 930),
-    "pull by tags": (1280, 1050),
-    "pull by SQL": (1330, 1100),
-    "pop": (3860, 3520),
-    "ack": (1020, 790),
-    "send": (1570, 700),
-    "batch of 32": (1590, 760),
+    "pull": (1220, 290),
+    "pull by tags": (1350, 380),
+    "pull by SQL": (1390, 380),
+    "pop": (3700, 3500),
+    "ack": (900, 660),
+    "send": (1590, 710),
+    "batch of 32": (1610, 770),
 }
 
 
@@ -101,7 +104,9 @@ class Client:
             count += event == "opcode"
             return each
 
-        before = sys.gettrace()
+        loop, before = asyncio.get_running_loop(), sys.gettrace()
+        now = loop.time()
+        setattr(loop, "time", lambda: now)  # noqa: B010 - no timer is due meanwhile, however slow the machine is
         sys.settrace(enter)
         try:
             self._connection.data_received(data)
@@ -109,6 +114,7 @@ class Client:
                 await asyncio.sleep(0)
         finally:
             sys.settrace(before)
+            del loop.time
         return count
 
     async def answers(self, data: bytes, count: int) -> list[Frame]:
@@ -130,7 +136,8 @@ async def costs(client: Client, requests: Requests) -> tuple[int, int]:
     """Opcodes of the first request of a read, and of each further one."""
     found = []
     for per_read in (1, PER_READ):
-        await client.answers(b"".join(await requests(per_read)), per_read)  # caches and tables are filled
+        for _ in range(READS):  # until caches and tables are filled, and each revive queue is there
+            await client.answers(b"".join(await requests(per_read)), per_read)
         found.append(min([await client.read(b"".join(await requests(per_read))) for _ in range(READS)]))
     return found[0], -(-(found[1] - found[0]) // (PER_READ - 1))
 
@@ -187,7 +194,7 @@ def pop(number: int) -> bytes:
         "maxMsgNums": "32",
         "invisibleTime": "60000",
         "pollTime": "1000",
-        "bornTime": str(time.time_ns() // 1_000_000),
+        "bornTime": str(CLOCK.now_ms()),
         "initMode": "0",
         "expType": "TAG",
         "exp": "*",
@@ -224,10 +231,11 @@ async def serving(directory: Path) -> AsyncIterator[Client]:
     config = BrokerConfig(
         listen_port=0, bind_host="127.0.0.1", public_host="127.0.0.1", property_filter_enabled=True
     )
-    async with Broker(config, StoreConfig(root=str(directory))) as broker:
+    # Time stands still, so that no append is slow.
+    async with Broker(config, StoreConfig(root=str(directory)), clock=CLOCK) as broker:
         tasks = TaskOwner("test")
         client = Client(broker, tasks)
-        for _ in range(48):
+        for _ in range(80):
             await client.answers(b"".join(map(batch, range(QUEUES))), QUEUES)
         for group, subscription in SUBSCRIPTIONS.items():
             await client.answers(heartbeat(group, subscription), 1)
@@ -267,8 +275,11 @@ async def count_all(directory: Path) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.slow
-def test_opcodes_per_request_are_within_their_budgets(tmp_path: Path) -> None:
+def test_opcodes_per_request_are_within_their_budgets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     require_opcode_counts()
+    monkeypatch.setattr(connection, "HOLD_S", math.inf)  # on a busy machine every read is reported as a stall
     found = asyncio.run(count_all(tmp_path))
     table = "\n".join(f"{name}: {counts}, budget {BUDGETS[name]}" for name, counts in found.items())
     for name, counts in found.items():

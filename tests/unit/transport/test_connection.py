@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
@@ -203,6 +204,57 @@ async def test_requests_of_a_peer_that_does_not_read_wait_in_order_and_then_read
     assert served == list(range(1, 61))
     assert [frame.opaque for frame in frames_of(transport.writes)] == served
     assert transport.is_reading()
+
+
+def pulls_of_a_read(count: int) -> bytes:
+    fields = {"consumerGroup": "g", "topic": "T", "queueId": "0", "queueOffset": "0", "maxMsgNums": "1"}
+    return b"".join(encode_request(11, opaque, fields | {"sysFlag": "0"}) for opaque in range(1, count + 1))
+
+
+def pull_router(served: list[list[int]], together: int) -> Router:
+    """Answers so many pulls together, and a pull that is divisible by seven on its own."""
+
+    def serve(frames: list[Frame], at: int, peer: Connection) -> tuple[bytes | None, int]:
+        row = itertools.takewhile(lambda frame: frame.pull is not None, frames[at : at + together])
+        opaques = [frame.opaque for frame in row]
+        if opaques[0] % 7 == 0:
+            return None, at
+        opaques = opaques[: 7 - opaques[0] % 7]
+        served.append(opaques)
+        answers = [encode_response(0, opaque, None, b"x" * 1000) for opaque in opaques]
+        return b"".join(answers), at + len(opaques)
+
+    def alone(frame: Frame, peer: Connection) -> bytes:
+        served.append([frame.opaque])
+        return encode_response(0, frame.opaque)
+
+    return Router([RawRoute(11, alone), RawRoute(10, alone)], pulls=serve)
+
+
+@on_both_loops
+async def test_pulls_of_a_read_are_served_together_and_others_on_their_own() -> None:
+    served: list[list[int]] = []
+    connection, transport = connected(pull_router(served, 4))
+    connection.data_received(pulls_of_a_read(9) + encode_request(10, 10) + pulls_of_a_read(1))
+    assert served == [[1, 2, 3, 4], [5, 6], [7], [8, 9], [10], [1]]
+    assert [frame.opaque for frame in frames_of(transport.writes)] == [*range(1, 11), 1]
+    connection.data_received(pulls_of_a_read(1))
+    assert served[-1] == [1]
+    assert len(transport.writes) == 2
+
+
+@on_both_loops
+async def test_pulls_of_a_peer_that_does_not_read_wait_in_order() -> None:
+    served: list[list[int]] = []
+    limits = ConnectionLimits(write_pause_bytes=5_000)
+    connection, transport = connected(pull_router(served, 4), limits)
+    transport.peer_reads = False
+    connection.data_received(pulls_of_a_read(40))
+    assert sum(map(len, served)) < 20
+    transport.peer_reads = True
+    transport.peer_reads_everything()
+    await turn()
+    assert [frame.opaque for frame in frames_of(transport.writes)] == list(range(1, 41))
 
 
 @on_both_loops

@@ -41,7 +41,7 @@ from orbitmq.transport.router import RawRoute
 from orbitmq.wire.frame import Frame, encode_response
 from orbitmq.wire.pulls import PullFields, read_pull
 
-__all__ = ["PullHandlers", "SqlFilters"]
+__all__ = ["MASTER_ID", "PullHandlers", "SqlFilters"]
 
 _ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
 _COMMIT: Final = int(PullFlag.COMMIT_OFFSET)
@@ -51,7 +51,7 @@ _SUBSCRIPTION: Final = int(PullFlag.SUBSCRIPTION)
 _FAQ: Final = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 _SUSPEND_MS_MAX: Final = 3_600_000
 """A peer may ask for less; more would only keep a dead request longer."""
-_MASTER_ID: Final = 0
+MASTER_ID: Final = 0
 
 # Plain numbers, and members found beforehand: looking one up in its enum costs a quarter of a microsecond.
 _SLAVE: Final = BrokerRole.SLAVE
@@ -120,8 +120,8 @@ class PullHandlers:
     def pull(self, frame: Frame, connection: Connection) -> bytes | None:
         """PULL_MESSAGE (11)."""
         request = frame.pull or read_pull(frame)
-        topic, group = self._check(request, connection)
-        wanted = self._filter(request, group)
+        topic, group = self.checked(request, connection)
+        wanted = self.filter_of(request, group)
         flags = request.sys_flag
         if flags & _COMMIT and flags & _SUSPEND:
             self.offsets.commit(
@@ -141,9 +141,10 @@ class PullHandlers:
 
     # -- checks ----------------------------------------------------------------------------------------
 
-    def _check(
+    def checked(
         self, request: PullFields, connection: Connection
     ) -> tuple[TopicConfig, SubscriptionGroupConfig]:
+        """The topic and the group of a pull that may be served. Raises ``BrokerError``."""
         config = self.config
         if config.role is _SLAVE and not config.slave_read_enabled:
             raise SystemBusy("[REJECTREQUEST]system busy, start flow control for a while")
@@ -169,7 +170,8 @@ class PullHandlers:
             )
         return topic, group
 
-    def _filter(self, request: PullFields, group: SubscriptionGroupConfig) -> Filter | None:
+    def filter_of(self, request: PullFields, group: SubscriptionGroupConfig) -> Filter | None:
+        """What the pull selects; None: everything. Raises ``BrokerError``."""
         from_request = bool(request.sys_flag & _SUBSCRIPTION)
         if from_request:
             subscription = _parsed(request.topic, request.subscription, request.expression_type)
@@ -298,7 +300,7 @@ class PullHandlers:
         low = store.min_offset(request.topic, request.queue_id)
         high = store.max_offset(request.topic, request.queue_id)
         result = ReadResult(ReadStatus.OFFSET_TOO_SMALL, offset, low, high)
-        return self._encode(frame, _MOVED, b"OFFSET_RESET", result, topic, group, _MASTER_ID)
+        return self._encode(frame, _MOVED, b"OFFSET_RESET", result, topic, group, MASTER_ID)
 
     def _reply(
         self,
@@ -309,15 +311,11 @@ class PullHandlers:
         result: ReadResult,
         code: int,
     ) -> bytes:
-        config = self.config
-        suggested = _MASTER_ID
-        if config.slave_read_enabled:
-            suggested = group.which_broker_when_consume_slowly if result.from_disk else group.broker_id
-        if config.role is _SLAVE:
-            if code == _MOVED:
-                code = _RETRY
-            if not result.from_disk:
-                suggested = _MASTER_ID
+        if code == _MOVED and self.config.role is _SLAVE:
+            code = _RETRY
+        suggested = MASTER_ID
+        if self.config.slave_read_enabled:
+            suggested = self.suggested(group, from_disk=result.from_disk)
         if result.count:
             self.stats.get(
                 request.consumer_group, request.topic, request.queue_id, result.count, result.size_bytes
@@ -326,6 +324,12 @@ class PullHandlers:
             request.consumer_group, request.topic, request.queue_id, request.queue_offset, result.next_offset
         )
         return self._encode(frame, code, _REMARK_OF[result.status], result, topic, group, suggested)
+
+    def suggested(self, group: SubscriptionGroupConfig, *, from_disk: bool) -> int:
+        """The broker that the group should pull from next; the master unless slaves may serve reads."""
+        if from_disk:
+            return group.which_broker_when_consume_slowly
+        return MASTER_ID if self.config.role is _SLAVE else group.broker_id
 
     @staticmethod
     def _encode(

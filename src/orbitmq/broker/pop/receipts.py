@@ -6,6 +6,7 @@ revive queue, kind of topic, broker name, queue id, queue offset. A proxy may ap
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -32,6 +33,8 @@ ORDERED_QUEUE_ID: Final = 999
 """Stands for the revive queue in receipts of ordered pops, which have no checkpoint."""
 _FIELDS_MIN: Final = 6
 _DIGITS_MAX: Final = 19
+_USUAL: Final = re.compile("([0-9]{1,19}) ([0-9]{1,19}) ([0-9]{1,19}) ([0-9]{1,19}) ([^ ]*) ").match
+"""A receipt as brokers write it, read with one call."""
 
 
 class Receipt(NamedTuple):
@@ -53,6 +56,10 @@ def _number(text: str, name: str) -> int:
 
 def parse_receipt(text: str) -> Receipt:
     """Read a receipt (extraInfo, POP_CK). Raises ``ServerError`` for one that is too short or holds no numbers."""
+    found = _USUAL(text)
+    if found is not None:
+        start, pop_time, invisible, revive_queue, kind = found.groups()
+        return Receipt(int(start), int(pop_time), int(invisible), int(revive_queue), kind)
     fields = text.split(" ", 8)
     if len(fields) < _FIELDS_MIN:
         # The words of Apache, which cuts its texts in the same place.

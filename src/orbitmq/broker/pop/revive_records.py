@@ -77,7 +77,9 @@ def _numbers(values: Sequence[int]) -> bytes:
 
 def encode_checkpoint(checkpoint: Checkpoint, broker_name: str) -> bytes:
     """Body of a ``ck`` record."""
-    start = checkpoint.start_offset
+    start, offsets = checkpoint.start_offset, checkpoint.offsets
+    # Mostly neighbours, and then the range that begins with the first of them.
+    follow_start = isinstance(offsets, range) and offsets.step == 1 and offsets.start == start
     bits = checkpoint.acked & 0xFFFFFFFF
     return (
         b'{"bm":%d,"bn":%b,"c":%b,"d":[%b],"it":%d,"n":%d,"pt":%d,"q":%d,"reviveTime":%d,"ro":0,"so":%d,"sp":%b,"t":%b}'
@@ -85,9 +87,9 @@ def encode_checkpoint(checkpoint: Checkpoint, broker_name: str) -> bytes:
             bits - (1 << 32) if bits & _INT32_SIGN else bits,
             _quoted(broker_name),
             _quoted(checkpoint.group),
-            _numbers([offset - start for offset in checkpoint.offsets]),
+            _numbers(range(len(offsets)) if follow_start else [offset - start for offset in offsets]),
             checkpoint.invisible_ms,
-            len(checkpoint.offsets),
+            len(offsets),
             checkpoint.pop_time_ms,
             checkpoint.queue_id,
             checkpoint.due_ms,

@@ -96,7 +96,19 @@ class ConsumerOffsets:
         self._dirty = True
         self._commit_count += 1
         if self._commit_count % self._config.offset_version_step == 0:
-            self.data_version = self.data_version.next(self._clock.now_ms())
+            self._next_version()
+
+    def committed_again(self, count: int) -> None:
+        """Count offsets that were stored in ``committed`` for queues it had."""
+        step = self._config.offset_version_step
+        versions = self._commit_count // step
+        self._dirty = True
+        self._commit_count += count
+        if self._commit_count // step != versions:
+            self._next_version()
+
+    def _next_version(self) -> None:
+        self.data_version = self.data_version.next(self._clock.now_ms())
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """The pending reset if there is one, else the committed offset, else -1."""
@@ -160,6 +172,10 @@ class ConsumerOffsets:
         if not queues:
             del self._resets[key]
         return offset
+
+    def has_resets(self, key: str) -> bool:
+        """Whether any queue of ``topic@group`` has a reset that its consumer has not seen."""
+        return key in self._resets
 
     def reset_pending(self, group: str, topic: str, queue_id: int) -> bool:
         """Whether commits of this queue must be ignored for now."""

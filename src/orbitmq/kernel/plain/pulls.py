@@ -8,24 +8,30 @@ from typing import Final
 
 import msgspec
 
-from orbitmq.codes import FrameFlag, LanguageCode, SerializeType, Version
+from orbitmq.codes import FrameFlag, LanguageCode, ResponseCode, SerializeType, Version
 from orbitmq.kernel.layout import (
     BINARY_FIXED,
     BORN_V6,
     FIXED,
     FIXED_V4,
     INT,
+    LONG,
     MAGIC_V1,
     MAGIC_V2,
     SLICE,
     STORE_V6,
     SYS_FLAG_AT,
+    UNIT,
 )
 from orbitmq.kernel.plain.hashes import body_crc
+from orbitmq.kernel.plain.select import MAX_OFFSET, Filter, select
 
 __all__ = [
+    "AskedPull",
     "PullFields",
+    "PullsAlike",
     "answer_fields",
+    "answer_pulls",
     "pull_answer",
     "pull_fields",
     "record_values",
@@ -229,6 +235,60 @@ def pull_answer(
             slices.append(piece[start:end])
     size = 4 + len(header) + sum(map(len, slices))
     return b"".join((size.to_bytes(4, "big"), word.to_bytes(4, "big"), header, *slices))
+
+
+PullsAlike = tuple[bytes, Filter | None, tuple[int, int], tuple[int, int], tuple[int, int, int, int]]
+"""What pulls of one reader have in common: the topic, what is wanted, most records and most bytes of a read that
+begins in memory and of one that does not, and four numbers of the answer: the broker suggested to a reader that keeps
+up, the one for a reader that lags, the flags of the topic and of the group."""
+AskedPull = tuple[bool, int, bytes, int, int, int, int, PullsAlike]
+"""A pull with something to read: whether its header is binary, opaque, queue units, queue offset of the first unit,
+the queue's least and greatest offset, queue id, and what it has in common with others."""
+
+
+def answer_pulls(
+    window: tuple[memoryview | bytes, int],
+    bounds: tuple[int, int, int],
+    asked: Sequence[AskedPull],
+) -> tuple[bytes, list[tuple[int, int, int]]]:
+    """Answer pulls whose records are in one window of the log, one after another; see ``select`` and ``pull_answer``.
+
+    Returns the frames, and of each pull the next queue offset, the count and the bytes of its records. Stops before a
+    pull that meets a damaged record or one outside of the window, and when the frames have enough bytes.
+    ``bounds``: the log offset below which a record is not in memory, the one from which on log and units are trusted,
+    and how many bytes are enough.
+    """
+    memory_start, trusted_offset, enough_bytes = bounds
+    frames: list[bytes] = []
+    given: list[tuple[int, int, int]] = []
+    total = 0
+    for is_binary, opaque, units, offset, low, high, queue_id, alike in asked:
+        topic, wanted, in_memory, on_disk, numbers = alike
+        if len(units) < UNIT.size:
+            break
+        lags = LONG.unpack_from(units)[0] < memory_start
+        place = (topic, queue_id, offset, trusted_offset)
+        at, count, size_bytes, bounds_of_slices, is_outside, damaged = select(
+            units, 0, window, on_disk if lags else in_memory, (0, 0), wanted, place
+        )
+        if is_outside or damaged or not 0 < at <= MAX_OFFSET - offset:
+            break
+        is_slow = lags and LONG.unpack_from(units, (at - 1) * UNIT.size)[0] < memory_start
+        frames.append(
+            pull_answer(
+                is_binary,
+                opaque,
+                ResponseCode.SUCCESS if count else ResponseCode.PULL_RETRY_IMMEDIATELY,
+                b"FOUND" if count else b"NO_MATCHED_MESSAGE",
+                (numbers[1] if is_slow else numbers[0], offset + at, low, high, *numbers[2:]),
+                [(window[0], bounds_of_slices)],
+            )
+        )
+        given.append((offset + at, count, size_bytes))
+        total += len(frames[-1])
+        if total >= enough_bytes:
+            break
+    return b"".join(frames), given
 
 
 def record_values(data: bytes, check_crc: bool) -> list[RecordValues] | None:

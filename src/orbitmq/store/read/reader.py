@@ -40,7 +40,8 @@ class QueueReader:
 
     def __init__(self, parts: StoreParts, memory_bytes: int) -> None:
         self._log = parts.log
-        self._by_key = parts.queues.by_key
+        self.queues: Final = parts.queues.by_key
+        """By topic and queue id."""
         self._parts = parts
         self._extensions = parts.queues.extensions
         self._machine_bytes = memory_bytes
@@ -68,37 +69,24 @@ class QueueReader:
         ``wanted`` selects by tag code, by SQL program or both; without it every record is returned. Counts and bytes
         are bounded by the store's own limits, too. ``next_offset`` is where to go on, also when nothing was found.
         """
-        queue = self._by_key.get((topic, queue_id))
+        queue = self.queues.get((topic, queue_id))
         if queue is None:
             return ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, self._corrected(offset, 0), 0, 0)
         low, high = queue.min_offset, queue.max_offset
         if not low <= offset < high:
             return self._outside(offset, low, high)
-        # Hot: once per pull. `min` and `max` would cost a quarter of a microsecond each.
-        config = self._parts.config
-        count_max = config.memory_transfer_count_max
-        if max_count < count_max:
-            count_max = max_count if max_count > 0 else 1
-        # Without a filter no more units are needed than messages may be given.
-        window = count_max if wanted is None else self._filtered_count(wanted, max_count)
+        window, in_memory, on_disk = self.limits(max_count, max_bytes, wanted)
         units = queue.units(offset, window if window < high - offset else high - offset)
         if not units:
             return ReadResult(ReadStatus.OFFSET_FOUND_NULL, queue.next_file_offset(offset), low, high)
-        bytes_max = config.memory_transfer_bytes_max
-        memory_start = self._log.end - self._machine_bytes * config.memory_ratio_percent // 100
+        memory_start = self._memory_start()
         first_offset: int = LONG.unpack_from(units)[0]
         lags = first_offset < memory_start
-        if lags:
-            count_max = min(count_max, config.disk_transfer_count_max)
-            bytes_max = config.disk_transfer_bytes_max
-        asked = READ_BYTES_MAX if max_bytes is None or max_bytes > READ_BYTES_MAX else max_bytes
-        if asked < bytes_max:
-            bytes_max = min(max(asked, READ_BYTES_MIN), bytes_max)
+        limits = on_disk if lags else in_memory
         if wanted is not None and wanted.has_tags and self._extensions is not None:
             units = self._extensions.with_tag_codes(queue, units)
         result = ReadResult(_NO_MATCH, offset, low, high)
         trusted_offset = self.own_offset if self.own_offset > memory_start else memory_start
-        limits = (count_max, bytes_max)
         place = (queue.topic_bytes, queue_id, offset, trusted_offset)
         looked, damaged = self._collect(units, first_offset, limits, wanted, result, place)
         if damaged:
@@ -119,6 +107,48 @@ class QueueReader:
         if lags:
             result.from_disk = LONG.unpack_from(units, (looked - 1) * UNIT_BYTES)[0] < memory_start
         return result
+
+    # Hot: once per pull. `min` and `max` would cost a quarter of a microsecond each.
+    def limits(
+        self, max_count: int, max_bytes: int | None, wanted: Filter | None
+    ) -> tuple[int, tuple[int, int], tuple[int, int]]:
+        """How many units a read looks at; most records and most bytes of a read that begins in memory, and of one
+        that begins on the disk."""
+        config = self._parts.config
+        count_max = config.memory_transfer_count_max
+        if max_count < count_max:
+            count_max = max_count if max_count > 0 else 1
+        disk_count_max = config.disk_transfer_count_max
+        bytes_max, disk_bytes_max = config.memory_transfer_bytes_max, config.disk_transfer_bytes_max
+        asked = READ_BYTES_MAX if max_bytes is None or max_bytes > READ_BYTES_MAX else max_bytes
+        if asked < READ_BYTES_MIN:
+            asked = READ_BYTES_MIN
+        return (
+            # Without a filter no more units are needed than messages may be given.
+            count_max if wanted is None else self._filtered_count(wanted, max_count),
+            (count_max, asked if asked < bytes_max else bytes_max),
+            (
+                count_max if count_max < disk_count_max else disk_count_max,
+                asked if asked < disk_bytes_max else disk_bytes_max,
+            ),
+        )
+
+    def bounds(self) -> tuple[int, int]:
+        """The log offset below which a record is not in memory, and the one from which on the log is trusted."""
+        memory_start = self._memory_start()
+        return memory_start, self.own_offset if self.own_offset > memory_start else memory_start
+
+    def _memory_start(self) -> int:
+        return self._log.end - self._machine_bytes * self._parts.config.memory_ratio_percent // 100
+
+    def window(self, log_offset: int) -> tuple[memoryview, int] | None:
+        """The part of the log around an offset that readers may be given, and the log offset it begins at."""
+        return self._log.window(log_offset, self.confirm_offset)
+
+    @property
+    def has_extensions(self) -> bool:
+        """Whether units may hold addresses of extensions in place of tag codes."""
+        return self._extensions is not None
 
     def _filtered_count(self, wanted: Filter, max_count: int) -> int:
         """How many units a read with a filter looks at."""

@@ -1,0 +1,208 @@
+"""Pulls that follow one another in a socket read, answered together.
+
+Python looks up what each pull reads and does the bookkeeping. One call of the kernel selects the records of all of
+them and writes all answers. Only pulls that find their queue offset in the log are served here. ``PullHandlers.pull``
+serves any pull on its own with the same answer. It gets whatever is rare or refused: a pull that has to wait, a reset
+offset, a record that is damaged or in another segment.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from orbitmq.broker.handlers.pull import MASTER_ID, PullHandlers
+from orbitmq.codes import PullFlag, SerializeType
+from orbitmq.errors import BrokerError, RemoteProtocolError
+from orbitmq.kernel import AskedPull, PullFields, PullsAlike, answer_pulls
+from orbitmq.kernel.layout import LONG
+from orbitmq.requests import RequestCode
+from orbitmq.store.read.reader import QueueReader
+from orbitmq.transport.connection import Connection
+from orbitmq.wire.frame import Frame
+
+__all__ = ["PullRuns"]
+
+logger = logging.getLogger(__name__)
+
+PULLS_MAX: Final = 64
+"""Pulls looked up before their records are read."""
+ENOUGH_BYTES: Final = 512 * 1024
+"""Of answers made in one call. Between two calls a connection checks whether its peer still reads."""
+
+_COMMITS: Final = int(PullFlag.COMMIT_OFFSET | PullFlag.SUSPEND)
+_PULL: Final = int(RequestCode.PULL_MESSAGE)
+_ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
+_NEVER: Final = 1 << 63
+
+
+class _Reader(msgspec.Struct, gc=False):
+    """What the pulls of one reader have in common within a run."""
+
+    queue_count: int
+    """Pulls of queues below this number may be served together."""
+    unit_count: int
+    alike: PullsAlike
+    commits: bool
+    committed: dict[int, int]
+    pulled: dict[int, int]
+
+
+class PullRuns:
+    """Answers the pulls of one socket read together."""
+
+    def __init__(
+        self,
+        handlers: PullHandlers,
+        reader: QueueReader,
+        guard: Callable[[Frame, Connection], None] | None = None,
+    ) -> None:
+        self._handlers = handlers
+        self._reader = reader
+        self._guard = guard
+
+    def serve(self, frames: list[Frame], at: int, connection: Connection) -> tuple[bytes | None, int]:
+        """Returns the answers to pulls from ``at`` on, and the index of the first frame after them. None: the pull
+        at ``at`` must be served on its own. Never raises."""
+        asked: list[AskedPull] = []
+        pulls: list[tuple[_Reader, PullFields]] = []
+        try:
+            window = self._look_up(frames[at : at + PULLS_MAX], connection, asked, pulls)
+            if window is None or not asked:
+                return None, at
+            monotonic, stats = self._handlers.clock.monotonic, self._handlers.stats
+            started = monotonic()
+            answers, given = answer_pulls(window, (*self._reader.bounds(), ENOUGH_BYTES), asked)
+            elapsed_s = monotonic() - started
+            if elapsed_s > stats.get_time_max_s:
+                stats.get_time_max_s = elapsed_s
+            if not given:
+                return None, at
+            self._note(pulls, given)
+        except Exception:  # a bug here must not leave the connection half way through a read
+            logger.exception("pulls not served together peer=%s", connection.remote_text)
+            return None, at
+        return answers, at + len(given)
+
+    def _look_up(
+        self,
+        frames: list[Frame],
+        connection: Connection,
+        asked: list[AskedPull],
+        pulls: list[tuple[_Reader, PullFields]],
+    ) -> tuple[memoryview, int] | None:
+        """Add pulls up to the first that must be served on its own; returns the window of the log with their records,
+        if there is one."""
+        # Hot: the loop is executed once per pull.
+        guard, queues = self._guard, self._reader.queues
+        readers: dict[object, _Reader] = {}
+        window: tuple[memoryview, int] | None = None
+        low = high = 0
+        try:
+            for frame in frames:
+                request = frame.pull
+                if request is None or frame.flag or frame.code != _PULL:
+                    break
+                key = (
+                    request.consumer_group,
+                    request.topic,
+                    request.sys_flag,
+                    request.sub_version,
+                    request.subscription,
+                    request.expression_type,
+                    request.max_msg_nums,
+                    request.max_msg_bytes,
+                )
+                queue_id, offset = request.queue_id, request.queue_offset
+                queue = queues.get((request.topic, queue_id))
+                if queue is None or not queue.min_offset <= offset < queue.max_offset:
+                    break
+                reader = readers.get(key)
+                if reader is None:
+                    reader = readers[key] = self._reader_of(request, connection)
+                if queue_id >= reader.queue_count:
+                    break
+                least, greatest = queue.min_offset, queue.max_offset
+                count = greatest - offset
+                units = queue.units(offset, reader.unit_count if reader.unit_count < count else count)
+                if not units:
+                    break
+                first = LONG.unpack_from(units)[0]
+                if not low <= first < high:
+                    if asked:
+                        break
+                    window = self._reader.window(first)
+                    if window is None:
+                        break
+                    low = window[1]
+                    high = low + len(window[0])
+                if guard is not None:
+                    guard(frame, connection)
+                if reader.commits:
+                    if reader.committed.get(queue_id, _NEVER) > request.commit_offset:
+                        break
+                    reader.committed[queue_id] = request.commit_offset
+                is_binary = frame.serialize_type == _ROCKETMQ
+                asked.append(
+                    (is_binary, frame.opaque, units, offset, least, greatest, queue_id, reader.alike)
+                )
+                pulls.append((reader, request))
+        except (BrokerError, RemoteProtocolError):
+            pass  # raised again, and answered, when that pull is served on its own
+        return window
+
+    def _reader_of(self, request: PullFields, connection: Connection) -> _Reader:
+        """Check who pulls, as a pull on its own is checked. Raises ``BrokerError``."""
+        handlers = self._handlers
+        topic, group = handlers.checked(request, connection)
+        wanted = handlers.filter_of(request, group)
+        name = request.topic
+        offsets, key = handlers.offsets, f"{name}@{request.consumer_group}"
+        by_extension = wanted is not None and wanted.has_tags and self._reader.has_extensions
+        is_rare = by_extension or offsets.has_resets(key)
+        unit_count, in_memory, on_disk = self._reader.limits(
+            request.max_msg_nums, request.max_msg_bytes, wanted
+        )
+        suggested = lagging_suggested = MASTER_ID
+        if handlers.config.slave_read_enabled:
+            suggested = handlers.suggested(group, from_disk=False)
+            lagging_suggested = handlers.suggested(group, from_disk=True)
+        numbers = (suggested, lagging_suggested, topic.topic_sys_flag, group.group_sys_flag)
+        return _Reader(
+            0 if is_rare else topic.read_queue_nums,
+            unit_count,
+            (name.encode("utf-8", "surrogateescape"), wanted, in_memory, on_disk, numbers),
+            request.sys_flag & _COMMITS == _COMMITS,
+            offsets.committed.get(key, {}),
+            offsets.pulled.get(key, {}),
+        )
+
+    def _note(self, pulls: list[tuple[_Reader, PullFields]], given: list[tuple[int, int, int]]) -> None:
+        """Count what was answered, the first of these pulls."""
+        stats, offsets = self._handlers.stats, self._handlers.offsets
+        gets, commit_count = stats.gets, 0
+        for (reader, request), (following, count, size_bytes) in zip(pulls, given):  # noqa: B905 - may be fewer
+            queue_id = request.queue_id
+            if reader.commits:
+                commit_count += 1
+            if count:
+                traffic = gets.get((request.topic, queue_id, request.consumer_group))
+                if traffic is None:
+                    stats.get(request.consumer_group, request.topic, queue_id, count, size_bytes)
+                else:
+                    traffic.count += count
+                    traffic.bytes += size_bytes
+                    traffic.times += 1
+            else:
+                stats.misses += 1
+            if queue_id in reader.pulled:
+                reader.pulled[queue_id] = following
+            else:
+                offsets.note_pull(
+                    request.consumer_group, request.topic, queue_id, request.queue_offset, following
+                )
+        if commit_count:
+            offsets.committed_again(commit_count)
