@@ -1,1 +1,1 @@
-"""The key index: files, the hashes that enter them, and the service that keeps them."""
+"""The key index: its files, the hashes stored in them, and the service that maintains them."""

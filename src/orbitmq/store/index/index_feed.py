@@ -1,4 +1,4 @@
-"""Brings an index that the disk refused up to date again, from the log, without holding up the store."""
+"""Catches a paused index up from the log after a disk error, without blocking the store."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from orbitmq.store.log.commit_log import CommitLog
 __all__ = ["IndexFeeder"]
 
 STEP_BYTES: Final = 4 << 20
-"""Log bytes fed per step: about 10,000 small records, some 20 ms."""
+"""Log bytes indexed per step: about 10,000 small records, some 20 ms."""
 
 
 class IndexFeeder:
-    """While the index is paused, each ``step`` feeds it the next piece of the log; at the end it is resumed.
+    """Catches up a paused index: each ``step`` indexes the next piece of the log, and the last one resumes the index.
 
     Runs on the store's thread, so no append can slip in between the last piece and the resumption.
     """
@@ -27,7 +27,7 @@ class IndexFeeder:
         self._position = -1
 
     def step(self) -> None:
-        """Go on if the index is paused; nothing happens while the disk still refuses."""
+        """Index the next piece if the index is paused; does nothing while the disk still refuses writes."""
         index, log = self._index, self._log
         if not index.paused:
             self._position = -1
@@ -45,7 +45,7 @@ class IndexFeeder:
             self._position = -1
 
     def _read(self, log_offset: int, until: int) -> tuple[list[IndexedRecord], int]:
-        """Records up to ``until`` or the end of their segment, and where the next piece begins."""
+        """Returns the records up to ``until`` or the end of their segment, and the start of the next piece."""
         log = self._log
         records: list[IndexedRecord] = []
         segment_start = log_offset - log_offset % log.segment_bytes

@@ -6,16 +6,16 @@
     slots: 4 bytes each, the number of the newest entry in the slot, 0 for none
     entries: key hash 4, log offset 8, seconds since begin time 4, number of the previous entry in the slot 4
 
-Counting starts at 1, so entry 0 is never used. We keep a mark in its 20 bytes: how many entries were known to be on
-the disk. Apache neither reads nor writes them. After a crash Apache must throw an unfinished file away; we cut it
-back to the mark, which saves reading gigabytes of log again.
+Counting starts at 1, so entry 0 is never used. Its 20 bytes hold our mark: how many entries were known to be on disk.
+Apache neither reads nor writes it. After a crash Apache must discard an unfinished file; we cut it back to the mark,
+which saves rereading gigabytes of log.
 
-Rules a writer keeps:
+Rules for writers:
 
 1. Entries are written with ``pwrite``: a full disk is an ``OSError`` that leaves the file as it was. Only the header
    and the slots are written through a map, into blocks allocated beforehand. The header counts an entry last.
 2. Log offsets and times of entries never decrease, so a file can be cut by binary search.
-3. The mark is written only after ``sync_data`` has returned for all it claims.
+3. The mark is written only after ``sync_data`` has returned for everything it covers.
 """
 
 from __future__ import annotations
@@ -55,11 +55,12 @@ assert MARK.size == ENTRY.size, "persisted"
 
 MARK_SEED: Final = crc32(b"orbitmq index mark")
 WALK_STEPS_MAX: Final = 1_000_000
-"""A query gives up after this many entries of one slot (about 0.3 s): a popular tag fills one slot with millions."""
+"""A query stops after this many entries of one slot (about 0.3 s), because a popular tag fills one slot with
+millions."""
 SECTOR_BYTES: Final = 512
-"""What a disk writes whole or not at all."""
+"""The unit a disk writes atomically."""
 SCAN_BYTES: Final = 20 * 50_000
-"""Entries are read this many bytes at a time when many are needed."""
+"""Bytes of entries fetched per read in a scan."""
 
 
 class IndexEntry(NamedTuple):
@@ -72,7 +73,7 @@ class IndexEntry(NamedTuple):
 
 
 class IndexMark(NamedTuple):
-    """What was known to be on the disk: entries below this number, their slots, and the time of the last one."""
+    """What was known to be on disk: the entries below number ``end``, their slots, and the time of the last one."""
 
     end: int
     used_slots: int
@@ -80,14 +81,14 @@ class IndexMark(NamedTuple):
 
 
 class IndexProgress(NamedTuple):
-    """A mark to be, and how often the file had been cut when it was taken: a cut makes it void."""
+    """A pending mark, and the number of cuts when it was taken: a later cut invalidates it."""
 
     mark: IndexMark
     cuts: int
 
 
 class IndexFile:
-    """A file of fixed size. Opened for writing on the first ``put``; reading needs no open file."""
+    """A file of fixed size, opened for writing on the first ``put``. Reading needs no open file."""
 
     def __init__(self, fs: FileSystem, path: str, slot_count: int, entry_count_max: int) -> None:
         self._fs = fs
@@ -101,7 +102,7 @@ class IndexFile:
         self._mark_lock = Lock()
         self._cuts = 0
         self._cut_unfinished = False
-        """Entries were dropped in memory and from their slots, and may still be in the file, its mark and header."""
+        """Entries were dropped from memory and slots, but may still be in the file, its mark and its header."""
         self.begin_ms = 0
         self.end_ms = 0
         self.begin_log_offset = 0
@@ -110,10 +111,10 @@ class IndexFile:
         self.count = 1
         """Number of the next entry."""
 
-    # Life.
+    # Lifecycle.
     @classmethod
     def make(cls, fs: FileSystem, path: str, slot_count: int, entry_count_max: int) -> None:
-        """Make a file with its blocks, for ``create`` to take over. Any thread. Raises ``OSError``."""
+        """Create a file with its blocks allocated, for a later ``create``. Any thread. Raises ``OSError``."""
         file = cls(fs, path, slot_count, entry_count_max)
         try:
             file._open_for_writing(create=True)
@@ -133,8 +134,8 @@ class IndexFile:
         after: Self | None = None,
         made: str = "",
     ) -> Self:
-        """A new, empty file; it starts where the one ``after`` which it comes ended. ``made``: the path of one that
-        ``make`` has made. Raises ``OSError``."""
+        """Returns a new, empty file that starts where ``after``, the file before it, ends. ``made`` is the path of a
+        file prepared by ``make``. Raises ``OSError``."""
         file = cls(fs, path, slot_count, entry_count_max)
         if after is not None:
             file.begin_ms = file.end_ms = after.end_ms
@@ -152,7 +153,7 @@ class IndexFile:
 
     @classmethod
     def load(cls, fs: FileSystem, path: str, slot_count: int, entry_count_max: int) -> Self:
-        """An existing file. Raises ``CorruptionError`` when its size or header cannot be right."""
+        """Open an existing file. Raises ``CorruptionError`` when its size or header is invalid."""
         file = cls(fs, path, slot_count, entry_count_max)
         found = fs.stat(path)
         if found is None or found.size_bytes != file.size_bytes:
@@ -173,7 +174,7 @@ class IndexFile:
         return file
 
     def close(self) -> None:
-        """Give up the map and the handle; the file can still be read. Does not sync."""
+        """Release the map and the handle, without a sync. The file can still be read."""
         self._map = None
         handle, self._handle = self._handle, None
         if handle is not None:
@@ -194,7 +195,7 @@ class IndexFile:
 
     # Write.
     def put(self, keys: bytes) -> int:
-        """Add keys (a row of ``INDEX_KEY``) as far as they fit; returns how many did.
+        """Add keys (a sequence of ``INDEX_KEY``) as far as they fit; returns the number added.
 
         Raises ``OSError`` with the file unchanged.
         """
@@ -204,8 +205,8 @@ class IndexFile:
         count = min(len(keys) // INDEX_KEY.size, self.entry_count_max - self.count)
         if count <= 0:
             return 0
-        # Slots are written at once, before the entries are on the disk; when the disk refuses those, the slots are
-        # set back. Until the header counts an entry no reader follows a slot to it.
+        # Slots are written before the entries; when the disk refuses the entries, the slots are reset. No reader
+        # follows a slot to an entry the header does not count yet.
         keys = keys[: count * INDEX_KEY.size]
         slots = slot_map[HEADER.size : self.entries_at]
         entries, used_slots = link_keys(slots.cast("i"), keys, self.count, self.begin_ms)
@@ -224,9 +225,9 @@ class IndexFile:
         return count
 
     def cut(self, log_offset: int) -> int:
-        """Drop entries at or beyond a log offset; returns how many there were.
+        """Drop entries at or beyond a log offset; returns the number dropped.
 
-        Raises ``OSError``; the next call then finishes what was begun. Nothing may be put before.
+        After an ``OSError`` the next call finishes the cut; nothing may be put before that.
         """
         count = self._first_at_or_beyond(log_offset)
         cut_count = self.count - count
@@ -237,8 +238,8 @@ class IndexFile:
         return cut_count
 
     def sync(self, progress: IndexProgress) -> None:
-        """Wait until what ``progress`` says is on the disk, then leave a mark. May run on a worker thread."""
-        # A handle of its own, because the owner may close the file meanwhile.
+        """Sync everything ``progress`` covers, then write its mark. May run on a worker thread."""
+        # Uses its own handle because the owner may close the file meanwhile.
         handle = self._fs.open(self.path, write=True)
         try:
             self._fs.sync_data(handle)
@@ -250,18 +251,18 @@ class IndexFile:
 
     @property
     def progress(self) -> IndexProgress:
-        """What a sync that starts now will have put on the disk."""
+        """What a sync started now will put on disk."""
         return IndexProgress(IndexMark(self.count, self.used_slots, self.end_ms), self._cuts)
 
     def mark(self) -> IndexMark | None:
-        """The mark left by the last sync, or None when there is no believable one."""
+        """Returns the mark left by the last sync, or None when it is missing or invalid."""
         count, used_slots, end_ms, checksum = MARK.unpack(self.read(self.entries_at, MARK.size))
         if checksum != self._checksum(count, used_slots, end_ms) or not 1 <= count <= self.entry_count_max:
             return None
         return IndexMark(count, used_slots, end_ms)
 
     def restore(self, mark: IndexMark) -> None:
-        """After a crash: go back to what the mark vouches for, and make every slot point there."""
+        """Restore the state of the mark after a crash, and make every slot point below the mark."""
         slot_map = self._open_for_writing()
         slots = _decode_slots(slot_map[HEADER.size : self.entries_at])
         wrong = _positions_outside(slots, 0, mark.end)
@@ -273,7 +274,8 @@ class IndexFile:
             else:
                 SLOT.pack_into(slot_map, HEADER.size + SLOT.size * slot, number)
         if lost:
-            # The entries that led back are gone. Rare (a power cut, not a killed process), so the slow way will do.
+            # The entries that led back are lost. This is rare (a power cut, not a killed process), so a full scan is
+            # acceptable.
             newest, slot_count = dict.fromkeys(lost, 0), self.slot_count
             for number, values in enumerate(self._raw_entries(1, mark.end), 1):
                 slot = values[0] % slot_count
@@ -288,31 +290,33 @@ class IndexFile:
 
     # Read.
     def entry(self, number: int) -> IndexEntry:
-        """Entry ``number``, whatever is there."""
+        """Returns the entry at ``number`` without validation."""
         return IndexEntry._make(ENTRY.unpack(self.read(self.entries_at + number * ENTRY.size, ENTRY.size)))
 
     def entries(self, start: int = 1, end: int | None = None) -> Iterator[tuple[int, IndexEntry]]:
-        """Entries ``start`` up to ``end`` with their numbers; ``end`` is the file's count unless given."""
+        """Returns entries ``start`` to ``end`` with their numbers, excluding ``end``, which defaults to the file's
+        count."""
         found = self._raw_entries(start, self.count if end is None else end)
         return ((number, IndexEntry._make(values)) for number, values in enumerate(found, start))
 
     def slots(self) -> array[int]:
-        """All slots."""
+        """Returns all slots."""
         return _decode_slots(self.read(HEADER.size, self.slot_count * SLOT.size))
 
     def trailing_count(self, log_offset: int) -> int:
-        """How many of the last entries belong to the record at ``log_offset``."""
+        """Returns how many of the last entries belong to the record at ``log_offset``."""
         number = self.count - 1
         while number >= 1 and self.entry(number).log_offset == log_offset:
             number -= 1
         return self.count - 1 - number
 
     def meets(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether some entry may have been stored within the two times, both inclusive."""
+        """Whether some entry may have been stored between the two times, both inclusive."""
         return begin_ms <= self.end_ms and end_ms >= self.begin_ms
 
     def find(self, key_hash: int, count_max: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Log offsets of entries with that hash, newest first, stored within the two times (by the second)."""
+        """Returns log offsets of entries with that hash, newest first, stored between the two times (to the
+        second)."""
         found: list[int] = []
         if self.is_empty or count_max <= 0:
             return found
@@ -325,7 +329,7 @@ class IndexFile:
             (number,) = SLOT.unpack_from(view, HEADER.size + SLOT.size * (key_hash % self.slot_count))
             above = self.count
             for _ in range(WALK_STEPS_MAX):
-                # Numbers fall strictly along a slot; anything else is the end of it or damage.
+                # Numbers strictly decrease along a slot; any other number is the end of the chain or damage.
                 if not 0 < number < above:
                     break
                 above = number
@@ -346,7 +350,7 @@ class IndexFile:
         return found
 
     def read(self, position: int, size: int) -> bytes:
-        """Raw bytes of the file; fewer when it is shorter."""
+        """Returns raw bytes of the file; fewer when it is shorter."""
         if self._handle is not None:
             return self._fs.pread(self._handle, size, position)
         handle = self._fs.open(self.path)
@@ -355,7 +359,7 @@ class IndexFile:
         finally:
             self._fs.close(handle)
 
-    # Inside.
+    # Internals.
     def _raw_entries(self, number: int, end: int) -> Iterator[tuple[int, ...]]:
         while number < end:
             size = min(SCAN_BYTES, (end - number) * ENTRY.size)
@@ -371,10 +375,11 @@ class IndexFile:
             if self._handle is None:
                 self._handle = fs.open(self.path, write=True, create=create)
             if create:
-                # Cut first: whatever an earlier life of that name left would be taken for slots and entries.
+                # Truncated first, because leftovers of an earlier file of that name would be taken for slots and
+                # entries.
                 fs.truncate(self._handle, 0)
                 fs.truncate(self._handle, self.size_bytes)
-            # A store through the map into a hole of a full disk would be SIGBUS: get the blocks first.
+            # Allocate the blocks first: on a full disk, a store through the map into a hole raises SIGBUS.
             fs.allocate(self._handle, 0, self.entries_at + ENTRY.size)
             self._map = fs.map(self._handle, self.size_bytes, write=True)
         return self._map
@@ -405,7 +410,7 @@ class IndexFile:
         self._fs.pwrite(handle, MARK.pack(*mark, self._checksum(*mark)), self.entries_at)
 
     def _clear_from(self, number: int) -> None:
-        """Zero whatever entries lie from ``number`` on, so that nothing stale can be taken for an entry."""
+        """Zero the entries from ``number`` on, so that nothing stale can be taken for an entry."""
         assert self._handle is not None
         position = self.entries_at + number * ENTRY.size
         while used := len(self.read(position, SCAN_BYTES).rstrip(b"\0")):
@@ -427,9 +432,10 @@ class IndexFile:
         return low
 
     def _drop_from(self, count: int) -> None:
-        """Forget entries from number ``count`` on, in memory and in the slots. Raises ``OSError`` and did nothing."""
+        """Drop entries from number ``count`` on, in memory and in the slots. Changes nothing if it raises
+        ``OSError``."""
         slot_map = self._open_for_writing()
-        # Oldest cut entry of a slot decides where the slot points: the first one seen per slot, going up.
+        # A slot's oldest dropped entry, the first one seen in ascending order, tells where the slot must point.
         newest: dict[int, int] = {}
         for _, entry in self.entries(count):
             newest.setdefault(entry.key_hash % self.slot_count, entry.previous)
@@ -446,11 +452,12 @@ class IndexFile:
         self._cut_unfinished = True
 
     def _finish_cut(self) -> None:
-        """Clear what was dropped. Raises ``OSError`` and may be called again."""
+        """Erase the dropped entries from the file. May be called again after an ``OSError``."""
         self._open_for_writing()
         with self._mark_lock:
             if (mark := self.mark()) is not None and mark.end > self.count:
-                # The old mark vouches for entries that go now. The new one is true already: nothing was added.
+                # The old mark covers entries that are about to be erased. The new one is already valid because
+                # nothing was added.
                 assert self._handle is not None
                 self._write_mark(self._handle, self.progress.mark)
         self._clear_from(self.count)
@@ -458,7 +465,7 @@ class IndexFile:
         self._cut_unfinished = False
 
     def _newest_below(self, slot: int, number: int, count: int) -> int | None:
-        """Follow a slot back to its newest entry below ``count``; None when the way is broken."""
+        """Follow a slot back to its newest entry below ``count``; None when the chain is broken."""
         while number >= count:
             if number >= self.entry_count_max:
                 return None
@@ -489,8 +496,8 @@ def _decode_slots(data: bytes | memoryview) -> array[int]:
 
 
 def _positions_outside(numbers: array[int], low: int, end: int) -> list[int]:
-    """Where a number is below ``low``, or ``end`` and more."""
-    # Looking at the extremes of a block first: five million slots take 0.23 s instead of 0.46.
+    """Returns the positions of numbers below ``low`` or at or above ``end``."""
+    # Checking a block's extremes first halves the time: 0.23 s instead of 0.46 s for five million slots.
     found: list[int] = []
     for start in range(0, len(numbers), 256):
         block = numbers[start : start + 256]

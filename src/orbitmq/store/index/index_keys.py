@@ -1,4 +1,4 @@
-"""The keys a record is indexed under, in words; their hashes are computed by ``orbitmq.kernel``.
+"""The keys a record is indexed under, as text; ``orbitmq.kernel`` computes their hashes.
 
 In this order: ``topic#UNIQ_KEY``, ``topic#key`` for every word of KEYS, and since 5.5 ``topic#T#tag``.
 """
@@ -12,14 +12,14 @@ from orbitmq.record.properties import find_property
 __all__ = ["IndexedRecord", "index_keys"]
 
 IndexedRecord: TypeAlias = tuple[str, bytes, int, int, int]
-"""Topic, property text, system flag, log offset, store time in ms: one stored record."""
+"""Topic, property text, system flag, log offset and store time in ms of one stored record."""
 
 ROLLBACK: Final = 0xC
-"""Both transaction bits: a rolled back message gets no index entry."""
+"""Both transaction bits: a rolled-back message is not indexed."""
 
 
 def index_keys(topic: str, properties: bytes, sys_flag: int, *, tags: bool = True) -> list[str]:
-    """The key texts a record is indexed under, in order."""
+    """Returns the key texts a record is indexed under, in order."""
     keys: list[str] = []
     if sys_flag & ROLLBACK == ROLLBACK:
         return keys

@@ -1,8 +1,8 @@
-"""The key index of a store: all its files, and what waits to enter them (Apache: IndexService).
+"""The key index of a store: all its files, and the keys waiting to be added (Apache: IndexService).
 
-Appends only note the keys of what they stored (``put_keys``); entries are built in batches, when enough wait, when
-the store's periodic work runs, and before a query. The log is the truth: whatever is missing here is fed again from
-``rebuild_from`` on, and feeding a record twice changes nothing.
+Appends only note the keys of the records they stored (``put_keys``). Entries are built in batches: when enough keys
+wait, when the store's periodic work runs, and before a query. The log is the source of truth: records missing from
+the index are fed to it again, starting at ``rebuild_from``, and feeding a record twice is idempotent.
 
 Keys of a message, in this order: ``topic#UNIQ_KEY``, ``topic#key`` for every word of KEYS, ``topic#T#tag``.
 """
@@ -37,10 +37,10 @@ NAME_DIGITS: Final = 17
 
 
 class IndexService:
-    """Owned by the store's thread; only the function ``sync_job`` returns may run on another.
+    """The index of one store. Owned by the store's thread; only the function ``sync_job`` returns may run on another.
 
-    A full disk never reaches the caller: the index pauses and drops what waits, until ``IndexFeeder`` has fed it
-    again from ``rebuild_from`` on.
+    A full disk never reaches the caller: the index pauses and drops waiting keys until ``IndexFeeder`` has caught it
+    up from ``rebuild_from``.
     """
 
     def __init__(
@@ -57,24 +57,24 @@ class IndexService:
         self._unsynced: list[IndexFile] = []
         self._sync_failed: deque[IndexFile] = deque()
         self._waiting = bytearray()
-        """Keys that wait to become entries, in the order of the log (``INDEX_KEY``)."""
+        """Keys waiting to become entries, in log order (``INDEX_KEY``)."""
         self.paused = False
-        """The disk refused an entry: nothing is taken until ``resume``."""
+        """The disk refused an entry; appended keys are dropped until ``resume``."""
         self._cut_unfinished = False
         """The disk refused a step of ``truncate``."""
         self.synced_ms = 0
         """End time of the last full file known to be on the disk, for the checkpoint."""
         self._next_path = f"{directory}.next"
         self._next_asked = self._next_made = self._next_failed = False
-        """Whether the file after the last one is being made or was tried to be, on a worker thread; how it ended."""
+        """The state of the file after the last one, which a worker thread prepares: requested, ready, failed."""
 
-    # Life.
+    # Lifecycle.
     def load(self, *, clean: bool, trusted_ms: int = 0) -> None:
-        """Take over the files in the directory.
+        """Open the files in the directory.
 
-        After an unclean stop a file counts only if it is full and not newer than ``trusted_ms`` (the checkpoint's
-        index time, Apache's rule), or up to the mark its writer left. The first file that cannot be trusted is
-        removed together with all newer ones; they are derived data and come back by feeding the log again.
+        After an unclean stop a file is trusted only if it is full and not newer than ``trusted_ms`` (the checkpoint's
+        index time, Apache's rule), or up to the mark its writer left. The first untrusted file is removed together
+        with all newer ones; they hold derived data, which is rebuilt from the log.
         """
         names = [
             name for name in self._fs.names(self._directory) if len(name) == NAME_DIGITS and name.isdecimal()
@@ -92,10 +92,10 @@ class IndexService:
         self._fs.remove(self._next_path)  # of a process that died
 
     def drop_behind_gap(self, log_start: int, next_keyed: Callable[[int, bool], int | None]) -> None:
-        """Remove the files after the first missing one; they come back when the log is fed again.
+        """Remove the files after the first missing one; they are rebuilt from the log.
 
         ``next_keyed`` returns the log offset of the first record with keys at (True) or after (False) the record at
-        an offset, None when it cannot tell.
+        an offset, or None when it cannot tell.
         """
         for position, file in enumerate(self._files):
             begin, inclusive = log_start, True
@@ -113,13 +113,13 @@ class IndexService:
         self.synced_ms = max((file.end_ms for file in self._files if file.is_full), default=0)
 
     def close(self) -> None:
-        """Build and sync what waits, then close all files."""
+        """Build and sync the waiting keys, then close all files."""
         self.flush()
         self.release()
         self._files.clear()
 
     def release(self) -> None:
-        """Close all files; no other thread may be making one."""
+        """Close all files; no other thread may be creating one."""
         for file in self._files:
             file.close()
         if self._next_made:
@@ -127,7 +127,7 @@ class IndexService:
             self._fs.remove(self._next_path)
 
     def destroy(self) -> None:
-        """Remove every file: the log they pointed into is gone."""
+        """Remove every file, because the log they pointed into was deleted."""
         for file in self._files:
             file.remove()
         self._files.clear()
@@ -141,7 +141,7 @@ class IndexService:
         self.put_keys(hash_keys((record,), self.with_keys))
 
     def put_keys(self, keys: bytes) -> None:
-        """Note keys of records (a row of ``INDEX_KEY``) after those noted before. Never raises for a full disk."""
+        """Note keys of records (a sequence of ``INDEX_KEY``) in log order. Never raises for a full disk."""
         if self.paused or not keys:
             return
         self._waiting += keys if self._waiting else self._not_yet_there(keys)
@@ -149,7 +149,7 @@ class IndexService:
             self.build()
 
     def build(self) -> None:
-        """Turn what waits into entries, visible to queries at once."""
+        """Turn waiting keys into entries, immediately visible to queries."""
         if self._waiting:
             keys = bytes(self._waiting)
             self._waiting.clear()
@@ -157,7 +157,7 @@ class IndexService:
                 self._store(keys)
 
     def catch_up(self, records: Sequence[IndexedRecord]) -> bool:
-        """While paused: take records from the log again, in order; False when the disk still refuses."""
+        """Index records read back from the log, in order, while paused; False when the disk still refuses them."""
         assert self.paused, "appends feed an index that is not paused"
         return self._store(self._not_yet_there(hash_keys(records, self.with_keys)))
 
@@ -172,20 +172,20 @@ class IndexService:
         return True
 
     def resume(self) -> None:
-        """Take appended records again: everything before them has been fed by ``catch_up``, or comes now."""
+        """Accept appended records again. ``catch_up`` must have indexed everything before them."""
         self.paused = False
         self._waiting.clear()
 
     def truncate(self, log_offset: int) -> None:
-        """Forget every record at or beyond a log offset, durably: other records may soon lie at those offsets, and
-        after a power cut entries of the old ones must not come back.
+        """Durably remove every record at or beyond a log offset: other records may soon occupy those offsets, and
+        entries of the old ones must not reappear after a power cut.
 
-        Raises ``OSError``; calling it again, before anything is put, finishes the cut.
+        After an ``OSError``, call it again before anything is put, to finish the cut.
         """
         kept = [key for key in INDEX_KEY.iter_unpack(self._waiting) if key[1] < log_offset]
         del self._waiting[len(kept) * INDEX_KEY.size :]
         self.build()
-        # Of an earlier try it is not known which steps are on the disk.
+        # It is unknown which steps of an earlier attempt are on disk.
         removed = again = self._cut_unfinished
         self._cut_unfinished = True
         while self._files:
@@ -205,7 +205,7 @@ class IndexService:
         self.synced_ms = min(self.synced_ms, full[-1] if full else 0)
 
     def expire(self, min_log_offset: int) -> int:
-        """Remove files that point only below the log's start, never the last one; returns how many."""
+        """Remove files that point only below the log's start, never the last one; returns the number removed."""
         count = 0
         while len(self._files) > 1 and self._files[0].end_log_offset < min_log_offset:
             file = self._files.pop(0)
@@ -215,9 +215,10 @@ class IndexService:
         return count
 
     def next_file_job(self) -> Callable[[], None] | None:
-        """Makes the file that comes after the last one, for a worker thread; None while there is no need to.
+        """Returns a function that creates the file after the last one, for a worker thread; None when it is not
+        needed yet.
 
-        Tens of megabytes of blocks take tens of milliseconds to get, and much longer on a busy disk.
+        Allocating tens of megabytes takes tens of milliseconds, and much longer on a busy disk.
         """
         last = self._files[-1] if self._files else None
         if self._next_asked or (last is not None and last.count < self._entry_count_max // 4 * 3):
@@ -229,21 +230,22 @@ class IndexService:
         try:
             IndexFile.make(self._fs, self._next_path, self._slot_count, self._entry_count_max)
         except OSError as error:
-            # The first key that needs it tries again and reports.
+            # The first key that needs the file tries again and reports the error.
             logger.warning("next index file not made ahead path=%s error=%s", self._next_path, error)
             self._next_failed = True
         else:
             self._next_made = True
 
     def flush(self) -> None:
-        """Build what waits and wait for the disk."""
+        """Build waiting keys and sync them to disk."""
         self.build()
         job = self.sync_job()
         if job is not None:
             job()
 
     def sync_job(self) -> Callable[[], None] | None:
-        """What ``flush`` does after ``build``, for a worker thread; None when all is on the disk."""
+        """Returns the sync step of ``flush``, to run on a worker thread after ``build``; None when everything is on
+        disk."""
         files, self._unsynced = self._unsynced, []
         while self._sync_failed:
             files.append(self._sync_failed.popleft())
@@ -255,7 +257,7 @@ class IndexService:
     # Read.
     @property
     def rebuild_from(self) -> int:
-        """Records below this log offset are in the index. Feed it from here on; what is there already is skipped."""
+        """Records below this log offset are indexed. Feed the index from here; records it already has are skipped."""
         return self._files[-1].end_log_offset if self._files else 0
 
     @property
@@ -272,10 +274,10 @@ class IndexService:
         return self._files
 
     def query(self, topic: str, key: str, begin_ms: int, end_ms: int, max_count: int) -> list[int]:
-        """Log offsets of the newest ``max_count`` records with that key in the time range, in log order.
+        """Returns log offsets of the newest ``max_count`` records with that key in the time range, in log order.
 
-        Only hashes are compared, and times by the second: the caller compares the record itself. A tag is asked
-        for as ``T#tag``.
+        Compares only hashes, and times to the second, so the caller must check the record itself. Query a tag as
+        ``T#tag``.
         """
         self.build()
         key_hash = index_hash(java_hash(f"{topic}#{key}"))
@@ -287,9 +289,9 @@ class IndexService:
                 break
         return sorted(set(found))
 
-    # Inside.
+    # Internals.
     def _load_file(self, path: str, *, clean: bool, trusted_ms: int) -> str:
-        """Add one file; returns the reason when it cannot be used."""
+        """Add one file; returns why it is unusable, or ""."""
         try:
             file = IndexFile.load(self._fs, path, self._slot_count, self._entry_count_max)
             if self._files and file.end_log_offset < self._files[-1].end_log_offset:
@@ -342,8 +344,8 @@ class IndexService:
         return file
 
     def _not_yet_there(self, keys: bytes) -> bytes:
-        """Keys without those in the index already. Of the last record in it some keys may be missing, where a file
-        was full between two of them; keys always come in the same order, so a count is enough."""
+        """Returns the keys that are not yet in the index. The last indexed record may lack some of its keys if a file
+        filled up between them; keys always come in the same order, so a count is enough."""
         end = self.rebuild_from
         if not keys or INDEX_KEY.unpack_from(keys)[1] > end:
             return keys
@@ -361,7 +363,7 @@ class IndexService:
         return b"".join(INDEX_KEY.pack(*entry) for entry in missing)
 
     def _sync(self, work: list[tuple[IndexFile, IndexProgress]]) -> None:
-        # The names first: a mark must not vouch for a file that a power cut takes out of the directory.
+        # Sync the directory first: a mark must not cover a file whose name a power cut removes.
         self._fs.sync_directory(self._directory)
         for position, (file, progress) in enumerate(work):
             try:
@@ -376,7 +378,8 @@ class IndexService:
 
 
 def file_name(now_ms: int, last: str) -> str:
-    """A file's name: local time in 17 digits, but always after ``last``, or a reader would mix up the order."""
+    """Returns a file's name: local time in 17 digits, but always greater than ``last``, so that names stay in
+    order."""
     seconds, milliseconds = divmod(now_ms, 1000)
     name = f"{datetime.fromtimestamp(seconds, UTC).astimezone():%Y%m%d%H%M%S}{milliseconds:03d}"
     if name > last:

@@ -1,10 +1,11 @@
-"""The log of all messages: the only truth, everything else is rebuilt from it (Apache: ``CommitLog``).
+"""The log of all messages, the source of truth from which everything else is rebuilt (Apache: ``CommitLog``).
 
 Invariants
-1. ``end`` moves only after the bytes before it were written whole; a failed write leaves it, and zeros after it.
+1. ``end`` moves only after the bytes before it were written completely; a failed write leaves ``end`` unchanged and
+   zeros after it.
 2. A record never spans segments; eight bytes stay free after it for the end-of-segment marker.
-3. ``flushed <= end``, and everything before ``flushed`` is on the disk.
-4. ``damaged`` holds the ranges a recovery was told to skip; nothing in them is ever served.
+3. ``flushed <= end``, and everything before ``flushed`` is on disk.
+4. ``damaged`` holds the ranges a recovery was configured to skip; nothing in them is ever served.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _NEVER: Final = 1 << 62
 
 
 class CommitLog:
-    """Appends at ``end``, reads below it. The attributes are read by the store's hot path directly."""
+    """Appends at ``end``, reads below it. The store's hot path reads the attributes directly."""
 
     __slots__ = (
         "_fs",
@@ -68,20 +69,20 @@ class CommitLog:
         self.flushed = 0
         self.last_store_ms = 0
         self.failed = ""
-        """Why no write is possible any more; empty while all is well."""
+        """Why no more writes are possible; empty while the log is healthy."""
         self.damaged: list[tuple[int, int]] = []
         self.handle = -1
         self.segment_start = 0
         self.room_end = 0
-        """A record must end at or before this offset to lie in the current segment."""
+        """A record must end at or before this offset to fit the current segment."""
         self.partial_start = -1
-        """On a replica: where the record begins of which only a part has arrived; -1 when the log ends whole."""
+        """On a replica: start of a record that has only partly arrived; -1 when the log ends at a record boundary."""
         self.prepare_at = _NEVER
-        """Beyond this offset the next segment's file should be made, off the hot path."""
+        """Beyond this offset the next segment's file should be created, off the hot path."""
 
     @property
     def start(self) -> int:
-        """The first log offset there is."""
+        """The first log offset available."""
         starts = self.segments.starts
         return starts[0] if starts else self.end
 
@@ -95,16 +96,16 @@ class CommitLog:
             self.room_end = start + self.segment_bytes - BLANK_BYTES
             self.prepare_at = start + self.segment_bytes // 2
         else:
-            # At the very end of the last segment (or without any): the next write makes the segment.
+            # At the very end of the last segment, or without segments: the next write creates one.
             self.handle = -1
             self.segment_start = start
             self.room_end = -1
             self.prepare_at = _NEVER
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Put bytes at the end, whole or not at all; the caller has seen to it that they fit the segment.
+        """Append bytes, all or nothing. The caller has checked that they fit the segment.
 
-        Raises ``StoreUnavailable``; the log is then as before and later writes may succeed.
+        Raises ``StoreUnavailable`` with the log unchanged; later writes may succeed.
         """
         size = len(data)
         try:
@@ -130,7 +131,8 @@ class CommitLog:
         for at in range(position, position + size, 65536):
             count = min(65536, position + size - at)
             try:
-                # Blocks the failed write got are overwritten in place; where it got none there is nothing to erase.
+                # Blocks the failed write allocated are overwritten in place; where none were allocated there is
+                # nothing to erase.
                 if any(self._fs.pread(self.handle, count, at)):
                     self._pwrite(self.handle, bytes(count), at)
             except OSError as error:
@@ -139,7 +141,7 @@ class CommitLog:
                 return
 
     def roll(self) -> None:
-        """End the current segment with a marker and go on in the next. Raises ``StoreUnavailable``."""
+        """End the current segment with a marker and continue in the next. Raises ``StoreUnavailable``."""
         next_start = self.segment_start + self.segment_bytes if self.handle >= 0 else self.segment_start
         try:
             if next_start not in self.segments:
@@ -156,7 +158,7 @@ class CommitLog:
         self.move_to(next_start)
 
     def slice(self, log_offset: int, size: int) -> memoryview | None:
-        """Bytes of one segment; None when they are not all there."""
+        """Returns bytes of one segment; None when some of them are missing."""
         end = log_offset + size
         if log_offset < 0 or size < 0 or end > self.end:
             return None
@@ -167,9 +169,9 @@ class CommitLog:
         return None if view is None else view[position : position + size]
 
     def record(self, log_offset: int, size: int | None = None) -> memoryview | None:
-        """The record that starts exactly there (and has that size); None for any other offset.
+        """Returns the record that starts exactly there (and has that size); None for any other offset.
 
-        Offsets come from message ids, so from anybody: the record must name its own offset to be believed.
+        Offsets come from message ids, which are untrusted: the record must contain its own offset to be accepted.
         """
         head = self.slice(log_offset, RECORD_BYTES_MIN)
         if head is None or self.in_damage(log_offset):
@@ -182,7 +184,7 @@ class CommitLog:
         return self.slice(log_offset, own_size)
 
     def store_time(self, log_offset: int) -> int:
-        """Store time of the record that starts there; -1 when there is none."""
+        """Returns the store time of the record that starts there; -1 when the log has no record there."""
         head = self.slice(log_offset, RECORD_BYTES_MIN)
         if head is None:
             return -1
@@ -192,11 +194,11 @@ class CommitLog:
         return int(store_ms)
 
     def window(self, log_offset: int, limit: int | None = None) -> tuple[memoryview, int] | None:
-        """The intact part of the log around an offset, within one segment, and the log offset it begins at.
+        """Returns the intact part of the log around an offset, within one segment, and its first log offset.
 
-        It ends at the end of the log, or at ``limit``. None when the offset lies in none.
+        It ends at the end of the log, or at ``limit``. None when the offset is outside every intact part.
         """
-        # Hot: once per pull, as `QueueReader.read` is.
+        # Hot: runs once per pull, like `QueueReader.read`.
         end = self.end
         if limit is not None and limit < end:
             end = limit
@@ -219,15 +221,16 @@ class CommitLog:
         return view[low - start : high - start], low
 
     def in_damage(self, log_offset: int) -> bool:
-        """Whether the offset lies in a range that recovery skipped."""
+        """Whether the offset is in a range that recovery skipped."""
         return any(start <= log_offset < end for start, end in self.damaged)
 
     def whole_end(self, log_offset: int) -> int:
-        """The last record boundary at or before ``log_offset``, given that one is there or at the end of the log."""
+        """Returns ``log_offset``, or the start of a partial record before it. ``log_offset`` must be a record
+        boundary or the end of the log."""
         return log_offset if self.partial_start < 0 else min(log_offset, self.partial_start)
 
     def overwrite(self, log_offset: int, data: bytes) -> None:
-        """Repair bytes below the end, within one segment; on the disk when this returns. Raises ``OSError``."""
+        """Repair bytes below the end, within one segment; they are on disk when this returns. Raises ``OSError``."""
         start = log_offset - log_offset % self.segment_bytes
         handle, written = self.segments.handle(start), 0
         while written < len(data):
@@ -238,7 +241,7 @@ class CommitLog:
         self._fs.sync_data(handle)
 
     def sync(self, since: int, until: int) -> None:
-        """Put a range of the log on the disk. Any thread; ``flushed`` is moved by the store's thread."""
+        """Sync a range of the log to disk. Any thread; the store's thread moves ``flushed``."""
         start = since - since % self.segment_bytes
         while start < until:
             if start in self.segments:
@@ -247,7 +250,7 @@ class CommitLog:
 
 
 def unavailable(action: str, error: OSError) -> StoreUnavailable:
-    """The refusal for a write the disk did not take."""
+    """Returns the error for a write the disk refused."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreUnavailable(f"{action} refused: the disk is full")
     return StoreUnavailable(f"{action} failed: {error}")

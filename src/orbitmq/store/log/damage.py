@@ -1,4 +1,4 @@
-"""Ranges of the log that a recovery was told to skip. Remembered, so that nothing in them is ever served."""
+"""Log ranges that recovery was configured to skip, persisted so that nothing in them is ever served."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ __all__ = ["DamageNotes"]
 
 
 class DamageNotes:
-    """``damagedRanges.json`` below the root: pairs of log offsets, first and after the last damaged byte.
+    """``damagedRanges.json`` in the store's root: pairs of log offsets, from the first damaged byte to the one after
+    the last.
 
-    Apache has no such file and ignores it. It has to: it stops at the first damaged record.
+    Apache has no such file and needs none, because it stops at the first damaged record.
     """
 
     def __init__(self, fs: FileSystem, path: str) -> None:
@@ -21,17 +22,17 @@ class DamageNotes:
         self.ranges: list[tuple[int, int]] = []
 
     def load(self) -> None:
-        """Raises ``CorruptionError`` when the file is there but unreadable."""
+        """Read the file, if there is one. Raises ``CorruptionError`` when it cannot be decoded."""
         self.ranges = (
             self._file.load(lambda data: msgspec.json.decode(data, type=list[tuple[int, int]])) or []
         )
 
     def stop_of(self, log_offset: int) -> int | None:
-        """Where the log goes on if damage begins exactly here."""
+        """Returns where the log resumes if damage begins exactly at ``log_offset``."""
         return next((stop for start, stop in self.ranges if start == log_offset), None)
 
     def keep(self, ranges: list[tuple[int, int]]) -> None:
-        """Replace the notes; on the disk when this returns."""
+        """Replace the ranges; they are on disk when this returns."""
         if ranges != self.ranges:
             self.ranges = ranges
             self._file.save(msgspec.json.encode(ranges))

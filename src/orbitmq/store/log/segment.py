@@ -1,8 +1,9 @@
-"""The log's files: a run of segments of one size, each named by its first log offset (Apache: ``MappedFileQueue``).
+"""The log's files: consecutive segments of one size, each named by its first log offset (Apache:
+``MappedFileQueue``).
 
-Written with ``pwrite``, never through a map, because a full disk then is an error and not a signal. Read through
-read-only maps, which Linux keeps coherent with ``pwrite``. A map is dropped, never closed: slices handed out keep it
-alive until the last of them is gone, so a segment may be removed while its bytes are still being sent.
+Written with ``pwrite``, never through a map, so that a full disk is an error and not a signal. Read through read-only
+maps, which Linux keeps coherent with ``pwrite``. A map is dropped, never closed: slices in use keep it alive until
+the last one is released, so a segment may be removed while its bytes are still being sent.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ ZERO_CHUNK_BYTES: Final = 1 << 20
 
 
 class SegmentList:
-    """Segments in order and without gaps. Knows files and maps, not where the log ends."""
+    """Segments in order and without gaps. Handles files and maps; the end of the log is kept elsewhere."""
 
     def __init__(
         self, fs: FileSystem, directories: Sequence[str], segment_bytes: int, *, maps_max: int, warm_up: bool
@@ -60,7 +61,7 @@ class SegmentList:
                     found[start] = path
         starts = sorted(found)
         while starts and self._is_unused(found, starts):
-            # Made ahead by a process that died before it needed the file, or before it gave the file its size.
+            # Created ahead by a process that died before it used the file, or before it gave the file its size.
             logger.warning("unused segment removed path=%s", found[starts[-1]])
             fs.remove(found.pop(starts.pop()))
         for index, start in enumerate(starts):
@@ -79,7 +80,7 @@ class SegmentList:
         self._paths = found
 
     def _is_unused(self, found: dict[int, str], starts: list[int]) -> bool:
-        """Whether the last file never held a record and cannot stay: without a length, or after a gap."""
+        """Whether the last file never held a record and must be removed: it has no length or follows a gap."""
         path = found[starts[-1]]
         stat = self._fs.stat(path)
         if stat is None or stat.size_bytes == 0:
@@ -94,14 +95,14 @@ class SegmentList:
 
     @property
     def end(self) -> int:
-        """The log offset after the last segment; 0 without any."""
+        """The log offset after the last segment; 0 without segments."""
         return self.starts[-1] + self.segment_bytes if self.starts else 0
 
     def __contains__(self, start: object) -> bool:
         return start in self._paths
 
     def infos(self) -> list[SegmentInfo]:
-        """The segments as retention sees them."""
+        """Returns the segments in the form retention uses."""
         infos: list[SegmentInfo] = []
         for start in self.starts:
             stat = self._fs.stat(self._paths[start])
@@ -110,14 +111,14 @@ class SegmentList:
         return infos
 
     def handle(self, start: int) -> int:
-        """A descriptor to write or sync the segment that starts there; owned by this list."""
+        """Returns a descriptor for writing or syncing the segment that starts there; owned by this list."""
         handle = self._handles.get(start)
         if handle is None:
             handle = self._handles[start] = self._fs.open(self._paths[start], write=True)
         return handle
 
     def view(self, start: int) -> memoryview | None:
-        """The whole segment, mapped read-only; None when there is no such segment."""
+        """Returns the whole segment, mapped read-only; None when it does not exist."""
         view = self._maps.get(start)
         if view is not None:
             self._maps.move_to_end(start)
@@ -136,15 +137,16 @@ class SegmentList:
         return view
 
     def release_maps(self) -> None:
-        """Give up all maps; they are made again on demand, for microseconds.
+        """Drop all maps. Mapping a segment again on demand takes microseconds.
 
-        Every page ever read through a map counts as memory of this process until then, though the kernel could take
-        it back. Called now and then, this keeps that figure at what was read lately.
+        Every page read through a map counts as this process's memory while the map exists, although the kernel could
+        reclaim it. Regular calls limit the reported memory to pages read recently.
         """
         self._maps.clear()
 
     def path_for(self, start: int) -> str:
-        """Where the segment of that offset lies or will lie; several directories are used in turn."""
+        """Returns the path of the segment at that offset, which need not exist; several directories are used in
+        turn."""
         known = self._paths.get(start)
         if known is not None:
             return known
@@ -152,7 +154,8 @@ class SegmentList:
         return posixpath.join(directory, file_name(start))
 
     def make_file(self, start: int) -> None:
-        """Create the file of a coming segment, zeros at full size. Any thread; harmless when it exists already."""
+        """Create the file of a future segment, zero-filled at full size. Any thread; harmless when it already
+        exists."""
         fs, path = self._fs, self.path_for(start)
         handle = fs.open(path, write=True, create=True)
         try:
@@ -167,15 +170,15 @@ class SegmentList:
         self._made_ahead.add(start)
 
     def drop_made_ahead(self) -> None:
-        """Remove files made for segments that the log has not reached. No other thread may be making one."""
+        """Remove files created for segments the log has not reached. No other thread may be creating one."""
         for start in sorted(self._made_ahead, reverse=True):
-            # The log may have got there while the other thread was at it.
+            # The log may have reached the segment while the other thread created it.
             if start not in self._paths:
                 self._fs.remove(self.path_for(start))
         self._made_ahead.clear()
 
     def add(self, start: int) -> None:
-        """Take the next segment into the list; its file must exist."""
+        """Add the next segment to the list; its file must exist."""
         assert not self.starts or start == self.end, (start, self.end)
         self._paths[start] = self.path_for(start)
         self._made_ahead.discard(start)
@@ -187,9 +190,10 @@ class SegmentList:
         self.detach(start)
 
     def detach(self, start: int) -> str:
-        """Take the first or the last segment out of the list; returns the path of the file, for the caller to remove.
+        """Remove the first or the last segment from the list; returns the path of its file, which the caller must
+        remove.
 
-        Removing a file of a gigabyte takes tens of milliseconds.
+        Removing a one-gigabyte file takes tens of milliseconds.
         """
         assert start in (self.starts[0], self.starts[-1]), (start, self.starts)
         self.starts.remove(start)
@@ -200,9 +204,9 @@ class SegmentList:
         return self._paths.pop(start)
 
     def zero_from(self, log_offset: int) -> None:
-        """Make the rest of a segment zero, durably, so that no bytes of an earlier life follow the log's end."""
-        # Overwritten, not cut off and extended: a crash between the two would leave a file of the wrong length, and
-        # a reader of a slice that is still out would get a signal.
+        """Durably zero the rest of a segment, so that no stale bytes follow the log's end."""
+        # Overwritten rather than truncated and extended: a crash between the two would leave a file of the wrong
+        # length, and a reader of a slice still in use would get a signal.
         start = log_offset - log_offset % self.segment_bytes
         handle = self.handle(start)
         zero_range(self._fs, handle, log_offset - start, self.segment_bytes)
@@ -214,7 +218,7 @@ class SegmentList:
             self._fs.close(self._handles.pop(start))
 
     def close(self) -> None:
-        """Close descriptors and forget maps; slices that are still out stay readable."""
+        """Close descriptors and drop maps; slices still in use stay readable."""
         self._maps.clear()
         for handle in self._handles.values():
             self._fs.close(handle)
@@ -222,7 +226,7 @@ class SegmentList:
 
 
 def zero_range(fs: FileSystem, handle: int, start: int, end: int) -> None:
-    """Make a part of a file zero; what is zero already, and holes, are not written."""
+    """Zero part of a file; ranges that are already zero, and holes, are not written."""
     position = fs.next_data(handle, start)
     while position is not None and position < end:
         size = min(ZERO_CHUNK_BYTES, end - position)

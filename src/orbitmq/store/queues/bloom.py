@@ -1,7 +1,7 @@
-"""The bloom filter behind the bitmaps of a queue extension (Apache: BloomFilter, BitsArray).
+"""The Bloom filter behind the bitmaps of a queue extension (Apache: BloomFilter, BitsArray).
 
-Each SQL subscription of a topic owns a few bits. At dispatch the bits of every subscription that matches a message
-are set; a pull whose bits are not all set skips the message without reading it. False hits only cost a read.
+Each SQL subscription of a topic owns a few bits. Dispatching a message sets the bits of every subscription that
+matches it; a pull skips a message whose bits are not all set, without reading it. A false positive only costs a read.
 Positions are persisted in ``consumerFilter.json`` and must equal Apache's, hence murmur3 as its library computes it.
 """
 
@@ -19,7 +19,7 @@ _C2: Final = 0x4CF5AD432745937F
 
 
 def murmur3_64(data: bytes) -> int:
-    """The first 64 bits of MurmurHash3 x64 128 with seed 0, unsigned."""
+    """Returns the first 64 bits of MurmurHash3 x64 128 with seed 0, unsigned."""
     h1 = h2 = 0
     blocks_end = len(data) - len(data) % 16
     for at in range(0, blocks_end, 16):
@@ -61,15 +61,15 @@ def _int32(value: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BloomFilter:
-    """Sizes of a filter: how many bits a name sets and how many there are."""
+    """The dimensions of a filter: how many bits a name sets, and how many bits there are."""
 
     hash_count: int
     bit_count: int
 
     @classmethod
     def sized(cls, error_percent: int = 20, name_count: int = 32) -> BloomFilter:
-        """A filter for ``name_count`` names (``expectConsumerNumUseFilter``) that errs in at most
-        ``error_percent`` (``maxErrorRateOfBloomFilter``) of the cases."""
+        """Returns a filter for ``name_count`` names (``expectConsumerNumUseFilter``) with a false positive rate of at
+        most ``error_percent`` (``maxErrorRateOfBloomFilter``)."""
         if not 1 <= error_percent < 100 or name_count < 1:
             raise ValueError(f"bloom filter of {name_count} names at {error_percent} % cannot be built")
         rate = error_percent / 100
@@ -82,7 +82,8 @@ class BloomFilter:
         return self.bit_count // 8
 
     def positions(self, name: str) -> list[int]:
-        """The bits of ``name`` (Apache uses ``group#topic``), two hashes combined as Kirsch and Mitzenmacher do."""
+        """Returns the bits of ``name`` (Apache uses ``group#topic``): two hashes combined by the Kirsch-Mitzenmacher
+        method."""
         hashed = murmur3_64(name.encode())
         low, high = _int32(hashed), _int32(hashed >> 32)
         bits: list[int] = []
@@ -97,7 +98,8 @@ class BloomFilter:
             bitmap[bit >> 3] |= 1 << (bit & 7)
 
     def hits(self, bitmap: bytes, positions: list[int]) -> bool:
-        """Whether all bits at ``positions`` are set. A bitmap of another size tells nothing, so it hits."""
+        """Whether all bits at ``positions`` are set. A bitmap of another size proves nothing, so it counts as a
+        hit."""
         if len(bitmap) != self.byte_count:
             return True
         return all(bitmap[bit >> 3] & (1 << (bit & 7)) for bit in positions)

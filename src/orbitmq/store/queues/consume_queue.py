@@ -1,13 +1,13 @@
-"""One queue of one topic: where its messages lie in the log (Apache: ``ConsumeQueue``).
+"""One queue of one topic: the log positions of its messages (Apache: ``ConsumeQueue``).
 
-Unit ``n`` is the message with queue offset ``n``. New units collect in ``tail``, where readers see them at once, and
-go to the file with one write; a process that dies loses only tails, which recovery rebuilds from the log.
+Unit ``n`` is the message with queue offset ``n``. New units collect in ``tail``, where readers see them immediately,
+and reach the file in one write. A process that dies loses only tails, which recovery rebuilds from the log.
 
 Invariants
-1. Units are dense: ``tail_start + len(tail) / 20 == max_offset``, and below ``tail_start`` all are in files.
+1. Units are dense: ``tail_start + len(tail) / 20 == max_offset``; all units below ``tail_start`` are in files.
 2. ``min_offset <= max_offset``; units below ``min_offset`` point below the start of the log, or are blank.
 3. ``log_end`` is the end of the last unit's record: nothing before it needs to be dispatched again.
-4. Behind the last unit the files hold zeros.
+4. After the last unit the files contain zeros.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from orbitmq.store.log.segment import zero_range
 __all__ = ["TAIL_BYTES_MAX", "ConsumeQueue", "HandleCache"]
 
 TAIL_BYTES_MAX = 4096
-"""A tail this long is written to its file: about 200 units, so the write costs 5 ns a message."""
+"""Tail size at which it is written to its file: about 200 units, so the write costs 5 ns per message."""
 
 READ_AHEAD_UNITS = 256
-"""A consumer that reads a file in portions gets so many units with one read: portions are mostly of 32."""
+"""Units fetched per read for a consumer that reads a file in batches, which mostly hold 32 units."""
 
 _BLANK_UNIT = UNIT.pack(0, BLANK_UNIT_SIZE, 0)
 _BLANK_CHUNK_UNITS = 8192
 
 
 class HandleCache:
-    """Open descriptors, the least recently used closed first. Thousands of queues share a few hundred."""
+    """An LRU cache of open descriptors. Thousands of queues share a few hundred."""
 
     def __init__(self, fs: FileSystem, limit: int) -> None:
         self._fs = fs
@@ -48,7 +48,8 @@ class HandleCache:
         self._handles: OrderedDict[str, int] = OrderedDict()
 
     def open(self, path: str, create_bytes: int = 0) -> int:
-        """A descriptor, owned by the cache and valid until the next call. ``create_bytes`` makes a missing file."""
+        """Returns a descriptor owned by the cache and valid until the next call. With ``create_bytes`` a missing file
+        is created with that size."""
         handle = self._handles.get(path)
         if handle is not None:
             self._handles.move_to_end(path)
@@ -66,7 +67,7 @@ class HandleCache:
         return handle
 
     def forget(self, path: str) -> None:
-        """Close the descriptor of a file that is about to go."""
+        """Close the descriptor of a file that is about to be removed."""
         handle = self._handles.pop(path, None)
         if handle is not None:
             self._fs.close(handle)
@@ -78,7 +79,7 @@ class HandleCache:
 
 
 class ConsumeQueue:
-    """Units of one queue. The attributes are read and written by the store's hot path directly."""
+    """The units of one queue. The store's hot path reads and writes the attributes directly."""
 
     __slots__ = (
         "_ahead",
@@ -116,7 +117,7 @@ class ConsumeQueue:
         self.topic_bytes = topic.encode("utf-8", "surrogateescape")
         self.queue_id = queue_id
         self.has_own_codes = topic == SCHEDULE_TOPIC
-        """Units hold something else than the tag code, or may: due times, addresses of extensions."""
+        """Units may hold something other than the tag code: due times or extension addresses."""
         self.unsynced: set[int] = set()
         self._empty_at(0)
 
@@ -129,11 +130,11 @@ class ConsumeQueue:
         self.log_end = -1
         self.first_file = queue_offset // self._file_units
         self.cursor = queue_offset
-        """Used by recovery alone: the number of the next message its walk expects."""
+        """Used only by recovery: the queue offset it expects of the next message in its scan."""
 
     # Load.
     def load(self) -> bool:
-        """Find the files; the end is set by ``rewind``. False when they cannot be a queue (a wrong length, a gap)."""
+        """Find the files; ``rewind`` sets the end. False when they cannot form a queue (a wrong length, a gap)."""
         fs, file_bytes = self._fs, self._file_units * UNIT_BYTES
         numbers: list[int] = []
         for name in fs.names(self._directory):
@@ -154,14 +155,14 @@ class ConsumeQueue:
         return True
 
     def rewind(self, log_offset: int) -> None:
-        """Take as the queue the leading units whose records start below ``log_offset``; the rest is not trusted.
+        """Keep the leading units whose records start below ``log_offset``; the rest is not trusted.
 
-        Only memory changes: see ``cut_files``.
+        Changes memory only; ``cut_files`` changes the files.
         """
         self._end_at(self.count_below(log_offset))
 
     def count_below(self, log_offset: int) -> int:
-        """Queue offset after the leading units that are valid and point below ``log_offset``."""
+        """Returns the queue offset after the leading units that are valid and point below ``log_offset``."""
         low, high = self.first_file * self._file_units, self.max_offset
         while low < high:
             middle = (low + high) // 2
@@ -173,7 +174,7 @@ class ConsumeQueue:
         return low
 
     def _end_at(self, queue_offset: int) -> None:
-        """Make ``queue_offset`` the end; units in the tail at or after it go, files are left alone."""
+        """Make ``queue_offset`` the end and drop the units of the tail at or after it; files are left alone."""
         if queue_offset >= self.tail_start:
             del self.tail[(queue_offset - self.tail_start) * UNIT_BYTES :]
         else:
@@ -189,7 +190,8 @@ class ConsumeQueue:
                 self.log_end = unit[0] + unit[1]
 
     def cut_files(self) -> None:
-        """Make the files hold nothing after ``tail_start``: later files go, the rest of its own becomes zeros.
+        """Erase everything after ``tail_start`` from the files: remove later files and zero the rest of the current
+        one.
 
         The first file stays even when it is empty, because its name keeps the queue's numbering.
         """
@@ -207,19 +209,19 @@ class ConsumeQueue:
                 self.unsynced.discard(number)
             elif number == last:
                 handle = self._handles.open(path)
-                # Overwritten, not cut off and extended: a crash between the two would cost the whole queue.
+                # Overwritten rather than truncated and extended: a crash between the two would cost the whole queue.
                 zero_range(self._fs, handle, index * UNIT_BYTES, file_bytes)
                 self.unsynced.add(number)
 
     # Append.
     def append(self, log_offset: int, size: int, tag_code: int) -> None:
-        """Add the unit of the next message; the caller writes a tail that has got long."""
+        """Add the unit of the next message. The caller writes the tail once it is long enough."""
         self.tail += UNIT.pack(log_offset, size, tag_code)
         self.max_offset += 1
         self.log_end = log_offset + size
 
     def extend(self, units: bytes) -> None:
-        """Add the units of the next messages; the caller writes a tail that has got long."""
+        """Add the units of the next messages. The caller writes the tail once it is long enough."""
         if units:
             self.tail += units
             self.max_offset += len(units) // UNIT_BYTES
@@ -244,14 +246,14 @@ class ConsumeQueue:
 
     @staticmethod
     def recoded(units: bytes, codes: Sequence[int]) -> bytes:
-        """The same units with other codes in their third field."""
+        """Returns the same units with other codes in their third field."""
         return b"".join(
             UNIT.pack(log_offset, size, code)
             for (log_offset, size, _), code in zip(UNIT.iter_unpack(units), codes, strict=True)
         )
 
     def write_tail(self) -> None:
-        """Put the tail into the files. Raises ``OSError``; then the tail stays and the call may be repeated."""
+        """Write the tail to the files. After an ``OSError`` the tail is kept and the call may be repeated."""
         while self.tail:
             number, index = divmod(self.tail_start, self._file_units)
             count = min(len(self.tail), (self._file_units - index) * UNIT_BYTES)
@@ -265,7 +267,7 @@ class ConsumeQueue:
                 raise OSError(28, f"queue file {self._path(number)} takes no more units")
 
     def start_at(self, queue_offset: int) -> None:
-        """Begin an empty queue at a number above 0: the units before it in its file are written blank."""
+        """Start an empty queue at an offset above 0; the units before it in its file are written blank."""
         number, index = divmod(queue_offset, self._file_units)
         self._empty_at(queue_offset)
         if index:
@@ -276,7 +278,7 @@ class ConsumeQueue:
             self.unsynced.add(number)
 
     def skip_to(self, queue_offset: int, log_offset: int) -> None:
-        """Fill the numbers of lost messages with blank units that point at the damage, so that units stay sorted."""
+        """Fill the offsets of lost messages with blank units that point at the damage, so that units stay sorted."""
         blank = UNIT.pack(log_offset, BLANK_UNIT_SIZE, 0)
         while self.max_offset < queue_offset:
             count = min(_BLANK_CHUNK_UNITS, queue_offset - self.max_offset)
@@ -291,18 +293,18 @@ class ConsumeQueue:
 
     # Read.
     def units(self, queue_offset: int, count: int) -> bytes:
-        """At most ``count`` units from an offset inside the queue, as bytes; fewer at the end of a file."""
+        """Returns up to ``count`` units from an offset inside the queue, as bytes; fewer at the end of a file."""
         if queue_offset >= self.tail_start:
             start = (queue_offset - self.tail_start) * UNIT_BYTES
             return bytes(self.tail[start : start + count * UNIT_BYTES])
-        # Units in a file do not change until the queue is cut, which discards what was read ahead.
+        # Units in a file do not change until the queue is cut, which discards the read-ahead.
         start = (queue_offset - self._ahead_start) * UNIT_BYTES
         if start >= 0 and start + count * UNIT_BYTES <= len(self._ahead):
             return self._ahead[start : start + count * UNIT_BYTES]
         number, index = divmod(queue_offset, self._file_units)
         room = min(self._file_units - index, self.tail_start - queue_offset)
         stored = min(count, room)
-        # Not for one unit: a search reads at scattered places.
+        # No read-ahead for a single unit: a binary search reads at scattered offsets.
         read = stored if count == 1 else min(max(count, READ_AHEAD_UNITS), room)
         try:
             handle = self._handles.open(self._path(number))
@@ -317,7 +319,7 @@ class ConsumeQueue:
         return data
 
     def unit(self, queue_offset: int) -> tuple[int, int, int] | None:
-        """(log offset, record size, tag code) of one message; None when it is not there."""
+        """Returns (log offset, record size, tag code) of one message; None when its unit cannot be read."""
         data = self.units(queue_offset, 1)
         if len(data) != UNIT_BYTES:
             return None
@@ -326,18 +328,18 @@ class ConsumeQueue:
 
     @property
     def first_log_offset(self) -> int:
-        """Where the first message in the files lies in the log; -1 when there is none."""
+        """Log offset of the first message in the files; -1 without one."""
         first = self.first_file * self._file_units
         unit = self.unit(first) if first < self.max_offset else None
         return -1 if unit is None or unit[1] <= 0 else unit[0]
 
     def next_file_offset(self, queue_offset: int) -> int:
-        """The first queue offset of the file behind the one that holds ``queue_offset``."""
+        """Returns the first queue offset of the file after the one that holds ``queue_offset``."""
         return (queue_offset // self._file_units + 1) * self._file_units
 
-    # Upkeep.
+    # Maintenance.
     def correct_min(self, log_start: int) -> None:
-        """Move ``min_offset`` to the first unit whose record is still in the log; numbers never go back."""
+        """Move ``min_offset`` to the first unit whose record is still in the log. It never decreases."""
         low, high = max(self.min_offset, self.first_file * self._file_units), self.max_offset
         while low < high:
             middle = (low + high) // 2
@@ -349,7 +351,8 @@ class ConsumeQueue:
         self.min_offset = low
 
     def expire(self, log_start: int) -> int:
-        """Remove leading files all of whose records are gone, never the last; returns how many went."""
+        """Remove leading files whose records have all expired, but never the last file; returns the number
+        removed."""
         removed = 0
         while (end := (self.first_file + 1) * self._file_units) < self.tail_start:
             unit = self.unit(end - 1)
@@ -374,13 +377,13 @@ class ConsumeQueue:
         self._empty_at(0)
 
     def take_unsynced(self) -> list[str]:
-        """Paths of files written since the last call; whoever takes them puts them on the disk."""
+        """Returns the paths of files written since the last call; the caller must sync them."""
         paths = [self._path(number) for number in self.unsynced]
         self.unsynced.clear()
         return paths
 
     def _path(self, number: int) -> str:
-        # One file is read and written again and again; making its path costs as much as reading from it.
+        # The same file is read and written over and over; building its path costs as much as reading from it.
         if self._path_number != number:
             self._path_text = posixpath.join(
                 self._directory, file_name(number * self._file_units * UNIT_BYTES)

@@ -1,7 +1,8 @@
-"""The filter extensions of all queues (``enableConsumeQueueExt``): what stands in a unit in place of the tag code.
+"""The filter extensions of all queues (``enableConsumeQueueExt``), which units refer to in place of a tag code.
 
 Off by default, in Apache as well. When on, every new unit gets an extension with its tag code, store time and the
-filter bitmap the broker computes; whatever cannot be written leaves a plain tag code, which every reader takes too.
+filter bitmap the broker computes. When an extension cannot be written, the unit keeps a plain tag code, which every
+reader accepts too.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ logger = logging.getLogger(__name__)
 UNITS_PER_STEP: Final = 4096
 
 Bitmap = Callable[[str, bytes], bytes]
-"""The filter bitmap of a message, from its topic and property text."""
+"""Computes a message's filter bitmap from its topic and property text."""
 
 
 class Extensions:
-    """Opened per queue when first needed."""
+    """The extensions of each queue, opened when first needed."""
 
     def __init__(self, fs: FileSystem, config: StoreConfig) -> None:
         self._fs = fs
@@ -39,7 +40,8 @@ class Extensions:
         self.bitmap: Bitmap | None = None
 
     def code(self, queue: ConsumeQueue, tag_code: int, store_ms: int, properties: bytes) -> int:
-        """What to put into the next unit of a queue: the address of a new extension, or the tag code after all."""
+        """Returns the code for a queue's next unit: the address of a new extension, or the tag code if none can be
+        written."""
         bitmap = self.bitmap(queue.topic, properties) if self.bitmap is not None else b""
         try:
             return self._of(queue).append(ExtUnit(tag_code, store_ms, bitmap))
@@ -53,7 +55,7 @@ class Extensions:
             return tag_code
 
     def with_tag_codes(self, queue: ConsumeQueue, units: bytes) -> bytes:
-        """The same units with tag codes in place of addresses, where the extension is still there."""
+        """Returns the same units with addresses replaced by tag codes, where the extension still exists."""
         resolved = bytearray(units)
         for index, (log_offset, size, code) in enumerate(UNIT.iter_unpack(units)):
             extension = self._of(queue).read(code) if is_ext_address(code) else None
@@ -62,11 +64,11 @@ class Extensions:
         return bytes(resolved)
 
     def cut(self, queue: ConsumeQueue) -> None:
-        """The queue lost its last units: forget their extensions."""
+        """Drop the extensions of units that were cut off the end of the queue."""
         self._of(queue).resume_after(last_address(queue))
 
     def expire(self, queue: ConsumeQueue) -> None:
-        """The queue lost its first units."""
+        """Drop the extensions of units that expired at the start of the queue."""
         unit = queue.unit(queue.min_offset) if queue.min_offset < queue.max_offset else None
         if unit is not None and is_ext_address(unit[2]):
             self._of(queue).drop_before(unit[2])
@@ -77,7 +79,7 @@ class Extensions:
         self._fs.remove_tree(posixpath.join(self._root, topic))
 
     def flush(self) -> None:
-        """Wait for the disk."""
+        """Sync all open extensions to disk."""
         for extension in self._opened.values():
             extension.flush()
 
@@ -100,9 +102,9 @@ class Extensions:
 
 
 def last_address(queue: ConsumeQueue) -> int | None:
-    """The extension address in the newest unit that has one; None when no unit has.
+    """Returns the extension address in the newest unit that has one; None when no unit has.
 
-    Looks at every unit if need be: an address given out twice would show one message under another's tag.
+    Scans every unit if necessary: an address assigned twice would show one message under another's tag.
     """
     end = queue.max_offset
     while end > queue.min_offset:

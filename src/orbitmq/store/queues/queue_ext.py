@@ -1,10 +1,10 @@
-"""Extension of a consume queue: store time and filter bitmap of each message (Apache: ConsumeQueueExt).
+"""The extension of a consume queue: store time and filter bitmap of each message (Apache: ConsumeQueueExt).
 
 A unit of variable length ``size 2, tag code 8, store time 8, bitmap size 2, bitmap``; a size of -1 ends a file early.
 While it is in use (``enableConsumeQueueExt``), the queue unit holds an *address* in place of the tag code: the
-position of the extension unit minus 2**63, which no tag code or due time reaches. Losing a unit is harmless: the
-record itself is read instead. Taking another message's unit for it is not, because that message would be skipped; so
-after a crash writing goes on after everything that any queue unit refers to (``resume_after``).
+position of the extension unit minus 2**63, which no tag code or due time reaches. Losing a unit is harmless because
+the record itself is read instead. Mistaking another message's unit for it is not, because that message would be
+skipped. So after a crash writing resumes after everything that any queue unit refers to (``resume_after``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ UNIT_BYTES_MIN: Final = 20
 UNIT_BYTES_MAX: Final = 32767
 assert UNIT_HEAD.size == UNIT_BYTES_MIN, "persisted: every queue extension on disk depends on it"
 END_BYTES: Final = 4
-"""Kept free after the last unit of a file."""
+"""Reserved after the last unit of a file."""
 END_MARK: Final = b"\xff\xff"
 
 ADDRESS_BASE: Final = -(2**63)
@@ -34,7 +34,7 @@ POSITION_MAX: Final = ADDRESS_MAX - ADDRESS_BASE
 
 @dataclass(frozen=True, slots=True)
 class ExtUnit:
-    """What is kept of one message."""
+    """The data kept for one message."""
 
     tag_code: int
     store_ms: int
@@ -42,12 +42,12 @@ class ExtUnit:
 
 
 def is_ext_address(code: int) -> bool:
-    """Whether the third field of a queue unit is an address and not a tag code or a due time."""
+    """Whether the third field of a queue unit is an extension address rather than a tag code or a due time."""
     return code <= ADDRESS_MAX
 
 
 def encode_ext_unit(unit: ExtUnit) -> bytes:
-    """The stored form. Raises ``ValueError`` beyond 32,767 bytes."""
+    """Returns the stored form. Raises ``ValueError`` beyond 32,767 bytes."""
     size = UNIT_BYTES_MIN + len(unit.bitmap)
     if size > UNIT_BYTES_MAX:
         raise ValueError(f"a filter bitmap of {len(unit.bitmap)} bytes does not fit a queue extension unit")
@@ -55,7 +55,7 @@ def encode_ext_unit(unit: ExtUnit) -> bytes:
 
 
 def decode_ext_unit(data: bytes) -> ExtUnit | None:
-    """The unit at the start of ``data``; None when there is none, or not all of it."""
+    """Returns the unit at the start of ``data``; None when it is missing or incomplete."""
     if len(data) < UNIT_BYTES_MIN:
         return None
     size, tag_code, store_ms, bitmap_bytes = UNIT_HEAD.unpack_from(data)
@@ -74,18 +74,18 @@ class QueueExt:
         self._starts: list[int] = []
         self._end = 0
         self._handle: tuple[int, int] | None = None
-        """Start of the file being written, and its handle."""
+        """Start and handle of the file being written."""
         self._unsynced: set[int] = set()
 
     def load(self, last_address: int | None) -> None:
-        """Find the files. ``last_address`` is the one the newest queue unit holds that has one; writing goes on
-        after it, in a new file when it cannot be read."""
+        """Find the files and resume writing after ``last_address``, the newest address in the queue's units; in a new
+        file when the unit there cannot be read."""
         offsets = [offset_of_name(name) for name in self._fs.names(self._directory)]
         self._starts = [start for start in offsets if start is not None and start % self._file_bytes == 0]
         self.resume_after(last_address)
 
     def resume_after(self, last_address: int | None) -> None:
-        """Cut what lies after the unit at ``last_address``; None cuts all."""
+        """Cut everything after the unit at ``last_address``; None cuts everything."""
         if last_address is None:
             self._cut(0)
             return
@@ -98,11 +98,11 @@ class QueueExt:
 
     @property
     def end_address(self) -> int:
-        """Where the next unit goes, unless its file is full."""
+        """The address of the next unit, unless its file is full."""
         return self._end + ADDRESS_BASE
 
     def append(self, unit: ExtUnit) -> int:
-        """Store a unit and give its address. On the file before the queue unit that refers to it.
+        """Store a unit and return its address. It reaches the file before the queue unit that refers to it.
 
         Raises ``OSError`` with nothing stored, ``ValueError`` for a bitmap that does not fit.
         """
@@ -121,7 +121,7 @@ class QueueExt:
         return address
 
     def read(self, address: int) -> ExtUnit | None:
-        """The unit at an address; None when it is gone or was never there."""
+        """Returns the unit at an address; None when it was removed or never existed."""
         position = address - ADDRESS_BASE
         if not is_ext_address(address) or position < 0:
             return None
@@ -140,7 +140,7 @@ class QueueExt:
                 self._fs.close(handle)
 
     def drop_before(self, first_address: int) -> int:
-        """Remove files that end before the first address still in use; returns how many."""
+        """Remove files that end before the first address still in use; returns the number removed."""
         position = first_address - ADDRESS_BASE
         gone = [start for start in self._starts if start + self._file_bytes <= position]
         for start in gone:
@@ -148,7 +148,7 @@ class QueueExt:
         return len(gone)
 
     def flush(self) -> None:
-        """Wait for the disk."""
+        """Sync all written files to disk."""
         for start in sorted(self._unsynced):
             handle = self._fs.open(self._path(start), write=True)
             try:
@@ -163,7 +163,7 @@ class QueueExt:
             self._fs.close(opened[1])
 
     def destroy(self) -> None:
-        """Remove every file: the queue is gone."""
+        """Remove every file, because the queue was deleted."""
         self._cut(0)
         self._fs.remove_tree(self._directory)
 
@@ -172,7 +172,7 @@ class QueueExt:
             self._remove(start)
         start = self._file_start(end)
         if start in self._starts and end > start:
-            # Zeros after the last unit: Apache's reader takes a positive size for a unit.
+            # Zero the space after the last unit: Apache's reader takes any positive size for a unit.
             self.close()
             handle = self._fs.open(self._path(start), write=True)
             try:

@@ -1,4 +1,4 @@
-"""All consume queues of a store (Apache: ``ConsumeQueueStore``), and which topics were deleted when."""
+"""All consume queues of a store (Apache: ``ConsumeQueueStore``), and a record of deleted topics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class QueueTable:
-    """Queues by topic and id, created when first needed. ``by_key`` is read by the store's hot path directly."""
+    """Queues by topic and id, created when first needed. The store's hot path reads ``by_key`` directly."""
 
     def __init__(self, fs: FileSystem, config: StoreConfig) -> None:
         self._fs = fs
@@ -33,7 +33,7 @@ class QueueTable:
         self._by_topic: dict[str, dict[int, ConsumeQueue]] = {}
 
     def load(self) -> list[ConsumeQueue]:
-        """Find every queue on the disk; returns those whose files were unusable and have been cleared."""
+        """Load every queue on disk; returns those whose files were unusable and have been cleared."""
         cleared: list[ConsumeQueue] = []
         for topic in self._fs.names(self._root):
             directory = posixpath.join(self._root, topic)
@@ -54,9 +54,9 @@ class QueueTable:
         return self.by_key.get((topic, queue_id))
 
     def create(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, made in memory if it is new; its directory comes with its first written units.
+        """Returns the queue, created in memory if it is new; its directory is created with its first written units.
 
-        Raises ``BadQueueName`` for what could not be a directory, or would be one outside the store.
+        Raises ``BadQueueName`` for a name that cannot be a directory or would be outside the store.
         """
         queue = self.by_key.get((topic, queue_id))
         if queue is None:
@@ -78,7 +78,7 @@ class QueueTable:
         return queue
 
     def delete_topic(self, topic: str) -> int:
-        """Forget a topic and remove its files; returns the number of queues."""
+        """Delete a topic's queues and files; returns the number of queues."""
         queues = self._by_topic.pop(topic, {})
         for queue_id, queue in queues.items():
             queue.clear()
@@ -102,11 +102,11 @@ class QueueTable:
         return len(self.by_key)
 
     def log_end(self) -> int:
-        """The furthest end of a record any queue points to; -1 when no queue points anywhere."""
+        """Returns the highest record end any queue points to; -1 when all queues are empty."""
         return max((queue.log_end for queue in self.by_key.values()), default=-1)
 
     def write_tails(self) -> None:
-        """Put every tail into its file. Raises the first ``OSError`` after having tried all."""
+        """Write every tail to its file. Tries all queues before it raises an ``OSError``."""
         failure: OSError | None = None
         for queue in self.by_key.values():
             if queue.tail:
@@ -118,7 +118,7 @@ class QueueTable:
             raise failure
 
     def take_unsynced(self) -> list[str]:
-        """Paths of queue files written since the last call."""
+        """Returns the paths of queue files written since the last call."""
         paths: list[str] = []
         for queue in self.by_key.values():
             if queue.unsynced:
@@ -132,14 +132,14 @@ class QueueTable:
             self.extensions.cut(queue)
 
     def expire(self, log_start: int) -> None:
-        """Follow the log, whose first segments have gone."""
+        """Expire units that point below the log's start."""
         for queue in self.by_key.values():
             queue.expire(log_start)
             if self.extensions is not None:
                 self.extensions.expire(queue)
 
     def clear(self) -> None:
-        """Remove every queue: the log they pointed into is gone."""
+        """Remove every queue, because the log they pointed into was deleted."""
         for topic in self.topics():
             self.delete_topic(topic)
 
@@ -150,10 +150,10 @@ class QueueTable:
 
 
 class DeletedTopics:
-    """Where the log ended when a topic was deleted.
+    """The end of the log at the time each topic was deleted.
 
-    Records of the topic before that offset stay in the log until they expire; without this note a recovery would
-    take them for messages whose queue was lost, bring the topic back, and number new messages after the old ones.
+    Records of the topic before that offset stay in the log until they expire. Without this note a recovery would take
+    them for messages whose queue was lost, recreate the topic, and number new messages after the old ones.
     """
 
     def __init__(self, fs: FileSystem, path: str) -> None:
@@ -161,26 +161,26 @@ class DeletedTopics:
         self.log_ends: dict[str, int] = {}
 
     def load(self) -> None:
-        """Raises ``CorruptionError`` when the file is there but unreadable."""
+        """Read the file, if there is one. Raises ``CorruptionError`` when it cannot be decoded."""
         self.log_ends = self._file.load(lambda data: msgspec.json.decode(data, type=dict[str, int])) or {}
 
     def add(self, topic: str, log_end: int) -> None:
-        """Note a deletion; on the disk when this returns."""
+        """Record a deletion; it is on disk when this returns."""
         self.log_ends[topic] = log_end
         self._save()
 
     def expire(self, log_start: int) -> None:
-        """Forget what the log no longer holds."""
+        """Drop deletions whose records have all expired."""
         kept = {topic: log_end for topic, log_end in self.log_ends.items() if log_end > log_start}
         if len(kept) != len(self.log_ends):
             self.log_ends = kept
             self._save()
 
     def cut(self, log_end: int) -> None:
-        """The log was cut back: nothing was deleted after its end."""
+        """Lower deletions to the new end of a log that was cut back."""
         if any(end > log_end for end in self.log_ends.values()):
             ends = {topic: min(end, log_end) for topic, end in self.log_ends.items()}
-            # Saved first: when the disk refuses, the next try must find that there is something to do.
+            # Saved before memory changes: if the disk refuses, the next attempt must still see a difference.
             self._file.save(msgspec.json.encode(ends))
             self.log_ends = ends
 
