@@ -1,11 +1,11 @@
-"""The broker's figures under the names of RocketMQ 5's exporter (Apache: BrokerMetricsManager, ConsumerLagCalculator,
+"""Broker metrics under the names of RocketMQ 5's exporter (Apache: BrokerMetricsManager, ConsumerLagCalculator,
 DefaultStoreMetricsManager).
 
-Everything is read on request from counters and tables the broker keeps anyway. Nothing is added to the way of
-a message, except that once a second the sizes of new messages are read off the consume queues, 0.09 us each, for the
-one histogram that needs every single message.
+Metrics are computed from existing counters and tables when they are scraped, so they add no cost per message. The one
+exception is the histogram of message sizes: once a second the sizes of new messages are read from the consume queues,
+at 0.09 us each.
 
-What differs from Apache's exporter is said in the family's text, and on the page docs/reference/metrics.md.
+The help text of each family and docs/reference/metrics.md list the differences from Apache's exporter.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ from orbitmq.wire.bodies import ConsumeType
 __all__ = ["BROKER_FAMILIES", "SIZES_S", "BrokerMetrics", "MessageSizes"]
 
 SIZES_S: Final = 1.0
-"""How often new messages are looked at for their sizes."""
+"""Interval at which the sizes of new messages are read."""
 _UNITS_AT_ONCE: Final = 8_192
 _QUEUES_AT_ONCE: Final = 200
-"""Queues looked at before others get their turn: about 2 ms."""
+"""Queues inspected before other tasks may run: about 2 ms."""
 _HALF_MESSAGES_MAX: Final = 1_000
 _MODES: Final = {ConsumeType.ACTIVELY: "pull", ConsumeType.PASSIVELY: "push", ConsumeType.POP: "pop"}
 _MESSAGE_TYPES: Final = frozenset({"normal", "fifo", "delay", "transaction"})
@@ -285,17 +285,17 @@ BROKER_FAMILIES: Final = (
     POP_RETRIES,
     POP_IN_FLIGHT,
 )
-"""For the reference."""
+"""Every family, for the reference page."""
 
 
 class MessageSizes:
-    """Sizes of messages by topic, read off the consume queues after the fact."""
+    """Message sizes by topic, read from the consume queues after the messages were stored."""
 
     def __init__(self, store: MessageStore, stats: BrokerStats) -> None:
         self._store = store
         self._stats = stats
         self._seen: dict[tuple[str, int], tuple[int, int]] = {}
-        """Queue: how many messages were counted for it, and where the next one is."""
+        """Queue -> number of messages counted for it, and offset of the next one."""
         self._start = {
             (topic, queue_id): store.max_offset(topic, queue_id)
             for topic in store.topics()
@@ -304,7 +304,7 @@ class MessageSizes:
         self.by_topic: dict[str, Histogram] = {}
 
     def look(self) -> None:
-        """Count what came since the last look. A queue without writes costs 0.1 us."""
+        """Count the messages stored since the last call. A queue without writes costs 0.1 us."""
         for key, traffic in self._stats.puts.items():
             count, queue_offset = self._seen.get(key, (0, -1))
             if traffic.count == count:
@@ -318,7 +318,7 @@ class MessageSizes:
     def _read(self, key: tuple[str, int], queue_offset: int) -> int:
         topic, queue_id = key
         end = self._store.max_offset(topic, queue_id)
-        # Messages may be gone before anybody looked, or the topic was made anew.
+        # Messages may have been deleted before they were counted, or the topic was recreated.
         queue_offset = max(min(queue_offset, end), self._store.min_offset(topic, queue_id))
         histogram = self.by_topic.get(topic)
         if histogram is None:
@@ -327,8 +327,8 @@ class MessageSizes:
             units = self._store.unit_bytes(topic, queue_id, queue_offset, _UNITS_AT_ONCE)
             if not units:
                 break
-            # A unit is five words of four bytes, the third is the size. Counted as they lie there, other end first:
-            # only the few different sizes are turned round.
+            # A unit is five words of four bytes; the third is the size. The raw words are counted first, so that only
+            # the few distinct sizes need their byte order swapped.
             words = array("I")
             words.frombytes(units)
             for raw, count in Counter(words[2::5]).items():
@@ -348,7 +348,7 @@ class MessageSizes:
 
 @dataclass(kw_only=True, eq=False)
 class BrokerMetrics:
-    """Makes the page."""
+    """Builds the metrics page."""
 
     config: BrokerConfig
     store: MessageStore
@@ -368,7 +368,7 @@ class BrokerMetrics:
     clock: Clock
     fs: FileSystem
     bounds: Sequence[Bound]
-    """Limits of further tables."""
+    """Limits of additional tables."""
     connection_count: Callable[[], int]
     waiting_pulls: Callable[[], int]
     sizes: MessageSizes = field(init=False)
@@ -394,7 +394,7 @@ class BrokerMetrics:
         }
 
     async def families(self) -> Families:
-        """Everything, as it is now. Lets others have their turn in between."""
+        """Returns all current values. Yields to other tasks in between."""
         families = Families(self._common, self.config.metrics_series_max)
         self._traffic(families)
         self._sizes(families)
@@ -414,7 +414,7 @@ class BrokerMetrics:
         return families
 
     def _kind(self, topic: str) -> str:
-        """The type of a topic's messages."""
+        """Returns the type of a topic's messages."""
         if topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
             return "delay"
         if topic in (HALF_TOPIC, HALF_OP_TOPIC):
@@ -458,7 +458,8 @@ class BrokerMetrics:
     # -- groups ------------------------------------------------------------------------------------------
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
-        """Group and topic: what online groups subscribe to, what others have offsets of."""
+        """Yields group and topic: subscriptions of online groups, and topics with committed offsets of other
+        groups."""
         online = self.consumers.groups
         for name, group in list(online.items()):
             for topic in list(group.subscriptions):
@@ -482,7 +483,7 @@ class BrokerMetrics:
                 continue
             labels = (group, "false", self._system(topic, group), topic)
             if pairs > self.config.metrics_series_max:
-                # More than is shown: not computed either.
+                # Beyond the limit of series nothing is shown, so nothing is computed.
                 for family in (lag, latency, inflight, queueing, ready):
                     family.left_out += 1
                 continue

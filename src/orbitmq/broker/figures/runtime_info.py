@@ -1,7 +1,7 @@
-"""The state of the broker as a table of texts: GET_BROKER_RUNTIME_INFO (28).
+"""The state of the broker as a table of strings: GET_BROKER_RUNTIME_INFO (28).
 
-Answers to Apache's prepareRuntimeInfo, StoreStatsService and RunningStats: tools print the table as it is and pick
-some keys by name (``clusterList`` needs putTps, getTransferredTps and the msg...Total... ones).
+Corresponds to Apache's prepareRuntimeInfo, StoreStatsService and RunningStats. Tools print the table unchanged and
+look up some keys by name (``clusterList`` needs putTps, getTransferredTps and the msg...Total... keys).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from orbitmq.store.message_store import MessageStore
 __all__ = ["RuntimeInfo", "RuntimeSources", "human_bytes", "java_double"]
 
 _NO_TRANSIENT_POOL: Final = str(2**31 - 1)
-"""What Apache tells when it has no pool of its own to write through, as we never have."""
+"""The value Apache reports without a transient store pool, which this broker never has."""
 _UNKNOWN_RATIO: Final = -1.0
 _POOLS: Final = ("send", "pull", "litePull", "query", "ack")
 _NO_TIMER: Final = {
@@ -37,18 +37,18 @@ _NO_TIMER: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeSources:
-    """What other parts of the broker tell; each default is the answer of an absent part."""
+    """Callbacks into other parts of the broker; each default stands in for a missing part."""
 
     schedule: Callable[[], Mapping[int, tuple[int, int]]] = dict
-    """Delay level -> next queue offset to deliver, and the end of its queue."""
+    """Returns delay level -> next queue offset to deliver, and the end of its queue."""
     timer: Callable[[], Mapping[str, str]] = lambda: _NO_TIMER
-    """The five ``timer...`` keys."""
+    """Returns the five ``timer...`` keys."""
     active: Callable[[], bool] | None = None
-    """Whether delayed messages and transactions are served here; without it: unless this is a slave."""
+    """Whether this broker serves delayed messages and transactions; without it, every role but slave does."""
 
 
 class RuntimeInfo:
-    """Makes the table."""
+    """Builds the table."""
 
     def __init__(
         self,
@@ -88,7 +88,8 @@ class RuntimeInfo:
         }
 
     def _damage(self) -> str:
-        """What was found damaged since the start: ``records N, queue units repaired N``."""
+        """Returns the damage found since the start: ``messages N, queue units repaired N, found in the background
+        N``."""
         integrity, scrubber = self._store.integrity, self._store.scrubber
         return (
             f"messages {integrity.damaged_count}, queue units repaired {integrity.repaired_count}, "
@@ -107,7 +108,7 @@ class RuntimeInfo:
 
     def _traffic(self) -> dict[str, str]:
         stats, times = self._stats, self._stats.put_times
-        # Apache counts at least one, so that it can divide.
+        # Apache reports at least one, to avoid a division by zero.
         count = max(1, stats.put_count)
         return {
             "putMessageTimesTotal": str(count),
@@ -155,7 +156,8 @@ class RuntimeInfo:
             "earliestMessageTimeStamp": str(store.earliest_log_time()),
             "remainHowManyDataToFlush": human_bytes(max(0, store.max_log_offset - store.flushed_offset)),
             "remainTransientStoreBufferNumbs": _NO_TRANSIENT_POOL,
-            # An append also dispatches, and holds the log for no longer than itself: whoever asks sees none of it.
+            # Every append is dispatched before it returns and holds the log no longer than that, so a request never
+            # sees a lag.
             "dispatchBehindBytes": "0",
             "dispatchMaxBuffer": "0",
             "pageCacheLockTimeMills": "0",
@@ -188,7 +190,8 @@ class RuntimeInfo:
         }
 
     def _pools(self) -> dict[str, str]:
-        """Nothing waits for a thread here: a request is served in the turn of the loop that reads it."""
+        """Thread pool keys. Nothing queues for a thread here because a request is served in the turn of the event
+        loop that reads it."""
         config = self._config
         capacities = (
             config.send_queue_capacity,
@@ -217,14 +220,14 @@ def _three(rates: Rates) -> str:
 
 
 def _used_ratio(usage: DiskUsage | None) -> float:
-    """The used part of a disk in whole per cent, rounded up."""
+    """Returns the used part of a disk, rounded up to a whole per cent."""
     if usage is None or usage.used_bytes + usage.available_bytes <= 0:
         return _UNKNOWN_RATIO
     return math.ceil(usage.used_bytes * 100 / (usage.used_bytes + usage.available_bytes)) / 100
 
 
 def human_bytes(count: int) -> str:
-    """``1.5 KiB``, as Apache's tools show sizes."""
+    """Formats a size as Apache's tools do: ``1.5 KiB``."""
     if count < 1024:
         return f"{count} B"
     size = float(count)
@@ -236,7 +239,7 @@ def human_bytes(count: int) -> str:
 
 
 def java_double(value: float) -> str:
-    """A number as Java writes it: ``0.5``, ``1.0E7``."""
+    """Formats a number as Java does: ``0.5``, ``1.0E7``."""
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return repr(float(value))
     mantissa, _, exponent = f"{value!r}".partition("e")

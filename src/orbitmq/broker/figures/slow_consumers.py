@@ -1,8 +1,8 @@
 """Protection from consumers that read far back in the log (Apache: protectBroker).
 
-Old messages are no longer in the page cache: a group that reads them slows all others. When the operator wants it
-(``disableConsumeIfConsumerReadSlowly``), a group too far behind may not consume until an admin lets it again. Where a
-group is comes from its last pulls, so this costs nothing while messages flow.
+Old messages are no longer in the page cache, so a group that reads them slows down all others. If the operator
+enables it (``disableConsumeIfConsumerReadSlowly``), a group too far behind is stopped from consuming until an admin
+allows it again. A group's position is taken from its last pulls, so this costs nothing per message.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SLOW_CHECK_S: Final = 180.0
 
 
 class SlowConsumers:
-    """Finds groups that lag too far, and stops them."""
+    """Finds and stops groups that lag too far."""
 
     def __init__(
         self, *, config: BrokerConfig, offsets: ConsumerOffsets, groups: GroupTable, store: MessageStore
@@ -34,7 +34,7 @@ class SlowConsumers:
         self._store = store
 
     def check(self) -> None:
-        """Look once; called every ``SLOW_CHECK_S`` seconds."""
+        """Check once; called every ``SLOW_CHECK_S`` seconds."""
         if not self._config.slow_consumers_disabled:
             return
         for group, behind_bytes in self.lags().items():
@@ -44,13 +44,13 @@ class SlowConsumers:
                 self._groups.disable_consume(group)
 
     def lags(self) -> dict[str, int]:
-        """Bytes of log between what each group last pulled and the end, in its worst queue."""
+        """Returns each group's lag in its worst queue: bytes of log between its last pull and the end."""
         end = self._store.max_log_offset
         worst: dict[str, int] = {}
         for key, queues in self._offsets.pulled.items():
             topic, _, group = key.partition("@")
             for queue_id, queue_offset in queues.items():
-                # A pull that is at the end of its queue is not behind, however old the last message is.
+                # A pull at the end of its queue is not behind, however old the last message is.
                 log_offset = self._store.log_offset_at(topic, queue_id, queue_offset)
                 if log_offset >= 0:
                     worst[group] = max(worst.get(group, 0), end - log_offset)

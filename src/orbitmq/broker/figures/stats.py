@@ -1,11 +1,11 @@
-"""Counting what passes through the broker (Apache: BrokerStatsManager, StatsItem, BrokerStats, StoreStatsService).
+"""Counts the broker's traffic (Apache: BrokerStatsManager, StatsItem, BrokerStats, StoreStatsService).
 
-Counting must cost nothing that can be measured: the send and pull paths touch one dictionary entry and add to plain
-integers. Everything else happens every ten seconds or on request.
+Counting must have no measurable cost: the send and pull paths touch one dictionary entry and add to plain integers.
+Everything else happens every ten seconds or on request.
 
-Windows of a minute, an hour and a day are rings of marks. A mark holds what changed since the mark before it, and
-only that: a queue without writes costs nothing, however many there are. As in Apache an item that appears between
-two marks counts from the earlier one.
+The minute, hour and day windows are rings of marks. A mark holds only the changes since the previous mark, so queues
+without writes cost nothing, however many there are. As in Apache, an item that appears between two marks counts from
+the earlier one.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ _TEN_MINUTES: Final = 600 // SAMPLE_S
 _ONE_HOUR: Final = 3600 // SAMPLE_S
 _MARKS: Final = (7, 7, 25)
 _SAMPLES: Final = (1, _TEN_MINUTES, _ONE_HOUR)
-"""How many marks the minute, the hour and the day have, and every how many samples one is made."""
+"""``_MARKS`` is the number of marks in the minute, hour and day rings; ``_SAMPLES`` is the number of samples per
+mark."""
 _TOTAL_SAMPLES: Final = _TEN_MINUTES + 1
 FINISH_BOUNDS_S: Final = (5, 60, 600, 3_600, 43_200, 86_400)
 
 
 class Traffic:
-    """Messages, bytes, and in how many portions they came."""
+    """Number of messages, bytes and batches."""
 
     __slots__ = ("bytes", "count", "marked", "since_ms", "times", "topic")
 
@@ -53,12 +54,12 @@ class Traffic:
         self.bytes = 0
         self.times = 0
         self.since_ms = -1
-        """The sample before the first one that saw it."""
+        """Time of the last sample before this item appeared."""
         self.marked = [_NO_CHANGE] * len(_MARKS)
         """The counters at the last mark of each ring."""
 
     def take_change(self, ring: int) -> _Change:
-        """What was added since the last call for the same ring."""
+        """Returns the increase since the last call for the same ring."""
         now = _Change(self.count, self.bytes, self.times)
         before, self.marked[ring] = self.marked[ring], now
         return _Change(now.messages - before.messages, now.bytes - before.bytes, now.times - before.times)
@@ -74,12 +75,12 @@ _NO_CHANGE: Final = _Change(0, 0, 0)
 
 
 class StatsWindow(NamedTuple):
-    """What happened in a window of time."""
+    """Traffic within a time window."""
 
     sum: int
     tps: float
     average: float
-    """Per portion (Apache: avgpt)."""
+    """Average per batch (Apache: avgpt)."""
 
 
 class Windows(NamedTuple):
@@ -99,13 +100,13 @@ class Rates(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """Counters at one time."""
+    """Counters at one point in time."""
 
     time_ms: int
     puts: int
     gets: int
     hits: int
-    """Reads that found something."""
+    """Reads that found messages."""
     misses: int
 
 
@@ -122,8 +123,8 @@ _EMPTY: Final = StatsWindow(0, 0.0, 0.0)
 
 
 class PutTimes:
-    """How long appends take. Nearly all take less than a millisecond: only the others are reported here, the rest
-    is what is missing to the number of messages."""
+    """Latencies of appends. Nearly all take less than a millisecond, so only slower ones are reported here; the rest
+    is derived from the number of messages."""
 
     LABELS: Final = (
         "<=0ms",
@@ -151,13 +152,13 @@ class PutTimes:
         self._count_last = 0
 
     def slow(self, elapsed_ms: float, count: int) -> None:
-        """``count`` messages took a millisecond or more."""
+        """Record that ``count`` messages took a millisecond or more."""
         whole_ms = int(elapsed_ms)
         self.max_ms = max(self.max_ms, whole_ms)
         self._slow[whole_ms] = self._slow.get(whole_ms, 0) + count
 
     def start_minute(self, put_count: int) -> None:
-        """A minute is over: what ``distribution`` and ``percentile_ms`` tell is about that one."""
+        """End a minute; ``distribution`` and ``percentile_ms`` describe that minute from now on."""
         self._slow_last, self._slow = self._slow, {}
         self._count_last = put_count - self._count_before
         self._count_before = put_count
@@ -166,7 +167,7 @@ class PutTimes:
         return max(0, self._count_last - sum(self._slow_last.values()))
 
     def distribution(self) -> list[int]:
-        """Messages of the last whole minute by ``LABELS``."""
+        """Returns the number of messages per label in ``LABELS`` for the last whole minute."""
         counts = [0] * len(self.LABELS)
         counts[0] = self._fast_count()
         for elapsed_ms, count in self._slow_last.items():
@@ -175,10 +176,11 @@ class PutTimes:
         return counts
 
     def percentile_ms(self, part: float) -> float:
-        """Time within which ``part`` of the last whole minute's messages were stored; 0 when there were none.
+        """Returns the time within which the fraction ``part`` of the last whole minute's messages was stored; 0
+        without messages.
 
-        Interpolated within a millisecond below 20 ms and coarser above, as Apache does: a minute in which nothing
-        was slow has its 99th percentile at 0.99 ms.
+        Interpolated as in Apache, within a millisecond below 20 ms and more coarsely above. A minute without slow
+        appends therefore has its 99th percentile at 0.99 ms.
         """
         counts = dict.fromkeys(_LATENCY_BOUNDS_MS, 0)
         counts[_LATENCY_BOUNDS_MS[0]] = self._fast_count()
@@ -211,7 +213,7 @@ _LATENCY_BOUNDS_MS: Final = _latency_bounds()
 
 
 class TransactionCounts:
-    """How transactions of one topic ended."""
+    """Outcomes of a topic's transactions."""
 
     __slots__ = ("commits", "finish_s", "rollbacks")
 
@@ -219,11 +221,11 @@ class TransactionCounts:
         self.commits = 0
         self.rollbacks = 0
         self.finish_s = Histogram(FINISH_BOUNDS_S)
-        """Whole seconds from birth to commit."""
+        """Whole seconds from creation to commit."""
 
 
 class BrokerStats:
-    """Counters since the broker started, and how they moved."""
+    """Counters since the broker started, and their recent history."""
 
     def __init__(
         self,
@@ -232,7 +234,7 @@ class BrokerStats:
         *,
         is_system: Callable[[str], bool] = is_system_topic,
     ) -> None:
-        """``is_system``: topics whose messages the daily totals leave out."""
+        """``is_system`` selects the topics that the daily totals exclude."""
         self._cluster = cluster
         self.started_ms = now_ms
         self.puts: dict[tuple[str, int], Traffic] = {}
@@ -240,13 +242,13 @@ class BrokerStats:
         self.gets: dict[tuple[str, int, str], Traffic] = {}
         """By topic, queue id and group."""
         self.others: dict[_Item, Traffic] = {}
-        """By Apache's statistics name and key, for everything that is rare."""
+        """By Apache's statistics name and key, for all rare events."""
         self._puts_of: dict[str, list[Traffic]] = {}
         self._gets_of: dict[tuple[str, str], list[Traffic]] = {}
         self.misses = 0
-        """Reads that found nothing; counted by the pull path itself."""
+        """Reads that found no messages; the pull path updates it directly."""
         self.get_time_max_s = 0.0
-        """Longest read of a queue; kept by the pull path itself."""
+        """Longest read of a queue; the pull path updates it directly."""
         self.put_failures = 0
         self.put_times = PutTimes()
         self._is_system = is_system
@@ -255,13 +257,13 @@ class BrokerStats:
         self._samples = 0
         self._day_end_ms = day_end_ms(now_ms)
         self.kinds: dict[tuple[str, str], Traffic] = {}
-        """By topic and kind of message, for those whose kind is not the one of their topic: what a delay or a
-        transaction ended with. They are in ``puts`` as well."""
+        """By topic and message kind, for messages whose kind differs from their topic's, such as delivered delays and
+        committed transactions. They are counted in ``puts`` as well."""
         self.transactions: dict[str, TransactionCounts] = {}
         """By topic."""
         self._gone_puts = Traffic()
         self._gone_gets = Traffic()
-        """What was counted for topics and groups deleted since."""
+        """Counts of topics and groups deleted since the start."""
         self.puts_before_today = 0
         self.puts_before_yesterday = 0
         self.gets_before_today = 0
@@ -270,7 +272,7 @@ class BrokerStats:
     # -- hot -------------------------------------------------------------------------------------------
 
     def put(self, topic: str, queue_id: int, count: int, size_bytes: int) -> None:
-        """Messages were stored."""
+        """Count stored messages."""
         try:
             traffic = self.puts[topic, queue_id]
         except KeyError:
@@ -281,7 +283,7 @@ class BrokerStats:
         traffic.times += 1
 
     def put_sends(self, messages: Sequence[NewMessage], appended: Sequence[AppendedSend]) -> None:
-        """Sends were stored; ``put`` for all of an append."""
+        """Count stored sends: ``put`` for all sends of an append."""
         puts = self.puts
         for message, where in zip(messages, appended, strict=True):
             offsets = where.log_offsets
@@ -294,7 +296,7 @@ class BrokerStats:
                 traffic.times += 1
 
     def get(self, group: str, topic: str, queue_id: int, count: int, size_bytes: int) -> None:
-        """Messages were delivered."""
+        """Count delivered messages."""
         try:
             traffic = self.gets[topic, queue_id, group]
         except KeyError:
@@ -305,7 +307,7 @@ class BrokerStats:
         traffic.times += 1
 
     def add(self, name: str, key: str, count: int = 1) -> None:
-        """Count something under one of Apache's other statistics names, such as SNDBCK_PUT_NUMS."""
+        """Count an event under another of Apache's statistics names, such as SNDBCK_PUT_NUMS."""
         traffic = self.others.get((name, key))
         if traffic is None:
             traffic = self.others[name, key] = Traffic()
@@ -313,7 +315,7 @@ class BrokerStats:
         traffic.times += 1
 
     def note_kind(self, topic: str, kind: str, size_bytes: int) -> None:
-        """A stored message is of another kind than most of its topic."""
+        """Count a stored message whose kind differs from its topic's."""
         traffic = self.kinds.get((topic, kind))
         if traffic is None:
             traffic = self.kinds[topic, kind] = Traffic(topic)
@@ -321,7 +323,7 @@ class BrokerStats:
         traffic.bytes += size_bytes
 
     def transaction_ended(self, topic: str, *, committed: bool, age_ms: int) -> None:
-        """A producer ended a transaction for a message of ``topic``."""
+        """Count a producer's commit or rollback for ``topic``."""
         counts = self.transactions.get(topic)
         if counts is None:
             counts = self.transactions[topic] = TransactionCounts()
@@ -334,7 +336,7 @@ class BrokerStats:
     # -- periodic --------------------------------------------------------------------------------------
 
     def sample(self, now_ms: int) -> None:
-        """Mark what changed; every ``SAMPLE_S`` seconds. A counter that did not change costs 0.1 us."""
+        """Mark the changes; called every ``SAMPLE_S`` seconds. An unchanged counter costs 0.1 us."""
         self._samples += 1
         before_ms = self._rings[0][-1].time_ms
         for ring, period in enumerate(_SAMPLES):
@@ -367,14 +369,14 @@ class BrokerStats:
         )
 
     def start_day(self) -> None:
-        """Midnight: what was counted until now belongs to the past."""
+        """Start a new day at midnight: the current totals become the previous day's."""
         self.puts_before_yesterday = self.puts_before_today
         self.gets_before_yesterday = self.gets_before_today
         self.puts_before_today = self.user_put_count
         self.gets_before_today = self.user_get_count
 
     def forget_topic(self, topic: str) -> None:
-        """Drop the counters of a deleted topic; the totals of the broker keep what they counted."""
+        """Drop the counters of a deleted topic; the broker's totals keep their counts."""
         self._puts_of.pop(topic, None)
         self.transactions.pop(topic, None)
         for key in [key for key in self.kinds if key[0] == topic]:
@@ -408,12 +410,12 @@ class BrokerStats:
 
     @property
     def hits(self) -> int:
-        """Reads that found something."""
+        """Reads that found messages."""
         return sum(traffic.times for traffic in self.gets.values()) + self._gone_gets.times
 
     @property
     def user_put_count(self) -> int:
-        """Messages stored, those of system topics left out."""
+        """Messages stored, excluding those of system topics."""
         return self._user_count(self.puts.values()) + self._gone_puts.count
 
     @property
@@ -427,11 +429,11 @@ class BrokerStats:
         return Totals(now_ms, self.put_count, self.get_count, self.hits, self.misses)
 
     def put_rates(self, now_ms: int) -> Rates:
-        """Messages stored."""
+        """Rates of stored messages."""
         return self._rates(now_ms, lambda totals: totals.puts)
 
     def get_rates(self, now_ms: int) -> Rates:
-        """Messages delivered."""
+        """Rates of delivered messages."""
         return self._rates(now_ms, lambda totals: totals.gets)
 
     def hit_rates(self, now_ms: int) -> Rates:
@@ -444,7 +446,7 @@ class BrokerStats:
         now = self._now(now_ms)
 
         def rate(seconds: int) -> float:
-            # The youngest sample that is old enough, so that a rate never comes from an instant.
+            # The newest sample that is old enough, so that a rate is never computed over a very short time.
             horizon_ms = now_ms - seconds * 1000
             then = next((t for t in reversed(self._totals) if t.time_ms <= horizon_ms), self._totals[0])
             elapsed_ms = now_ms - then.time_ms
@@ -453,17 +455,17 @@ class BrokerStats:
         return Rates(rate(10), rate(60), rate(600))
 
     def topic_put_tps(self, topic: str) -> float:
-        """Messages per second stored in a topic, over the last minute."""
+        """Returns the messages per second stored in a topic over the last minute."""
         windows = self.windows("TOPIC_PUT_NUMS", topic)
         return 0.0 if windows is None else windows.minute.tps
 
     def group_get_tps(self, group: str, topic: str) -> float:
-        """Messages per second of a topic delivered to a group, over the last minute."""
+        """Returns the messages per second of a topic delivered to a group over the last minute."""
         windows = self.windows("GROUP_GET_NUMS", f"{topic}@{group}")
         return 0.0 if windows is None else windows.minute.tps
 
     def windows(self, name: str, key: str) -> Windows | None:
-        """The windows of an item under Apache's name and key; None when nothing was ever counted under it."""
+        """Returns the windows of an item by Apache's name and key; None when nothing was ever counted under it."""
         column = 1 if name.endswith("_SIZE") else 0
         if name.startswith("BROKER_") and (name, key) not in self.others:
             return self._broker_windows(name, key)
@@ -497,7 +499,8 @@ class BrokerStats:
         return [] if one is None else [one]
 
     def _broker_windows(self, name: str, key: str) -> Windows | None:
-        """Sums over everything, by cluster name. Apache counts no portions here, so there is no average."""
+        """Returns the sums over all topics, by cluster name. Apache counts no batches here, so there is no
+        average."""
         which = {"BROKER_PUT_NUMS": 0, "BROKER_GET_NUMS": 1}.get(name.removesuffix("_WITHOUT_SYSTEM_TOPIC"))
         counted = (self.put_count, self.get_count)
         if which is None or key != self._cluster or not counted[which]:
@@ -537,7 +540,7 @@ def _remove(table: dict[K, Traffic], gone: Callable[[K], bool], into: Traffic) -
         into.count += traffic.count
         into.bytes += traffic.bytes
         into.times += traffic.times
-        # What no sample has seen yet is left for the next one to see.
+        # Changes that no sample has included yet are left for the next one.
         seen, marked = traffic.marked[0], into.marked[0]
         into.marked[0] = _Change(
             marked.messages + seen.messages, marked.bytes + seen.bytes, marked.times + seen.times
@@ -547,7 +550,7 @@ def _remove(table: dict[K, Traffic], gone: Callable[[K], bool], into: Traffic) -
 def _window(
     ring: deque[_Mark], which: int, traffics: list[Traffic], column: int, since_ms: int
 ) -> StatsWindow:
-    """From the oldest mark on, or from the last one before the item appeared."""
+    """Returns the window from the oldest mark, or from the last mark before the item appeared."""
     if len(ring) < 2 or since_ms < 0:
         return _EMPTY
     begin = next((mark for mark in reversed(ring) if mark.time_ms <= since_ms), ring[0])

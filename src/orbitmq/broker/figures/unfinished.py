@@ -1,17 +1,17 @@
-"""How many stored messages a group has not finished, with or without committed offsets.
+"""Number of stored messages that a group has not finished, with or without committed offsets.
 
-Apache counts from committed offsets only, so a new group whose handlers hang has no lag. Requests and metrics under
-Apache's names keep that; what this module returns is published under names of ours, next to them.
+Apache counts from committed offsets only, so a new group whose handlers hang has no lag. Requests and metrics with
+Apache's names keep that behavior; this module's counts are published next to them under our own names.
 
-Where the count starts, for each queue:
+The count of each queue starts
 
 - at the committed offset, if there is one; popped messages that were not acknowledged are added;
-- else, for a group with members, where its first pull started;
+- else, for a group with members, at the start of its first pull;
 - else where Apache's client would start: at the first message if the broker would say so (``starts_in_memory``), if
-  the group asked for CONSUME_FROM_FIRST_OFFSET, or in a retry topic; else at the end.
+  the group requested CONSUME_FROM_FIRST_OFFSET, or in a retry topic; else at the end.
 
-A group that has no member and no committed offset is not counted: nothing tells where it would start. Neither is a
-pull consumer without committed offsets, which keeps them itself, nor a broadcasting group, where every member does.
+A group with neither members nor committed offsets is not counted because its start is unknown. Pull consumers without
+committed offsets and broadcasting groups are not counted either because their members keep the offsets themselves.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
 
 
 def starts_in_memory(store: MessageStore, topic: str, queue_id: int) -> bool:
-    """Whether a group without an offset is told to start at 0: nothing is lost and the first message is cached."""
+    """Whether a group without an offset starts at 0: nothing has been deleted and the first message is cached."""
     if store.min_offset(topic, queue_id) > 0:
         return False
     first = store.read(topic, queue_id, 0, 1)
@@ -48,11 +48,11 @@ class QueueLag(msgspec.Struct, frozen=True):
     end: int
     count: int
     oldest_ms: int
-    """When the oldest of them was stored; 0 if there is none."""
+    """When the oldest of them was stored; 0 if the queue has none."""
 
 
 class UnfinishedCounter:
-    """Counts from the tables and the store, on request."""
+    """Counts on request, from the tables and the store."""
 
     def __init__(
         self,
@@ -62,14 +62,14 @@ class UnfinishedCounter:
         store: MessageStore,
         popped: Callable[[str, str, int], int] = lambda _topic, _group, _queue_id: 0,
     ) -> None:
-        """``popped`` returns the unacknowledged messages of a topic's queue that a group popped."""
+        """``popped`` returns how many messages of a queue the group has popped and not acknowledged."""
         self._offsets = offsets
         self._consumers = consumers
         self._store = store
         self._popped = popped
 
     def pairs(self) -> Iterator[tuple[str, str]]:
-        """Every group and topic to count, retry topics included; each once."""
+        """Yields every group and topic to count once, including retry topics."""
         online = self._consumers.groups
         for name, group in list(online.items()):
             if not group.broadcasting:
@@ -86,7 +86,7 @@ class UnfinishedCounter:
                 yield name, topic
 
     def of(self, group: str, topic: str, queue_id: int) -> QueueLag:
-        """The unfinished messages of a group in one queue."""
+        """Returns the unfinished messages of a group in one queue."""
         store = self._store
         online = self._consumers.groups.get(group)
         end = max(0, store.max_offset(topic, queue_id))
@@ -101,8 +101,8 @@ class UnfinishedCounter:
         else:
             start = self._start(online, group, topic, queue_id, low, end)
         start = min(max(start, low), end)
-        # Popped messages are before the committed offset. Which ones they are takes a walk over all checkpoints;
-        # the last `popped` ones are a lower bound of their age.
+        # Popped messages are before the committed offset. Finding out which ones would require a walk over all
+        # checkpoints, so the age of the last `popped` messages before the offset serves as a lower bound.
         oldest = max(start - popped, low)
         count = end - start + popped
         stored_ms = store.store_time_at(topic, queue_id, oldest) if count and oldest < end else 0

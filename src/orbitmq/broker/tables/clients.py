@@ -1,12 +1,13 @@
-"""Who is connected: producers and consumers by group (Apache: ProducerManager, ConsumerManager, ConsumerGroupInfo).
+"""Connected clients: producers and consumers by group (Apache: ProducerManager, ConsumerManager, ConsumerGroupInfo).
 
 Invariants
 1. A group exists in a table only while it has at least one channel.
-2. ``_groups_of`` has the groups of every connection in the table, so the end of a connection costs what it
-   took part in, not the size of the table.
-3. When a clustering group gains or loses a channel, or its set of topics changes, every member is notified at once
-   (NOTIFY_CONSUMER_IDS_CHANGED), unless switched off. A newer expression for a known topic replaces the old one
-   without a notice: nothing has to be rebalanced. The last heartbeat wins, as in Apache.
+2. ``_groups_of`` maps every connection in the table to its groups, so closing a connection costs time
+   proportional to its own groups, not to the size of the table.
+3. When a clustering group gains or loses a channel, or its set of topics changes, every member is notified
+   immediately (NOTIFY_CONSUMER_IDS_CHANGED), unless notifications are switched off. A newer expression for a known
+   topic replaces the old one without a notification because it requires no rebalance. The last heartbeat wins, as
+   in Apache.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ __all__ = ["ClientChannel", "ConsumerGroup", "ConsumerTable", "PeerInfo", "Produ
 logger = logging.getLogger(__name__)
 
 _UNSENT_BYTES_MAX: Final = 1 << 20
-"""A channel with more than this waiting is not picked while another one is free."""
+"""A channel with more unsent bytes than this is picked only when no other one is free."""
 
 _SUBSCRIPTION_BYTES: Final = 500
 _CHAR_BYTES: Final = 32
 
 
 class PeerInfo(msgspec.Struct):
-    """What the broker keeps about a connection (its ``attachment``)."""
+    """The broker's state of a connection (its ``attachment``)."""
 
     host: bytes
-    """Address and port as records store them: 8 or 20 bytes."""
+    """Address and port as stored in records: 8 or 20 bytes."""
     client_ids: set[str] = msgspec.field(default_factory=set)
 
     @classmethod
@@ -60,7 +61,7 @@ class ClientChannel(msgspec.Struct):
     version: int
     last_update_ms: int
     user: str = ""
-    """Who signed its last heartbeat; empty without access control."""
+    """User who signed its last heartbeat; empty without access control."""
 
 
 class ConsumerGroup:
@@ -83,12 +84,12 @@ class ConsumerGroup:
         self.message_model = message_model
         self.from_where = from_where
         self.fingerprint: int | None = None
-        """Of the last heartbeat (0: one of the first kind); None before the first."""
+        """Fingerprint of the last heartbeat (0 for a version 1 heartbeat); None before the first heartbeat."""
         self.members: dict[Connection, ClientChannel] = {}
         self.subscriptions: dict[str, SubscriptionData] = {}
         """By topic."""
         self.cost = 0
-        """Memory of the subscriptions, as it counts for the limit."""
+        """Estimated memory of the subscriptions, as counted against the limit."""
 
     @property
     def broadcasting(self) -> bool:
@@ -105,7 +106,7 @@ class ConsumerGroup:
         return None
 
     def replace_subscriptions(self, wanted: Collection[SubscriptionData]) -> bool:
-        """Take over a heartbeat's subscriptions; True when a topic came or went."""
+        """Replace the subscriptions with those of a heartbeat; returns True when a topic was added or removed."""
         changed = False
         current = self.subscriptions
         for subscription in wanted:
@@ -151,9 +152,9 @@ class ConsumerTable:
             lambda: config.subscription_bytes_max,
         )
         self.on_subscribe = on_subscribe
-        """Told about the subscriptions of every full heartbeat of a group."""
+        """Called with the subscriptions of every full heartbeat of a group."""
         self.on_group_gone = on_group_gone
-        """Told when the last member of a group left."""
+        """Called when the last member of a group has left."""
 
     # -- views -----------------------------------------------------------------------------------------
 
@@ -161,23 +162,24 @@ class ConsumerTable:
         return self.groups.get(group)
 
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
-        """What an online group said in its heartbeats."""
+        """Returns the subscription from an online group's heartbeats."""
         found = self.groups.get(group)
         return None if found is None else found.subscriptions.get(topic)
 
     def known_subscription(self, group: str, topic: str) -> SubscriptionData | None:
-        """As ``subscription``, else what the group's pulls told (consumers that send no heartbeat)."""
+        """Like ``subscription``, but falls back to the one learned from the group's pulls (consumers without
+        heartbeats)."""
         found = self.subscription(group, topic)
         if found is None and group in self._learnt:
             found = self._learnt[group].subscriptions.get(topic)
         return found
 
     def known_group(self, group: str) -> ConsumerGroup | None:
-        """As ``group``, else what the group's pulls told."""
+        """Like ``group``, but falls back to what was learned from the group's pulls."""
         return self.groups.get(group) or self._learnt.get(group)
 
     def groups_of_topic(self, topic: str) -> list[str]:
-        """Online groups that subscribe to a topic, sorted."""
+        """Returns the online groups that subscribe to a topic, sorted."""
         return sorted(name for name, group in self.groups.items() if topic in group.subscriptions)
 
     def channel_of(self, group: str, client_id: str) -> ClientChannel | None:
@@ -197,9 +199,9 @@ class ConsumerTable:
         subscriptions: Collection[SubscriptionData] | None,
         notify: bool = True,
     ) -> bool:
-        """Take in a heartbeat; True when the group changed. ``subscriptions`` is None when the client left them
-        out because they are the same as before; ``notify`` is the flag of the group's config. Raises
-        ``InvalidParameter`` when there are too many consumers or subscriptions."""
+        """Process a heartbeat; returns True when the group changed. ``subscriptions`` is None when the client omitted
+        them because they have not changed. ``notify`` is the flag of the group's config. Raises ``InvalidParameter``
+        when there are too many consumers or subscriptions."""
         found = self.groups.get(group)
         self._check_room(group, found, channel, subscriptions)
         if found is None:
@@ -247,7 +249,7 @@ class ConsumerTable:
                 self.subscription_bound.check(f"the subscriptions of group {group} are not stored", more)
 
     def unregister(self, group: str, connection: Connection, *, notify: bool = True) -> None:
-        """A consumer unregisters; its connection may go on for other groups."""
+        """Remove a consumer from a group; its connection may still serve other groups."""
         found = self.groups.get(group)
         if found is not None and connection in found.members:
             self._remove(found, connection, "unregistered")
@@ -255,20 +257,22 @@ class ConsumerTable:
                 self._announce(found)
 
     def connection_closed(self, connection: Connection) -> None:
-        """Drop every channel of a connection and tell the groups it leaves."""
+        """Remove every channel of a connection and notify the groups it leaves."""
         for group in sorted(self._groups_of.get(connection, ())):
             found = self.groups[group]
             self._remove(found, connection, "connection closed")
             self._announce(found)
 
     def expire(self) -> None:
-        """Drop and close channels without a heartbeat for ``channelExpiredTimeout``; forget old pulls."""
+        """Remove and close channels without a heartbeat for ``channelExpiredTimeout``; expire subscriptions learned
+        from pulls."""
         now_ms = self._clock.now_ms()
         for group in list(self.groups.values()):
             for channel in _expired(group.members, now_ms - self._config.channel_expiry_ms):
                 self._remove(group, channel.connection, "no heartbeat")
                 channel.connection.close()
-                # Apache notifies no member here; the queues of the dead member would wait for the next rebalance.
+                # Apache notifies no member here, which leaves the dead member's queues unassigned until the next
+                # rebalance.
                 self._announce(group)
         horizon_ms = now_ms - self._config.subscription_expiry_ms
         for group in list(self._learnt.values()):
@@ -281,7 +285,7 @@ class ConsumerTable:
     def learn(
         self, group: str, consume_type: str, message_model: str, subscription: SubscriptionData
     ) -> None:
-        """Remember the subscription a pull carried; ``sub_version`` is taken as the time of the pull."""
+        """Store the subscription that a pull carried; its ``sub_version`` is the time of the pull."""
         known = self._learnt.get(group)
         if known is None:
             known = self._learnt[group] = ConsumerGroup(group, consume_type, message_model, "")
@@ -317,7 +321,7 @@ class ConsumerTable:
             self._collected.add(group.name)
 
     def send_collected_notices(self) -> None:
-        """Send the notices held back while ``realTimeNotifyConsumerChange`` is off; called every 15 s."""
+        """Send the notifications held back while ``realTimeNotifyConsumerChange`` is off; called every 15 s."""
         collected, self._collected = self._collected, set()
         for name in sorted(collected):
             group = self.groups.get(name)
@@ -333,7 +337,7 @@ class ProducerTable:
         self._clock = clock
         self._groups_of: dict[Connection, set[str]] = {}
         self._named: dict[str, ClientChannel] = {}
-        """The channel that replies to a client id go to."""
+        """The channel that receives the replies for a client id."""
         self._turn = 0
         self._member_count = 0
         self.bound = Bound(
@@ -342,10 +346,10 @@ class ProducerTable:
         self.groups: dict[str, dict[Connection, ClientChannel]] = {}
 
     def register(self, group: str, channel: ClientChannel) -> None:
-        """Take in a heartbeat. Raises ``InvalidParameter`` when there are too many producers."""
+        """Process a heartbeat. Raises ``InvalidParameter`` when there are too many producers."""
         channels = self.groups.get(group)
         if channels is None or channel.connection not in channels:
-            # Only transactions need to find a producer again; with both switches off nothing is kept.
+            # Only transaction checks look up a producer, so nothing is kept when both switches are off.
             if not self._config.register_producers and self._config.transactions_refused:
                 return
             self.bound.check(f"client {channel.client_id} is not registered in group {group}")
@@ -362,7 +366,7 @@ class ProducerTable:
         _put_channel(channels, channel)
 
     def unregister(self, group: str, connection: Connection) -> None:
-        """A producer unregisters."""
+        """Remove a producer from a group."""
         if connection in self.groups.get(group, {}):
             self._remove(group, connection, "unregistered")
 
@@ -371,7 +375,7 @@ class ProducerTable:
             self._remove(group, connection, "connection closed")
 
     def expire(self) -> None:
-        """Drop and close channels without a heartbeat for ``channelExpiredTimeout``."""
+        """Remove and close channels without a heartbeat for ``channelExpiredTimeout``."""
         horizon_ms = self._clock.now_ms() - self._config.channel_expiry_ms
         for group, channels in list(self.groups.items()):
             for channel in _expired(channels, horizon_ms):
@@ -379,7 +383,7 @@ class ProducerTable:
                 channel.connection.close()
 
     def _name(self, channel: ClientChannel) -> None:
-        """Let replies to a client id go to this connection, unless a connection of another user has the id."""
+        """Route replies for a client id to this connection, unless another user's connection already has the id."""
         named = self._named.get(channel.client_id)
         if named is not None and not named.connection.closed and named.user != channel.user:
             return
@@ -388,7 +392,8 @@ class ProducerTable:
     def pick(
         self, group: str, may: Callable[[ClientChannel], bool] = lambda _channel: True
     ) -> Connection | None:
-        """A live channel of the group, in turn, of those that ``may``; one that does not read comes last."""
+        """Returns an open connection of the group, round-robin among the channels that ``may`` accepts. One with a
+        large unsent backlog is the last choice."""
         channels = [connection for connection, channel in self.groups.get(group, {}).items() if may(channel)]
         if not channels:
             return None
@@ -404,12 +409,12 @@ class ProducerTable:
         return clogged
 
     def channel_of(self, client_id: str) -> Connection | None:
-        """The connection of a client, for replies to its requests."""
+        """Returns the connection of a client, for replies to its requests."""
         named = self._named.get(client_id)
         return None if named is None else named.connection
 
     def channels(self) -> Iterator[tuple[str, ClientChannel]]:
-        """Every group with every channel."""
+        """Yields every group with each of its channels."""
         for group, channels in self.groups.items():
             for channel in channels.values():
                 yield group, channel
@@ -434,12 +439,13 @@ class ProducerTable:
 
 
 def _cost(subscriptions: Collection[SubscriptionData]) -> int:
-    """Memory of subscriptions: the expression is kept in words too."""
+    """Estimated memory of the subscriptions. The expression counts more than once because its tokens are kept as
+    well."""
     return sum(_SUBSCRIPTION_BYTES + _CHAR_BYTES * len(one.sub_string) for one in subscriptions)
 
 
 def _put_channel(channels: dict[Connection, ClientChannel], channel: ClientChannel) -> bool:
-    """Add or refresh; True when the connection is new to the group."""
+    """Add or refresh a channel; returns True when the connection is new to the group."""
     known = channels.get(channel.connection)
     if known is not None and known.client_id == channel.client_id:
         known.last_update_ms = channel.last_update_ms

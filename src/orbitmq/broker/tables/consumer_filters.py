@@ -1,8 +1,8 @@
-"""Expressions of consumer groups, compiled and kept (Apache: ConsumerFilterManager, file ``consumerFilter.json``).
+"""Compiled expressions of consumer groups (Apache: ConsumerFilterManager, file ``consumerFilter.json``).
 
-A group's expression comes with its heartbeats and is compiled once. It outlives the group's last member by a day
-(``filterDataCleanTimeSpan``), so that bits computed at write time stay meaningful while the group is away. Nothing
-here is worth more than the next heartbeat, so an unreadable file is no reason not to start.
+A group's expression arrives with its heartbeats and is compiled once. It outlives the group's last member by a day
+(``filterDataCleanTimeSpan``), so that bits computed at write time stay valid while the group is offline. The next
+heartbeat restores all of it, so an unreadable file does not keep the broker from starting.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ __all__ = ["BloomData", "ConsumerFilters", "FilterData", "compile_subscription"]
 logger = logging.getLogger(__name__)
 
 _LOADED_DEAD_MS: Final = 30_000
-"""Filters found at start count as dead for this long already: their groups are assumed gone."""
+"""Filters loaded at start count as dead for this long already because their groups are assumed to be offline."""
 _NEW_CHARS_MAX: Final = 8192
-"""Of new expressions that one heartbeat may bring, beside the first: parsing more would delay all other requests. The
-rest is taken over from the next heartbeats."""
+"""Most characters of new expressions accepted from one heartbeat, besides the first, because parsing more would delay
+all other requests. Later heartbeats register the rest."""
 _NULL: Final = Constant(None, Kind.NULL)
 _RETRY_TOPIC: Final = PropertyNode(str(Property.RETRY_TOPIC))
 
 
 class BloomData(msgspec.Struct, frozen=True, rename="camel"):
-    """The bits of one group and topic."""
+    """The Bloom filter bits of one group and topic."""
 
     bit_num: int = 0
     bit_pos: list[int] = []
 
 
 class FilterData(msgspec.Struct, rename="camel", kw_only=True):
-    """One expression; also its JSON form, members in Apache's order."""
+    """One expression. This is also its JSON form, with the members in Apache's order."""
 
     bloom_filter_data: BloomData | None = None
     born_time: int = 0
-    """When the expression was first seen: messages stored before have no bits for it."""
+    """When the expression was first seen; messages stored earlier have no bits for it."""
     client_version: int = 0
     consumer_group: str
     dead: bool = False
     dead_time: int = 0
-    """When the group's last member left; 0 while it is there."""
+    """When the group's last member left; 0 while the group is online."""
     expression: str
     expression_type: str = SQL92
     topic: str
@@ -83,7 +83,7 @@ class _Entry(msgspec.Struct):
     data: FilterData
     expression: Expression
     bits: int
-    """Its bits in the bitmap, the first bit lowest."""
+    """Its bits in the bitmap, lowest bit first."""
 
 
 def compile_subscription(expression_type: str, expression: str) -> Expression:
@@ -94,7 +94,8 @@ def compile_subscription(expression_type: str, expression: str) -> Expression:
 
 
 def _retry_filter(entries: dict[str, Expression]) -> Filter:
-    """A retried message is selected by the expression for the topic it came from, by any if there is none.
+    """Select a retried message by the expression for its original topic, or accept it if that topic has no
+    expression.
 
     As an expression: ``topic IS NULL OR topic NOT IN (...) OR topic = 'A' AND ... OR topic = 'B' AND ...``.
     """
@@ -119,15 +120,15 @@ class ConsumerFilters:
         self._count = 0
         self.bound = Bound("filters", "maxFilters", lambda: self._count, lambda: config.filters_max)
         self._retry_filters: dict[str, Filter] = {}
-        """By group; made when asked for, forgotten when any expression changes."""
+        """By group; built on demand and dropped when any of the group's expressions changes."""
         self._dirty = False
         self.bloom = BloomFilter.sized(config.filter_error_percent, config.filter_consumers_expected)
 
     # -- what pulls ask --------------------------------------------------------------------------------
 
     def filter_for(self, group: str, subscription: SubscriptionData, *, from_request: bool) -> Filter:
-        """The filter of a subscription that is not by tag. Raises ``FilterDataNotExist``, ``FilterDataNotLatest`` or
-        ``SubscriptionParseFailed``."""
+        """Returns the filter of a subscription that does not select by tag. Raises ``FilterDataNotExist``,
+        ``FilterDataNotLatest`` or ``SubscriptionParseFailed``."""
         if self._config.filter_retries and subscription.topic.startswith(RETRY_PREFIX):
             return self._retry_filter(group)
         if from_request:
@@ -153,11 +154,12 @@ class ConsumerFilters:
         return found
 
     def bitmap(self, topic: str, properties: bytes) -> bytes:
-        """The bits of every group whose expression selects a message; empty when no group has one for the topic.
+        """Returns the bits of every group whose expression selects the message; empty when no group has one for the
+        topic.
 
-        Written beside queue units (``enableConsumeQueueExt``, ``enableCalcFilterBitMap``) for the sake of an Apache
-        broker that opens the store: it skips messages whose bits are missing. Our own pulls do not ask: reading
-        the bits from their file costs as much as judging the record, which is mapped.
+        They are stored next to queue units (``enableConsumeQueueExt``, ``enableCalcFilterBitMap``) for an Apache
+        broker that opens the store, which skips messages whose bits are not set. Our own pulls do not use them:
+        reading the bits from their file costs as much as evaluating the record, which is mapped.
         """
         groups = self._by_topic.get(topic)
         if not groups or not self._config.filter_bitmap_enabled:
@@ -171,7 +173,7 @@ class ConsumerFilters:
     # -- what heartbeats tell --------------------------------------------------------------------------
 
     def subscribed(self, group: str, subscriptions: Collection[SubscriptionData]) -> None:
-        """Take over the expressions of a heartbeat; topics the group left out are dead from now on. Raises
+        """Register the expressions of a heartbeat and mark those of omitted topics as dead. Raises
         ``InvalidParameter`` when there are too many."""
         new_chars = 0
         for subscription in subscriptions:
@@ -192,7 +194,7 @@ class ConsumerFilters:
         return known is not None and known.data.expression == subscription.sub_string
 
     def group_gone(self, group: str) -> None:
-        """The last member of a group left."""
+        """Mark a group's expressions as dead after its last member left."""
         for entry in self._of_group(group):
             if not entry.data.dead:
                 self._bury(entry)
@@ -217,7 +219,7 @@ class ConsumerFilters:
         try:
             compiled = compile_subscription(subscription.expression_type, expression)
         except SubscriptionParseFailed as error:
-            # The pulls of the group are refused from now on, which is how its members get to know.
+            # The group's pulls are refused from now on, which tells its members.
             logger.warning("filter refused group=%s topic=%s error=%s", group, topic, error)
             if groups.pop(group, None) is not None:
                 self._count -= 1
@@ -269,7 +271,7 @@ class ConsumerFilters:
     # -- the file --------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read the file; filters it holds wait, dead, for the heartbeats of their groups."""
+        """Load the file. Its filters stay dead until their groups send heartbeats."""
         try:
             loaded = self._file.load(_parse)
         except CorruptionError as error:
@@ -295,7 +297,7 @@ class ConsumerFilters:
             self._put(data, compiled)
 
     def persist(self) -> None:
-        """Forget what has been dead too long, and write the file if anything changed."""
+        """Delete filters that have been dead too long, and write the file if anything changed."""
         self._expire()
         if not self._dirty:
             return
@@ -306,7 +308,7 @@ class ConsumerFilters:
             logger.warning("filters not saved path=%s error=%s", self._file.path, error)
 
     def encode(self) -> bytes:
-        """The content of the file."""
+        """Returns the content of the file."""
         topics = {
             topic: {"groupFilterData": {group: entry.data for group, entry in groups.items()}, "topic": topic}
             for topic, groups in self._by_topic.items()

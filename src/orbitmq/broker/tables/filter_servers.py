@@ -1,8 +1,8 @@
 """Filter servers of this broker (Apache, up to 4.2: FilterServerManager).
 
-A filter server registers every few seconds; name servers pass the list on in routes, and consumers with a
-class filter pull from one of them instead of from the broker. ``filterServerNums`` is how many may register: none,
-unless an operator configures otherwise.
+A filter server registers every few seconds. Name servers include the list in routes, and consumers with a class
+filter pull from one of these servers instead of the broker. ``filterServerNums`` limits how many may register; the
+default is 0.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ SILENCE_MS_MAX: Final = 30_000
 
 
 class FilterServers:
-    """Who filters by class for this broker."""
+    """The registered filter servers."""
 
     def __init__(
         self, config: BrokerConfig, clock: Clock, *, on_change: Callable[[], None] | None = None
     ) -> None:
-        """``on_change`` is called when the list is another one than before."""
+        """``on_change`` is called when the list has changed."""
         self._config = config
         self._clock = clock
         self._seen: dict[str, tuple[int, Connection]] = {}
@@ -69,7 +69,7 @@ class FilterServers:
         )
 
     def expire(self) -> None:
-        """Forget those that have been silent too long."""
+        """Remove servers that have been silent too long."""
         horizon_ms = self._clock.now_ms() - SILENCE_MS_MAX
         self._forget(
             [address for address, (seen_ms, _) in self._seen.items() if seen_ms < horizon_ms], "silent"

@@ -52,18 +52,19 @@ GROUP_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
     "lite.sub.client.max.event.cnt": Attribute(low=10, refused=NO_LITE_TOPICS),
     "lite.sub.wildcard": Attribute(refused=NO_LITE_TOPICS),
 }
-"""Those of 5.5.0. Pops of PRIORITY topics act on the first."""
+"""The attributes of 5.5.0. Pops of PRIORITY topics use the first."""
 _CONFIG_BYTES_MAX: Final = 1536
-"""As compact JSON: below 2 KiB in the file. One without attributes has about 400."""
+"""Size limit of a config as compact JSON, which keeps it below 2 KiB in the file. Without attributes it is about
+400."""
 _READ_BIT: Final = 1 << 2
 _FORBIDDEN_MEMBER: Final = "forbiddenTable"
 
 ForbiddenTable = dict[str, dict[str, int]]
-"""Group -> topic -> bits of what is forbidden."""
+"""Group -> topic -> bits of the forbidden operations."""
 
 
 class GroupTable:
-    """Group configs by name, and which topics a group may not read."""
+    """Group configs by name, and the topics that groups must not read."""
 
     def __init__(self, config: BrokerConfig, clock: Clock, file: SafeFile) -> None:
         self._config = config
@@ -85,11 +86,11 @@ class GroupTable:
         )
         self.data_version = DataVersion(timestamp_ms=clock.now_ms())
         self.on_version: Callable[[], None] | None = None
-        """Told when a change has made a new version."""
+        """Called when a change has produced a new version."""
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
-        """The config of a group; an unknown one is created when that is allowed and its name is good. Raises
-        ``InvalidParameter`` when there are too many groups."""
+        """Returns the config of a group. An unknown group is created if auto-creation is enabled and its name is
+        valid. Raises ``InvalidParameter`` when there are too many groups."""
         known = self.configs.get(group)
         if known is not None:
             return known
@@ -103,12 +104,12 @@ class GroupTable:
             return None
         self.bound.check(f"group {group} is not created")
         created = SubscriptionGroupConfig(group_name=group)
-        # Made again by the next heartbeat if it is lost, so no request waits for the disk.
+        # If it is lost, the next heartbeat recreates it, so no request waits for the disk.
         self._put_all([created], aside=True)
         return created
 
     def forbidden(self, group: str, topic: str) -> bool:
-        """Whether the group is barred from reading the topic."""
+        """Whether the group must not read the topic."""
         return (
             bool(self.forbidden_table) and self.forbidden_table.get(group, {}).get(topic, 0) & _READ_BIT != 0
         )
@@ -116,11 +117,11 @@ class GroupTable:
     # -- changes ---------------------------------------------------------------------------------------
 
     def update(self, config: SubscriptionGroupConfig) -> None:
-        """Create or replace one group; its attributes are taken as they are."""
+        """Create or replace one group, without checking its attributes."""
         self._put_all([config])
 
     def apply(self, requests: Sequence[SubscriptionGroupConfig]) -> None:
-        """Create or replace groups whose ``attributes`` are signed changes (``+name``, ``-name``). All or none.
+        """Create or replace groups, all or none. Their ``attributes`` are signed changes (``+name``, ``-name``).
 
         Raises ``InvalidParameter`` for attributes that are not allowed, for a config that is too large, and when
         there are too many groups.
@@ -147,7 +148,7 @@ class GroupTable:
         self._put_all(altered)
 
     def delete(self, group: str) -> bool:
-        """Remove a group; False when there is none."""
+        """Remove a group; returns False when it does not exist."""
         barred = self.forbidden_table.pop(group, None)
         self._forbidden_count -= len(barred or ())
         known = self.configs.pop(group, None)
@@ -166,7 +167,7 @@ class GroupTable:
             self.update(msgspec.structs.replace(known, consume_enable=False))
 
     def forbid_reading(self, group: str, topic: str, *, forbidden: bool) -> None:
-        """Bar a group from a topic, or let it in again. Raises ``InvalidParameter`` when there are too many."""
+        """Forbid or allow a group to read a topic. Raises ``InvalidParameter`` when there are too many entries."""
         topics = self.forbidden_table.get(group, {})
         before = topics.get(topic, 0)
         after = before | _READ_BIT if forbidden else before & ~_READ_BIT
@@ -190,7 +191,7 @@ class GroupTable:
         forbidden_table: ForbiddenTable,
         data_version: DataVersion,
     ) -> None:
-        """Take over a master's table."""
+        """Replace the table with a master's."""
         for group in self.configs.keys() - configs.keys():
             self._file.forget(group)
         self.configs.clear()
@@ -202,7 +203,7 @@ class GroupTable:
     # -- saving ----------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read the file, if there is one. Raises ``CorruptionError``."""
+        """Load the file if it exists. Raises ``CorruptionError``."""
         loaded = self._file.load()
         if loaded is None:
             return

@@ -1,9 +1,9 @@
-"""Limits of what clients can make the broker keep: the options, a part of ``BrokerConfig``, and their enforcement.
+"""Limits on the state that clients can create: the options, a part of ``BrokerConfig``, and their enforcement.
 
-Apache has no such limits. The defaults follow from memory and file size: every table that is saved stays below what
-``SafeFile`` can load again, so a table that has grown never keeps a broker from starting. Entries found at start are
-kept even above a limit; only new ones are refused, with INVALID_PARAMETER (29), which official clients report with
-its remark and do not send again.
+Apache has no such limits. The defaults follow from memory and file size: every saved table stays below what
+``SafeFile`` can load, so a large table never keeps a broker from starting. Entries found at start are kept even above
+a limit. Only new ones are refused, with INVALID_PARAMETER (29), which official clients report with its remark and do
+not retry.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["Bound", "TableLimits"]
 
 
 class Bound:
-    """One limit: how much there is, how much there may be, and how often more was refused."""
+    """One limit: the current size, the maximum, and the number of refusals."""
 
     __slots__ = ("_limit", "_size", "key", "refused", "table")
 
     def __init__(self, table: str, key: str, size: Callable[[], int], limit: Callable[[], int]) -> None:
-        """``table`` is the name in the metrics, ``key`` the option."""
+        """``table`` is the name in the metrics, ``key`` the name of the option."""
         self.table = table
         self.key = key
         self._size = size
@@ -40,7 +40,7 @@ class Bound:
         return self._limit()
 
     def check(self, what: str, more: int = 1) -> None:
-        """Raise ``InvalidParameter`` when there is no room for ``more``."""
+        """Raise ``InvalidParameter`` when there is no room for ``more`` entries or bytes."""
         if self._size() + more > self._limit():
             self.refuse(what)
 
@@ -54,7 +54,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLimits(IdleOptions):
-    """Limits of tables that clients can grow."""
+    """Limits of the tables that clients can grow."""
 
     topics_max: int = option(
         100_000,

@@ -1,9 +1,9 @@
-"""How far each group has consumed each queue (Apache: ConsumerOffsetManager, file ``consumerOffset.json``).
+"""Consumer group progress by queue (Apache: ConsumerOffsetManager, file ``consumerOffset.json``).
 
-Three tables by ``topic@group``, each queue id -> offset: committed offsets; resets ordered by an admin that the
-consumer has not seen yet; and the position of the last pull, for information. A reset is handed out once
-(``take_reset``); until then commits of that queue must be refused by whoever serves them, or the old consumer
-would undo it.
+Three tables by ``topic@group``, each queue id -> offset: committed offsets, resets ordered by an admin that the
+consumer has not yet received, and the position of the last pull, for information. A reset is returned once
+(``take_reset``). Until then the request handlers must refuse commits of that queue, or the consumer would undo the
+reset.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ logger = logging.getLogger(__name__)
 
 _SEPARATOR: Final = "@"
 _OFFSET_BYTES: Final = 36
-"""Of one queue in the file at most: indentation, two numbers, colon and comma."""
+"""Most bytes of one queue in the file: indentation, two numbers, colon and comma."""
 _PLACE_BYTES: Final = 32
-"""Of one topic and group in the file at most, in both tables, beside their names."""
+"""Most bytes of one topic and group in the file, in both tables, in addition to their names."""
 OffsetTable = dict[str, dict[int, int]]
 
 
@@ -47,16 +47,16 @@ class ConsumerOffsets:
         self._dirty = False
         self._saving = threading.Lock()
         self._saved = b""
-        """What the file has."""
+        """The content of the file."""
         self._resets: OffsetTable = {}
         self.committed: OffsetTable = {}
         """``topic@group`` -> queue id -> next offset to consume."""
         self.pulled: OffsetTable = {}
-        """``topic@group`` -> queue id -> next offset to pull, as the last pull said."""
+        """``topic@group`` -> queue id -> next offset to pull, according to the last pull."""
         self._first_pulls: OffsetTable = {}
-        """``topic@group`` -> queue id -> where the first pull of a queue without a committed offset started."""
+        """``topic@group`` -> queue id -> start of the first pull of a queue without a committed offset."""
         self._file_bytes = 0
-        """Size of the file at most, kept up with every new queue."""
+        """Upper bound of the file size, updated with every new queue."""
         self.bound = Bound(
             "bytes of consumer offsets",
             "maxConsumerOffsetBytes",
@@ -65,17 +65,17 @@ class ConsumerOffsets:
         )
         self.data_version = DataVersion(timestamp_ms=clock.now_ms())
         self.before_save: Callable[[], Awaitable[bool]] | None = None
-        """Waits for what offsets stand on; False: do not save them now."""
+        """Waits until everything the offsets depend on is safe; returns False if they must not be saved now."""
 
     # -- the hot path ----------------------------------------------------------------------------------
 
     def commit(
         self, client_host: str, group: str, topic: str, queue_id: int, offset: int, *, own: bool = False
     ) -> None:
-        """Store an offset. A smaller one than before is taken too, with a warning: consumers may go back.
+        """Store an offset. A smaller one than before is accepted with a warning because consumers may seek back.
 
-        Raises ``InvalidParameter`` for a new queue when the table is full, unless the offset is the broker's ``own``
-        bookkeeping.
+        Raises ``InvalidParameter`` for a new queue when the table is full, unless ``own`` marks the offset as the
+        broker's own bookkeeping.
         """
         key = f"{topic}@{group}"
         queues = self.committed.get(key)
@@ -111,7 +111,7 @@ class ConsumerOffsets:
         self.data_version = self.data_version.next(self._clock.now_ms())
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
-        """The pending reset if there is one, else the committed offset, else -1."""
+        """Returns the pending reset if there is one, else the committed offset, else -1."""
         key = f"{topic}@{group}"
         if self._resets and self._config.server_side_reset:
             reset = self._resets.get(key, _NOTHING).get(queue_id)
@@ -120,7 +120,7 @@ class ConsumerOffsets:
         return self.committed.get(key, _NOTHING).get(queue_id, -1)
 
     def note_pull(self, group: str, topic: str, queue_id: int, start: int, end: int) -> None:
-        """Remember what a pull has covered: ``start`` to ``end``, where the next one continues."""
+        """Record the range of a pull, from ``start`` to ``end``, where the next pull continues."""
         key = f"{topic}@{group}"
         queues = self.pulled.get(key)
         if queues is None or queue_id not in queues:
@@ -134,7 +134,8 @@ class ConsumerOffsets:
         queues[queue_id] = end
 
     def _make_room(self, key: str, count: int, *, own: bool) -> None:
-        """Count ``count`` new queues of a place. Raises ``InvalidParameter`` when there is no room for them."""
+        """Reserve room for ``count`` new queues of a ``topic@group`` key. Raises ``InvalidParameter`` when there is
+        none."""
         cost = count * _OFFSET_BYTES + (0 if key in self.committed else _place_bytes(key))
         if not own:
             topic, group = _split(key)
@@ -149,8 +150,8 @@ class ConsumerOffsets:
     # -- resets ----------------------------------------------------------------------------------------
 
     def assign_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Order a consumer to ``offset``: the next pull is answered with it; the committed offset moves at once.
-        Raises ``InvalidParameter`` for a new queue when the table is full."""
+        """Reset a group to ``offset``. The committed offset changes immediately; the next pull is answered with the
+        reset. Raises ``InvalidParameter`` for a new queue when the table is full."""
         assert queue_id >= 0, queue_id
         assert offset >= 0, offset
         key = f"{topic}@{group}"
@@ -161,7 +162,7 @@ class ConsumerOffsets:
         self._dirty = True
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The pending reset, handed out once."""
+        """Returns the pending reset and removes it."""
         if not self._resets:
             return None
         key = f"{topic}@{group}"
@@ -184,28 +185,29 @@ class ConsumerOffsets:
     # -- views -----------------------------------------------------------------------------------------
 
     def queues_of(self, group: str, topic: str) -> Mapping[int, int]:
-        """Queue id -> committed offset."""
+        """Returns queue id -> committed offset."""
         return self.committed.get(f"{topic}@{group}", _NOTHING)
 
     def pull_offset(self, group: str, topic: str, queue_id: int) -> int:
-        """Where the last pull will go on; the committed offset when there was none; else -1."""
+        """Returns the next offset to pull according to the last pull, else the committed offset, else -1."""
         offset = self.pulled.get(f"{topic}@{group}", _NOTHING).get(queue_id)
         return self.query(group, topic, queue_id) if offset is None else offset
 
     def first_pull(self, group: str, topic: str, queue_id: int) -> int:
-        """Where the first pull of a queue without a committed offset started, since the broker's start; else -1."""
+        """Returns the start of the first pull since the broker started, for a queue without a committed offset; else
+        -1."""
         return self._first_pulls.get(f"{topic}@{group}", _NOTHING).get(queue_id, -1)
 
     def topics_of(self, group: str) -> list[str]:
-        """Topics the group has committed offsets for, sorted."""
+        """Returns the topics with committed offsets of the group, sorted."""
         return sorted(topic for topic, owner in map(_split, self.committed) if owner == group)
 
     def groups_of(self, topic: str) -> list[str]:
-        """Groups with committed offsets for the topic, sorted."""
+        """Returns the groups with committed offsets for the topic, sorted."""
         return sorted(group for owner, group in map(_split, self.committed) if owner == topic and group)
 
     def min_offsets(self, topic: str, ignored_groups: Iterable[str] = ()) -> dict[int, int]:
-        """For each queue the smallest offset any group but the ignored ones has committed."""
+        """Returns the smallest committed offset of each queue, over all groups but the ignored ones."""
         ignored = set(ignored_groups)
         smallest: dict[int, int] = {}
         for key, queues in self.committed.items():
@@ -219,7 +221,7 @@ class ConsumerOffsets:
     # -- changes by admins and masters -----------------------------------------------------------------
 
     def clone(self, source_group: str, target_group: str, topic: str) -> bool:
-        """Give ``target_group`` the offsets of ``source_group``; False when there are none. Raises
+        """Copy the offsets of ``source_group`` to ``target_group``; returns False when there are none. Raises
         ``InvalidParameter`` when the table is full."""
         queues = self.committed.get(f"{topic}@{source_group}")
         if queues is None:
@@ -237,11 +239,11 @@ class ConsumerOffsets:
             self._file_bytes -= _PLACE_BYTES + len(key) + _OFFSET_BYTES * len(queues)
 
     def remove_group(self, group: str) -> int:
-        """Forget everything about a group; returns the number of topics it had offsets for."""
+        """Remove everything about a group; returns the number of topics it had offsets for."""
         return self._remove(lambda key: _split(key)[1] == group)
 
     def remove_topic(self, topic: str) -> int:
-        """Forget everything about a topic; returns the number of groups it had offsets of."""
+        """Remove everything about a topic; returns the number of groups that had offsets for it."""
         return self._remove(lambda key: _split(key)[0] == topic)
 
     def remove(self, group: str, topic: str) -> None:
@@ -260,7 +262,7 @@ class ConsumerOffsets:
         return removed
 
     def merge(self, table: OffsetTable, data_version: DataVersion) -> None:
-        """Take over what a master sent; entries it does not have are kept."""
+        """Merge a master's table into this one; entries the master does not have are kept."""
         for key, queues in table.items():
             self.committed.setdefault(key, {}).update(queues)
         self._recount()
@@ -268,9 +270,9 @@ class ConsumerOffsets:
         self._dirty = True
 
     def go_back(self) -> None:
-        """Take the offsets saved last: what newer ones passed may be cut off with the end of the log. A group that is
-        not saved yet keeps its offsets, since it would not know where to begin; a cursor of the broker's own
-        begins at the start of its queue."""
+        """Revert to the offsets saved last because the messages that newer ones passed may be truncated from the log.
+        A group that is not saved yet keeps its offsets, since it would not know where to begin. An unsaved cursor of
+        the broker itself restarts at the beginning of its queue."""
         saved = _decoded(self._saved).offset_table if self._saved else {}
         for key, queues in list(self.committed.items()):
             if key in saved:
@@ -283,15 +285,15 @@ class ConsumerOffsets:
     # -- encoding and saving ---------------------------------------------------------------------------
 
     def encode(self) -> bytes:
-        """Body of GET_ALL_CONSUMER_OFFSET: the compact form of the file."""
+        """Returns the body of GET_ALL_CONSUMER_OFFSET: the compact form of the file."""
         return self._text(_COMPACT)
 
     def content(self) -> bytes:
-        """The file as it would be saved now."""
+        """Returns the content of the file as it would be saved now."""
         return self._text(_PRETTY)
 
     def load(self) -> None:
-        """Read the file, if there is one. Raises ``CorruptionError``."""
+        """Load the file if it exists. Raises ``CorruptionError``."""
         content = self._file.load(lambda content: (_decoded(content), content))
         if content is None:
             return
@@ -303,17 +305,17 @@ class ConsumerOffsets:
             self.data_version = saved.data_version
 
     def saved_ms(self) -> int:
-        """When the file was last saved; 0 when there is none."""
+        """Returns when the file was last saved; 0 when it does not exist."""
         return self._file.modified_ms()
 
     def persist(self) -> None:
-        """Save if anything changed. Raises ``OSError``; the next call tries again."""
+        """Save if anything changed. Raises ``OSError``; the next call retries."""
         if self._dirty:
             self._dirty = False
             self._save(self.content())
 
     async def persist_aside(self) -> None:
-        """As ``persist``, but the disk is waited for on another thread: this runs every few seconds."""
+        """Like ``persist``, but writes on another thread because this runs every few seconds."""
         if self._dirty:
             self._dirty = False
             content = self.content()
@@ -324,7 +326,7 @@ class ConsumerOffsets:
 
     def _save(self, content: bytes) -> None:
         try:
-            # The last save at stop may come while one of the background is still at work.
+            # The final save at stop may run while a background save is still in progress.
             with self._saving:
                 self._file.save(content)
                 self._saved = content
@@ -348,13 +350,15 @@ class ConsumerOffsets:
 
 
 class _Form:
-    """Compact or one member a line. Tables are joined here and not by the general writer: a broker has tens of
-    thousands of offsets and writes them all every 5 s (0.4 us each, the general writer takes 1 us)."""
+    """The text form: compact, or one member per line. Tables are joined here instead of by the general writer because
+    a broker has tens of thousands of offsets and writes them all every 5 s (0.4 us each; the general writer takes 1
+    us)."""
 
     def __init__(self, *, pretty: bool) -> None:
         self._pretty = pretty
         self._breaks = ["\n" + "\t" * depth if pretty else "" for depth in range(4)]
-        # Files have bare numbers as keys, as Apache writes them. In an answer an Apache 5.5 slave cannot read those.
+        # Files have bare numbers as keys, as Apache writes them. In a response, an Apache 5.5 slave cannot read
+        # those.
         self._entry = "%d:%d" if pretty else '"%d":%d'
 
     def braces(self, members: Sequence[str], depth: int) -> str:
@@ -392,11 +396,11 @@ def _quote(text: str) -> str:
 
 
 def _place_bytes(key: str) -> int:
-    """Of a topic and group in the file: once with their offsets, once in the table of topics by group."""
+    """Size of a topic and group in the file: once with their offsets, once in the table of topics by group."""
     return 2 * (_PLACE_BYTES + len(key))
 
 
 def _split(key: str) -> tuple[str, str]:
-    """Topic and group of a key; the group is empty for a key that has not exactly these two parts."""
+    """Returns the topic and group of a key; the group is empty unless the key has exactly these two parts."""
     topic, _, group = key.partition(_SEPARATOR)
     return (topic, group) if _SEPARATOR not in group else (key, "")

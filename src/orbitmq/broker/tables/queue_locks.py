@@ -1,6 +1,6 @@
-"""Which client of a group may consume a queue in order (Apache: RebalanceLockManager).
+"""Locks that let one client of a group consume a queue in order (Apache: RebalanceLockManager).
 
-In memory only: after a restart clients lock again, and the 20 s they renew in is well below the expiry.
+In memory only: after a restart clients lock again, and their 20 s renewal interval is well below the expiry.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ class QueueLocks:
         )
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Lock or renew what can be had; returns the queues the client now holds, in the order asked. Raises
-        ``InvalidParameter`` when there are too many locks; those it got before expire or are renewed."""
+        """Lock or renew every queue that is available; returns the queues the client now holds, in the requested
+        order. Raises ``InvalidParameter`` when there are too many locks; those already acquired expire or are
+        renewed."""
         now_ms = self._clock.now_ms()
         horizon_ms = now_ms - self._config.lock_expiry_ms
         held = self._groups.get(group, {})
@@ -57,7 +58,7 @@ class QueueLocks:
         return list(got)
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Give up queues; those another client holds stay locked."""
+        """Release queues; those another client holds stay locked."""
         held = self._groups.get(group)
         if held is None:
             return
@@ -70,7 +71,7 @@ class QueueLocks:
             del self._groups[group]
 
     def any_held(self, group: str) -> bool:
-        """Whether the group holds a lock that has not expired."""
+        """Whether the group holds an unexpired lock."""
         held = self._groups.get(group)
         if not held:
             return False
@@ -78,7 +79,7 @@ class QueueLocks:
         return any(lock.renewed_ms >= horizon_ms for lock in held.values())
 
     def expire(self) -> None:
-        """Forget expired locks, so that groups that no longer exist take no memory."""
+        """Remove expired locks, so that groups that no longer exist use no memory."""
         horizon_ms = self._clock.now_ms() - self._config.lock_expiry_ms
         for group, held in list(self._groups.items()):
             for queue, lock in list(held.items()):

@@ -15,7 +15,7 @@ _BYTES_MAX = 256 << 20
 
 
 class RequestModes:
-    """Modes by topic and group; saved at once."""
+    """Modes by topic and group; saved immediately."""
 
     def __init__(self, config: BrokerConfig, file: SafeFile) -> None:
         self._config = config
@@ -23,13 +23,13 @@ class RequestModes:
         self._modes: dict[str, dict[str, bodies.MessageRequestMode]] = {}
 
     def load(self) -> None:
-        """Read the file, if there is one. Raises ``CorruptionError``."""
+        """Load the file if it exists. Raises ``CorruptionError``."""
         saved = self._file.load(_parse)
         if saved is not None:
             self._modes = saved
 
     def find(self, topic: str, group: str) -> bodies.MessageRequestMode:
-        """What was set for them, else the broker's default; retry topics are pulled."""
+        """Returns the mode of a topic and group, else the broker's default; retry topics are pulled."""
         found = self._modes.get(topic, {}).get(group)
         if found is not None:
             return found
@@ -42,19 +42,19 @@ class RequestModes:
         )
 
     def is_pulled(self, topic: str, group: str) -> bool:
-        """Whether the group was told to pull the topic, not only left to do so."""
+        """Whether the group is explicitly configured to pull the topic, not just by default."""
         found = self._modes.get(topic, {}).get(group)
         return found is not None and found.mode == PULL_MODE
 
     def put(self, mode: bodies.MessageRequestMode) -> None:
-        """Set the mode of a topic and group. Raises ``OSError``; it is in force all the same."""
+        """Set the mode of a topic and group. Raises ``OSError``; the mode takes effect anyway."""
         assert mode.topic is not None
         assert mode.consumer_group is not None
         self._modes.setdefault(mode.topic, {})[mode.consumer_group] = mode
         self._save()
 
     def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
-        """Drop the modes of a topic or group that was deleted."""
+        """Remove the modes of a deleted topic or group."""
         before = self.encode()
         if topic is not None:
             self._modes.pop(topic, None)
@@ -66,14 +66,14 @@ class RequestModes:
             self._save()
 
     def take(self, content: bytes) -> None:
-        """A slave takes its master's table over. Raises ``BodyError``, ``OSError``."""
+        """Replace a slave's table with its master's. Raises ``BodyError``, ``OSError``."""
         modes = _parse(content)
         if modes != self._modes:
             self._modes = modes
             self._save()
 
     def encode(self) -> bytes:
-        """Answer to GET_ALL_MESSAGE_REQUEST_MODE."""
+        """Returns the response body of GET_ALL_MESSAGE_REQUEST_MODE."""
         return self._body().encode()
 
     def _body(self) -> bodies.MessageRequestModes:

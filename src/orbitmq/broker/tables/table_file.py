@@ -1,11 +1,11 @@
 """``topics.json`` and ``subscriptionGroup.json``: a table of named configs with a data version.
 
-A broker may hold tens of thousands of configs and rewrites the file at every change. So the text of each config is
-kept as long as the config is the same object, and a rewrite is mostly a join. Members of a config that this project
-does not know are kept beside it and written back.
+A broker may hold tens of thousands of configs and rewrites the file at every change. The text of each config is
+therefore cached while the config is the same object, so a rewrite is mostly a join. Config members that this project
+does not know are kept separately and written back.
 
-Saving costs six syncs of the disk. What an operator changes is saved before the answer; what clients make in passing
-(a heartbeat may name hundreds of new groups) is saved once per change set, on a thread (``TableSaves``).
+Saving takes six disk syncs. An operator's changes are saved before the response. Changes that clients cause in
+passing (a heartbeat may name hundreds of new groups) are saved once per set of changes, on a thread (``TableSaves``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _VERSION_MEMBER: Final = "dataVersion"
 
 
 class LoadedTable(msgspec.Struct, Generic[C]):
-    """What a file held."""
+    """The content of a file."""
 
     data_version: DataVersion
     entries: dict[str, C]
@@ -53,7 +53,7 @@ class TableFile(Generic[C]):
         self._texts: dict[str, tuple[C, str]] = {}
 
     def load(self) -> LoadedTable[C] | None:
-        """The content, or None when there is no file. Raises ``CorruptionError``."""
+        """Returns the content, or None when the file does not exist. Raises ``CorruptionError``."""
         loaded = self._file.load(self._parse)
         if loaded is not None:
             self._texts.clear()
@@ -62,7 +62,7 @@ class TableFile(Generic[C]):
     def content(
         self, data_version: DataVersion, entries: Mapping[str, C], others: Mapping[str, Any] | None = None
     ) -> bytes:
-        """What the file should hold."""
+        """Returns the bytes to write."""
         members = {
             _VERSION_MEMBER: _indented(data_version, 1),
             self._member: self._table_text(entries),
@@ -76,7 +76,7 @@ class TableFile(Generic[C]):
         self._file.save(content)
 
     def forget(self, name: str) -> None:
-        """Drop what is kept about a config that was deleted."""
+        """Drop the cached text and unknown members of a deleted config."""
         self._unknown.pop(name, None)
         self._texts.pop(name, None)
 
@@ -119,10 +119,10 @@ class TableFile(Generic[C]):
 
 
 class TableSaves:
-    """When a table is written. Never an older content over a newer one."""
+    """Decides when a table is written. Never writes older content over newer."""
 
     def __init__(self, name: str, content: Callable[[], bytes], write: Callable[[bytes], None]) -> None:
-        """``write`` raises ``OSError``; it is called by one thread at a time."""
+        """``write`` raises ``OSError``; only one thread calls it at a time."""
         self._name = name
         self._content = content
         self._write = write
@@ -131,10 +131,10 @@ class TableSaves:
         self._dirty = False
         self._running: asyncio.Task[None] | None = None
         self.tasks: TaskOwner | None = None
-        """Who runs saves aside; without one every save is made at once."""
+        """Runs background saves; without it every save is synchronous."""
 
     def now(self) -> None:
-        """Save before returning. A disk that refuses is logged, and the next save tries again."""
+        """Save before returning. A disk error is logged, and the next save retries."""
         self._dirty = True
         try:
             self.persist()
@@ -142,7 +142,7 @@ class TableSaves:
             logger.error("%s not saved error=%s", self._name, error)
 
     def aside(self) -> None:
-        """Save soon, together with what else changes in this turn of the loop, without holding it."""
+        """Save in the background, together with other changes made in this turn of the event loop."""
         if self.tasks is None or self.tasks.closed:
             self.now()
             return
@@ -151,12 +151,12 @@ class TableSaves:
             self._running = self.tasks.start(self._save_aside(), f"save-{self._name}")
 
     async def saved(self) -> None:
-        """Wait until what changed so far is saved, or the disk has refused it."""
+        """Wait until all changes so far are saved, or saving has failed."""
         if self._running is not None:
             await asyncio.wait({self._running})
 
     def persist(self) -> None:
-        """Save if something is not saved yet. Raises ``OSError``."""
+        """Save if there are unsaved changes. Raises ``OSError``."""
         if self._dirty:
             self._put(*self._next())
             self._dirty = False
@@ -191,7 +191,7 @@ class TableSaves:
 
 
 def _indented(value: Any, depth: int) -> str:
-    # Line breaks inside strings are escaped, so every real one is the writer's own.
+    # Line breaks inside strings are escaped, so every literal line break comes from the writer.
     return javajson.encode_pretty(value).decode().replace("\n", "\n" + "\t" * depth)
 
 

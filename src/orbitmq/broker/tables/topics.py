@@ -1,11 +1,11 @@
 """The topics of this broker (Apache: TopicConfigManager, file ``topics.json``).
 
 Invariants
-1. Configs are replaced, never changed in place: whoever holds one sees a consistent whole, and may test with ``is``
-   whether it is still the current one.
-2. Every change bumps the data version, is saved, and is reported through ``on_change``, in this order. A disk that
-   refuses the file does not undo the change: it is logged, and the next ``persist`` tries again.
-3. Built-in topics are made at start and come back if the file lacks them; the file wins over their defaults.
+1. Configs are replaced, never changed in place, so a reference stays consistent, and ``is`` tests whether it is
+   still the current config.
+2. Every change bumps the data version, is saved, and is reported through ``on_change``, in this order. A failed
+   save does not undo the change: it is logged, and the next ``persist`` retries.
+3. Built-in topics are created at start if the file lacks them; the file overrides their defaults.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ class TopicTable:
         on_change: Callable[[TopicConfig], None] | None = None,
         registered: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """``on_change`` is called for every topic created or changed; a deleted one leaves with the next
-        registration. ``registered`` waits, within a bound, until the name servers have what was reported."""
+        """``on_change`` is called for every topic created or changed; a deletion is published with the next
+        registration. ``registered`` waits, up to a limit, until the name servers have received the reported
+        changes."""
         self._config = config
         self._clock = clock
         self._on_change = on_change
@@ -67,14 +68,15 @@ class TopicTable:
         self.configs: dict[str, TopicConfig] = {topic.topic_name: topic for topic in _built_in_topics(config)}
         self.bound = Bound("topics", "maxTopics", lambda: len(self.configs), lambda: config.topics_max)
         self.system_topics: frozenset[str] = names.SYSTEM_TOPICS | self.configs.keys()
-        """Topics no request may change; those with the system's prefix are not listed."""
+        """Topics no request may change; those with the system prefix are not listed."""
         self.data_version = DataVersion(timestamp_ms=clock.now_ms())
         self.on_version: Callable[[], None] | None = None
-        """Told when a change has made a new version."""
+        """Called when a change has produced a new version."""
         self.state_version = 0
-        """The epoch this broker is master of, with failover: a name server then ignores the master before it."""
+        """With failover, the epoch in which this broker is master: name servers then ignore the previous master's
+        table."""
         self.mapping_version = self.data_version
-        """Of the table of static topics, which is always empty here."""
+        """Version of the table of static topics, which is always empty here."""
 
     # -- views -----------------------------------------------------------------------------------------
 
@@ -82,7 +84,7 @@ class TopicTable:
         return self.configs.get(topic)
 
     def is_system(self, topic: str) -> bool:
-        """Whether the topic belongs to the system, this broker's own names included."""
+        """Whether the topic belongs to the system, including topics named after this broker."""
         return topic in self.system_topics or names.is_system_topic(topic)
 
     def is_ordered(self, topic: str) -> bool:
@@ -90,7 +92,7 @@ class TopicTable:
         return config is not None and config.order
 
     def seen_outside(self, config: TopicConfig) -> TopicConfig:
-        """The config as name servers should see it: a broker without read or write permission narrows it."""
+        """Returns the config to publish to name servers, limited by the broker's own read and write permissions."""
         allowed = self._config.permission
         if allowed & PERM_READ_WRITE == PERM_READ_WRITE:
             return config
@@ -101,10 +103,10 @@ class TopicTable:
     def create_in_send(
         self, topic: str, default_topic: str, client_queue_count: int, sys_flag: int = 0
     ) -> TopicConfig | None:
-        """The topic, created like ``default_topic`` when that one may be inherited from; None when it may not.
+        """Returns the topic, created from ``default_topic`` if that one may be inherited from; None when it may not.
 
-        It is saved at once: the first message is acknowledged with the next answers. Raises ``InvalidParameter``
-        when there are too many topics.
+        The topic is saved immediately because the first message is acknowledged with the next responses. Raises
+        ``InvalidParameter`` when there are too many topics.
         """
         known = self.configs.get(topic)
         if known is not None:
@@ -138,9 +140,9 @@ class TopicTable:
         order: bool | None = None,
         aside: bool = False,
     ) -> TopicConfig:
-        """A retry or dead letter topic, created when it is missing. ``order`` also corrects a known one.
+        """Returns a retry or dead letter topic, created if it is missing. ``order`` also corrects an existing one.
 
-        ``aside``: saved soon rather than now, for a topic that holds no message yet. Raises ``InvalidParameter`` when
+        ``aside`` saves it in the background, for a topic that holds no message yet. Raises ``InvalidParameter`` when
         there are too many topics.
         """
         known = self.configs.get(topic)
@@ -163,8 +165,9 @@ class TopicTable:
         return known
 
     def create_own(self, topic: str, queue_count: int, perm: int) -> TopicConfig:
-        """A topic that the broker stores a message in, created when it is missing even above the limit: the message
-        has been accepted already. Pops that may need one are refused before (``check_room_for``)."""
+        """Returns a topic that the broker itself stores messages in. If it is missing, it is created even above the
+        limit because the message has already been accepted. Pops that may need one are refused earlier
+        (``check_room_for``)."""
         known = self.configs.get(topic)
         if known is None:
             config = TopicConfig(
@@ -174,18 +177,18 @@ class TopicTable:
         return known
 
     def check_room_for(self, topic: str) -> None:
-        """Raise ``InvalidParameter`` when a topic that may have to be created later could not be now."""
+        """Raise ``InvalidParameter`` when the topic is missing and there is no room to create it."""
         if topic not in self.configs:
             self.bound.check(f"topic {topic} could not be created")
 
     # -- changes by admins, masters and name servers ---------------------------------------------------
 
     def update(self, config: TopicConfig) -> None:
-        """Create or replace one topic; its attributes are taken as they are."""
+        """Create or replace one topic, without checking its attributes."""
         self._put(config)
 
     def apply(self, requests: Sequence[tuple[TopicConfig, Mapping[str, str]]]) -> None:
-        """Create or replace topics, their attributes altered by signed changes (``+name``, ``-name``). All or none.
+        """Create or replace topics, all or none. Their attributes are signed changes (``+name``, ``-name``).
 
         Raises ``InvalidParameter`` for attributes that are not allowed, and when there are too many topics.
         """
@@ -202,7 +205,7 @@ class TopicTable:
         self._put_all(altered)
 
     def delete(self, topic: str) -> bool:
-        """Remove the config; False when there is none."""
+        """Remove a topic's config; returns False when there is none."""
         if self.configs.pop(topic, None) is None:
             return False
         self._file.forget(topic)
@@ -212,7 +215,8 @@ class TopicTable:
         return True
 
     def touch(self) -> None:
-        """A new version of the same table: name servers look at a table again only when its version is new."""
+        """Bump the version of an unchanged table because name servers process a table only when its version is
+        new."""
         self._bump()
         self.saves.now()
 
@@ -230,7 +234,7 @@ class TopicTable:
         self.saves.now()
 
     def replace_all(self, configs: Mapping[str, TopicConfig], data_version: DataVersion) -> None:
-        """Take over a master's table."""
+        """Replace the table with a master's."""
         for topic in self.configs.keys() - configs.keys():
             self._file.forget(topic)
         self.configs.clear()
@@ -241,12 +245,12 @@ class TopicTable:
     # -- saving ----------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read the file, if there is one. Raises ``CorruptionError``."""
+        """Load the file if it exists. Raises ``CorruptionError``."""
         loaded = self._file.load()
         if loaded is None:
             return
         built_in = dict(self.configs)
-        # In place, and in the order of the file: the hot path holds this dict, and a rewrite changes nothing.
+        # Updated in place because the hot path holds this dict, and in file order so that a rewrite changes nothing.
         self.configs.clear()
         self.configs.update(loaded.entries)
         for topic, config in built_in.items():
