@@ -1,12 +1,12 @@
-"""How far the store has got on the disk (Apache: StoreCheckpoint). 4,096 bytes, six longs, the rest zero in Apache's.
+"""How much of the store is on disk (Apache: StoreCheckpoint). 4,096 bytes: six longs, followed by zeros in Apache's.
 
-The file may lag behind the truth, never run ahead of it: a crash then only costs recovery time. Six bare longs cannot
-tell a flipped bit from a value, so a writer also leaves a checked copy of them in the part of the page that Apache
-neither reads nor writes. A reader takes the smaller of each pair: equal unless Apache has written since, and then the
-older value is safe too.
+The file may lag behind the actual state but never run ahead of it, so a crash only costs recovery time. Six bare
+longs cannot reveal a flipped bit, so a writer also leaves a checksummed copy of them in the part of the page that
+Apache neither reads nor writes. A reader takes the smaller of each pair. They are equal unless Apache has written
+since, and then the older value is safe too.
 
-Behind the copy lies what only the recovery of this store asks for: how far the last one got (``verified_offset``). It
-counts only while no other process has written the page.
+After the copy comes a value only this store's recovery uses: how far the last one got (``verified_offset``). It is
+valid only while no other process has written the page.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ assert LONGS.size <= COPY_AT
 assert VERIFIED_AT + VERIFIED.size <= CHECKPOINT_BYTES
 
 RECOVERY_MARGIN_MS: Final = 3000
-"""Apache steps back this far: a timestamp is taken before its record is on the disk."""
+"""Apache starts this much earlier, because a timestamp is taken before its record is on disk."""
 
 
 class Checkpoint:
     """The six values. Set them freely; ``flush`` writes them if they changed. Owned by the store's thread.
 
-    A missing, short or unreadable-by-content file reads as zeros, which means "nothing is known to be flushed".
+    A missing, short or implausible file reads as zeros, which means "nothing is known to be flushed".
     """
 
     def __init__(self, fs: FileSystem, path: str) -> None:
@@ -49,22 +49,22 @@ class Checkpoint:
         self._path = path
         self._written: tuple[int, ...] | None = None
         self.log_ms = 0
-        """Store time of the last log record on the disk (physicMsgTimestamp)."""
+        """Store time of the last log record on disk (physicMsgTimestamp)."""
         self.queues_ms = 0
-        """Store time up to which the consume queues are on the disk (logicsMsgTimestamp)."""
+        """Store time up to which the consume queues are on disk (logicsMsgTimestamp)."""
         self.index_ms = 0
-        """Store time of the last entry of the last full index file on the disk (indexMsgTimestamp)."""
+        """Store time of the last entry of the last full index file on disk (indexMsgTimestamp)."""
         self.master_flushed_offset = 0
         self.confirm_offset = 0
         self.queues_log_offset = 0
-        """Log offset up to which the consume queues are on the disk; 0 when unknown (5.5 and later)."""
+        """Log offset up to which the consume queues are on disk; 0 when unknown (5.5 and later)."""
         self.verified_offset = 0
         """A recovery has read every record of its segment up to this record boundary; 0 when unknown."""
         self.verified_queues = 0
-        """How many queues pointed into the log then."""
+        """The number of queues that pointed into the log at that time."""
 
     def load(self) -> None:
-        """Read the file. Leaves zeros where its values are implausible."""
+        """Read the file. Implausible values become zeros."""
         found = self._fs.stat(self._path)
         if found is None or found.is_directory:
             return
@@ -77,7 +77,7 @@ class Checkpoint:
         self.verified_offset, self.verified_queues = verified(page)
 
     def flush(self, *, sync: bool = True) -> None:
-        """Write the values if they changed since the last time; ``sync`` waits for the disk."""
+        """Write the values if they changed since the last call; ``sync`` waits for the disk."""
         values = self.values
         extra = (self.verified_offset, self.verified_queues)
         if (*values, *extra) == self._written:
@@ -112,12 +112,12 @@ class Checkpoint:
 
     @property
     def safe_ms(self) -> int:
-        """Log and queues are on the disk for every record stored up to here (Apache: getMinTimestamp)."""
+        """Every record stored before this time is on disk, in the log and in its queue (Apache: getMinTimestamp)."""
         return max(0, min(self.log_ms, self.queues_ms) - RECOVERY_MARGIN_MS)
 
     @property
     def index_safe_ms(self) -> int:
-        """The same, and the index as well (with ``messageIndexSafe``)."""
+        """Like ``safe_ms``, but includes the index (with ``messageIndexSafe``)."""
         return min(self.safe_ms, self.index_ms)
 
     def _assign(self, values: tuple[int, ...]) -> None:
@@ -132,7 +132,7 @@ class Checkpoint:
 
 
 def believable(page: bytes) -> tuple[int, ...]:
-    """The six values of a checkpoint page; zero for each one that cannot be, and for all where the page holds
+    """Returns the six values of a checkpoint page, with invalid ones as zero. All are zero when the page contains
     something that neither we nor Apache write."""
     if len(page) < LONGS.size or page[LONGS.size : COPY_AT].strip(b"\0"):
         return (0,) * 6
@@ -147,7 +147,8 @@ def believable(page: bytes) -> tuple[int, ...]:
 
 
 def verified(page: bytes) -> tuple[int, int]:
-    """How far a recovery got, and how many queues there were; zeros unless the page is as its writer left it."""
+    """Returns how far a recovery got and the number of queues then; zeros if the page was changed by another
+    writer."""
     if len(page) < VERIFIED_AT + VERIFIED.size:
         return 0, 0
     magic, log_offset, queue_count, checksum = VERIFIED.unpack_from(page, VERIFIED_AT)
@@ -159,5 +160,6 @@ def verified(page: bytes) -> tuple[int, int]:
 
 
 def verified_checksum(values: tuple[int, ...], extra: tuple[int, int]) -> int:
-    """Covers the six values too: once another writer has changed one, the log may have been cut meanwhile."""
+    """Returns a checksum that also covers the six values: if another writer changed one, the log may have been
+    cut."""
     return crc32(Struct(">8q").pack(*values, *extra))

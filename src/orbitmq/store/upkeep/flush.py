@@ -1,13 +1,14 @@
-"""From the page cache to the disk (Apache: ``GroupCommitService``, ``FlushConsumeQueueService`` and others).
+"""Moves data from the page cache to disk (Apache: ``GroupCommitService``, ``FlushConsumeQueueService`` and others).
 
-One thread does nothing but ``fdatasync``; the store's thread never waits for a disk. A sync covers everything written
-before it started, so all appends that wait share it, and the next one starts at once if more came meanwhile.
+One thread does nothing but ``fdatasync``, so the store's thread never waits for a disk. A sync covers everything
+written before it started, so all waiting appends share it. If more arrive meanwhile, the next sync starts
+immediately.
 
 Order of claims
-1. The checkpoint's log offset and time move after the log was synced.
-2. Its queue offset moves after log, queue files and index were synced, in this order, for everything before it.
-3. The checkpoint is written after both, so at any moment it claims no more than the disk holds.
-A sync that fails is final for what it claims: Linux may drop the dirty pages and report success the next time.
+1. The checkpoint's log offset and time advance after a log sync.
+2. Its queue offset advances after log, queue files and index were synced, in this order, for everything before it.
+3. The checkpoint is written after both, so it never claims more than the disk holds.
+A failed sync is final for what it covered: Linux may drop the dirty pages and report success the next time.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ CHECKPOINT_INTERVAL_S: Final = 1.0
 FILES_PER_STEP: Final = 16
 """Queue files synced before the log gets its turn again."""
 TAIL_TIME_S: Final = 0.005
-"""The store's thread writes queue tails for this long at a time."""
+"""How long the store's thread writes queue tails at a time."""
 STOP_WAIT_S: Final = 30.0
 DRAIN_STEP_S: Final = 0.002
 
 
 class SyncWorker:
-    """The thread. Log syncs go first; other jobs are generators and give way between their steps."""
+    """The sync thread. Log syncs come first; other jobs are generators that yield to them between steps."""
 
     def __init__(self, sync_log: Callable[[], None], failed: Callable[[Exception], None]) -> None:
         self._sync_log = sync_log
@@ -51,11 +52,11 @@ class SyncWorker:
         self._wanted = False
         self._syncing = False
         self._stopping = False
-        # Two counters, each with one writer, in place of one that both threads would change.
+        # Two counters, each with one writer, rather than one that both threads would change.
         self._submitted = 0
         self._finished = 0
         self._pause = Event()
-        """Never set: waiting for it is how ``drain`` lets the thread run."""
+        """Never set: ``drain`` waits on it to let the thread run."""
         self._jobs: deque[Iterator[None]] = deque()
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._thread = Thread(target=self._run, name="store-sync", daemon=True)
@@ -64,7 +65,7 @@ class SyncWorker:
         self._thread.start()
 
     def want_sync(self) -> None:
-        """Sync the log soon; calls that come before it starts share it."""
+        """Sync the log soon; calls made before the sync starts share it."""
         if not self._wanted:
             self._wanted = True
             self._wake.put(None)
@@ -76,7 +77,7 @@ class SyncWorker:
         self._wake.put(None)
 
     def drain(self) -> None:
-        """Wait until everything asked for so far is done. Raises ``TimeoutError`` when the disk hangs."""
+        """Wait until all requested work is done. Raises ``TimeoutError`` when the disk hangs."""
         for _ in range(int(STOP_WAIT_S / DRAIN_STEP_S)):
             if self._finished == self._submitted and not self._wanted and not self._syncing:
                 return
@@ -84,7 +85,7 @@ class SyncWorker:
         raise TimeoutError(f"the disk did not finish a sync within {STOP_WAIT_S:g} s")
 
     def stop(self) -> None:
-        """Finish what was asked for and end the thread."""
+        """Finish all requested work and end the thread."""
         self._stopping = True
         self._wake.put(None)
         self._thread.join(STOP_WAIT_S)
@@ -103,7 +104,7 @@ class SyncWorker:
     def _step(self) -> None:
         if self._wanted:
             self._syncing = True
-            # Cleared first: an append that comes during the sync asks for another one.
+            # Cleared first, because an append during the sync requests another one.
             self._wanted = False
             try:
                 self._sync_log()
@@ -123,7 +124,7 @@ class SyncWorker:
 
 
 class Flusher:
-    """Decides when what goes to the disk, and tells those who wait. Owned by the store's thread."""
+    """Schedules syncs and notifies waiters. Owned by the store's thread."""
 
     def __init__(self, parts: StoreParts, clock: Clock, post: Post | None) -> None:
         self._parts = parts
@@ -134,22 +135,22 @@ class Flusher:
         self._waiters: list[tuple[int, int, float, Callable[[bool], None]]] = []
         self._sequence = count()
         self._synced_until = 0
-        """How far the worker got; it never touches a segment before this."""
+        """Log offset the worker has reached; it never touches an earlier segment."""
         self._epoch = 0
-        """Counts cuts of the log: what the worker reports of before a cut is void."""
+        """Counts cuts of the log; worker reports from before a cut are ignored."""
         self._tails: list[ConsumeQueue] = []
         """Queues whose tails are due to be written."""
         self._queues_done = 0
         self._queues_busy = False
         self._queue_claims_frozen = False
         self.failed = ""
-        """Why the log cannot be made durable any more; empty while all is well."""
+        """Why the log can no longer be made durable; empty while it is healthy."""
         now = clock.monotonic()
         self._log_at = self._log_thorough_at = self._queues_at = self._queues_thorough_at = now
         self._checkpoint_at = now
 
     def start(self) -> None:
-        """Called when the log is open and flushed."""
+        """Start the worker. The log must be open and flushed."""
         self._synced_until = self._log.flushed
         self._queues_done = self._parts.checkpoint.queues_log_offset
         if self._worker is not None:
@@ -157,7 +158,8 @@ class Flusher:
         self._make_index_file()
 
     def freeze_queue_claims(self) -> None:
-        """A queue file could not be synced before ``start``: its loss cannot be ruled out any more."""
+        """Keep the checkpoint's queue values from advancing: a queue file failed to sync before ``start``, so data
+        may be lost."""
         self._queue_claims_frozen = True
 
     # Waiting for the disk.
@@ -175,16 +177,16 @@ class Flusher:
             self._worker.want_sync()
 
     def request(self) -> None:
-        """Put the log on the disk soon."""
+        """Sync the log soon."""
         if self._worker is not None:
             self._worker.want_sync()
         else:
             self._sync_log()
 
     def _sync_log(self) -> None:
-        """On the worker (or inline without one)."""
+        """Runs on the worker, or inline without one."""
         log = self._log
-        # The time is read before the end: it must belong to a record the sync covers.
+        # The time is read before the end, because it must belong to a record the sync covers.
         store_ms = log.last_store_ms
         epoch, target = self._epoch, log.end
         try:
@@ -225,7 +227,7 @@ class Flusher:
 
     # Periodic.
     def tick(self) -> None:
-        """Do what is due. Raises ``OSError`` when queue tails cannot be written."""
+        """Run all due work. Raises ``OSError`` when queue tails cannot be written."""
         now, config = self._clock.monotonic(), self._parts.config
         self._time_out(now)
         log = self._log
@@ -256,10 +258,10 @@ class Flusher:
             self._run(self._write_checkpoint())
 
     def _write_some_tails(self, now: float) -> None:
-        """Write tails for a few milliseconds; thousands of queues take several rounds."""
+        """Write tails for a few milliseconds; with thousands of queues this takes several rounds."""
         tails = self._tails
         while tails:
-            # Taken off only once written: a refused one is tried again in the next round.
+            # Removed only once written, so that a refused tail is retried in the next round.
             tails[-1].write_tail()
             tails.pop()
             if self._clock.monotonic() - now > TAIL_TIME_S:
@@ -287,12 +289,12 @@ class Flusher:
         try:
             self._parts.checkpoint.flush()
         except OSError as error:
-            # An old checkpoint is a true one; the next round tries again.
+            # An old checkpoint is still correct; the next round retries.
             logger.warning("checkpoint not written error=%s", error)
         yield
 
     def _flush_queues(self) -> None:
-        """Put queues and index on the disk as they are now, on the worker."""
+        """Sync the current state of queues and index to disk, on the worker."""
         log = self._log
         target = log.whole_end(log.end)
         if self._queues_busy or target == self._queues_done or self.failed:
@@ -342,9 +344,9 @@ class Flusher:
         checkpoint.queues_log_offset = target
         checkpoint.queues_ms = max(checkpoint.queues_ms, store_ms)
 
-    # Everything, now.
+    # Full flush.
     def flush(self) -> None:
-        """Put log, queues, index and checkpoint on the disk, on this thread. Raises ``OSError``."""
+        """Sync log, queues, index and checkpoint to disk, on this thread. Raises ``OSError``."""
         if self._worker is not None:
             self._worker.drain()
         self._flush_inline()
@@ -374,33 +376,33 @@ class Flusher:
         parts.checkpoint.flush()
 
     def drain(self) -> None:
-        """Wait until the worker has nothing to do; what it reports still comes through ``post``."""
+        """Wait until the worker is idle; its reports still arrive through ``post``."""
         if self._worker is not None:
             self._worker.drain()
 
     def cut(self, log_end: int) -> None:
-        """The log was cut back (the worker is idle): nothing after its end is flushed or claimed."""
+        """Handle a log that was cut back while the worker was idle: nothing after its end counts as flushed."""
         self._epoch += 1
         self._synced_until = min(self._synced_until, log_end)
         self._queues_done = min(self._queues_done, log_end)
 
     def restart_at(self, log_end: int) -> None:
-        """The log is empty and starts anew at that offset."""
+        """Handle a log that was emptied and restarts at that offset."""
         self._epoch += 1
         self._synced_until = self._queues_done = log_end
 
     def make_segment(self, start: int) -> None:
-        """Have the file of a coming segment made, off the hot path."""
+        """Create the file of a future segment, off the hot path."""
         self._run(self._segment_steps(start))
 
     def _make_index_file(self) -> None:
-        """Have the next file of the index made, off the hot path. Without a worker it is made when it is needed."""
+        """Create the index's next file, off the hot path. Without a worker it is created when it is needed."""
         index = self._parts.index
         if index is not None and self._worker is not None and (job := index.next_file_job()) is not None:
             self._worker.submit(_one_step(job))
 
     def remove_files(self, paths: list[str]) -> None:
-        """Remove files that nothing refers to any more, oldest first, off the hot path."""
+        """Remove files that are no longer referenced, oldest first, off the hot path."""
         self._run(self._removal_steps(paths))
 
     def _removal_steps(self, paths: list[str]) -> Iterator[None]:
@@ -408,7 +410,7 @@ class Flusher:
             try:
                 self._parts.fs.remove(path)
             except OSError as error:
-                # The order matters: a later segment must not go before an earlier one. A restart tries again.
+                # The order matters: a later segment must not be removed before an earlier one. A restart tries again.
                 logger.warning("file not removed path=%s error=%s", path, error)
                 return
             yield
@@ -417,12 +419,12 @@ class Flusher:
         try:
             self._log.segments.make_file(start)
         except OSError as error:
-            # The append that needs it tries again and reports.
+            # The append that needs the file tries again and reports the error.
             logger.warning("next segment not made ahead start=%d error=%s", start, error)
         yield
 
     def stop(self) -> None:
-        """End the worker. ``flush`` still works afterwards, inline."""
+        """Stop the worker. ``flush`` still works afterwards, inline."""
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.stop()
@@ -434,7 +436,7 @@ def _one_step(work: Callable[[], None]) -> Iterator[None]:
 
 
 def sync_file(parts: StoreParts, path: str) -> None:
-    """Put one file on the disk; a file that is gone has expired meanwhile."""
+    """Sync one file to disk; a missing file has expired meanwhile."""
     try:
         handle = parts.fs.open(path, write=True)
     except FileNotFoundError:
@@ -446,7 +448,7 @@ def sync_file(parts: StoreParts, path: str) -> None:
 
 
 def directories_of(paths: list[str]) -> list[str]:
-    """The directories whose entries a durable queue file needs: its queue, its topic, the root of all queues."""
+    """Returns the directories to sync for durable queue files: queue, topic, and the root of all queues."""
     found: dict[str, None] = {}
     for path in paths:
         queue = posixpath.dirname(path)

@@ -1,7 +1,7 @@
-"""The two marker files of a store: ``lock`` while a process has it open, ``abort`` until it was closed in order.
+"""A store's two marker files: ``lock`` while a process has it open, ``abort`` until it was shut down cleanly.
 
-Both are Apache's, to the byte, so that either kind of broker respects the other: byte 0 of ``lock`` carries an
-exclusive POSIX record lock, and ``abort`` (the process id as text) tells the next start to recover thoroughly.
+Both match Apache's to the byte, so either kind of broker respects the other's: byte 0 of ``lock`` carries an
+exclusive POSIX record lock, and ``abort`` (the process id as text) makes the next start recover thoroughly.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class StoreLock:
         return self._handle is not None
 
     def acquire(self) -> None:
-        """Take the lock. Raises ``StoreLocked`` at once when another process holds it."""
+        """Acquire the lock. Raises ``StoreLocked`` immediately when another process holds it."""
         assert self._handle is None, "the lock is held already"
         fs = self._fs
         fs.make_directories(posixpath.dirname(self._path))
@@ -48,7 +48,7 @@ class StoreLock:
         self._handle = handle
 
     def release(self) -> None:
-        """Let others in; no error when the lock is not held. The file stays, as Apache's does."""
+        """Release the lock, if it is held. The file stays, like Apache's."""
         handle, self._handle = self._handle, None
         if handle is not None:
             self._fs.unlock(handle, 0, 1)
@@ -56,7 +56,7 @@ class StoreLock:
 
 
 def is_locked(fs: FileSystem, path: str) -> bool:
-    """Whether a broker, ours or Apache's, has the store open; False where the file may not be written."""
+    """Whether a broker, ours or Apache's, has the store open; False where the file is not writable."""
     try:
         handle = fs.open(path, write=True)
     except OSError:
@@ -71,7 +71,7 @@ def is_locked(fs: FileSystem, path: str) -> bool:
 
 
 class AbortFile:
-    """Present from the end of a start to the end of an orderly stop."""
+    """Exists from the end of a start to the end of a clean shutdown."""
 
     def __init__(self, fs: FileSystem, path: str) -> None:
         self._fs = fs
@@ -79,11 +79,11 @@ class AbortFile:
 
     @property
     def exists(self) -> bool:
-        """Whether the last process did not stop in order."""
+        """Whether the last process did not shut down cleanly."""
         return self._fs.stat(self._path) is not None
 
     def create(self, process_id: int) -> None:
-        """Write the file and wait until its name is on the disk: the next start must see it after a power cut."""
+        """Write the file and sync its directory entry, because the next start must see it after a power cut."""
         handle = self._fs.open(self._path, write=True, create=True)
         try:
             text = str(process_id).encode()
@@ -95,6 +95,6 @@ class AbortFile:
         self._fs.sync_directory(posixpath.dirname(self._path))
 
     def remove(self) -> None:
-        """Call last, when everything else is on the disk."""
+        """Delete the file. Call this last, when everything else is on disk."""
         self._fs.remove(self._path)
         self._fs.sync_directory(posixpath.dirname(self._path))

@@ -1,10 +1,10 @@
-"""Checkpoints while a store recovers: a process that is killed again repeats only what came after the last one.
+"""Checkpoints during recovery: if the process is killed again, it repeats only the work since the last one.
 
-Order of a checkpoint: the walked part of the log is synced, then the queue files with what the walk dispatched, their
-directories and the index, then the checkpoint file. So at any moment it claims no more than the disk holds.
+Order of a checkpoint: the scanned part of the log is synced, then the queue files with the units dispatched so far,
+their directories and the index, then the checkpoint file. So it never claims more than the disk holds.
 
-Only what the walk alone can restore is claimed. Nothing is written for a log with damaged ranges, for a store whose
-checkpoint another writer left, or while a queue waits to be rebuilt from the whole log.
+A checkpoint covers only what the scan alone can restore. None is written for a log with damaged ranges, for a store
+whose checkpoint another writer left, or while a queue waits to be rebuilt from the whole log.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ __all__ = ["RecoveryProgress", "filled_queue_count"]
 logger = logging.getLogger(__name__)
 
 PROGRESS_BYTES: Final = 64 << 20
-"""A checkpoint is due when this much of the log was walked: 1 to 2 s of work for small messages."""
+"""Bytes of log scanned between checkpoints: 1 to 2 s of work for small messages."""
 PROGRESS_FILE_BYTES: Final = 256 << 10
-"""The same for each queue file to be synced, so that a store with many queues does not spend its start in fsync."""
+"""Minimum bytes scanned per queue file to sync, so that a store with many queues does not spend its start in
+fsync."""
 
 
 class RecoveryProgress:
@@ -33,12 +34,12 @@ class RecoveryProgress:
         self._synced_until = start
         self._stopped = False
         self.claimed = start
-        """Log offset up to which the queues may be called flushed."""
+        """Log offset up to which the queues may be recorded as flushed."""
         self.sync_failed = False
-        """A queue file could not be synced: what it lost is not known, and no later sync can tell."""
+        """A queue file failed to sync. Its loss is unknown, and no later sync can reveal it."""
 
     def is_due(self, log_offset: int) -> bool:
-        """Whether enough of the log was walked for another checkpoint."""
+        """Whether enough of the log was scanned for another checkpoint."""
         walked = log_offset - self._synced_until
         if self._stopped or walked < PROGRESS_BYTES:
             return False
@@ -46,7 +47,7 @@ class RecoveryProgress:
         return walked >= PROGRESS_FILE_BYTES * sum(len(queue.unsynced) + bool(queue.tail) for queue in queues)
 
     def save(self, log_offset: int, store_ms: int) -> None:
-        """Put on the disk what was walked, up to a record boundary; ``store_ms`` is the time of the last record.
+        """Sync the scanned part, up to a record boundary, to disk; ``store_ms`` is the time of the last record.
 
         Raises ``OSError`` when the log cannot be synced. Other failures only end the checkpoints of this recovery.
         """
@@ -68,7 +69,7 @@ class RecoveryProgress:
             self.claimed = log_offset
             checkpoint.flush()
         except OSError as error:
-            # An old checkpoint is a true one: the next recovery only takes longer.
+            # An old checkpoint is still correct: the next recovery only takes longer.
             self._stopped = True
             logger.warning("no more checkpoints in this recovery log_offset=%d error=%s", log_offset, error)
             return
@@ -89,7 +90,7 @@ class RecoveryProgress:
             raise
 
     def withdraw(self, start: int) -> None:
-        """Queues are about to be rebuilt: claim no more of them than the walk began with. Raises ``OSError``."""
+        """Reset the queue checkpoint to the start of the scan, before queues are rebuilt. Raises ``OSError``."""
         self._stopped = True
         self.claimed = min(self.claimed, start)
         checkpoint = self._parts.checkpoint
@@ -99,5 +100,6 @@ class RecoveryProgress:
 
 
 def filled_queue_count(parts: StoreParts) -> int:
-    """How many queues point into the log. Fewer at the next start: one was removed by hand."""
+    """Returns how many queues point into the log. A lower count at the next start means that one was removed by
+    hand."""
     return sum(queue.log_end >= 0 for queue in parts.queues)

@@ -1,20 +1,20 @@
-"""Opening a store after any kind of stop (Apache: ``CommitLog.recoverNormally`` and ``recoverAbnormally``).
+"""Opens a store after any kind of stop (Apache: ``CommitLog.recoverNormally`` and ``recoverAbnormally``).
 
 Theory of operation
-1. A segment is chosen before which log, queues and index are known to agree: after a clean stop the newest one the
-   queues reach, after a crash the newest one the checkpoint vouches for.
-2. Queues are taken back to that segment (in memory), the log is walked record by record from there, and every record
-   is dispatched again where its unit is missing.
-3. The walk ends at the first place that holds no whole record. Segments are preallocated, so the bytes there cannot
-   tell a torn write from rot; the checkpoint can. What it records as flushed was on the disk whole: a hole before
-   that point is a ``CorruptionError`` naming the offset, and only an explicit option walks on after the damage.
-   A hole after that point is the torn tail of a crash and is cut off.
-4. On the way the checkpoint moves on (``RecoveryProgress``). After a crash the walk begins after what an earlier
-   recovery has read and made durable, which may be in the middle of a segment.
-5. Behind the end everything is made zero: log, queue files, index. A later crash must not find an old life there.
+1. Choose a segment before which log, queues and index are known to agree: after a clean stop the newest one the
+   queues reach, after a crash the newest one the checkpoint covers.
+2. Rewind the queues to that segment (in memory), scan the log record by record from there, and dispatch every record
+   whose unit is missing.
+3. The scan stops at the first position without a whole record. Segments are preallocated, so the bytes there cannot
+   tell a torn write from corruption, but the checkpoint can. Everything it records as flushed was once completely on
+   disk: a hole before that point is a ``CorruptionError`` that names the offset, and only an explicit option makes
+   recovery continue after the damage. A hole after that point is the torn tail of a crash and is cut off.
+4. The checkpoint advances during the scan (``RecoveryProgress``). After a crash the scan resumes after everything an
+   earlier recovery has read and made durable, which may be in the middle of a segment.
+5. Everything after the end is zeroed: log, queue files, index. A later crash must not find stale data there.
 
-The numbers of a queue are dense, and this store's writer notes every deleted topic. So a number that jumps is
-damage too: bytes of a record's head, which no checksum of the format covers.
+The offsets in a queue are dense, and this store's writer records every deleted topic. So a jump in the offsets is
+damage too: to bytes of a record's header, which no checksum of the format covers.
 """
 
 from __future__ import annotations
@@ -45,27 +45,27 @@ __all__ = ["Recovery", "RecoveryReport"]
 logger = logging.getLogger(__name__)
 
 CHUNK_BYTES: Final = 8 << 20
-"""The log is read in pieces of this size: fast, and an unreadable sector is an ``OSError``, not a signal."""
+"""The log is read in chunks of this size. That is fast, and an unreadable sector is an ``OSError``, not a signal."""
 RECORD_EXTRA_BYTES: Final = 128 << 10
-"""What a record may have beyond its body: 32 KiB of properties, a topic, the head."""
+"""Maximum size of a record without its body: 32 KiB of properties, a topic, the header."""
 SAMPLE_BYTES: Final = 64 << 10
 TAILS_BYTES_MAX: Final = 64 << 20
-"""Queue units kept in memory when the disk is full; beyond that the store does not open."""
+"""Limit on queue units kept in memory when the disk is full; beyond it the store does not open."""
 EVERYTHING: Final = 1 << 62
 _LOST: Final = -1
-"""Cursor of a queue that is to be rebuilt: no number is ever the expected one."""
+"""Cursor of a queue that will be rebuilt: it matches no queue offset."""
 BULK_RECORDS: Final = 4096
-"""Records dispatched together; where one of them is not simple, so many go one by one."""
+"""Records dispatched together. If the kernel cannot handle one of them, this many are dispatched one by one."""
 _MAGICS: Final = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK))
 
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What opening a store did."""
+    """The result of opening a store."""
 
     clean: bool
     start: int = 0
-    """Log offset the walk began at."""
+    """Log offset where the scan began."""
     end: int = 0
     record_count: int = 0
     dispatched_count: int = 0
@@ -74,13 +74,13 @@ class RecoveryReport:
     damaged: list[tuple[int, int]] = field(default_factory=list)
     rebuilt_queues: list[tuple[str, int]] = field(default_factory=list)
     queue_fault: str = ""
-    """Why queue units could not be written; they are in memory."""
+    """Why queue units could not be written; they are kept in memory."""
     queue_sync_failed: bool = False
-    """Written queue units may not be on the disk, and no later sync can tell."""
+    """Some written queue units may not be on disk, and no later sync can tell."""
 
 
 class Recovery:
-    """One run over one store. Leaves log, queues and index in agreement, or raises and cuts nothing."""
+    """One recovery of one store. Leaves log, queues and index in agreement, or raises and cuts nothing."""
 
     def __init__(self, parts: StoreParts, *, clean: bool) -> None:
         self._parts = parts
@@ -91,25 +91,25 @@ class Recovery:
         self._report = RecoveryReport(clean)
         self._known: dict[tuple[bytes, int], ConsumeQueue] = {}
         self._broken: set[ConsumeQueue] = set()
-        """Queues that lost units in front of the walk; rebuilt from the whole log afterwards."""
+        """Queues that lost units before the scan's start; rebuilt from the whole log afterwards."""
         self._claimed_end = 0
-        """Before this offset every record had been on the disk whole."""
+        """Every record before this offset was once completely on disk."""
         self._by_time = False
-        """Apache's checkpoint has no such offset, only the store time of the last record it flushed."""
+        """The checkpoint is Apache's: it has no such offset, only the store time of the last flushed record."""
         self._strict = False
         self._damage_aware = False
         self._walk_start = 0
         self._progress = RecoveryProgress(parts, 0)
         self._only: set[ConsumeQueue] | None = None
-        """While queues are rebuilt: these, and nothing else."""
+        """During a rebuild, the only queues to dispatch to."""
         self._refused = ""
-        """Why the record at hand cannot be right."""
+        """Why the current record is invalid."""
         self._deleted_ends: dict[bytes, int] = {}
         self._last_store_ms = 0
         self._chunk_bytes = max(CHUNK_BYTES, parts.config.message_bytes_max + RECORD_EXTRA_BYTES)
 
     def run(self) -> RecoveryReport:
-        """Recover. Raises ``CorruptionError`` or ``OSError``."""
+        """Recover the store. Raises ``CorruptionError`` or ``OSError``."""
         parts, report, checkpoint = self._parts, self._report, self._parts.checkpoint
         cleared = parts.queues.load()
         cleared += self._clear_beheaded()
@@ -118,9 +118,9 @@ class Recovery:
         self._claimed_end = checkpoint.confirm_offset
         self._by_time = checkpoint.confirm_offset == 0 and not self._clean
         if self._clean and not self._claimed_end:
-            # Apache's checkpoint has no offset; its queues tell, as far as there are segments.
+            # Apache's checkpoint has no offset, so use the end of its queues, limited to the existing segments.
             self._claimed_end = min(parts.queues.log_end(), self._segments.end)
-        # Numbers are known to be dense only where nothing was lost and every deletion was noted.
+        # Queue offsets are certain to be dense only if nothing was lost and every deletion was recorded.
         self._damage_aware = self._config.recover_past_corruption or bool(parts.damage.ranges)
         self._strict = checkpoint.confirm_offset > 0 and not self._damage_aware
         if parts.index is not None:
@@ -140,7 +140,7 @@ class Recovery:
         return report
 
     def _clear_beheaded(self) -> list[ConsumeQueue]:
-        """Queues that lack their first file although nothing of the log has expired, cleared."""
+        """Clear and return queues whose first file is missing although nothing of the log has expired."""
         if self._segments.starts[:1] != [0]:
             return []
         beheaded = [queue for queue in self._parts.queues if queue.first_file > 0]
@@ -152,7 +152,8 @@ class Recovery:
         return beheaded
 
     def _next_keyed(self, log_offset: int, inclusive: bool) -> int | None:
-        """The first record with keys at or after a record; None when the next few do not tell."""
+        """Returns the first record with keys at or after a record; None when the next few records do not reveal
+        it."""
         scanned = self._scan(log_offset, SAMPLE_BYTES)
         for record in scanned:
             if (inclusive or record.log_offset > log_offset) and index_keys(
@@ -164,9 +165,9 @@ class Recovery:
             return self._next_keyed(following, True)
         return None
 
-    # Where to begin.
+    # Starting point.
     def _choose_start(self) -> int:
-        """The newest segment in front of which nothing needs to be looked at."""
+        """Returns the newest segment before which nothing needs to be scanned."""
         starts = self._segments.starts
         checkpoint = self._parts.checkpoint
         by_offset = self._clean or checkpoint.queues_log_offset > 0
@@ -181,7 +182,8 @@ class Recovery:
         return starts[0] if starts else 0
 
     def _resume_at(self, segment: int) -> int:
-        """Where in the chosen segment to begin: after what an earlier recovery has read, if all of that is there."""
+        """Returns the start offset in the chosen segment: after the part an earlier recovery has read, if that is
+        intact."""
         checkpoint, queues = self._parts.checkpoint, self._parts.queues
         offset = min(checkpoint.verified_offset, checkpoint.queues_log_offset)
         if self._clean or not self._strict or not segment < offset <= segment + self._log.segment_bytes:
@@ -190,31 +192,32 @@ class Recovery:
             return segment
         if not self._is_start(offset) and queues.log_end() != offset:
             return segment
-        # Holds if no record follows: the checkpoint then claims nothing after the offset either.
+        # Correct if no record follows: then the checkpoint claims nothing after the offset either.
         self._last_store_ms = checkpoint.log_ms
         return offset
 
     def _place_queues(self) -> None:
-        """Forget units that cannot be trusted, and put every queue where the walk will meet it."""
+        """Drop units that cannot be trusted, and set every queue's cursor to its position at the start of the
+        scan."""
         start, checkpoint = self._walk_start, self._parts.checkpoint
         trusted = EVERYTHING
         if not self._clean:
-            # Our own claims are exact; of another writer's only the segment is taken.
+            # Our own checkpoints are exact; from another writer's only the segment is used.
             trusted = max(start, checkpoint.queues_log_offset) if checkpoint.confirm_offset else start
         for queue in self._parts.queues:
             queue.rewind(trusted)
             queue.cursor = _LOST if queue in self._broken else queue.count_below(start)
 
     def _drop_deleted_topics(self) -> list[ConsumeQueue]:
-        """Finish deletions that a crash interrupted, or a power cut undid: noted, but the files still there.
+        """Finish deletions interrupted by a crash or undone by a power cut: recorded, but the files still exist.
 
-        Gives the queues that were cleared; what their topics got after the deletion is dispatched again.
+        Returns the queues that were cleared. Records their topics received after the deletion are dispatched again.
         """
         queues, dropped = self._parts.queues, []
         for topic, log_end in self._parts.deleted.log_ends.items():
             self._deleted_ends[topic.encode()] = log_end
             found = [queues.create(topic, queue_id) for queue_id in queues.ids(topic)]
-            # A topic made again starts at 0, and its files cannot have expired before the note has.
+            # A recreated topic starts at 0, and its files cannot have expired before the deletion's record has.
             stale = [queue for queue in found if queue.first_file or 0 <= queue.first_log_offset < log_end]
             if found and len(stale) == len(found):
                 queues.delete_topic(topic)
@@ -225,7 +228,8 @@ class Recovery:
         return dropped
 
     def _catch_up_index(self, until: int) -> None:
-        """Feed the index what lies between its own end and the walk. It must get records in log order."""
+        """Index the records between the index's end and the start of the scan. The index needs records in log
+        order."""
         index, log = self._parts.index, self._log
         if index is None or index.rebuild_from >= until:
             return
@@ -247,7 +251,7 @@ class Recovery:
         )
 
     def _feed_index(self, offset: int, stop: int) -> None:
-        """Feed the index records of one segment, as far as they are whole."""
+        """Index the whole records of one segment."""
         while offset < stop:
             scanned = self._scan(offset, min(self._chunk_bytes, stop - offset))
             for record in scanned:
@@ -257,9 +261,9 @@ class Recovery:
             if scanned.end.position == 0 or scanned.end.kind is EndKind.BLANK:
                 return
 
-    # The walk.
+    # Scan.
     def _walk(self, offset: int, until: int, only: set[ConsumeQueue] | None = None) -> int:
-        """Take in every record from ``offset`` on (for ``only`` these queues); returns where the log ends."""
+        """Dispatch every record from ``offset`` on, to ``only`` these queues if given; returns the end of the log."""
         segment_bytes = self._log.segment_bytes
         self._only = only
         while offset < until:
@@ -287,11 +291,11 @@ class Recovery:
 
     @property
     def _may_claim(self) -> bool:
-        """Whether a later recovery could begin where this walk is, and would miss nothing."""
+        """Whether a later recovery could resume at the current position without missing anything."""
         return self._strict and not self._clean and not self._broken and not self._report.queue_fault
 
     def _take(self, data: bytes, base: int) -> ScanEnd:
-        """Dispatch the records of a chunk that starts at log offset ``base``; tells where and why it ends."""
+        """Dispatch the records of a chunk that starts at log offset ``base``; returns where and why it ends."""
         self._refused = ""
         position = 0
         while True:
@@ -299,7 +303,7 @@ class Recovery:
             if following > position:
                 position = following
                 continue
-            # Not that simple, or the end: record by record, for as many as a bulk has.
+            # A special case, or the end of the records: dispatch one bulk's worth record by record.
             scanned = scan(
                 data, position, len(data), check_crc=self._config.check_crc_on_recover, log_base=base
             )
@@ -319,8 +323,8 @@ class Recovery:
     def _take_bulk(self, data: bytes, position: int, base: int) -> int:
         """Dispatch the next records together; returns the position after them.
 
-        None is taken if for one of them it needs more than the units the kernel makes: a number its queue does not
-        expect, a code of another kind, a topic that was deleted or cannot be.
+        Dispatches none of them if one needs more than the units the kernel builds: its offset is not the one its
+        queue expects, its unit holds another kind of code, or its topic was deleted or is invalid.
         """
         index = self._parts.index if self._only is None else None
         with_keys = NO_KEYS if index is None else index.with_keys
@@ -356,7 +360,7 @@ class Recovery:
         return end
 
     def _place(self, record: ScannedRecord) -> str:
-        """Dispatch one record by itself; returns the reason if it cannot be right."""
+        """Dispatch a single record; returns why it is invalid, or ""."""
         queue = self._known.get((record.topic, record.queue_id))
         only, index = self._only, self._parts.index
         if only is None and index is not None and record.log_offset >= index.rebuild_from:
@@ -383,7 +387,8 @@ class Recovery:
         return ""
 
     def _write_tail(self, queue: ConsumeQueue) -> None:
-        """On a full disk units stay in memory: the store should open, so that it can be read and cleaned."""
+        """Write a tail; on a full disk keep the units in memory, so that the store opens and can be read and cleaned
+        up."""
         try:
             queue.write_tail()
         except OSError as error:
@@ -392,7 +397,7 @@ class Recovery:
                 raise
 
     def _learn(self, topic: bytes, queue_id: int) -> ConsumeQueue | None:
-        """The queue of a record met for the first time; None when no queue can have that name."""
+        """Returns the queue of a record seen for the first time; None when its name is invalid."""
         try:
             queue = self._parts.queues.create(topic.decode(), queue_id)
         except (UnicodeDecodeError, StoreError):
@@ -401,9 +406,9 @@ class Recovery:
         return queue
 
     def _settle(self, queue: ConsumeQueue, queue_offset: int, log_offset: int) -> str:
-        """A record's number is not the one its queue expects: find the cause, or give it as the reason to stop.
+        """Explain a queue offset that differs from the one its queue expects, or return the reason to stop.
 
-        The record belongs into the queue if its number is the expected one afterwards; else it is passed over.
+        The record belongs in the queue if the expected offset matches afterwards; otherwise it is skipped.
         """
         if queue in self._broken:
             return ""
@@ -416,7 +421,7 @@ class Recovery:
             return ""  # its unit is there under another number, or its topic was deleted and made again
         met_before = queue.log_end > self._walk_start
         if self._walk_start > self._log.start and not met_before and queue_offset > queue.cursor:
-            # Units in front of the walk are missing. The whole log will tell.
+            # Units before the scan's start are missing, so rebuild the queue from the whole log.
             self._broken.add(queue)
             queue.cursor = _LOST
             return ""
@@ -429,7 +434,7 @@ class Recovery:
         return reason
 
     def _lost_records_max(self, log_offset: int) -> int:
-        """How many records can have been in the damage after a log offset."""
+        """Returns how many records the damage after a log offset can have held."""
         damaged = {*self._report.damaged, *self._parts.damage.ranges}
         lost_bytes = sum(stop - max(start, log_offset) for start, stop in damaged if stop > log_offset)
         return lost_bytes // RECORD_BYTES_MIN
@@ -450,7 +455,8 @@ class Recovery:
 
     # Damage.
     def _judge(self, offset: int, reason: str, *, is_empty: bool) -> int | None:
-        """No record starts at ``offset``. None: the log ends here. An offset: walk on there, behind the damage.
+        """Decide what to do at an ``offset`` without a record: None if the log ends here, or the offset after the
+        damage.
 
         Raises ``CorruptionError`` when records had been flushed here and the configuration does not skip damage.
         """
@@ -484,7 +490,7 @@ class Recovery:
         return following
 
     def _find_record(self, offset: int) -> int | None:
-        """The next place after ``offset`` where a whole record (or an end-of-segment marker) lies."""
+        """Returns the next offset after ``offset`` with a whole record or an end-of-segment marker."""
         segment_bytes = self._log.segment_bytes
         segment_end = offset - offset % segment_bytes + segment_bytes
         candidate = offset + 1
@@ -510,7 +516,7 @@ class Recovery:
         return None
 
     def _is_start(self, offset: int) -> bool:
-        """Whether a whole record, or an end-of-segment marker, lies there."""
+        """Whether a whole record, or an end-of-segment marker, starts there."""
         position = offset % self._log.segment_bytes
         room = self._log.segment_bytes - position
         if offset - position not in self._segments or room < BLANK.size:
@@ -530,20 +536,20 @@ class Recovery:
         return record
 
     def _read(self, log_offset: int, size: int) -> bytes:
-        """Bytes of one segment from an offset on."""
+        """Returns up to ``size`` bytes from an offset to the end of its segment."""
         position = log_offset % self._log.segment_bytes
         count = min(size, self._log.segment_bytes - position)
         return self._parts.fs.pread(self._segments.handle(log_offset - position), count, position)
 
     def _scan(self, log_offset: int, size: int) -> Scan:
-        """Records from an offset on, as far as so many bytes of its segment hold them."""
+        """Scan the records in ``size`` bytes from an offset on, within its segment."""
         data = self._read(log_offset, size)
         check = self._config.check_crc_on_recover
         return scan(data, 0, len(data), check_crc=check, log_base=log_offset)
 
-    # The end.
+    # End of recovery.
     def _finish(self) -> None:
-        """Cut everything to the end of the log and make that durable enough to append."""
+        """Cut everything to the end of the log and make it durable enough for appends."""
         parts, report, log = self._parts, self._report, self._log
         end = report.end
         segments = self._segments
@@ -563,13 +569,13 @@ class Recovery:
             if parts.index is not None:
                 parts.index.destroy()
         if not self._clean:
-            # A killed process leaves its log in the page cache only; what is called flushed must be.
+            # A killed process leaves its log only in the page cache, but ``flushed`` promises it is on disk.
             log.sync(report.start, end)
         log.flushed = end
         self._finish_derived(end)
         checkpoint = parts.checkpoint
         checkpoint.confirm_offset = end
-        # Zero (nothing walked) only costs the next recovery time; a time after the last record would be a lie.
+        # Zero (nothing scanned) only makes the next recovery slower; a time after the last record would be wrong.
         checkpoint.log_ms = self._last_store_ms
         checkpoint.queues_ms = min(checkpoint.queues_ms, checkpoint.log_ms)
         checkpoint.queues_log_offset = min(

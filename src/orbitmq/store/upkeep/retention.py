@@ -1,9 +1,9 @@
-"""Which log segments may go, and when the disk is too full to take writes. Pure: values in, decisions out.
+"""Decides which log segments to remove, and when the disk is too full for writes. Pure functions of their inputs.
 
-Answers to Apache's CleanCommitLogService. Three marks on the used part of a disk, lowest first: above *reclaim*
-expired segments go at any hour; above *force* the oldest go although they have not expired; above *forbid*
-writes are refused as well, until the disk is below *force* again (so a disk at the mark does not flap). What is
-removed is always a prefix of the log, never the segment being written.
+Corresponds to Apache's CleanCommitLogService. Three watermarks apply to the used fraction of a disk, lowest first.
+Above *reclaim*, expired segments are removed at any hour. Above *force*, the oldest are removed even if they have not
+expired. Above *forbid*, writes are refused as well, until usage is below *force* again, which prevents flapping. The
+removed segments are always a prefix of the log, and never include the one being written.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ logger = logging.getLogger(__name__)
 
 HOUR_MS: Final = 3_600_000
 MANUAL_ROUNDS: Final = 20
-"""Apache lets one manual request clean for this many rounds, ten seconds apart."""
+"""Apache runs a manual clean-up for this many rounds, ten seconds apart."""
 
 FORCE_BOUNDS: Final = (0.30, 0.85)
 FORBID_BOUNDS: Final = (0.35, 0.90)
-"""Apache clamps the two upper marks to these, whatever the configuration says."""
+"""Apache clamps the two upper watermarks to these bounds, whatever the configuration says."""
 
 
 class DiskLevel(enum.IntEnum):
@@ -49,7 +49,7 @@ class DiskLevel(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Watermarks:
-    """Used parts of a disk, 0.0 to 1.0, above which something happens."""
+    """Used fractions of a disk, 0.0 to 1.0, that trigger a measure."""
 
     reclaim: float = 0.75
     force: float = 0.85
@@ -57,7 +57,7 @@ class Watermarks:
 
     @classmethod
     def of(cls, config: StoreConfig) -> Self:
-        """The configured marks, the two upper ones clamped."""
+        """Returns the configured watermarks, with the two upper ones clamped."""
         return cls(
             reclaim=config.disk_used_percent_max / 100,
             force=min(max(config.disk_force_percent / 100, FORCE_BOUNDS[0]), FORCE_BOUNDS[1]),
@@ -65,7 +65,8 @@ class Watermarks:
         )
 
     def level(self, used: float) -> DiskLevel:
-        """A negative ``used`` means that it could not be measured: expired segments go, to be careful."""
+        """Returns the level for a used fraction. A negative one means it could not be measured: expired segments are
+        removed as a precaution."""
         if used > self.forbid:
             return DiskLevel.FORBID
         if used > self.force:
@@ -76,16 +77,17 @@ class Watermarks:
 
 
 class DiskGuard:
-    """Remembers whether writes are forbidden, so that they stay so until the disk is below the force mark."""
+    """Tracks whether writes are forbidden, and keeps them forbidden until the disk is below the force watermark."""
 
     def __init__(self, marks: Callable[[], Watermarks]) -> None:
-        """``marks`` returns those of now: an operator may move them."""
+        """``marks`` returns the current watermarks, which an operator may change."""
         self._marks = marks
         self.level = DiskLevel.OK
         self.writes_forbidden = False
 
     def observe(self, log_used: Sequence[float], queue_used: float) -> DiskLevel:
-        """Take in the used part of the log's disk (the emptiest counts if there are several) and the queues'."""
+        """Update the level from the used fractions of the log's disks (the emptiest counts) and of the queues'
+        disk."""
         assert log_used, "a store has at least one log directory"
         marks = self._marks()
         self.level = max(marks.level(min(log_used)), marks.level(queue_used))
@@ -111,9 +113,10 @@ def expired_segments(
     count_max: int,
     forced: bool = False,
 ) -> list[SegmentInfo]:
-    """Oldest first, a prefix of ``segments``, never the last one, at most ``count_max``.
+    """Returns the segments to remove, oldest first: a prefix of ``segments``, never the last one, at most
+    ``count_max``.
 
-    ``forced`` takes them whether or not their time is over.
+    ``forced`` includes segments that have not expired.
     """
     expired: list[SegmentInfo] = []
     for segment in segments[:-1]:
@@ -131,7 +134,7 @@ def is_delete_hour(now_ms: int, hours: frozenset[int], zone: tzinfo | None = Non
 
 
 class Retention:
-    """Decides, once a round, what to remove. Holds the disk guard and the rounds left of a manual request."""
+    """Decides, once per round, what to remove. Holds the disk guard and the remaining rounds of a manual request."""
 
     def __init__(self, config: StoreConfig, zone: tzinfo | None = None) -> None:
         self._config = config
@@ -140,13 +143,14 @@ class Retention:
         self.manual_rounds = 0
 
     def trigger(self) -> None:
-        """Clean expired segments in the coming rounds whatever the hour (TRIGGER_DELETE_FILES)."""
+        """Remove expired segments in the coming rounds, whatever the hour (TRIGGER_DELETE_FILES)."""
         self.manual_rounds = MANUAL_ROUNDS
 
     def decide(
         self, segments: Sequence[SegmentInfo], now_ms: int, log_used: Sequence[float], queue_used: float
     ) -> list[SegmentInfo]:
-        """The segments to remove now. Afterwards ``guard.writes_forbidden`` says whether appends are refused."""
+        """Returns the segments to remove now. Afterwards ``guard.writes_forbidden`` tells whether appends are
+        refused."""
         level = self.guard.observe(log_used, queue_used)
         hours = delete_hours(self._config.delete_when)
         manual = self.manual_rounds > 0

@@ -1,12 +1,12 @@
-"""Reads and verifies the whole commit log in the background, so that damage is found while a replica is whole.
+"""Verifies the whole commit log in the background, so that damage is found while a replica is intact.
 
-Retention reads nothing and consumers read the newest messages, so a flipped bit in an old segment may stay unknown
-for weeks. The scrubber walks the log from its start to what is flushed, verifies every record with its checksum,
-compares its queue unit with it, and begins again. What it finds goes to ``Integrity``: queue units are rewritten from
-the log, records are repaired from another broker. It is paced to pass the log once in ``scrubIntervalHours``.
+Retention reads nothing and consumers read the newest messages, so a flipped bit in an old segment may go unnoticed
+for weeks. The scrubber reads the log from its start to the flushed offset, verifies every record against its checksum
+and its queue unit, and starts over. It reports damage to ``Integrity``, which rewrites queue units from the log and
+repairs records from another broker. It is paced to read the log once per ``scrubIntervalHours``.
 
-Three steps of one piece: ``next_piece`` chooses it, ``read_piece`` reads it (on any thread, with its own descriptor,
-since a segment may expire meanwhile), ``check`` verifies it on the thread of the store.
+Each piece takes three steps: ``next_piece`` chooses it, ``read_piece`` reads it (on any thread, with its own
+descriptor, because a segment may expire meanwhile), and ``check`` verifies it on the store's thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from orbitmq.store.write.dispatch import NO_UNIT
 __all__ = ["PIECE_BYTES", "Piece", "Scrubber"]
 
 PIECE_BYTES: Final = 128 << 10
-"""Some 5 ms of the loop with records of 200 bytes."""
+"""Takes some 5 ms of the event loop with records of 200 bytes."""
 _PIECE_BYTES_MAX: Final = 64 << 20
 """For a record that is longer than a piece."""
 _TRANSACTION_MASK: Final = 0xC
@@ -38,11 +38,11 @@ class Piece(NamedTuple):
     position: int
     size: int
     is_last: bool
-    """Whether the segment, or what is flushed of it, ends with the piece."""
+    """Whether the segment, or its flushed part, ends with the piece."""
 
 
 class Scrubber:
-    """Of one store. Its position survives restarts if the owner keeps it."""
+    """The scrubber of one store. Its position survives restarts if the owner persists it."""
 
     def __init__(self, parts: StoreParts, integrity: Integrity) -> None:
         self._parts = parts
@@ -52,19 +52,19 @@ class Scrubber:
         self.position = 0
         """The log is verified up to here in this pass."""
         self.verified_bytes = 0
-        """Bytes read since the start of the broker."""
+        """Bytes verified since the broker started."""
         self.damage_count = 0
-        """Damaged records and queue units found since the start of the broker."""
+        """Damaged records and queue units found since the broker started."""
         self.pass_count = 0
-        """Passes completed since the start of the broker."""
+        """Passes completed since the broker started."""
 
     @property
     def end(self) -> int:
-        """Where a pass ends: later bytes may still be in the page cache only."""
+        """The end of a pass: later bytes may still be only in the page cache."""
         return self._log.whole_end(self._log.flushed)
 
     def next_piece(self) -> Piece | None:
-        """The next piece to read; None when a pass is complete, and the next call begins another one."""
+        """Returns the next piece to read; None when a pass is complete. The next call then starts another pass."""
         log = self._log
         self.position = max(self.position, log.start)
         if self.position >= self.end:
@@ -80,7 +80,7 @@ class Scrubber:
 
     @staticmethod
     def read_piece(fs: FileSystem, piece: Piece) -> bytes:
-        """Raises ``OSError``."""
+        """Returns the bytes of a piece. Raises ``OSError``."""
         handle = fs.open(piece.path)
         try:
             return fs.pread(handle, piece.size, piece.position)
@@ -88,7 +88,7 @@ class Scrubber:
             fs.close(handle)
 
     def check(self, piece: Piece, data: bytes) -> None:
-        """Verify a piece that was read, and move on."""
+        """Verify a piece that was read, and advance."""
         log = self._log
         if self.position != piece.log_offset or piece.log_offset + piece.size > self.end:
             return  # the log was cut, or the segment has expired
@@ -103,7 +103,7 @@ class Scrubber:
         self._after_records(piece, data, end, log.segment_bytes)
 
     def _after_records(self, piece: Piece, data: bytes, end: int, segment_bytes: int) -> None:
-        """Go on after the last whole record of a piece: with a larger piece, in the next segment, or past damage."""
+        """Continue after a piece's last whole record: with a larger piece, in the next segment, or past damage."""
         left = segment_bytes - self.position % segment_bytes
         if end + BLANK_BYTES <= len(data) and BLANK.unpack_from(data, end) == (left, MAGIC_BLANK):
             self.position += left
@@ -126,7 +126,7 @@ class Scrubber:
 
     @staticmethod
     def _may_be_long(data: bytes, end: int) -> bool:
-        """Whether the record that begins there says that it ends after the data."""
+        """Whether the record that starts there extends past the data, according to its size field."""
         if end + BLANK_BYTES > len(data):
             return True
         size, magic = BLANK.unpack_from(data, end)
@@ -138,7 +138,7 @@ class Scrubber:
         if sys_flag & _TRANSACTION_MASK in NO_UNIT:
             return
         queue = self._parts.queues.by_key.get((topic.decode("utf-8", "replace"), queue_id))
-        # A deleted topic has no queue, and the one made after it has a later record at that number.
+        # A deleted topic has no queue, and in a recreated topic's queue that offset belongs to a later record.
         if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
             return
         unit = queue.unit(queue_offset)

@@ -1,7 +1,7 @@
-"""An append that the disk refused: said in the log at once, and by ``/readyz`` until the disk takes writes again.
+"""Reports appends the disk refused: immediately in the log, and in ``/readyz`` until the disk accepts writes again.
 
-Appends are still tried: the next one may be smaller, or the space may be back. So the fault ends with an append that
-succeeds, or when nobody has tried for a while and there is space.
+Appends are still attempted: the next one may be smaller, or space may have been freed. So the fault ends with a
+successful append, or when no append has been attempted for a while and there is space.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ __all__ = ["WriteFault"]
 logger = logging.getLogger(__name__)
 
 QUIET_S: Final = 10.0
-"""After so long without a refusal the space on the disk decides."""
+"""After this long without a refusal, free disk space ends the fault."""
 ROOM_BYTES: Final = 1 << 20
 _REPEAT_S: Final = 60.0
 
 
 class WriteFault:
-    """The last refused append, until it is over."""
+    """The current write fault, if any."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
@@ -29,10 +29,11 @@ class WriteFault:
         self._at = self._told_at = 0.0
         self._count = 0
         self.reason = ""
-        """Why appends are refused now; empty when they are not."""
+        """Why appends are currently refused; empty when they are not."""
 
     def refused(self, reason: str, log_end: int) -> None:
-        """The disk refused an append at ``log_end``. One line at once, then one a minute with the count."""
+        """Record that the disk refused an append at ``log_end``. Logs immediately, then once a minute with the
+        count."""
         now = self._monotonic()
         self._count += 1
         self._at, self._log_end = now, log_end
@@ -42,7 +43,7 @@ class WriteFault:
         self.reason = reason
 
     def look(self, log_end: int, available_bytes: Callable[[], int]) -> None:
-        """Whether it is over; called now and then. ``available_bytes`` is asked only when it matters."""
+        """Clear the fault if it is over; called periodically. ``available_bytes`` is called only when it matters."""
         if not self.reason:
             return
         written = log_end > self._log_end
