@@ -1,1 +1,1 @@
-"""gRPC in front of brokers: what official 5.x clients speak."""
+"""The gRPC front end for brokers, used by official 5.x clients."""

@@ -1,8 +1,8 @@
-"""Who may make a call: signatures of clients, and rights on topics and groups.
+"""Access control for calls: client signatures, and rights on topics and groups.
 
-What a client signs is the date of its call and nothing else. Official clients send their local time with a literal
-Z, so a date is accepted if some time zone explains it (``SignedDates``). That stops a header of last year, not one of
-today: only TLS keeps others from reading and reusing it.
+A client signs only the date of its call. Official clients send their local time with a literal Z, so a date is
+accepted if it is correct in some time zone (``SignedDates``). That rejects a header from last year but not one from
+today. Only TLS keeps others from reading and reusing it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _WESTERNMOST_S: Final = 12 * 3600
 
 
 class What(Enum):
-    """What is done to a topic or a group."""
+    """An action on a topic or a group."""
 
     PUB = "PUB"
     SUB = "SUB"
@@ -66,17 +66,17 @@ class Right(msgspec.Struct, frozen=True):
 
 
 class Access(Protocol):
-    """Decides about calls."""
+    """Authorizes calls."""
 
     async def check(self, call: Call, rights: tuple[Right, ...]) -> str:
-        """The name of the user who makes the call. Raises ``Refused``."""
+        """Returns the name of the user making the call. Raises ``Refused``."""
 
 
 class SignedDates:
-    """Whether a signed date can be the time of a call."""
+    """Checks that a signed date can be the time of its call."""
 
     def __init__(self, mode: str, clock: Clock) -> None:
-        """``mode``: ``zones``, ``utc`` or ``off``."""
+        """``mode`` is ``zones``, ``utc`` or ``off``."""
         self._clock = clock
         self._is_on = mode != "off"
         zones = mode == "zones"
@@ -84,7 +84,7 @@ class SignedDates:
         self._behind_s = _SLACK_S + (_WESTERNMOST_S if zones else 0)
 
     def check(self, call: Call, date: str) -> None:
-        """Once for each call: a Telemetry stream lives longer than its date. Raises ``NoPermission``."""
+        """Checks each call only once, because a Telemetry stream outlives its date. Raises ``NoPermission``."""
         if not self._is_on or call.is_dated:
             return
         try:
@@ -99,7 +99,7 @@ class SignedDates:
 
 @lru_cache(maxsize=256)
 def _seconds(date: str) -> float:
-    """Since 1970, taken as UTC. Raises ``ValueError``."""
+    """Returns the date as seconds since 1970, read as UTC. Raises ``ValueError``."""
     if len(date) != 16 or date[8] != "T" or date[15] != "Z" or not date.isascii():
         raise ValueError
     parts = [date[:4], date[4:6], date[6:8], date[9:11], date[11:13], date[13:15]]
@@ -110,7 +110,7 @@ def _seconds(date: str) -> float:
 
 
 class ListedCalls:
-    """Calls signed with accounts of 4.x access lists."""
+    """Authorizes calls signed with accounts from 4.x access lists."""
 
     def __init__(self, files: AclFiles, dates: SignedDates) -> None:
         self._files = files
@@ -131,7 +131,8 @@ class ListedCalls:
 
 
 class SignedCalls:
-    """Calls signed by users of a broker (Apache: GrpcMessagingApplication's pipelines of authentication)."""
+    """Authorizes calls signed by users of a broker (Apache: the authentication pipelines of
+    GrpcMessagingApplication)."""
 
     def __init__(
         self,
@@ -139,13 +140,13 @@ class SignedCalls:
         dates: SignedDates,
         learn: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
-        """``learn`` makes a user known to ``control`` before it is asked, where it lives in another process."""
+        """``learn`` loads a user into ``control`` before the check, for users that live in another process."""
         self._control = control
         self._dates = dates
         self._learn = learn
 
     async def check(self, call: Call, rights: tuple[Right, ...]) -> str:
-        """Raises ``Refused``, with UNAUTHORIZED for a missing right as well: so does Apache's proxy."""
+        """Raises ``Refused``, with UNAUTHORIZED even for a missing right, like Apache's proxy."""
         control = self._control
         try:
             signature = _signature(call)
@@ -167,7 +168,7 @@ class SignedCalls:
 
 
 class _Signature(msgspec.Struct, frozen=True):
-    """Who claims to have signed a call, what was signed, and the HMAC."""
+    """The claimed user, the signed content and the HMAC."""
 
     name: str
     content: bytes
@@ -175,7 +176,7 @@ class _Signature(msgspec.Struct, frozen=True):
 
 
 def _signature(call: Call) -> _Signature | None:
-    """None without one. What is signed is the call's date, as it was sent. Raises ``NoPermission``."""
+    """Returns None for an unsigned call. The signed content is the call's date as sent. Raises ``NoPermission``."""
     given = call.header("authorization")
     if not given:
         return None

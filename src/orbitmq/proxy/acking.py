@@ -36,9 +36,9 @@ from orbitmq.wire.headers import (
 __all__ = ["Acking"]
 
 _ENTRIES_MAX: Final = 2048
-"""Of one call; the largest receive brings 32 messages."""
+"""Per call; the largest receive returns 32 messages."""
 _AT_ONCE: Final = 32
-"""Entries of one call that are worked on in one turn of the loop."""
+"""Entries of one call processed concurrently."""
 _ANSWERED_AT_ONCE: Final = 512
 _DEAD: Final = -1
 
@@ -52,20 +52,20 @@ class Acking:
         self._clock = clock
         self.seal = seal
         self.renewal: Renewal | None = None
-        """Set once both exist: each needs the other."""
+        """Set after construction, because the two objects reference each other."""
         self.acknowledged = 0
 
     # -- one message at a broker -----------------------------------------------------------------------
 
     def check_alive(self, handle: Handle) -> None:
-        """Raises ``Refused``."""
+        """Raises ``Refused`` if the handle has expired or its broker is unknown."""
         if handle.visible_ms <= self._clock.now_ms():
             raise Refused(pb.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
         if not self._brokers.knows(handle.broker_name):
             raise Refused(pb.INVALID_RECEIPT_HANDLE, f"broker {handle.broker_name} is not known")
 
     async def ack_one(self, group: str, topic: str, handle: Handle) -> pb.Status:
-        """What the broker said. Raises ``OrbitError``."""
+        """Returns the broker's result. Raises ``OrbitError``."""
         header = AckMessageRequest(
             consumer_group=group,
             topic=handle.real_topic(topic, group),
@@ -86,7 +86,7 @@ class Acking:
     async def change_one(
         self, group: str, topic: str, handle: Handle, invisible_ms: int, *, suspend: bool | None = None
     ) -> Handle:
-        """Hide a message for another time, from now. Raises ``Refused`` or ``OrbitError``."""
+        """Hide a message for ``invisible_ms`` from now. Raises ``Refused`` or ``OrbitError``."""
         header = ChangeMessageInvisibletimeRequest(
             consumer_group=group,
             topic=handle.real_topic(topic, group),
@@ -107,11 +107,11 @@ class Acking:
         return handle.changed(changed.pop_time, changed.invisible_time, changed.revive_qid)
 
     async def change_quietly(self, group: str, topic: str, handle: Handle, invisible_ms: int) -> Handle:
-        """``change_one`` for ``Renewal``: renewing and giving back are not deliveries."""
+        """``change_one`` for ``Renewal``. Renewing and releasing do not count as deliveries."""
         return await self.change_one(group, topic, handle, invisible_ms)
 
     async def bury(self, group: str, topic: str, handle: Handle, message_id: str) -> pb.Status:
-        """Put a message into the dead letters and acknowledge it. Raises ``Refused`` or ``OrbitError``."""
+        """Dead-letter a message and acknowledge it. Raises ``Refused`` or ``OrbitError``."""
         if handle.log_offset is None:
             raise Refused(pb.INVALID_RECEIPT_HANDLE, "commit log offset is empty")
         header = ConsumerSendMsgBackRequest(
@@ -163,8 +163,8 @@ class Acking:
     async def _current(
         self, client: Client | None, message_id: str, text: str, group: str, topic: str
     ) -> tuple[Handle, bool]:
-        """The handle that counts, the client's own or the one it was renewed to, and whether a proxy is known to have
-        made it. Raises ``Refused``."""
+        """Returns the valid handle (the client's own or its renewal) and whether a proxy is known to have issued it.
+        Raises ``Refused``."""
         assert self.renewal is not None
         renewed = await self.renewal.release(client, message_id, text, group, topic)
         return self.seal.open(text, group, topic) if renewed is None else (renewed, True)
@@ -184,7 +184,7 @@ class Acking:
     async def _ack_in_batches(
         self, group: str, topic: str, entries: list[pb.AckMessageEntry], client: Client | None
     ) -> list[pb.Status]:
-        """One request per broker (``enableBatchAck``)."""
+        """Send one request per broker (``enableBatchAck``)."""
         statuses: list[pb.Status] = [OK] * len(entries)
         by_broker: dict[str, list[tuple[int, Handle]]] = defaultdict(list)
         for index, entry in enumerate(entries):
@@ -243,8 +243,8 @@ class Acking:
         return pb.ForwardMessageToDeadLetterQueueResponse(status=result)
 
     async def _check_record(self, group: str, topic: str, handle: Handle) -> None:
-        """Anyone may have written the handle: the message it names must be the one at its place in the log. Raises
-        ``Refused`` or ``OrbitError``."""
+        """Verify that the handle's log offset holds the message it names, because anyone may have written the handle.
+        Raises ``Refused`` or ``OrbitError``."""
         if handle.log_offset is None:
             return  # ``bury`` refuses it
         header = ViewMessageByIdRequest(offset=handle.log_offset)
@@ -257,7 +257,8 @@ class Acking:
 
 
 def _batch_body(broker_name: str, group: str, topic: str, handles: list[Handle]) -> bytes:
-    """BATCH_ACK_MESSAGE: one entry per pop and queue, the offsets as a set of bits from where the pop began."""
+    """Returns a BATCH_ACK_MESSAGE body: one entry per pop and queue, with the offsets as a bitmap relative to the
+    pop's start offset."""
     bits: dict[tuple[str, int, int, int, int, int], int] = defaultdict(int)
     for handle in handles:
         key = (

@@ -1,10 +1,10 @@
-"""The brokers behind a proxy: routes, settings of topics and groups, and calls.
+"""The brokers behind a proxy: routes, topic and group settings, and calls.
 
-In cluster mode brokers are found through name servers. In local mode one broker lives in the same process: its
-address leads into memory (``transport/local.py``), and sends and receives go to it alone. Everything else is the
-same code.
+In cluster mode brokers are found through name servers. In local mode one broker lives in the same process. Its
+address refers to an in-memory connection (``transport/local.py``), and all sends and receives go to it. Everything
+else is the same code.
 
-Answers to Apache's ClusterTopicRouteService, LocalTopicRouteService, MetadataService and MQClientAPIExt.
+Corresponds to Apache's ClusterTopicRouteService, LocalTopicRouteService, MetadataService and MQClientAPIExt.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ class LocalBroker(msgspec.Struct, frozen=True):
 
 
 class TopicFacts(msgspec.Struct, frozen=True, gc=False):
-    """What the proxy knows of one topic."""
+    """What the proxy knows about one topic."""
 
     route: TopicRoute
-    """As clients are told."""
+    """The route sent to clients."""
     publish: list[MessageQueue]
-    """Queues to send to, sorted by broker and number."""
+    """Writable queues, sorted by broker and number."""
     readable: list[str]
-    """Names of brokers to receive from."""
+    """Names of the readable brokers."""
     kind: str
-    """The attribute message.type; UNSPECIFIED when it could not be read."""
+    """The message.type attribute, or UNSPECIFIED if it could not be read."""
 
 
 class Brokers:
@@ -82,7 +82,7 @@ class Brokers:
         local: LocalBroker | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        """``routes`` serve the calls brokers make to their clients."""
+        """``routes`` handle requests that brokers send to their clients."""
         self._config = config
         self._tasks = tasks
         self._credentials = credentials
@@ -116,7 +116,7 @@ class Brokers:
     # -- calls -----------------------------------------------------------------------------------------
 
     def address(self, broker_name: str) -> str:
-        """The master of a broker. Raises ``ConnectionLostError``."""
+        """Returns the address of a broker's master. Raises ``ConnectionLostError``."""
         if self.local is not None:
             return self.local.address
         address = self._book.master_address(broker_name) or self._book.any_address(broker_name)
@@ -128,7 +128,7 @@ class Brokers:
         return self.local is not None or self._book.broker(broker_name) is not None
 
     def masters(self) -> set[str]:
-        """Addresses of every master a route named."""
+        """Returns the addresses of all masters in known routes."""
         if self.local is not None:
             return {self.local.address}
         return {data.master_address for data in self._book.brokers() if data.master_address is not None}
@@ -136,7 +136,7 @@ class Brokers:
     async def call(
         self, address: str, code: int, header: Header, body: bytes = b"", *, timeout_s: float = CALL_S
     ) -> Frame:
-        """Ask a broker; returns the answer whatever its code."""
+        """Send a request and return the response, whatever its code."""
         return await self.rpc.call(
             address, code, None, body, timeout_s=timeout_s, ext=self.fields(header, body)
         )
@@ -144,21 +144,21 @@ class Brokers:
     async def ask(
         self, address: str, code: int, header: Header, body: bytes = b"", *, timeout_s: float = CALL_S
     ) -> Frame:
-        """Ask a broker; raises the ``BrokerError`` of a refusal."""
+        """Send a request and return the response. Raises ``BrokerError`` if the broker refuses it."""
         answer = await self.call(address, code, header, body, timeout_s=timeout_s)
         if answer.code != ResponseCode.SUCCESS:
             raise error_for_code(answer.code, answer.remark)
         return answer
 
     async def ask_fields(self, address: str, code: int, fields: dict[str, str]) -> Frame:
-        """As ``ask``, for requests without a declared header."""
+        """Like ``ask``, for requests without a declared header."""
         answer = await self.rpc.call(address, code, None, timeout_s=CALL_S, ext=self.signed(fields, b""))
         if answer.code != ResponseCode.SUCCESS:
             raise error_for_code(answer.code, answer.remark)
         return answer
 
     async def tell(self, address: str, code: int, header: Header, body: bytes = b"") -> None:
-        """A request without an answer."""
+        """Send a one-way request."""
         await self.rpc.notify(address, code, None, body, ext=self.fields(header, body))
 
     def fields(self, header: Header, body: bytes = b"") -> dict[str, str]:
@@ -177,17 +177,17 @@ class Brokers:
     # -- what the proxy must know ----------------------------------------------------------------------
 
     async def facts(self, topic: str) -> TopicFacts:
-        """Raises ``Refused`` for an unknown topic, or the ``OrbitError`` of a server that does not answer."""
+        """Raises ``Refused`` for an unknown topic, or ``OrbitError`` if a server does not answer."""
         known = self.topics.known(topic)
         return known if known is not None else await self.topics.get(topic)
 
     async def refresh(self, topic: str) -> None:
-        """Ask again: a broker did not do what its route said."""
+        """Reload a topic, after a broker did not behave as its route said."""
         self.topics.forget(topic)
         await self.topics.get(topic)
 
     async def group(self, group: str) -> SubscriptionGroupConfig | None:
-        """Settings of a group; None when no broker has it."""
+        """Returns a group's settings, or None if no broker has it."""
         try:
             return await self.groups.get(group)
         except OrbitError as error:
@@ -260,7 +260,7 @@ class Brokers:
     async def _some_masters(self) -> set[str]:
         masters = self.masters()
         if not masters:
-            # No route was asked for yet: the topic named after the cluster exists on each of its brokers.
+            # No route has been queried yet. The topic named after the cluster exists on each of its brokers.
             try:
                 await self._book.refresh(self._config.cluster_name)
             except OrbitError as error:
@@ -269,7 +269,7 @@ class Brokers:
         return masters
 
     async def find_brokers(self) -> set[str]:
-        """Addresses of every master of the cluster, as far as name servers know."""
+        """Returns the addresses of the cluster's masters, as far as the name servers know them."""
         if self.local is None:
             try:
                 await asyncio.wait_for(self._book.refresh(self._config.cluster_name), CALL_S)
@@ -278,7 +278,7 @@ class Brokers:
         return self.masters()
 
     def pick_readable(self, facts: TopicFacts, broker_name: str) -> str:
-        """The broker to receive from: the one asked for if it can be read, else any. Raises ``Refused``."""
+        """Returns the requested broker if it is readable, otherwise any readable one. Raises ``Refused``."""
         if broker_name in facts.readable:
             return broker_name
         if not facts.readable:

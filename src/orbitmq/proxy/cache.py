@@ -1,4 +1,4 @@
-"""What was asked of a server, kept for a while: fresh enough at once, older refreshed in the background."""
+"""A cache of server responses. Fresh entries are returned immediately; older ones are refreshed in the background."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Entry(Generic[V]):
 
 
 class Cache(Generic[V]):
-    """Values by name. What cannot be loaded is not remembered; what was loaded stays when a refresh fails."""
+    """Values by name. Load failures are not cached, and a value survives a failed refresh."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Cache(Generic[V]):
         self._loading: dict[str, asyncio.Task[V | OrbitError]] = {}
 
     def known(self, name: str) -> V | None:
-        """The value if it is here. Starts a refresh when it is old."""
+        """Returns the value if it is cached. Starts a refresh if it is old."""
         entry = self._entries.get(name)
         if entry is None:
             return None
@@ -62,7 +62,7 @@ class Cache(Generic[V]):
         return entry.value
 
     async def get(self, name: str) -> V:
-        """The value, asked for if it is not here. Raises what the loader raises."""
+        """Returns the value, loading it if necessary. Raises the loader's errors."""
         value = self.known(name)
         if value is not None:
             return value
@@ -82,7 +82,7 @@ class Cache(Generic[V]):
         return list(self._entries)
 
     def expire(self) -> None:
-        """Drop what was not used for long. To be called now and then."""
+        """Evict entries that have not been used for a long time. Call it periodically."""
         horizon = self._now() - self._expiry_s
         for name in [name for name, entry in self._entries.items() if entry.used < horizon]:
             del self._entries[name]

@@ -1,4 +1,4 @@
-"""The certificate of a proxy: from files, read again when they change, or made at start."""
+"""The proxy's certificate: loaded from files and reloaded when they change, or generated at startup."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ALPN: Final = ["h2"]
 
 
 def server_tls(config: ProxyConfig, clock: Clock) -> ServerTls:
-    """What the port accepts, with which certificate. Raises ``ConfigError``."""
+    """Returns the port's TLS mode and certificate. Raises ``ConfigError``."""
     mode = TlsMode(config.tls_mode)
     if mode is TlsMode.DISABLED:
         return ServerTls(mode)
@@ -36,7 +36,7 @@ def server_tls(config: ProxyConfig, clock: Clock) -> ServerTls:
 
 
 def file_times(config: ProxyConfig) -> tuple[float, ...]:
-    """When the files were last written; empty when none are used."""
+    """Returns the files' modification times; empty if no files are used."""
     if config.tls_test_mode or config.tls_mode == TlsMode.DISABLED:
         return ()
     try:

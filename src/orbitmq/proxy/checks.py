@@ -1,5 +1,4 @@
-"""What a call must be like before a broker is asked (Apache: GrpcValidator and the checks of
-SendMessageActivity)."""
+"""Validation of calls before they reach a broker (Apache: GrpcValidator and the checks of SendMessageActivity)."""
 
 from __future__ import annotations
 
@@ -30,14 +29,14 @@ _RESERVED_NAMES: Final = """
     DLQ_ORIGIN_MESSAGE_ID __CRC32# _SYS_MSG_PRIORITY_ __LITE_TOPIC
 """
 RESERVED_PROPERTIES: Final = frozenset(_RESERVED_NAMES.split())
-"""Properties clients may not set, and consumers are not shown."""
+"""Properties that clients may not set and consumers do not see."""
 
 _good_topics: set[str] = set()
 _GOOD_TOPICS_MAX: Final = 10_000
 
 
 def check_topic(topic: str) -> str:
-    """The name if it can be that of a client's topic. Raises ``Refused``."""
+    """Returns the name if it is valid for a client's topic. Raises ``Refused``."""
     if topic in _good_topics:
         return topic
     if not topic.strip():
@@ -60,7 +59,7 @@ def check_topic(topic: str) -> str:
 
 
 def check_group(group: str) -> str:
-    """The name if it can be that of a client's group. Raises ``Refused``."""
+    """Returns the name if it is valid for a client's group. Raises ``Refused``."""
     if not group.strip():
         raise Refused(pb.ILLEGAL_CONSUMER_GROUP, "the specified group is blank")
     if not _LEGAL(group):
@@ -87,7 +86,7 @@ def check_invisible_ms(value_ms: int, low_ms: int, high_ms: int) -> int:
 
 
 def check_message(config: ProxyConfig, message: pb.Message, now_ms: int) -> None:
-    """In Apache's order. Raises ``Refused``."""
+    """Validate a message in Apache's order. Raises ``Refused``."""
     body_size = len(message.body)
     if not body_size and config.check_empty_body:
         raise Refused(pb.MESSAGE_BODY_EMPTY, "message body cannot be empty")
@@ -137,7 +136,7 @@ def check_message(config: ProxyConfig, message: pb.Message, now_ms: int) -> None
 
 
 def _check_properties(config: ProxyConfig, message: pb.Message) -> int:
-    """Bytes of the user properties."""
+    """Returns the size of the user properties in bytes."""
     properties = message.user_properties
     if not properties:
         return 0

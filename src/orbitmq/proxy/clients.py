@@ -1,8 +1,8 @@
-"""Which clients are there: their settings, their telemetry streams, what they hold (Apache:
-GrpcClientSettingsManager, GrpcClientChannel, ProducerManager and ConsumerManager of a proxy).
+"""Connected clients: their settings, telemetry streams and held messages (Apache: GrpcClientSettingsManager,
+GrpcClientChannel, ProducerManager and ConsumerManager of a proxy).
 
-A client is its id, whatever connections it uses. It is registered by the settings it sends over Telemetry, kept
-alive by heartbeats, and removed when it unregisters or sends nothing.
+A client is identified by its id, whatever connections it uses. It is registered by the settings it sends over
+Telemetry, kept alive by heartbeats, and removed when it unregisters or stays silent.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ logger = logging.getLogger(__name__)
 
 CLIENTS_MAX: Final = 100_000
 SETTINGS_BYTES_MAX: Final = 512 * 1024 * 1024
-"""What all clients may make the proxy keep."""
+"""Limit for the settings of all clients together."""
 _CLIENT_BYTES: Final = 2048
-"""Rough cost of a client beside its settings."""
+"""Rough memory cost of a client, excluding its settings."""
 _ADOPTED_S: Final = 30.0
-"""An adopted client that sends no heartbeat for so long is gone: they come every ten seconds."""
+"""An adopted client expires after this time without a heartbeat; clients send one every ten seconds."""
 _ADOPTED_PER_CONNECTION: Final = 256
 SETTINGS_WAIT_S: Final = 1.0
 _AWAITED_MAX: Final = 10_000
@@ -49,11 +49,11 @@ _UNKNOWN: Final = "cannot find client settings for this client"
 
 
 class ClientKey(NamedTuple):
-    """Whose client it is. Two users may use the same id, by chance or on purpose, and do not meet."""
+    """Identifies a client together with its user, so two users may use the same id without interfering."""
 
     client_id: str
     owner: str = ""
-    """The user who signs its calls; empty without access control."""
+    """The user who signs the client's calls; empty without access control."""
 
 
 class Client:
@@ -80,20 +80,20 @@ class Client:
         self.client_id = key.client_id
         self.settings = settings
         self.group = settings.subscription.group.name
-        """Of a consumer; empty for producers."""
+        """The consumer's group; empty for producers."""
         self.topics: frozenset[str] = frozenset()
-        """Topics a producer sends to."""
+        """Topics the producer sends to."""
         self.stream: Call | None = None
-        """Its telemetry stream, the way to send it commands."""
+        """Its telemetry stream, which carries commands to it."""
         self.seen = now
         self.is_adopted = False
-        """It made a call without having sent settings."""
+        """The client made a call without having sent settings."""
         self.size_bytes = 0
         self.remote = ""
         self.language = ""
         self.version = ""
         self.held: dict[tuple[str, str], Held] = {}
-        """Messages the proxy keeps hidden for it, by message id and the handle the client has."""
+        """Messages the proxy keeps hidden for the client, by message id and the client's handle."""
 
     @property
     def is_consumer(self) -> bool:
@@ -104,7 +104,7 @@ class Client:
         return self.settings.subscription.fifo
 
     def send(self, command: pb.TelemetryCommand) -> bool:
-        """Send a command over its stream; False when there is none."""
+        """Send a command over the client's stream. Returns False if there is none."""
         stream = self.stream
         if stream is None or stream.done:
             return False
@@ -113,7 +113,7 @@ class Client:
 
 
 def client_type_name(number: int) -> str:
-    """Peers may send numbers that have no name yet."""
+    """Returns the name of a client type, or its number if it has no name yet."""
     return pb.ClientType.Name(number) if number in pb.ClientType.values() else str(number)
 
 
@@ -129,7 +129,7 @@ class Clients:
         self._size_bytes = 0
         self._limit_bytes = SETTINGS_BYTES_MAX
         self._adopted: WeakKeyDictionary[object, int] = WeakKeyDictionary()
-        """How many clients a connection brought without settings."""
+        """Number of clients without settings, by connection."""
         self.on_gone: Callable[[Client], None] | None = None
         """Called with a client that was unregistered or expired."""
 
@@ -150,7 +150,8 @@ class Clients:
         return client
 
     async def wait_known(self, key: ClientKey) -> Client | None:
-        """``find``, but a moment later: some clients receive without waiting for the answer to their settings."""
+        """Like ``find``, but waits briefly, because some clients receive without waiting for the answer to their
+        settings."""
         client = self._clients.get(key)
         if client is None and len(self._awaited) < _AWAITED_MAX:
             registered = self._awaited.setdefault(key, asyncio.Event())
@@ -163,15 +164,15 @@ class Clients:
         return client
 
     def register(self, key: ClientKey, settings: pb.Settings, stream: Call) -> Client:
-        """Keep a client's settings; its stream is where they came from. Raises ``Refused``."""
+        """Store a client's settings and the stream they arrived on. Raises ``Refused``."""
         client = self._keep(key, settings, stream)
         client.stream = stream
         client.is_adopted = False
         return client
 
     def adopt(self, key: ClientKey, settings: pb.Settings, call: Call) -> Client:
-        """Keep a consumer that makes a call without having sent settings: it came from another proxy. There is no way
-        to send it commands until it does. Raises ``Refused``."""
+        """Register a consumer that made a call without having sent settings, because it came from another proxy. It
+        cannot receive commands until it sends them. Raises ``Refused``."""
         count = self._adopted.get(call.connection, 0)
         if count >= _ADOPTED_PER_CONNECTION:
             raise Refused(pb.TOO_MANY_REQUESTS, "too many clients without settings on one connection")
@@ -219,7 +220,7 @@ class Clients:
         return client
 
     def _make_room(self) -> None:
-        """Forget the largest clients of the host whose clients take most, until a quarter is free."""
+        """Remove clients, largest first, of the host that uses most memory, until a quarter of the limit is free."""
         by_host: defaultdict[str, list[Client]] = defaultdict(list)
         sums: defaultdict[str, int] = defaultdict(int)
         for client in self:
@@ -251,7 +252,7 @@ class Clients:
         return client
 
     def expire(self) -> None:
-        """Forget who was silent for too long."""
+        """Remove clients that have been silent for too long."""
         now = self._now()
         for client in self:
             allowed_s = min(_ADOPTED_S, self._expiry_s) if client.is_adopted else self._expiry_s
@@ -276,7 +277,7 @@ class Clients:
         client.topics = frozenset()
 
     def producers(self, topic: str) -> list[Client]:
-        """Producers of a topic that can be reached now."""
+        """Returns the reachable producers of a topic."""
         return [
             client
             for client in self._producers.get(topic, {}).values()
@@ -293,7 +294,7 @@ class Clients:
 def merged_settings(
     config: ProxyConfig, asked: pb.Settings, group: SubscriptionGroupConfig | None
 ) -> pb.Settings:
-    """What a client asked for with what the server decides."""
+    """Returns the client's settings with the server's values merged in."""
     settings = pb.Settings()
     settings.CopyFrom(asked)
     settings.metric.Clear()
@@ -331,5 +332,5 @@ def merged_settings(
 
 
 def attempts_of(group: SubscriptionGroupConfig | None) -> int:
-    """How often a message is delivered before it is a dead letter."""
+    """Returns how often a message is delivered before it is dead-lettered."""
     return (16 if group is None else group.retry_max_times) + 1

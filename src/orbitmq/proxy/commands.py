@@ -1,5 +1,4 @@
-"""Questions an operator asks a client through its broker, passed on over telemetry (Apache:
-ProxyClientRemotingProcessor)."""
+"""Operator queries that a broker forwards to a client, sent over telemetry (Apache: ProxyClientRemotingProcessor)."""
 
 from __future__ import annotations
 
@@ -21,14 +20,13 @@ _WAIT_S: Final = 10.0
 
 
 class Commands:
-    """Commands that wait for their answer, by nonce."""
+    """Pending commands, by nonce."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, tuple[Client, asyncio.Future[pb.TelemetryCommand]]] = {}
 
     def answered(self, client: Client | None, command: pb.TelemetryCommand) -> None:
-        """A client's answer to a command. One without a pending command is dropped, and so is the answer of a client
-        that was not asked."""
+        """Resolve a pending command. An answer without one, or from a different client, is dropped."""
         nonce = command.thread_stack_trace.nonce or command.verify_message_result.nonce
         asked, waiting = self._waiting.get(nonce, (None, None))
         if waiting is None or asked is not client or waiting.done():
@@ -37,7 +35,7 @@ class Commands:
         waiting.set_result(command)
 
     async def stack_trace(self, client: Client) -> str:
-        """What the threads of a client do. Raises ``Refused``."""
+        """Returns the stack traces of a client's threads. Raises ``Refused``."""
         nonce = secrets.token_hex(16)
         command = pb.TelemetryCommand()
         command.print_thread_stack_trace_command.nonce = nonce
@@ -45,7 +43,7 @@ class Commands:
         return answer.thread_stack_trace.thread_stack_trace
 
     async def verify(self, client: Client, message: pb.Message) -> pb.Status:
-        """Let a consumer consume one message now; what came of it. Raises ``Refused``."""
+        """Have a consumer consume one message now, and return the result. Raises ``Refused``."""
         nonce = secrets.token_hex(16)
         command = pb.TelemetryCommand()
         command.verify_message_command.nonce = nonce

@@ -234,7 +234,7 @@ class ProxyConfig(OutgoingTls):
 def read_proxy_config(
     file: str | None, overrides: dict[str, str] | None = None
 ) -> tuple[ProxyConfig, list[str]]:
-    """The settings of a JSON file, and the unknown keys. Raises ``ConfigError``."""
+    """Returns the settings from a JSON file and its unknown keys. Raises ``ConfigError``."""
     values: dict[str, str] = {}
     if file is not None:
         try:

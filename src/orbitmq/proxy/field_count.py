@@ -1,7 +1,7 @@
-"""How many fields a request has, counted before it is parsed.
+"""Counts the fields of a request before it is parsed.
 
-A parser makes an object of each message inside a request, and the smallest has two bytes: a megabyte of them takes
-protobuf 33 ms of the event loop and 40 MB, before anything of the request can be looked at. The count stops at the
+A parser creates an object for each message inside a request, and the smallest takes two bytes. A megabyte of them
+costs protobuf 33 ms of the event loop and 40 MB before any part of the request can be checked. The count stops at the
 limit, so its cost does not depend on the request.
 """
 
@@ -14,9 +14,9 @@ from typing import Any, Final
 __all__ = ["UNCOUNTED_BYTES", "fields_max", "has_more_fields"]
 
 UNCOUNTED_BYTES: Final = 64 * 1024
-"""A request of this size is parsed within 3 ms whatever it consists of."""
+"""A request of this size is parsed within 3 ms whatever it contains."""
 _FIELDS_MAX: Final = 12_000
-"""A batch of 1024 small messages has as many."""
+"""About the number of fields in a batch of 1024 small messages."""
 _BYTES_PER_FIELD: Final = 100
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
@@ -33,9 +33,9 @@ def _messages(descriptor: Any) -> Mapping[int, Any]:
 
 
 def has_more_fields(descriptor: Any, data: bytes, limit: int) -> bool:
-    """Whether a message of protobuf's ``descriptor`` has more than ``limit`` fields, those of its messages included.
+    """Returns whether a message of the protobuf ``descriptor`` has more than ``limit`` fields, including nested ones.
 
-    Raises ``IndexError`` if the bytes are not a message, and ``ValueError`` for groups, which our protocol lacks.
+    Raises ``IndexError`` for malformed data, and ``ValueError`` for groups, which our protocol does not use.
     """
     count = 0
     waiting = [(0, len(data), descriptor)]

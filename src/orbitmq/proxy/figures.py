@@ -1,4 +1,4 @@
-"""A proxy's figures for Prometheus (Apache: ProxyMetricsManager)."""
+"""Prometheus metrics of a proxy (Apache: ProxyMetricsManager)."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ CALLS: Final = Declared(
     ("call", "code"),
 )
 PROXY_FAMILIES: Final = (UP, CONNECTIONS, CLIENTS, WAITING, HELD, MESSAGES, CALLS)
-"""For the reference."""
+"""All families, for the metrics reference."""
 
 
 class ProxyMetrics:
-    """Makes the page."""
+    """Builds the metrics page."""
 
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
@@ -45,7 +45,7 @@ class ProxyMetrics:
         self._common = {"node_type": "proxy", "cluster": proxy.config.proxy_cluster_name}
 
     async def families(self) -> Families:
-        """Everything, as it is now."""
+        """Returns the current values of all families."""
         proxy = self._proxy
         families = Families(self._common, _SERIES_MAX)
         families.gauge(UP, 1, "local" if proxy.brokers.local is not None else "cluster")

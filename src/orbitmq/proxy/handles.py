@@ -1,10 +1,9 @@
-"""Receipt handles: what a client gives back to acknowledge a message or to hide it longer (Apache: ReceiptHandle).
+"""Receipt handles, with which a client acknowledges a message or extends its invisibility (Apache: ReceiptHandle).
 
-Nine fields with single spaces: where the pop began, when it was, for how long the message is hidden, the revive
-queue, whether it came from a retry topic, broker, queue, offset, and the offset in the commit log. Opaque to
-clients. With access control a tenth field is a MAC over them, the group and the topic (``HandleSeal``): the proxy
-acts on the message with its own rights, so a client must not be able to name one that it was not given. Apache's
-proxies ignore that field.
+A handle has nine fields separated by single spaces: start offset of the pop, pop time, invisibility period, revive
+queue, retry topic flag, broker, queue, queue offset and commit log offset. It is opaque to clients. With access
+control a tenth field is a MAC over the others, the group and the topic (``HandleSeal``). The proxy acts on the
+message with its own rights, so a client must not be able to forge a handle. Apache's proxies ignore that field.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ _NUMBER_DIGITS_MAX: Final = 20
 
 
 class Handle(msgspec.Struct, frozen=True, gc=False):
-    """A receipt handle in its parts."""
+    """A parsed receipt handle."""
 
     start_offset: int
     pop_time_ms: int
     invisible_ms: int
     revive_queue_id: int
     retry: str
-    """0: the topic itself, 1 and 2: its retry topic of version 1 or 2."""
+    """"0" for the topic itself, "1" and "2" for its retry topic of version 1 or 2."""
     broker_name: str
     queue_id: int
     queue_offset: int
@@ -47,7 +46,7 @@ class Handle(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def extra_info(self) -> str:
-        """The first eight fields, as brokers know them."""
+        """The first eight fields, in the brokers' format."""
         return (
             f"{self.start_offset} {self.pop_time_ms} {self.invisible_ms} {self.revive_queue_id} {self.retry} "
             f"{self.broker_name} {self.queue_id} {self.queue_offset}"
@@ -60,17 +59,17 @@ class Handle(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def visible_ms(self) -> int:
-        """When the message is delivered again."""
+        """The time at which the message becomes visible again."""
         return self.pop_time_ms + self.invisible_ms
 
     def real_topic(self, topic: str, group: str) -> str:
-        """The topic the message lies in."""
+        """Returns the topic that stores the message."""
         if self.retry == "0":
             return topic
         return pop_retry_topic(topic, group, version_2=self.retry == "2")
 
     def changed(self, pop_time_ms: int, invisible_ms: int, revive_queue_id: int) -> Handle:
-        """The handle after its time was changed."""
+        """Returns the handle with a changed invisibility period."""
         return Handle(
             self.queue_offset,
             pop_time_ms,
@@ -85,8 +84,9 @@ class Handle(msgspec.Struct, frozen=True, gc=False):
 
 
 def seal_keys(configured: str, inner_secret: str) -> tuple[bytes, ...]:
-    """The keys of ``receiptHandleKey``, separated by commas; else one made from the secret that all proxies of a
-    cluster sign their own requests with; none without either. Raises ``ConfigError``."""
+    """Returns the keys from ``receiptHandleKey``, which are separated by commas. Without any, the key is derived from
+    the secret with which all proxies of a cluster sign their own requests; without that, there is none. Raises
+    ``ConfigError``."""
     secrets = [part.strip() for part in configured.split(",") if part.strip()]
     if any(len(secret) < _SECRET_LENGTH_MIN for secret in secrets):
         raise ConfigError(f"a key of receiptHandleKey has fewer than {_SECRET_LENGTH_MIN} characters")
@@ -98,22 +98,23 @@ def seal_keys(configured: str, inner_secret: str) -> tuple[bytes, ...]:
 
 
 class HandleSeal:
-    """Makes the text of handles, and reads it back."""
+    """Formats, seals and parses handles."""
 
     def __init__(self, keys: Sequence[bytes] = (), *, accepts_plain: bool = False) -> None:
-        """The first key seals, each of them opens. Without any, handles are plain, as Apache's are."""
+        """The first key seals; every key opens. Without keys, handles are plain, like Apache's."""
         self._keys = tuple(keys)
         self._accepts_plain = accepts_plain or not keys
 
     def text(self, handle: Handle, group: str, topic: str) -> str:
-        """What a client of that group is given."""
+        """Returns the handle sent to a client of that group."""
         if not self._keys:
             return handle.text
         text = f"{handle.extra_info} {-1 if handle.log_offset is None else handle.log_offset}"
         return f"{text} {_mac(self._keys[0], group, topic, text)}"
 
     def open(self, text: str, group: str, topic: str) -> tuple[Handle, bool]:
-        """The handle, and whether a proxy with our key made it for this group and topic. Raises ``Refused``."""
+        """Returns the handle and whether a proxy with our key issued it for this group and topic. Raises
+        ``Refused``."""
         handle = parse_handle(text)
         fields, _, mac = text.rpartition(" ")
         if self._keys and text.count(" ") == _FIELDS_SEALED - 1:
@@ -134,7 +135,7 @@ def _mac(key: bytes, group: str, topic: str, text: str) -> str:
 
 
 def parse_handle(text: str) -> Handle:
-    """Raises ``Refused``, as Apache's proxy does with INTERNAL_SERVER_ERROR."""
+    """Raises ``Refused`` with INTERNAL_SERVER_ERROR, like Apache's proxy."""
     parts = text.split(" ")
     if len(parts) < _FIELDS_MIN:
         raise Refused(pb.INTERNAL_SERVER_ERROR, f"Parse failed, dataList size {len(parts)}")

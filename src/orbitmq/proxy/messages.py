@@ -1,6 +1,6 @@
-"""Messages between their two forms: protobuf towards clients, records and properties towards brokers.
+"""Message conversion between protobuf (clients) and records with properties (brokers).
 
-Answers to Apache's GrpcConverter and the conversions of SendMessageActivity.
+Corresponds to Apache's GrpcConverter and the conversions of SendMessageActivity.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["ANY_TYPE", "delivered", "kind_of", "stored_properties", "sys_flag_of
 _COMPRESSED: Final = int(SysFlag.COMPRESSED)
 _PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
 ANY_TYPE: Final = (pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION)
-"""What a topic of type MIXED accepts."""
+"""Types accepted by a topic of type MIXED."""
 _TIMES: Final = frozenset({"TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC"})
 
 
 def stored_properties(message: pb.Message, topic: str, *, peer: str, delay_level: int = 0) -> dict[str, str]:
-    """The properties a message is stored with."""
+    """Returns the properties to store with a message."""
     system = message.system_properties
     properties = dict(message.user_properties)
     properties["UNIQ_KEY"] = system.message_id
@@ -67,10 +67,10 @@ def sys_flag_of(message: pb.Message) -> int:
 
 
 def kind_of(properties: dict[str, str]) -> pb.MessageType:
-    """The type a message has by its properties, whatever it says it is."""
+    """Returns a message's type as its properties define it, whatever type it declares."""
     if properties.get("TRAN_MSG") == "true":
         return pb.TRANSACTION
-    # A message sent back carries DELAY=0: no delay any more.
+    # DELAY=0 on a message sent back means that it is no longer delayed.
     if properties.get("DELAY", "0") != "0" or not _TIMES.isdisjoint(properties):
         return pb.DELAY
     if "__LITE_TOPIC" in properties:
@@ -92,7 +92,7 @@ def topic_resource(topic: str) -> pb.Resource:
 def delivered(
     record: Record, topic: str, *, handle: str | None, reconsume_times: int | None = None
 ) -> pb.Message:
-    """A stored message as clients get it."""
+    """Returns a stored message in the client format."""
     properties = decode_properties(record.properties)
     message = pb.Message(body=record.body)
     message.topic.CopyFrom(topic_resource(topic))

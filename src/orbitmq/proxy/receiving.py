@@ -1,8 +1,8 @@
 """ReceiveMessage (Apache: ReceiveMessageActivity, PopMessageResultFilter).
 
-A receive is one pop at one broker, held there until something comes or the time is over. If the client leaves
-meanwhile, what the pop brings is given back. So is all of an answer whose client leaves before it took the last
-message: clients throw away what they have of such an answer.
+A receive is one pop at one broker, which holds it until a message arrives or it times out. If the client leaves
+meanwhile, the popped messages are released. So are all messages of an answer whose client leaves before it has
+received the last one, because clients discard an incomplete answer.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ logger = logging.getLogger(__name__)
 
 BATCH_MAX: Final = 32
 ANSWER_S: Final = 10.0
-"""How long a broker may take beyond the polling time."""
+"""How long a broker may take in addition to the polling time."""
 RECEIVES_MAX: Final = 20_000
-"""Receives that may wait at once, over all clients."""
+"""Maximum number of waiting receives over all clients."""
 _INIT_AT_END: Final = 1
 _STATUS_OK: Final = pb.ReceiveMessageResponse(status=OK).SerializeToString()
 
 
 class _Pop(msgspec.Struct, frozen=True):
-    """What a receive asks a broker for."""
+    """The parameters of a receive's pop."""
 
     group: str
     topic: str
@@ -64,7 +64,7 @@ class _Pop(msgspec.Struct, frozen=True):
 
 
 class Received(msgspec.Struct):
-    """One message of a pop."""
+    """One popped message."""
 
     record: Record
     handle: Handle
@@ -92,9 +92,9 @@ class Receiving:
         self._clock = clock
         self._tasks = tasks
         self.waiting = 0
-        """Receives held now."""
+        """Receives currently waiting."""
         self.received = 0
-        """Messages handed to clients."""
+        """Messages delivered to clients."""
 
     async def receive(self, call: Call, request: pb.ReceiveMessageRequest, client: Client) -> None:
         """Write the answer to ``call``. Raises ``Refused`` or ``OrbitError``."""
@@ -102,7 +102,8 @@ class Receiving:
         if self.waiting >= RECEIVES_MAX:
             raise Refused(pb.TOO_MANY_REQUESTS, "polling full")
         self.waiting += 1
-        # In a task of its own: when the client leaves, the pop goes on at the broker and must not be lost.
+        # In a separate task, because the pop continues at the broker after the client leaves and its messages must
+        # not be lost.
         pop = self._tasks.start(self._pop(asked), "pop")
         pop.add_done_callback(self._popped)
         try:
@@ -118,7 +119,7 @@ class Receiving:
         self.waiting -= 1
 
     def _left(self, asked: _Pop, done: asyncio.Task[list[Received] | Refused]) -> None:
-        """The client left before its messages came."""
+        """Release the messages of a client that left before they arrived."""
         if done.cancelled() or done.exception() is not None:
             return
         found = done.result()
@@ -126,7 +127,7 @@ class Receiving:
             self._tasks.start(self._give_back(asked, found, None), "give-back")
 
     async def _give_back(self, asked: _Pop, found: list[Received], client: Client | None) -> None:
-        """``client``: who may hold them already, in which case its handle is the one that counts."""
+        """``client`` is given if it may already hold the messages, in which case its handles are the valid ones."""
         for received in found:
             try:
                 text = self._seal.text(received.handle, asked.group, asked.topic)
@@ -208,7 +209,7 @@ class Receiving:
     # -- the pop ---------------------------------------------------------------------------------------
 
     async def _pop(self, asked: _Pop) -> list[Received] | Refused:
-        """What the broker had for us. A refusal is given, not raised: nobody may be there to catch it."""
+        """Returns the popped messages. A refusal is returned instead of raised, because the caller may be gone."""
         header = PopMessageRequest(
             consumer_group=asked.group,
             topic=asked.topic,
@@ -268,7 +269,7 @@ class Receiving:
         self.received += len(kept)
 
     async def _write(self, call: Call, asked: _Pop, kept: list[Received], client: Client) -> None:
-        """Send the messages, and keep them hidden for a client that asks for it. Raises ``CallEnded``."""
+        """Send the messages, and keep them hidden if the client requests it. Raises ``CallEnded``."""
         if call.done:
             raise CallEnded
         now_ms = self._clock.now_ms()
@@ -301,12 +302,12 @@ class Receiving:
 
 
 def _id_of(record: Record) -> str:
-    """The message id clients know."""
+    """Returns the message id used by clients."""
     return record.unique_key or record.offset_message_id
 
 
 def _is_old(version: str) -> bool:
-    """Clients before 5.0.3 do not know ILLEGAL_POLLING_TIME."""
+    """Returns whether the client is older than 5.0.3 and does not know ILLEGAL_POLLING_TIME."""
     try:
         return tuple(int(part) for part in version.split(".")[:3]) < (5, 0, 3)
     except ValueError:
@@ -314,7 +315,7 @@ def _is_old(version: str) -> bool:
 
 
 def _messages(asked: _Pop, answer: Frame) -> list[Received]:
-    """The records of a pop with their handles."""
+    """Returns the records of a pop with their handles."""
     header = decode_header(PopMessageResponse, answer)
     starts = _pairs(header.start_offset_info)
     counts = _pairs(header.order_count_info)
@@ -350,7 +351,7 @@ def _messages(asked: _Pop, answer: Frame) -> list[Received]:
 
 
 def _pairs(info: str | None) -> dict[tuple[str, str], int]:
-    """``flag queue number`` entries, joined by semicolons."""
+    """Parse ``flag queue number`` entries joined by semicolons."""
     pairs: dict[tuple[str, str], int] = {}
     for entry in (info or "").split(";"):
         fields = entry.split(" ")

@@ -1,9 +1,8 @@
-"""Users and policies of a cluster, as its brokers know them, for a proxy in front of it (Apache:
-ClusterMetadataService).
+"""A cluster's users and policies, read from its brokers, for a proxy in front of it (Apache: ClusterMetadataService).
 
-The proxy asks with its own credentials. What it learned is used for ``userCacheRefreshSeconds`` and then asked for
-again beside the calls, so a change is in force after that time at the latest. A broker that does not answer changes
-nothing; a user never heard of is refused.
+The proxy queries with its own credentials. Results are cached for ``userCacheRefreshSeconds`` and then refreshed in
+the background, so a change takes effect after that time at the latest. A broker that does not answer changes nothing;
+an unknown user is refused.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ __all__ = ["RemoteUsers"]
 logger = logging.getLogger(__name__)
 
 _NAME_MAX: Final = 256
-"""Characters; a longer name is not asked for."""
+"""In characters; longer names are not looked up."""
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -41,7 +40,7 @@ class _Known(msgspec.Struct, frozen=True):
 
 
 class RemoteUsers:
-    """See the module. ``control`` judges by what ``learn`` has found out."""
+    """See the module. ``control`` decides on the users that ``learn`` has loaded."""
 
     def __init__(
         self,
@@ -67,8 +66,7 @@ class RemoteUsers:
         self._known.expire()
 
     async def learn(self, name: str) -> None:
-        """Have the user in the table, if a broker has it. Raises the ``OrbitError`` of brokers that do not
-        answer."""
+        """Load a user into the table if a broker has it. Raises ``OrbitError`` if no broker answers."""
         if name and len(name) <= _NAME_MAX and self._known.known(name) is None:
             await self._known.get(name)
 
@@ -113,7 +111,8 @@ class RemoteUsers:
 
 
 def _policies(answer: bytes) -> Policies | None:
-    """None without any: then nothing is allowed. Raises ``ServerError`` for what cannot be understood."""
+    """Returns None without policies, so nothing is allowed. Raises ``ServerError`` for policies that cannot be
+    parsed."""
     info = AclInfo.decode(answer) if answer else AclInfo()
     if not any(policy.entries for policy in info.policies or ()):
         return None

@@ -1,8 +1,8 @@
-"""Messages of push consumers stay hidden while their handlers run (Apache: DefaultReceiptHandleManager).
+"""Keeps push consumers' messages hidden while their handlers run (Apache: DefaultReceiptHandleManager).
 
-A push consumer never hides a message longer itself. The proxy keeps each handle it gave out with ``auto_renew``,
-hides the message again shortly before its time is over, and remembers the new handle; the client goes on using
-the one it has. When the client ends, what it still held is given back at once.
+A push consumer never extends a message's invisibility itself. The proxy keeps each handle it issued with
+``auto_renew``, renews it shortly before it expires, and records the new handle; the client keeps using its own. When
+the client ends, the messages it still held are released immediately.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ logger = logging.getLogger(__name__)
 
 _STEPS_MS: Final = tuple(minutes * 60_000 for minutes in (1, 3, 5, 10, 30, 60))
 _HELD_MAX: Final = 100_000
-"""Per client; what is beyond is not renewed. Push consumers hold a thousand."""
+"""Per client; messages above the limit are not renewed. Push consumers hold a thousand."""
 _AT_ONCE: Final = 64
 
 ChangeTime = Callable[[str, str, Handle, int], Awaitable[Handle]]
-"""Group, topic, handle and milliseconds to the new handle. Raises ``OrbitError`` or ``Refused``."""
+"""Maps group, topic, handle and milliseconds to the new handle. Raises ``OrbitError`` or ``Refused``."""
 
 
 class Held:
-    """One message a client is working on."""
+    """One message a client is processing."""
 
     __slots__ = ("attempts", "failures", "group", "handle", "received_ms", "renewals", "renewing", "topic")
 
@@ -44,17 +44,17 @@ class Held:
         self.group = group
         self.topic = topic
         self.handle = handle
-        """The one that counts now."""
+        """The currently valid handle."""
         self.received_ms = received_ms
         self.attempts = attempts
-        """Deliveries so far, this one included."""
+        """Deliveries so far, including this one."""
         self.renewals = 0
         self.failures = 0
         self.renewing: asyncio.Future[None] | None = None
 
 
 class Renewal:
-    """Renews, gives back, and finds the handle that counts."""
+    """Renews and releases messages, and looks up their valid handles."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Renewal:
         tasks: TaskOwner,
         retry_delay_ms: Callable[[str, int], Awaitable[int]],
     ) -> None:
-        """``retry_delay_ms``: how long a group waits before the next delivery, by deliveries so far."""
+        """``retry_delay_ms`` returns how long a group waits before the next delivery, by deliveries so far."""
         self._config = config
         self._clients = clients
         self._change = change
@@ -81,8 +81,7 @@ class Renewal:
     async def release(
         self, client: Client | None, message_id: str, handle_text: str, group: str, topic: str
     ) -> Handle | None:
-        """Stop renewing; returns the handle that counts now, or None when the proxy keeps none of that group and
-        topic."""
+        """Stop renewing. Returns the valid handle, or None if the proxy holds none for that group and topic."""
         if client is None:
             return None
         held = client.held.get((message_id, handle_text))
@@ -94,7 +93,7 @@ class Renewal:
         return held.handle
 
     async def renew_due(self) -> None:
-        """Renew everything whose time is nearly over. To be called every few seconds."""
+        """Renew every handle that is about to expire. Call it every few seconds."""
         now_ms = self._clock.now_ms()
         horizon_ms = now_ms + self._config.renew_ahead_ms
         due = [
@@ -129,7 +128,7 @@ class Renewal:
             held.renewing = None
 
     def give_back(self, client: Client) -> None:
-        """The client is gone: let others have what it held."""
+        """Release the messages of a client that is gone, so that others can receive them."""
         held = list(client.held.values())
         client.held.clear()
         if held:

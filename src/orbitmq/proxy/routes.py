@@ -29,13 +29,13 @@ _KINDS: Final[dict[str, pb.MessageType]] = {
 
 
 class RouteAnswers:
-    """Routes with the endpoints a client shall use."""
+    """Builds routes with the endpoints that clients should use."""
 
     def __init__(self, config: ProxyConfig, *, local: bool) -> None:
         self._config = config
         self._local = local
         self.port = config.port
-        """The port we listen on; known once the server runs."""
+        """The listening port; known once the server runs."""
 
     def route(self, facts: TopicFacts, request: pb.QueryRouteRequest) -> pb.QueryRouteResponse:
         _check_echoed(request)
@@ -66,7 +66,7 @@ class RouteAnswers:
     def assignment(
         self, facts: TopicFacts, request: pb.QueryAssignmentRequest, *, fifo: bool
     ) -> pb.QueryAssignmentResponse:
-        """Everything that can be read, the same for each member of a group: the brokers share the messages out."""
+        """Assigns all readable queues to each member of a group; the brokers distribute the messages."""
         _check_echoed(request)
         assignments: list[pb.Assignment] = []
         for data in facts.route.queue_datas:
@@ -88,7 +88,8 @@ class RouteAnswers:
         return pb.QueryAssignmentResponse(status=OK, assignments=assignments)
 
     def _endpoints(self, broker_address: str, asked: pb.Endpoints) -> pb.Endpoints:
-        """In front of a cluster a client stays with the address it came by; in a broker it goes to the broker's."""
+        """Returns the endpoints for clients: the address they connected to in front of a cluster, or the broker's in
+        local mode."""
         if self._local:
             host = self._config.local_address or broker_address.rpartition(":")[0].strip("[]")
             return pb.Endpoints(scheme=_scheme(host), addresses=[pb.Address(host=host, port=self.port)])
@@ -105,7 +106,7 @@ class RouteAnswers:
 
 
 def _check_echoed(request: pb.QueryRouteRequest | pb.QueryAssignmentRequest) -> None:
-    """The answer repeats both for each queue, so long ones would cost many times their size. Raises ``Refused``."""
+    """Refuse long names, because the answer repeats both for each queue. Raises ``Refused``."""
     if len(request.endpoints.addresses) > _ADDRESSES_MAX:
         raise Refused(pb.ILLEGAL_ACCESS_POINT, f"more than {_ADDRESSES_MAX} addresses in endpoints")
     if request.endpoints.ByteSize() > _ECHOED_BYTES_MAX or request.topic.ByteSize() > _ECHOED_BYTES_MAX:
@@ -130,7 +131,7 @@ def _permission(perm: int) -> pb.Permission:
 
 
 def _permissions(data: QueueData) -> list[pb.Permission]:
-    """One entry per queue: those that can only be read, only be written, then both."""
+    """Returns one permission per queue: first the read-only ones, then write-only, then both."""
     read = data.read_queue_nums if is_readable(data.perm) else 0
     write = data.write_queue_nums if is_writable(data.perm) else 0
     if not read and not write:

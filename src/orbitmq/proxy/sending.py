@@ -1,7 +1,7 @@
 """SendMessage and RecallMessage (Apache: SendMessageActivity, RecallMessageActivity, ProducerProcessor).
 
-The path of a single message is plain calls: check, properties, one request to the broker, and a callback that
-answers. Nothing waits in a task of its own unless a topic or a connection is not known yet.
+A single message takes a path of plain calls: check, properties, one request to the broker, and a callback that
+answers. It runs in a task of its own only if the topic or a connection is not known yet.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ _STORE_STATUSES: Final[dict[int, pb.Code]] = {
     int(ResponseCode.SLAVE_NOT_AVAILABLE): pb.HA_NOT_AVAILABLE,
 }
 _NO_DEFAULT_TOPIC: Final = "-"
-"""No topic has this name, so a broker creates none on a send."""
+"""No topic has this name, so a send never makes a broker create one."""
 _BATCH_MAX: Final = 1024
-"""Messages of one call."""
+"""Messages per call."""
 _AT_ONCE: Final = 64
-"""Messages of one call that are looked at in one turn of the loop."""
+"""Messages of one call processed in one turn of the loop."""
 _MEMO_ENTRIES: Final = 10_000
 _MASK: Final = 2**64 - 1
 
 
 def jump_hash(text: str, buckets: int) -> int:
-    """The queue of a message group: Jump Consistent Hash over Java's hash of the text."""
+    """Returns the queue of a message group, by Jump Consistent Hash over Java's string hash."""
     state = java_hash(text) & _MASK
     bucket, following = -1, 0
     while following < buckets:
@@ -69,7 +69,7 @@ def jump_hash(text: str, buckets: int) -> int:
 
 
 class _Send(msgspec.Struct, gc=False):
-    """A send on its way."""
+    """A send in flight."""
 
     topic: str
     message_ids: str
@@ -92,10 +92,10 @@ class Sending:
         self._levels = DelayLevels(config.delay_levels)
         self._turns: dict[str, int] = {}
         self.sent = 0
-        """Messages brokers took."""
+        """Messages accepted by brokers."""
 
     def start(self, call: Call, request: pb.SendMessageRequest) -> bool:
-        """Begin a send that needs nothing to be asked first; False when it must go through ``send``.
+        """Start a send that needs no lookup. Returns False if it must go through ``send``.
 
         Raises ``Refused``.
         """
@@ -129,7 +129,7 @@ class Sending:
         call.answer(response.SerializeToString())
 
     async def send(self, call: Call, request: pb.SendMessageRequest) -> pb.SendMessageResponse:
-        """Any send. Raises ``Refused`` or ``OrbitError``."""
+        """Perform any send. Raises ``Refused`` or ``OrbitError``."""
         messages = request.messages
         if not messages:
             raise Refused(pb.MESSAGE_CORRUPTED, "no message to send")
@@ -182,7 +182,7 @@ class Sending:
         except OrbitError as error:
             if not self._config.check_message_type or refused_by(error).code != pb.TOPIC_NOT_FOUND:
                 raise
-            # Apache looks at the type first, and a topic that does not exist has none.
+            # Apache checks the type first, and a nonexistent topic has none.
             raise _conflict("UNSPECIFIED", kind_of(stored_properties(message, topic, peer=peer))) from None
 
     def _failed(self, topic: str, error: OrbitError) -> None:
@@ -346,7 +346,7 @@ def _conflict(expected: str, actual: pb.MessageType) -> Refused:
 
 
 def _broker_of(recall_handle: str, topic: str) -> str:
-    """The broker a recall handle of that topic names. Raises ``Refused``."""
+    """Returns the broker that a recall handle of that topic names. Raises ``Refused``."""
     try:
         parts = base64.urlsafe_b64decode(recall_handle).decode().split(" ")
     except ValueError:
@@ -366,10 +366,10 @@ def _encoded(properties: dict[str, str]) -> bytes:
 def _born_ms(message: pb.Message, now_ms: int) -> int:
     stamp = message.system_properties.born_timestamp
     born_ms = stamp.seconds * 1000 + stamp.nanos // 1_000_000
-    # Thirteen digits are what the header has room for.
+    # The header has room for thirteen digits.
     return born_ms if 0 < born_ms < 10**13 else now_ms
 
 
 def _origin(topic: str) -> SendOrigin:
-    """The proxy's producers are named after their topic, and create none."""
+    """The proxy's producer groups are named after their topic, and its sends create no topics."""
     return SendOrigin(topic, _NO_DEFAULT_TOPIC, 4)

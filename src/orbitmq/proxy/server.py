@@ -1,7 +1,6 @@
-"""A proxy: everything put together, started and stopped (Apache: ProxyStartup).
+"""The proxy itself: wiring, startup and shutdown (Apache: ProxyStartup).
 
-``Proxy(config)`` stands in front of the brokers registered with a name server; ``Proxy(config, local=...)`` lives in
-a broker.
+``Proxy(config)`` serves the brokers registered with a name server; ``Proxy(config, local=...)`` runs inside a broker.
 """
 
 from __future__ import annotations
@@ -111,7 +110,7 @@ class Proxy:
         self.metrics: MetricsEndpoint | None = None
 
     def _remote_users(self) -> RemoteUsers | None:
-        """Users of the brokers, where calls must be signed. Raises ``ConfigError``."""
+        """Returns the brokers' users if calls must be signed. Raises ``ConfigError``."""
         config = self.config
         if not (config.authentication or config.authorization):
             if self.brokers.signs:
@@ -142,11 +141,11 @@ class Proxy:
 
     @property
     def buffered_bytes(self) -> int:
-        """What the proxy keeps for its clients: requests, headers, unread answers."""
+        """Bytes the proxy holds for its clients: requests, headers and unread answers."""
         return 0 if self._server is None else self._server.buffered_bytes
 
     async def start(self) -> None:
-        """Listen and start the jobs. Raises ``OSError`` or ``ConfigError``."""
+        """Listen and start the background jobs. Raises ``OSError`` or ``ConfigError``."""
         config = self.config
         self._server = GrpcServer(
             self.service.methods(),
@@ -195,7 +194,8 @@ class Proxy:
         return 10_000 if config is None else config.group_retry_policy.delay_ms(attempts - 1)
 
     async def stop(self) -> None:
-        """Refuse new calls, let running ones end, close. What clients hold stays hidden; they go on with it."""
+        """Refuse new calls, let running ones end, and close. Messages held by clients stay hidden, so clients can
+        continue processing them."""
         if self._server is None:
             return
         await self._server.stop()
@@ -221,7 +221,7 @@ class Proxy:
 
 
 def _inner_credentials(config: ProxyConfig) -> Credentials | None:
-    """What calls to brokers are signed with. Raises ``ConfigError``."""
+    """Returns the credentials that sign calls to brokers. Raises ``ConfigError``."""
     if not config.inner_credentials:
         return None
     try:

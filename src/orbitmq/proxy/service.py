@@ -1,4 +1,4 @@
-"""The calls of the protocol: who may make them, and where each goes (Apache: GrpcMessagingApplication)."""
+"""The calls of the protocol, with their permissions and handlers (Apache: GrpcMessagingApplication)."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _CONSUMER_TYPES: Final = frozenset(
     {pb.PUSH_CONSUMER, pb.SIMPLE_CONSUMER, pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER}
 )
 _TOPICS_MAX: Final = 2000
-"""Of one client's settings."""
+"""Limit for one client's settings."""
 _TRANSACTIONAL: Final = frozenset({"TRANSACTION", "MIXED"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What serves the calls."""
+    """The objects that serve the calls."""
 
     brokers: Brokers
     clients: Clients
@@ -56,7 +56,7 @@ class Parts:
 
 
 class Service:
-    """Puts the parts together. ``methods`` is what a server needs."""
+    """Dispatches calls to its parts. ``methods`` is passed to the server."""
 
     def __init__(self, config: ProxyConfig, parts: Parts, *, access: Access | None, clock: Clock) -> None:
         self._config = config
@@ -71,7 +71,7 @@ class Service:
         self._access = access
         self._clock = clock
         self.calls: dict[tuple[str, str], int] = {}
-        """How many calls of each name ended with which code."""
+        """Number of calls by name and result code."""
 
     def methods(self) -> list[Method]:
         return [
@@ -147,7 +147,7 @@ class Service:
         return client_id
 
     async def _allow(self, call: Call, *rights: Right) -> ClientKey:
-        """Whose client makes the call, if it may do this. Raises ``Refused``."""
+        """Returns the key of the calling client if the call is permitted. Raises ``Refused``."""
         client_id = self._client_id(call)
         if self._access is None:
             return ClientKey(client_id)
@@ -191,7 +191,7 @@ class Service:
             await self._allow(call, *_groups(client, request.group.name))
         stream = client.stream
         if self._access is None and stream is not None and stream.connection is not call.connection:
-            # Without users nothing else tells a client from others that know its id.
+            # Without users, only this distinguishes a client from others that know its id.
             raise Refused(pb.FORBIDDEN, "the client is connected by another connection")
         self._clients.unregister(client.key)
         return pb.NotifyClientTerminationResponse(status=OK)
@@ -222,7 +222,7 @@ class Service:
                 self._clients.stream_ended(key, call)
 
     async def _settings(self, call: Call, key: ClientKey, asked: pb.Settings) -> None:
-        """Register a client by its settings and answer with what counts."""
+        """Register a client by its settings and answer with the effective ones."""
         case = asked.WhichOneof("pub_sub")
         group = None
         if max(len(asked.publishing.topics), len(asked.subscription.subscriptions)) > _TOPICS_MAX:
@@ -275,7 +275,7 @@ class Service:
 
     async def _send(self, call: Call, request: pb.SendMessageRequest) -> None:
         try:
-            # The others have the topic of the first, or the call is refused.
+            # The other messages must have the same topic as the first; otherwise the call is refused.
             await self._allow(call, *(Right.pub_topic(one.topic.name) for one in request.messages[:1]))
             response = await self._sending.send(call, request)
         except Refused as refused:
@@ -305,8 +305,9 @@ class Service:
         call.write(end.SerializeToString())
 
     async def _adopted(self, call: Call, key: ClientKey, request: pb.ReceiveMessageRequest) -> Client:
-        """A consumer without settings. Some do not send them again when they go on with another proxy (Python 5.1.2),
-        and would stand still for minutes; everything a receive needs is known of the group. Raises ``Refused``."""
+        """Returns a consumer registered without settings. Some clients (Python 5.1.2) do not resend them when they
+        move to another proxy and would stall for minutes. A receive needs only what is known from the group. Raises
+        ``Refused``."""
         asked = pb.Settings(client_type=pb.PUSH_CONSUMER if request.auto_renew else pb.SIMPLE_CONSUMER)
         asked.subscription.group.name = check_group(request.group.name)
         check_topic(request.message_queue.topic.name)
@@ -358,7 +359,7 @@ class Service:
 
 
 def _groups(client: Client, named: str) -> set[Right]:
-    """What acting for a consumer needs: the group it is in, and the one a call names."""
+    """Returns the rights needed to act for a consumer: on its own group and on the one named in the call."""
     return {Right.sub_group(group) for group in (client.group, named) if group}
 
 

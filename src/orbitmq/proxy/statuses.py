@@ -1,4 +1,4 @@
-"""Statuses inside answers: business errors travel there, while the call itself succeeds."""
+"""Statuses inside answers: business errors are reported there, while the call itself succeeds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BROKER_CODES: Final[dict[int, pb.Code]] = {
 
 
 class Refused(Exception):
-    """A call that is answered with a status other than OK."""
+    """The call is answered with a status other than OK."""
 
     def __init__(self, code: pb.Code, message: str) -> None:
         super().__init__(message)
@@ -36,17 +36,17 @@ class Refused(Exception):
 
 
 def status(code: pb.Code, message: str = "") -> pb.Status:
-    """A status; without a message it is the name of the code."""
+    """Returns a status; the default message is the name of the code."""
     return pb.Status(code=code, message=message or pb.Code.Name(code))
 
 
 def status_of_code(code: int, remark: str | None) -> pb.Status:
-    """What a broker's answer means to a client."""
+    """Maps a broker's response code to a client status."""
     return status(_BROKER_CODES.get(code, pb.INTERNAL_SERVER_ERROR), remark or "")
 
 
 def refused_by(error: OrbitError) -> Refused:
-    """A failed call to a broker or name server, as the client is told."""
+    """Converts a failed call to a broker or name server into a client status."""
     if isinstance(error, TopicNotFound):
         return Refused(pb.TOPIC_NOT_FOUND, f"CODE: 17  DESC: {error.remark}")
     if isinstance(error, BrokerError):
@@ -61,6 +61,6 @@ def refused_by(error: OrbitError) -> Refused:
 
 
 def common_status(statuses: list[pb.Status]) -> pb.Status:
-    """One status for several entries: theirs if all agree."""
+    """Returns one status for several entries: their common one if all agree."""
     codes = {entry.code for entry in statuses}
     return status(codes.pop()) if len(codes) == 1 else status(pb.MULTIPLE_RESULTS)

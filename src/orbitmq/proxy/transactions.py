@@ -1,13 +1,13 @@
-"""Half messages: who may end them, and how producers are asked about them (Apache: ClusterTransactionService).
+"""Half messages: ending them, and checking back with producers (Apache: ClusterTransactionService).
 
-The broker answers a half message with its place; a client ends it by transaction id alone. The proxy keeps the
-places of the last half minute, and learns the others when the broker asks for the outcome. A broker that asks has
-stored the half message once more: ending it at an older place would leave the new one open, and a second answer
-would commit the message twice. So only the place asked about last is kept.
+A broker answers a half message with its position, but a client ends it by transaction id alone. The proxy keeps the
+positions of the last half minute, and learns others when a broker checks back. A broker that checks has stored the
+half message again. Ending it at an older position would leave the new one open, and a second answer would commit the
+message twice. So only the most recently checked position is kept.
 
-A half message that this proxy has not seen (it was restarted, or the message was sent through another one) is looked
-up in the brokers' indexes by its id. What this proxy has ended is not looked up again: a broker of Apache commits a
-half message as often as it is told to.
+A half message unknown to this proxy (because it restarted, or another proxy sent the message) is looked up by id in
+the brokers' indexes. A transaction this proxy has ended is not looked up again, because an Apache broker commits a
+half message as often as it is requested to.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ _IDS_MAX: Final = 200_000
 _TOPICS_MAX: Final = 10_000
 _FOUND_MAX: Final = 32
 _LOOK_BACK_MS: Final = 2 * 3_600_000
-"""A producer has an hour to end a transaction (maxTransactionRecoverySecond), and is then asked for a while."""
+"""A producer has an hour to end a transaction (maxTransactionRecoverySecond); after that the broker checks back for a
+while."""
 _RESOLUTIONS: Final[dict[int, int]] = {
     pb.COMMIT: int(SysFlag.TRANSACTION_COMMIT),
     pb.ROLLBACK: int(SysFlag.TRANSACTION_ROLLBACK),
@@ -61,7 +62,7 @@ _RESOLUTIONS: Final[dict[int, int]] = {
 
 
 class HalfMessage(msgspec.Struct, frozen=True, gc=False):
-    """Where a half message lies."""
+    """The position of a half message."""
 
     address: str
     queue_offset: int
@@ -79,18 +80,18 @@ class Transactions:
         self._tasks = tasks
         self._half: OrderedDict[tuple[str, str], deque[HalfMessage]] = OrderedDict()
         self._ended: OrderedDict[tuple[str, str], None] = OrderedDict()
-        """What this proxy passed an outcome on of, the latest last."""
+        """Transactions whose outcome this proxy forwarded, latest last."""
         self._topics: set[str] = set()
         self._announced: set[tuple[str, str]] = set()
         self.brokers: Brokers | None = None
-        """Set once both exist: each needs the other."""
+        """Set after construction, because the two objects reference each other."""
 
     def routes(self) -> list[Route | RawRoute]:
-        """What brokers ask."""
+        """Returns the handlers for requests from brokers."""
         return [Route(RequestCode.CHECK_TRANSACTION_STATE, self._check, CheckTransactionStateRequest)]
 
     def note(self, topic: str, transaction_id: str, address: str, queue_offset: int, log_offset: int) -> None:
-        """A half message was stored."""
+        """Record the position of a stored half message."""
         key = (topic, transaction_id)
         self._ended.pop(key, None)
         places = self._half.get(key)
@@ -106,12 +107,12 @@ class Transactions:
     def note_asked(
         self, topic: str, transaction_id: str, address: str, queue_offset: int, log_offset: int
     ) -> None:
-        """A broker asks about a half message: the places that were known of it count no more."""
+        """Record the position a broker checks; earlier positions become invalid."""
         self._half.pop((topic, transaction_id), None)
         self.note(topic, transaction_id, address, queue_offset, log_offset)
 
     async def end(self, request: pb.EndTransactionRequest) -> None:
-        """Pass an outcome on. Raises ``Refused`` or ``OrbitError``."""
+        """Forward an outcome to the broker. Raises ``Refused`` or ``OrbitError``."""
         assert self.brokers is not None
         topic = request.topic.name
         key = (topic, request.transaction_id)
@@ -149,7 +150,7 @@ class Transactions:
             self._ended.popitem(last=False)
 
     async def _find(self, topic: str, transaction_id: str) -> HalfMessage | None:
-        """The newest half message of this id, by the indexes of all brokers; None when there is none."""
+        """Returns the newest half message with this id in the indexes of all brokers, or None."""
         assert self.brokers is not None
         now_ms = self._clock.now_ms()
         header = QueryMessageRequest(
@@ -183,7 +184,7 @@ class Transactions:
         ]
 
     def expire(self) -> None:
-        """Drop what was not ended. Oldest first, so this stops early."""
+        """Drop expired positions. They are ordered oldest first, so this stops early."""
         now_ms = self._clock.now_ms()
         while self._half:
             key, places = next(iter(self._half.items()))
@@ -194,13 +195,13 @@ class Transactions:
     # -- brokers must know that we answer for these topics ---------------------------------------------
 
     def serve(self, topic: str) -> None:
-        """Transactions of this topic may be asked about from now on."""
+        """Accept checks for transactions of this topic from now on."""
         if topic not in self._topics and len(self._topics) < _TOPICS_MAX:
             self._topics.add(topic)
             self._tasks.start(self.heartbeat(), "transaction-heartbeat")
 
     async def heartbeat(self) -> None:
-        """Tell all brokers for which topics we know producers."""
+        """Announce to all brokers the topics for which we have producers."""
         if not self._topics or self.brokers is None:
             return
         body = HeartbeatData(
@@ -218,7 +219,7 @@ class Transactions:
             logger.info("heartbeat failed broker=%s error=%s", address, error)
 
     def _check(self, call: Call[CheckTransactionStateRequest]) -> Answer:
-        """A broker asks what became of a half message: ask one of the producers of its topic."""
+        """Forward a broker's check of a half message to one of the topic's producers."""
         header = call.header
         try:
             record = decode_record(call.body)

@@ -1,1 +1,1 @@
-"""A gRPC server over HTTP/2 on asyncio, as far as message clients need one."""
+"""A gRPC server over HTTP/2 on asyncio, limited to what message clients need."""

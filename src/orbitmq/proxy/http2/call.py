@@ -1,4 +1,4 @@
-"""One call: what a handler gets, and the state of its stream."""
+"""A single call: the handler's interface and the state of its stream."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 __all__ = ["Call", "CallEnded", "GrpcError", "GrpcStatus", "Kind", "Method"]
 
 DRAIN_BYTES: Final = 1024 * 1024
-"""Unsent bytes of one call above which its handler waits."""
+"""A call with more unsent bytes than this makes its handler wait."""
 _UNITS_S: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
 
 class GrpcStatus(IntEnum):
-    """Codes a call may end with."""
+    """Status codes a call may end with."""
 
     OK = 0
     CANCELLED = 1
@@ -35,7 +35,7 @@ class GrpcStatus(IntEnum):
 
 
 class GrpcError(Exception):
-    """Ends a call with a status of gRPC itself."""
+    """Ends a call with a gRPC status."""
 
     def __init__(self, status: GrpcStatus, message: str) -> None:
         super().__init__(message)
@@ -44,11 +44,11 @@ class GrpcError(Exception):
 
 
 class CallEnded(Exception):
-    """The client cancelled the call, or its connection is gone."""
+    """The client cancelled the call, or its connection was lost."""
 
 
 class Kind(Enum):
-    """Who sends more than one message."""
+    """Which sides stream messages."""
 
     UNARY = "unary"
     SERVER_STREAM = "server stream"
@@ -57,9 +57,9 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """What serves one path. ``start`` gets the call and its first message (empty for ``BOTH_STREAM``).
+    """The handler of one path. ``start`` receives the call and its first message (empty for ``BOTH_STREAM``).
 
-    It returns the work to be run as a task, or nothing when the answer comes by other means.
+    It returns a coroutine to run as a task, or None if the answer is sent by other means.
     """
 
     path: str
@@ -68,7 +68,7 @@ class Method:
 
 
 class Call:
-    """Made by the connection, one per stream."""
+    """One stream, created by the connection."""
 
     __slots__ = (
         "_deadline",
@@ -106,29 +106,29 @@ class Call:
         self.method = method
         self.fields = fields
         self.window = 0
-        """How many bytes the client takes, more or less than its initial window."""
+        """The client's window for this stream, relative to its initial window."""
         self.opened = 0.0
         self.header_bytes = 0
         self.kept_bytes = 0
-        """Counted by the connection for headers and messages."""
+        """Bytes the connection counts for headers and messages."""
         self.is_dated = False
-        """The date it is signed with was checked."""
+        """The signed date was checked."""
         self.heard = False
-        """A message of the client's stream came."""
+        """At least one message of the client's stream has arrived."""
         self.received = bytearray()
         self.unacknowledged_bytes = 0
         self.remote_done = False
-        """The client sends no more."""
+        """The client has finished sending."""
         self.done = False
         """Ended, by us or by the client."""
         self.pending: deque[bytes | memoryview] = deque()
-        """Frame payloads that wait for the client's window."""
+        """Frame payloads waiting for the client's window."""
         self.pending_bytes = 0
         self.trailers: bytes | None = None
-        """The end, once everything else is sent."""
+        """Trailers, sent once everything else is."""
         self.task: asyncio.Task[Any] | None = None
         self.work: Coroutine[Any, Any, None] | None = None
-        """What the task runs, until it begins."""
+        """The task's coroutine, until it starts."""
         self.inbox: deque[bytes] | None = None
         self.inbox_waiter: asyncio.Future[None] | None = None
         self.drained: asyncio.Future[None] | None = None
@@ -138,17 +138,18 @@ class Call:
         self._deadline: float | None = None
 
     def header(self, name: str) -> str:
-        """One field of the request, empty when it is not there."""
+        """Returns one header of the request, empty if it is missing."""
         field = self.fields.get(name)
         return "" if field is None else text(field)
 
     @property
     def remote(self) -> str:
-        """Address of the client as ``host:port``."""
+        """The client's address as ``host:port``."""
         return self.connection.remote_text
 
     def time_left_s(self) -> float | None:
-        """Until the client gives up; None when it did not say. Counts from when the call began."""
+        """Returns the seconds until the client's deadline, counted from the first use, or None if it set no
+        deadline."""
         if self._deadline is None:
             given = self.header("grpc-timeout")
             unit = _UNITS_S.get(given[-1:])
@@ -161,11 +162,11 @@ class Call:
     # -- answers ---------------------------------------------------------------------------------------
 
     def answer(self, message: bytes) -> None:
-        """The one message of a unary call, and its end. Nothing happens when the client is gone."""
+        """Send the only message of a unary call and end it. Does nothing if the client is gone."""
         self.connection.answer(self, message)
 
     def write(self, message: bytes) -> None:
-        """One more message of a stream."""
+        """Send another message of a stream."""
         self.connection.write_message(self, message)
 
     def finish(self, status: int = 0, message: str = "") -> None:
@@ -173,12 +174,12 @@ class Call:
         self.connection.finish(self, status, message)
 
     def headers_due(self) -> bool:
-        """Whether the headers of the answer are still to be sent; True once."""
+        """Returns True on the first call only, when the response headers must still be sent."""
         due, self._headers_sent = not self._headers_sent, True
         return due
 
     async def drain(self, limit: int = DRAIN_BYTES) -> None:
-        """Wait until the client read all but ``limit`` of what was written. Raises ``CallEnded``."""
+        """Wait until at most ``limit`` bytes are unsent. Raises ``CallEnded``."""
         while not self.done and self.pending_bytes > limit:
             self.drained = asyncio.get_running_loop().create_future()
             await self.drained
@@ -188,7 +189,7 @@ class Call:
     # -- messages of a client's stream -----------------------------------------------------------------
 
     async def receive(self) -> bytes | None:
-        """The client's next message; None at the end of its stream. Raises ``CallEnded``."""
+        """Returns the client's next message, or None at the end of its stream. Raises ``CallEnded``."""
         assert self.inbox is not None
         while not self.inbox:
             if self.done:
@@ -203,7 +204,7 @@ class Call:
         return message
 
     def wake(self) -> None:
-        """Something arrived, or the call ended."""
+        """Wake the waiters after data arrived or the call ended."""
         for waiter in (self.inbox_waiter, self.drained):
             if waiter is not None and not waiter.done():
                 waiter.set_result(None)

@@ -1,18 +1,18 @@
-"""One HTTP/2 connection of a gRPC client, the server's end of it.
+"""The server side of one HTTP/2 connection with a gRPC client.
 
 Invariants
-1. What a socket read asks for is started before the first byte of an answer leaves, and what was answered by then
-   leaves in one write, as far as the turn's time goes (``Turns``). The rest waits for a later turn, and the peer is
-   not read from meanwhile.
+1. All work requested in a socket read is started before the first byte of an answer is sent, and the answers ready by
+   then go out in one write, as far as the turn's time allows (``Turns``). The rest is served in a later turn, and
+   reading from the peer pauses meanwhile.
 2. Memory is bounded: ``held_bytes`` counts everything a peer makes us keep, that is headers and messages of open
-   calls until they end, messages that wait for a handler, unread answers and unserved bytes. ``HeldMemory`` adds it
-   up over all connections and closes those that hold most. One call holds ``message_bytes`` and ``header_bytes`` at
-   most, one connection ``calls``, ``open_header_bytes`` and ``unsent_bytes``. A peer that does not read is not read
-   from.
-3. A peer that breaks the protocol gets GOAWAY with the code, and one log line.
+   calls until they end, messages waiting for a handler, unread answers and unserved bytes. ``HeldMemory`` sums it
+   over all connections and closes those that hold most. One call holds at most ``message_bytes`` and
+   ``header_bytes``, one connection at most ``calls``, ``open_header_bytes`` and ``unsent_bytes``. Reading pauses
+   while a peer does not read.
+3. A peer that violates the protocol gets GOAWAY with the code, and one log line.
 4. Each call ends once: by its handler, by the client (its task is cancelled), or with the connection.
-5. A peer that is gone is noticed: a silent one is sent a PING and must answer (``sweep``). A request that does not
-   become complete is ended.
+5. A dead peer is detected: a silent one is sent a PING and must answer (``sweep``). A request that stays incomplete
+   is ended.
 6. A SETTINGS frame costs the same however many calls are open: ``Call.window`` is relative to the initial window.
 """
 
@@ -46,13 +46,13 @@ logger = logging.getLogger(__name__)
 _STREAM_WINDOW: Final = 1024 * 1024
 _CONNECTION_WINDOW: Final = 16 * 1024 * 1024
 _FRAME_BYTES: Final = 256 * 1024
-"""Largest frame we take: a body of a megabyte comes in four."""
+"""Largest frame we accept; a body of a megabyte arrives in four."""
 _INBOX_MESSAGES: Final = 256
 _CONTINUATIONS_MAX: Final = 64
 _ENDED_AT_ONCE: Final = 256
-"""Calls of a lost connection that are ended in one turn of the loop."""
+"""Calls of a lost connection ended in one turn of the loop."""
 _PATH_BYTES_MAX: Final = 256
-"""Longer ones name no method."""
+"""Longer paths match no method."""
 _PING_PAYLOAD: Final = b"orbitmq?"
 
 _SETTING_FRAME_BYTES: Final = 5
@@ -63,12 +63,12 @@ _SETTING_HEADER_BYTES: Final = 6
 
 @dataclass(slots=True)
 class Port:
-    """What all connections of a server share."""
+    """State shared by all connections of a server."""
 
     methods: Mapping[str, Method]
     tasks: TaskOwner
     tls: ServerTls
-    """May be replaced while the server runs: new connections use the new certificate."""
+    """May be replaced while the server runs; new connections use the new certificate."""
     limits: Http2Limits
     balancers: Balancers
     held: HeldMemory
@@ -78,7 +78,7 @@ class Port:
 
 
 class Http2Connection(Writer):
-    """See the module. Made by ``GrpcServer``."""
+    """See the module. Created by ``GrpcServer``."""
 
     def __init__(self, port: Port) -> None:
         super().__init__(port.limits, port.held)
@@ -89,21 +89,21 @@ class Http2Connection(Writer):
         self._rest = b""
         self._decrypter = Opening(port.tls, port.balancers, self._write_raw)
         self._opening: Opening | None = self._decrypter
-        """Until the preface is complete."""
+        """Set until the preface is complete."""
         self._decoder = HeaderDecoder()
         self._block: tuple[int, int, bytearray] | None = None
-        """Stream, flags and bytes of a header block that CONTINUATION frames go on with."""
+        """Stream, flags and bytes of a header block awaiting CONTINUATION frames."""
         self._continuations = 0
         self.calls: dict[int, Call] = {}
         self._last_stream = 0
         self._unacknowledged_bytes = 0
         self._kept_bytes = 0
-        """Headers, messages and the rest of all open calls."""
+        """Bytes held by all open calls: headers, messages and overhead."""
         self._header_bytes = 0
         self._opened_bytes = 0
-        """Added by calls that were opened in this turn."""
+        """Bytes added by calls opened in this turn."""
         self._waits = False
-        """What was read is served in a later turn."""
+        """Received data is left for a later turn."""
         self._queued = False
         """``Turns`` will call ``serve``."""
         self._write_paused = False
@@ -157,7 +157,7 @@ class Http2Connection(Writer):
             self._turns.wait(self)
 
     def serve(self, until: float) -> bool:
-        """Serve what was read, up to that time. Whether something is left that can be served then."""
+        """Serve received data until the time ``until``. Returns whether there is more to serve then."""
         if self.closed or self._write_paused:
             self._queued = False
             self._waits = True  # ``resume_writing`` goes on
@@ -225,7 +225,7 @@ class Http2Connection(Writer):
         self._port.on_close(self)
 
     def _end_calls(self) -> None:
-        """End the calls of a lost connection, some in each turn of the loop."""
+        """End the calls of a lost connection, a batch in each turn of the loop."""
         for call in list(itertools.islice(self.calls.values(), _ENDED_AT_ONCE)):
             self._end_early(call)
         if self.calls:
@@ -235,19 +235,19 @@ class Http2Connection(Writer):
 
     @property
     def held_bytes(self) -> int:
-        """Everything the peer makes us keep."""
+        """Bytes we keep because of this peer."""
         if self.closed:
             return 0
         unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
         return self._kept_bytes + self._pending_bytes + len(self._rest) + unsent
 
     def press(self, unsent_bytes: int) -> None:
-        """Stop reading from a peer that leaves more than this unread; 0 for the usual limit."""
+        """Stop reading from a peer that leaves more than this many bytes unread; 0 restores the usual limit."""
         if self._transport is not None and not self.closed:
             self._transport.set_write_buffer_limits(high=unsent_bytes or self._limits.write_pause_bytes)
 
     def drop(self, reason: str) -> None:
-        """Close at once."""
+        """Close immediately."""
         logger.warning("closing connection peer=%s reason=%s", self.remote_text, reason)
         if self._opening is None:
             self._out.append(self._goaway(H2Error.ENHANCE_YOUR_CALM, reason))
@@ -255,7 +255,7 @@ class Http2Connection(Writer):
         self.abort()
 
     def keep(self, call: Call, count: int) -> None:
-        """Count bytes a call holds, until they are released or the call ends."""
+        """Count bytes held by a call until they are released or the call ends."""
         call.kept_bytes += count
         self._kept_bytes += count
 
@@ -266,7 +266,7 @@ class Http2Connection(Writer):
     # -- the beginning of a connection -----------------------------------------------------------------
 
     def _open(self, opening: Opening, data: bytes) -> bytes:
-        """The bytes after the preface, empty while that is not complete."""
+        """Returns the bytes after the preface, empty until it is complete."""
         try:
             found = opening.read(data, self.remote[0])
         finally:
@@ -298,7 +298,8 @@ class Http2Connection(Writer):
     # -- frames ----------------------------------------------------------------------------------------
 
     def _read_frames(self, data: bytes, until: float) -> tuple[int, bool]:
-        """Serve whole frames up to that time. Returns where it stopped, and whether whole frames are left."""
+        """Serve whole frames until the time ``until``. Returns the position reached and whether whole frames
+        remain."""
         position = 0
         end = len(data)
         unpack = frames.HEADER.unpack_from
@@ -524,7 +525,7 @@ class Http2Connection(Writer):
         call.wake()
 
     def _take_messages(self, call: Call) -> None:
-        """Cut what was received into messages: one to start a call with, or those of a stream."""
+        """Split received data into messages: the one that starts a call, or those of a stream."""
         received = call.received
         while len(received) >= 5:
             size = int.from_bytes(received[1:5], "big")
@@ -564,7 +565,7 @@ class Http2Connection(Writer):
         self.finish(call, GrpcStatus.RESOURCE_EXHAUSTED, f"gRPC message exceeds maximum size {limit}")
 
     def _start_inflated(self, call: Call, message: bytes) -> None:
-        """A large message is inflated piece by piece, beside other calls."""
+        """Inflate a large message in pieces, concurrently with other calls."""
 
         async def run() -> None:
             plain = await inflate_slowly(call, message, self._limits.message_bytes)
@@ -611,7 +612,7 @@ class Http2Connection(Writer):
                 self.finish(call, GrpcStatus.INTERNAL, f"internal error: {type(error).__name__}")
 
     def _end_early(self, call: Call) -> None:
-        """The client cancelled, or its connection is lost."""
+        """End a call that the client cancelled or whose connection was lost."""
         self._forget(call)
         if call.on_end is not None:
             call.on_end()
@@ -645,9 +646,8 @@ class Http2Connection(Writer):
     # -- the end ---------------------------------------------------------------------------------------
 
     def sweep(self, idle_before: float) -> int:
-        """Called now and then. Closes a connection that does not begin, and one without calls that was silent since.
-        Pings a silent one with calls, and ends requests that do not become complete. Returns how many calls were
-        looked at."""
+        """Called periodically. Closes a connection that sends no preface, and a silent one without calls. Pings a
+        silent one with calls, and ends requests that stay incomplete. Returns the number of calls checked."""
         self._resets = 0
         if self.closed:
             return 0
@@ -680,7 +680,7 @@ class Http2Connection(Writer):
         return seen
 
     def go_away(self) -> None:
-        """Take no new calls, let the running ones end, then close."""
+        """Accept no new calls, let the running ones end, then close."""
         if self._going_away or self.closed:
             return
         self._going_away = True

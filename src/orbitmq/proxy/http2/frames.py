@@ -1,4 +1,4 @@
-"""Frames of HTTP/2 (RFC 9113): numbers, and the bytes of those a server writes."""
+"""HTTP/2 frames (RFC 9113): constants, and encoding of those a server sends."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ HEADER: Final = Struct(">HBBBI")
 """Length (16 high bits, 8 low bits), type, flags, stream."""
 assert HEADER.size == 9
 MESSAGE_PREFIX: Final = Struct(">BI")
-"""Before each gRPC message: whether it is compressed, and its size."""
+"""Prefix of each gRPC message: compression flag and size."""
 SETTING: Final = Struct(">HI")
 _NUMBER: Final = Struct(">I")
 
@@ -67,11 +67,11 @@ FRAME_BYTES_DEFAULT: Final = 16_384
 WINDOW_DEFAULT: Final = 65_535
 WINDOW_MAX: Final = 2**31 - 1
 _MESSAGE_MAX: Final = 1024
-"""Characters of a status message."""
+"""Maximum length of a status message, in characters."""
 
 
 class H2Error(Exception):
-    """The peer broke the protocol: the connection ends with this code."""
+    """The peer violated the protocol; the connection ends with this code."""
 
     NO_ERROR: Final = 0
     PROTOCOL: Final = 1
@@ -89,7 +89,7 @@ class H2Error(Exception):
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    """The bytes of one frame."""
+    """Returns the bytes of one frame."""
     size = len(payload)
     return HEADER.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + payload
 
@@ -102,13 +102,13 @@ def window_update(stream_id: int, count: int) -> bytes:
     return frame(WINDOW_UPDATE, 0, stream_id, _NUMBER.pack(count))
 
 
-# ":status: 200" and "content-type" stand in the static table.
+# ":status: 200" and "content-type" are in the static table.
 ANSWER_HEADERS: Final = b"\x88\x0f\x10\x10application/grpc"
 OK_TRAILERS: Final = literal("grpc-status", "0")
 
 
 def trailers(status: int, message: str) -> bytes:
-    """The header block that ends a call."""
+    """Returns the header block that ends a call."""
     if not status and not message:
         return OK_TRAILERS
     safe = "".join(

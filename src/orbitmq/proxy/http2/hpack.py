@@ -1,8 +1,8 @@
-"""Header compression of HTTP/2 (RFC 7541): the reading side, and literals for the writing side.
+"""HTTP/2 header compression (RFC 7541): a decoder, and literals for encoding.
 
-A header block of a gRPC call holds a dozen fields, most of them one-byte references into the table both ends keep.
-Values stay as they came until someone asks: a client's request id, different in each call and Huffman-coded, is never
-decoded. Answers are written without the table; their blocks are constants.
+A header block of a gRPC call holds a dozen fields, most of them one-byte references into the table kept by both ends.
+Values are decoded only when they are read, so a client's request id, which is Huffman-coded and different in each
+call, never is. Responses do not use the table; their blocks are constants.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Final
 __all__ = ["Field", "HeaderDecoder", "HpackError", "literal", "text"]
 
 TABLE_BYTES_MAX: Final = 4096
-"""Size of the table we allow the peer: the default, so no setting announces it."""
+"""The table size we allow the peer. It is the default, so no setting announces it."""
 _ENTRY_OVERHEAD: Final = 32
 
-# Symbols by length of their code. The code is canonical: within a length by symbol, each length continues the last.
+# Symbols by code length. The code is canonical: codes of one length are in symbol order, and each length continues
+# the previous one.
 _SYMBOLS_BY_LENGTH: Final = {
     5: b"012aceiost",
     6: b" %-./3456789=A_bdfghlmnpru",
@@ -59,14 +60,14 @@ _STATIC: Final = (
 )  # fmt: skip
 
 _END_CODE: Final = (30, (1 << 30) - 1)
-"""Length and bits of the end-of-string code: never sent, but its beginning pads the last byte."""
+"""Length and bits of the end-of-string code. It is never sent, but its prefix pads the last byte."""
 
 Field = tuple[str, bytes, bool]
-"""Name, value as it came, and whether the value is Huffman-coded."""
+"""Name, raw value, and whether the value is Huffman-coded."""
 
 
 class HpackError(Exception):
-    """The block cannot be read; tables of both ends differ from now on, so the connection is of no more use."""
+    """The block cannot be decoded. The two tables differ from now on, so the connection is unusable."""
 
 
 def _codes() -> dict[tuple[int, int], int]:
@@ -87,7 +88,7 @@ _STATIC_FIELDS: Final[tuple[Field, ...]] = tuple(
 
 
 def _prefixes() -> dict[tuple[int, int], int]:
-    """The beginnings of codes, as length and bits, numbered."""
+    """Returns all code prefixes as (length, bits), numbered."""
     prefixes = {(0, 0): 0}
     for length, code in (*_codes(), _END_CODE):
         for shorter in range(1, length):
@@ -96,10 +97,10 @@ def _prefixes() -> dict[tuple[int, int], int]:
 
 
 def _machine() -> list[tuple[bytes, int]]:
-    """For each state and half byte, at ``state * 16 + half``: the symbol that is complete, and the next state.
+    """Returns the completed symbol and the next state for each state and half byte, at index ``state * 16 + half``.
 
-    A state is a node of the code's tree, 0 the root: 4096 entries. No code is shorter than five bits, so half a byte
-    completes one symbol at most. -16 stands for "no such code".
+    A state is a node of the code tree, with 0 as the root; there are 4096 entries. No code is shorter than five bits,
+    so half a byte completes at most one symbol. -16 stands for "no such code".
     """
     codes = _codes()
     prefixes = _prefixes()
@@ -123,11 +124,11 @@ _MACHINE: Final = _machine()
 _PADDED: Final = frozenset(
     state * 16 for state, (length, code) in enumerate(_prefixes()) if length < 8 and code == (1 << length) - 1
 )
-"""States a field may end in: the rest of its last byte is the beginning of the end-of-string code, all ones."""
+"""States in which a field may end: the rest of its last byte is a prefix of the end-of-string code, all ones."""
 
 
 def _unpack(data: bytes) -> bytes:
-    """Huffman-coded bytes to bytes. Raises ``HpackError``."""
+    """Decode a Huffman-coded value. Raises ``HpackError``."""
     state = 0
     parts: list[bytes] = []
     add = parts.append
@@ -149,11 +150,11 @@ def _unpack(data: bytes) -> bytes:
 
 
 _unpack_again: Final = lru_cache(maxsize=1024)(_unpack)
-"""What stands in a table is asked for by every call of its connection, and is decoded once."""
+"""Values in a table are read by every call of a connection, so they are decoded once."""
 
 
 def text(field: Field) -> str:
-    """The value of a field. Raises ``HpackError``."""
+    """Returns the value of a field. Raises ``HpackError``."""
     raw = field[1]
     if not field[2]:
         return raw.decode("utf-8", "replace")
@@ -162,21 +163,22 @@ def text(field: Field) -> str:
 
 
 class HeaderDecoder:
-    """Reads the header blocks of one connection, in order. Every error is an end of that connection."""
+    """Decodes the header blocks of one connection, in order. Any error must end the connection."""
 
     __slots__ = ("_bytes", "_limit", "_sizes", "_table", "kept_bytes")
 
     def __init__(self) -> None:
         self._table: list[Field] = []
-        """Newest last, so that adding one costs nothing; entry 62 is the last."""
+        """Newest last, so appending is cheap; entry 62 is the last element."""
         self._sizes: list[int] = []
         self._bytes = 0
         self._limit = TABLE_BYTES_MAX
         self.kept_bytes = 0
-        """What the fields of the last block hold, those in the table included: they outlive its entries."""
+        """Bytes held by the fields of the last block, including those in the table because they outlive its
+        entries."""
 
     def decode(self, block: bytes) -> dict[str, Field]:
-        """The fields by name; of a name that comes twice the last counts. Raises ``HpackError``."""
+        """Returns the fields by name; the last one wins if a name repeats. Raises ``HpackError``."""
         fields: dict[str, Field] = {}
         position = 0
         end = len(block)
@@ -211,7 +213,7 @@ class HeaderDecoder:
                 field = (name, raw, coded)
                 fields[name] = field
                 if keep:
-                    # What counts against the table is the size of the decoded value.
+                    # The table limit applies to the size of the decoded value.
                     size = len(name) + (len(_unpack_again(raw)) if coded else len(raw)) + _ENTRY_OVERHEAD
                     self._bytes += size
                     self._sizes.append(size)
@@ -247,7 +249,7 @@ class HeaderDecoder:
 
 
 def _number(block: bytes, position: int, mask: int, first: int | None = None) -> tuple[int, int]:
-    """A number that did not fit its prefix (or, with ``first``, may have)."""
+    """Decode a number that did not fit its prefix (or, with ``first``, might not)."""
     if first is not None and first != mask:
         return first, position
     value = mask
@@ -276,7 +278,7 @@ def _string(block: bytes, position: int) -> tuple[bytes, bool, int]:
 
 
 def literal(name: str, value: str) -> bytes:
-    """A field that leaves the table alone."""
+    """Encode a field without adding it to the table."""
     return b"\x00" + _plain(name.encode()) + _plain(value.encode())
 
 

@@ -1,4 +1,4 @@
-"""Messages that came compressed. No official client compresses; others may, with gzip."""
+"""Compressed messages. Official clients do not compress; others may use gzip."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 __all__ = ["INFLATE_BYTES", "inflate", "inflate_slowly"]
 
 INFLATE_BYTES: Final = 1024 * 1024
-"""Inflated at once; a few milliseconds."""
+"""Bytes inflated in one step, which takes a few milliseconds."""
 
 
 def inflate(call: Call, message: bytes, limit: int) -> bytes:
-    """The plain message. Raises ``GrpcError``."""
+    """Returns the decompressed message. Raises ``GrpcError``."""
     inflater = _inflater(call)
     plain = _step(inflater, message, limit)
     if inflater.unconsumed_tail or not inflater.eof:
@@ -27,7 +27,8 @@ def inflate(call: Call, message: bytes, limit: int) -> bytes:
 
 
 async def inflate_slowly(call: Call, message: bytes, limit: int) -> bytes:
-    """The plain message, with other work between its pieces; its bytes count as the call's. Raises ``GrpcError``."""
+    """Returns the decompressed message, letting other work run between pieces. Its bytes count towards the call.
+    Raises ``GrpcError``."""
     inflater = _inflater(call)
     parts: list[bytes] = []
     size = 0

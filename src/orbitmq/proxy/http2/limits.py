@@ -1,4 +1,4 @@
-"""Bounds of connections, and how the event loop's time is shared among them."""
+"""Connection limits, and the sharing of event loop time among connections."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from orbitmq.runtime.stalls import monotonic
 __all__ = ["CALL_BYTES", "Http2Limits", "Served", "Turns"]
 
 CALL_BYTES: Final = 4096
-"""Rough cost of an open call beside its headers and messages."""
+"""Rough memory cost of an open call, excluding its headers and messages."""
 _TURN_S: Final = 0.004
 _SLICE_S: Final = 0.002
 
 
 @dataclass(frozen=True, slots=True)
 class Http2Limits:
-    """Bounds of one connection, and ``connections`` and ``held_bytes`` of all of them together."""
+    """Limits per connection, except ``connections`` and ``held_bytes``, which apply to all of them together."""
 
     connections: int = 16_384
     calls: int = 4096
@@ -31,34 +31,34 @@ class Http2Limits:
     unsent_bytes: int = 64 * 1024 * 1024
     write_pause_bytes: int = 1024 * 1024
     held_bytes: int = 512 * 1024 * 1024
-    """Over all connections; see ``transport/held_memory.py`` for what happens beyond."""
+    """Over all connections; see ``transport/held_memory.py`` for what happens above it."""
     resets: int = 4096
     """Calls a client may cancel between two sweeps."""
     settings: int = 64
-    """Entries of a SETTINGS frame; clients send fewer than ten."""
+    """Entries in a SETTINGS frame; clients send fewer than ten."""
     opening_s: float = 20.0
-    """TLS and the preface must be complete by then, however a peer spreads their bytes."""
+    """TLS and the preface must be complete within this time, even if the peer trickles bytes."""
     request_s: float = 60.0
-    """A request must be complete by then; a large one has longer, see ``request_bytes_s``."""
+    """A request must be complete within this time. Large ones get more, see ``request_bytes_s``."""
     request_bytes_s: int = 32 * 1024
-    """Each of these many bytes of a request adds a second to ``request_s``."""
+    """Every this many bytes of a request add a second to ``request_s``."""
     silent_s: float = 60.0
-    """A peer that was silent for so long is sent a PING."""
+    """A peer that has been silent this long is sent a PING."""
     ping_s: float = 20.0
-    """A peer that does not answer a PING for so long is gone."""
+    """A peer that has not answered a PING after this time is considered dead."""
 
 
 class Served(Protocol):
-    """A connection, as far as it matters here."""
+    """The part of a connection that ``Turns`` uses."""
 
     def serve(self, until: float) -> bool: ...
 
 
 class Turns:
-    """Shares one turn of the event loop among all connections of a server.
+    """Shares each turn of the event loop among all connections of a server.
 
-    A connection serves what it read at once while the turn's time lasts. What is left is served in later turns,
-    one connection after the other, so that no peer can hold the loop, however little its frames cost it.
+    A connection serves what it has read immediately while the turn has time left. The rest is served in later turns,
+    round-robin, so no peer can monopolize the loop however cheap its frames are to send.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Turns:
         self._end = 0.0
 
     def until(self) -> float:
-        """When a connection that has just read must stop."""
+        """Returns when a connection that has just read must stop."""
         if not self._planned:
             self._planned = True
             self._end = self._now() + _TURN_S
@@ -77,7 +77,7 @@ class Turns:
         return min(self._end, self._now() + _SLICE_S)
 
     def wait(self, connection: Served) -> None:
-        """Serve a connection's rest in a later turn."""
+        """Serve the rest of a connection's data in a later turn."""
         self._waiting.append(connection)
         if not self._planned:
             self._planned = True

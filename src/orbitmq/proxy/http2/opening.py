@@ -1,5 +1,5 @@
-"""The beginning of a connection. TLS, plain text and the PROXY protocol of load balancers share the port: the first
-bytes tell."""
+"""Connection setup. TLS, plain text and the PROXY protocol of load balancers share the port and are told apart by
+their first bytes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ __all__ = ["Opening"]
 
 
 class Opening:
-    """Finds out what a peer speaks and who it is."""
+    """Detects a peer's protocol and address."""
 
     def __init__(self, tls: ServerTls, balancers: Balancers, write: Callable[[bytes], None]) -> None:
-        """``write`` sends bytes as they are."""
+        """``write`` sends raw bytes."""
         self._server_tls = tls
         self._balancers = balancers
         self._write = write
         self._proxy_read = False
         self.tls: TlsFilter | None = None
         self.address = ""
-        """``host:port`` of the client, where a balancer named it."""
+        """The client's ``host:port`` if a load balancer sent it."""
         self.rest = b""
-        """What is too short to tell."""
+        """Bytes too few to identify the protocol."""
 
     def decrypt(self, data: bytes) -> bytes:
         """Raises ``H2Error``."""
@@ -42,7 +42,7 @@ class Opening:
         return plain
 
     def read(self, data: bytes, host: str) -> bytes | None:
-        """The bytes after the preface, or None while it is not complete. Raises ``H2Error``."""
+        """Returns the bytes after the preface, or None until it is complete. Raises ``H2Error``."""
         data = self.rest + data
         self.rest = b""
         if not self._proxy_read and self.tls is None:

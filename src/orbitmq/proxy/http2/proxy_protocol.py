@@ -1,4 +1,4 @@
-"""What a load balancer puts before a connection to name the client: HAProxy's PROXY protocol, version 1 and 2."""
+"""HAProxy's PROXY protocol, versions 1 and 2, with which a load balancer passes on the client's address."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _FIXED_BYTES: Final = 16
 
 
 class Balancers:
-    """The load balancers whose word counts about who a client is."""
+    """Load balancers trusted to state a client's address."""
 
     def __init__(self, text: str = "") -> None:
-        """Addresses and networks, separated by commas. Raises ``ConfigError``."""
+        """``text`` lists addresses and networks, separated by commas. Raises ``ConfigError``."""
         try:
             self._networks = [
                 ipaddress.ip_network(part.strip(), strict=False) for part in text.split(",") if part.strip()
@@ -43,18 +43,19 @@ class Balancers:
 
 
 class ProxyHeader(Enum):
-    """When there is no address to give."""
+    """Results without an address."""
 
     ABSENT = "absent"
     INCOMPLETE = "incomplete"
 
 
 def read_proxy_header(data: bytes) -> tuple[int, str] | ProxyHeader:
-    """Bytes used and the client's ``host:port`` (empty when the balancer speaks for itself). Raises ``H2Error``."""
+    """Returns the bytes consumed and the client's ``host:port`` (empty for the balancer's own connection). Raises
+    ``H2Error``."""
     for start in (_LINE_START, _SIGNATURE):
         if data[: len(start)] == start[: len(data)]:
             if len(data) < len(start):
-                # "PRI " of HTTP/2 begins like "PROXY " for two bytes.
+                # HTTP/2's "PRI " and "PROXY " share their first two bytes.
                 return ProxyHeader.INCOMPLETE
             return _line(data) if start is _LINE_START else _binary(data)
     return ProxyHeader.ABSENT

@@ -1,4 +1,4 @@
-"""The port: accepts connections, sweeps idle ones, ends in order."""
+"""The listening port: accepts connections, sweeps idle ones and shuts down gracefully."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ logger = logging.getLogger(__name__)
 
 _BACKLOG: Final = 1024
 _SWEPT_AT_ONCE: Final = 2000
-"""Calls looked at before other work has its turn."""
+"""Calls checked before yielding to other work."""
 
 
 class GrpcServer:
-    """Serves ``methods`` on one port, TLS and plain text alike."""
+    """Serves ``methods`` on one port, over TLS and plain text."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class GrpcServer:
         self._host = host
         self._port = port
         self.tls = tls
-        """May be replaced while the server runs: new connections use the new certificate."""
+        """May be replaced while the server runs; new connections use the new certificate."""
         self._limits = limits
         self._idle_s = idle_s
         self._balancers = balancers or Balancers()
@@ -72,7 +72,7 @@ class GrpcServer:
 
     @property
     def buffered_bytes(self) -> int:
-        """What all connections hold: requests, headers, unread answers."""
+        """Bytes held by all connections: requests, headers and unread answers."""
         return self.held.held_bytes
 
     def _connection(self) -> Http2Connection:
@@ -110,7 +110,7 @@ class GrpcServer:
                 await asyncio.sleep(0)
 
     async def stop(self, wait_s: float = 3.0) -> None:
-        """Refuse new calls, let the running ones end for ``wait_s`` at most, close."""
+        """Refuse new calls, wait at most ``wait_s`` for the running ones, then close."""
         if self._server is not None:
             self._server.close()
         for connection in list(self.connections):

@@ -1,4 +1,4 @@
-"""The writing half of a connection: answers, within the windows the client gives."""
+"""The writing half of a connection, which sends answers within the client's flow-control windows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _pack_prefix: Final = frames.MESSAGE_PREFIX.pack
 
 
 class Writer(asyncio.Protocol, ABC):
-    """Collects frames and writes them together: at the end of a read, or in the next turn of the loop."""
+    """Collects frames and writes them together at the end of a read or in the next turn of the loop."""
 
     def __init__(self, limits: Http2Limits, held: HeldMemory) -> None:
         self._loop = asyncio.get_running_loop()
@@ -38,13 +38,13 @@ class Writer(asyncio.Protocol, ABC):
         self._transport: asyncio.Transport | None = None
         self._tls: TlsFilter | None = None
         self._window = frames.WINDOW_DEFAULT
-        """How many bytes the client takes over all streams."""
+        """The client's connection window."""
         self._peer_stream_window = frames.WINDOW_DEFAULT
         """The client's initial window; ``Call.window`` is relative to it."""
         self._peer_frame_bytes = frames.FRAME_BYTES_DEFAULT
         self._blocked: dict[int, Call] = {}
         self._unblock = False
-        """A window grew: send what waited for it when the turn ends."""
+        """A window grew, so blocked data is sent at the end of the turn."""
         self._pending_bytes = 0
         self._out: list[bytes] = []
         self._in_read = False
@@ -55,10 +55,10 @@ class Writer(asyncio.Protocol, ABC):
 
     @abstractmethod
     def _forget(self, call: Call) -> None:
-        """The call has ended."""
+        """Forget a call that has ended."""
 
     def answer(self, call: Call, message: bytes) -> None:
-        """A unary answer: headers, message, trailers."""
+        """Send a unary answer: headers, message and trailers."""
         if call.done:
             return
         size = 5 + len(message)
@@ -92,7 +92,7 @@ class Writer(asyncio.Protocol, ABC):
             self._flush_soon()
 
     def write_message(self, call: Call, message: bytes) -> None:
-        """One message of an answer, as far as the client's windows allow; the rest later."""
+        """Send one message as far as the client's windows allow, and the rest later."""
         if call.done:
             return
         stream_id = call.stream_id
@@ -122,7 +122,7 @@ class Writer(asyncio.Protocol, ABC):
             self._flush_soon()
 
     def finish(self, call: Call, status: int, message: str) -> None:
-        """Trailers, after what is still pending."""
+        """Send the trailers after any pending data."""
         if call.done or call.trailers is not None:
             return
         block = frames.trailers(status, message)
@@ -161,7 +161,7 @@ class Writer(asyncio.Protocol, ABC):
             if len(part) == len(data):
                 pending.popleft()
             else:
-                # Not copied: a client may open its window byte by byte.
+                # Not copied, because a client may open its window byte by byte.
                 pending[0] = memoryview(data)[room:]
             size = len(part)
             self._window -= size
@@ -201,7 +201,7 @@ class Writer(asyncio.Protocol, ABC):
             self.abort()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close immediately."""
         self.closed = True
         self._out.clear()
         if self._transport is not None:

@@ -1,1 +1,1 @@
-"""The protocol of 5.x clients as protobuf messages."""
+"""Protobuf messages of the 5.x client protocol."""
