@@ -1,4 +1,4 @@
-"""The web console: pages over ``orbitmq.admin`` and the client. It has no other way into a broker.
+"""The web console: pages built on ``orbitmq.admin`` and the client. It has no other access to a broker.
 
 Needs the extra ``console`` (starlette, uvicorn, jinja2, python-multipart).
 """

@@ -1,4 +1,4 @@
-"""The console put together: routes, sessions, the sampler, and the one way every change goes."""
+"""The console application: routes, sessions, the sampler, and the single path for every change."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ _STATIC_TYPES: Final = {
 
 
 class Console:
-    """An async context manager; ``app`` serves it while it is entered."""
+    """An async context manager; ``app`` serves the console while it is entered."""
 
     def __init__(self, admin: Admin, settings: ConsoleSettings | None = None) -> None:
-        # Pages pass on addresses from URLs, forms and message ids; only brokers of the cluster may get a request.
+        # Pages pass on addresses from URLs, forms and message ids, so only the cluster's brokers may get requests.
         admin.restrict_to_cluster()
         self.admin = admin
         self.settings = ConsoleSettings() if settings is None else settings
@@ -158,7 +158,8 @@ class Console:
         return Response(self._static[name], headers=headers, media_type=kind)
 
     def _view(self, request: Request) -> tuple[View | None, str]:
-        """The request with its session, and the cookie to set if the session is new. None: log in first."""
+        """Returns the request with its session (None if a login is needed), and the cookie to set if the session is
+        new."""
         session = self.sessions.find(request.cookies.get(COOKIE))
         if session is not None:
             return View(self.services, request, session), ""
@@ -212,7 +213,8 @@ class Console:
         return Form(await request.form())
 
     async def _change(self, request: Request) -> Response:
-        """Every change: who, from where, may they; then the plan; then, confirmed, the change and its audit line."""
+        """Handle any change: check session, origin and role, show the plan, then after confirmation execute and audit
+        it."""
         view, _ = self._view(request)
         if view is None:
             raise HTTPException(401, "log in first")
@@ -310,8 +312,8 @@ class Console:
         return None if role is None else self.sessions.open(user, role, admin)
 
     async def _broker_user(self, user: str, password: str) -> tuple[Admin, Role | None]:
-        """Ask the brokers with the user's own credentials. Super users are admins, others operators: what those may
-        do is decided by the broker, request by request."""
+        """Authenticate at the brokers with the user's own credentials. Super users become admins, others operators,
+        whose permissions the broker checks on each request."""
         admin = self._admin_of(user, password)
         await admin.__aenter__()
         role: Role | None = None
@@ -320,7 +322,7 @@ class Console:
             cluster = next(iter(clusters), None)
             if cluster is None:
                 raise AdminError("no cluster is registered")
-            # The broker's own list says the type; whether the password is right, a signed request shows.
+            # The user's type comes from the broker's list; a signed request checks the password.
             known = await broker_users.users(self.admin, broker=None, cluster=cluster, username=user)
             address = (await admin.targets(None, cluster))[0]
             await _say_hello(admin, address)
@@ -369,7 +371,8 @@ async def _close_admin(session: Session) -> None:
 
 
 async def _say_hello(admin: Admin, address: str) -> None:
-    """A heartbeat that names no group: every user may send it, and it changes nothing. Raises a refusal."""
+    """Send a heartbeat without groups, which every user may send and which changes nothing. Raises if the broker
+    refuses it."""
     body = HeartbeatData(client_id="orbitmq-console-login").encode()
     await admin.ask(address, RequestCode.HEART_BEAT, None, body)
 
@@ -379,7 +382,7 @@ async def _healthy(request: Request) -> Response:
 
 
 def _read_static() -> dict[str, bytes]:
-    """All files below ``static``: few and small, so they are kept in memory."""
+    """Returns all files below ``static``. They are few and small, so they are kept in memory."""
     found: dict[str, bytes] = {}
     root = resources.files("orbitmq.console") / "static"
     for entry in root.iterdir():

@@ -1,4 +1,4 @@
-"""Values as people read them. What is unknown is a question mark, never a zero."""
+"""Human-readable values. An unknown value is shown as a question mark, never as zero."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def percent(value: float | None) -> Markup | str:
 
 
 def moment(value_ms: float | None) -> Markup:
-    """A time: relative, exact on hover; the browser puts it into the reader's zone."""
+    """Formats a time: relative, exact on hover. The browser converts it to the reader's time zone."""
     if value_ms is None or value_ms <= 0:
         return _UNKNOWN
     exact = datetime.fromtimestamp(value_ms / 1000, UTC)
@@ -61,7 +61,7 @@ def moment(value_ms: float | None) -> Markup:
 
 
 def exact(value_ms: float | None) -> Markup:
-    """A time to the millisecond."""
+    """Formats a time to the millisecond."""
     if value_ms is None or value_ms <= 0:
         return _UNKNOWN
     when = datetime.fromtimestamp(value_ms / 1000, UTC)
@@ -72,7 +72,7 @@ def exact(value_ms: float | None) -> Markup:
 
 
 def span(value_ms: float | None) -> Markup | str:
-    """A length of time."""
+    """Formats a duration."""
     if value_ms is None:
         return _UNKNOWN
     seconds = value_ms / 1000
@@ -86,7 +86,7 @@ def span(value_ms: float | None) -> Markup | str:
 
 
 def text(value: object) -> Markup | str:
-    """A text, or the mark of the unknown."""
+    """Returns a text, or the mark for unknown values."""
     return _UNKNOWN if value is None or value == "" else escape(str(value))
 
 

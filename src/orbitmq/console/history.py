@@ -1,7 +1,7 @@
-"""Figures over time in a small SQLite file: ten-second points for an hour, one-minute points for a day.
+"""Metrics over time in a small SQLite file: ten-second points for an hour, one-minute points for a day.
 
-The file is bounded: a series that is not among the ``SERIES_MAX`` first to come is not kept, and points past their
-time are deleted. It can be deleted at any time; charts then begin anew.
+The file is bounded: only the first ``SERIES_MAX`` series are kept, and expired points are deleted. It can be deleted
+at any time; charts then start empty.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SERIES_MAX: Final = 1_000
 _FINE_MS: Final = 3_600_000
 _MINUTE_MS: Final = 60_000
 _POINTS_MAX: Final = 720
-"""Points a chart gets: more than it has pixels are of no use."""
+"""Points per chart; more than it has pixels are useless."""
 
 
 class History:
@@ -48,7 +48,7 @@ class History:
             self._database.close()
 
     def add(self, at_ms: int, values: Mapping[str, float]) -> None:
-        """Note figures of one moment."""
+        """Store the values of all series at one time."""
         with self._lock, self._database:
             rows = [
                 (number, at_ms, float(value))
@@ -67,7 +67,7 @@ class History:
         return number
 
     def _forget(self, now_ms: int) -> None:
-        """Delete what is past its time, and thin out what is older than an hour to a point a minute."""
+        """Delete expired points, and thin those older than an hour to one per minute."""
         delete = self._database.execute
         delete("DELETE FROM points WHERE at < ?", (now_ms - self._keep_ms,))
         end = now_ms - _FINE_MS
@@ -87,7 +87,7 @@ class History:
             self._series.pop(name, None)
 
     def read(self, name: str, begin_ms: int, end_ms: int) -> list[tuple[int, float]]:
-        """The points of a series, oldest first, thinned out to what a chart can show."""
+        """Returns the points of a series, oldest first, thinned to what a chart can show."""
         with self._lock:
             number = self._series.get(name)
             if number is None:

@@ -1,4 +1,4 @@
-"""Resending many dead letters: a task of the console with a rate, progress and a stop."""
+"""Bulk resend of dead letters: a background task with a rate limit, progress and a stop button."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["ResendJob"]
 
 @dataclass(slots=True)
 class ResendJob:
-    """One run."""
+    """One resend job."""
 
     key: str
     group: str
     topic: str
-    """Empty: each to the topic it came from."""
+    """Target topic; empty to send each to its original topic."""
     per_second: float
     letters: list[DeadLetter]
     user: str
@@ -27,7 +27,7 @@ class ResendJob:
     sent: int = 0
     failed: list[tuple[str, str]] = field(default_factory=list)
     state: str = "running"
-    """running, stopped, done, broken."""
+    """One of running, stopped, done, broken."""
     error: str = ""
     stop: bool = False
 

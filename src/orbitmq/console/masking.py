@@ -1,10 +1,10 @@
-"""What a console shows of messages: bodies and properties as they are, masked, or no bodies at all.
+"""What a console shows of messages: bodies and properties unchanged, masked, or no bodies at all.
 
-``Masking.mask`` is applied to every message right after it was read. Pages, filters, searches, forms and downloads
-see only its result, so none of them can tell what it hides.
+``Masking.mask`` is applied to every message right after it is read. Pages, filters, searches, forms and downloads see
+only its result, so none of them can leak what it hides.
 
-Bodies come from producers that nobody vouches for, so everything here takes time linear in their length. There is no
-pattern of the user's, and the two patterns of this module cannot backtrack: see docs/decisions/0037-linear-masks.md.
+Bodies come from untrusted producers, so everything here takes time linear in their length. Users cannot supply
+patterns, and the two patterns of this module cannot backtrack: see docs/decisions/0037-linear-masks.md.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ __all__ = ["EXPORTED", "HIDDEN", "LISTED", "OPENED", "Masking", "hex_dump"]
 
 HIDDEN: Final = "•••"
 LISTED: Final = Preview(read_bytes=64 * 1024, kept_bytes=4 * 1024)
-"""A message in a list: so much is searched, so much is kept."""
+"""A message in a list: the bytes searched and the bytes kept."""
 OPENED: Final = Preview(read_bytes=256 * 1024, kept_bytes=256 * 1024)
-"""A message on a page of its own."""
+"""A message on its own page."""
 EXPORTED: Final = Preview(read_bytes=4 * 1024 * 1024, kept_bytes=4 * 1024 * 1024)
-"""A line of a download: brokers take no larger bodies unless they are set up to."""
+"""A line of a download. Brokers accept no larger bodies unless configured to."""
 _SHOWN_BYTES: Final = 64 * 1024
 _START_CHARS: Final = 160
 _CARD: Final = re.compile(r"\b(?:\d[ -]?){13,19}\b")
-"""Looks at no more than 38 characters from each place."""
+"""Examines at most 38 characters from each position."""
 _MAIL_CHARACTERS: Final = re.compile(r"[\w.+@-]++")
-"""One class of characters: nothing to try again."""
+"""A single character class, so it cannot backtrack."""
 _CARD_DIGITS: Final = range(13, 20)
 _SECRETS: Final = ("password", "passwd", "secret", "token", "authorization", "card", "cvv", "iban", "ssn")
 _REASON: Final = "RETRY_REASON"
-"""The text of a handler's error, which may quote the body."""
+"""The error message of a handler, which may quote the body."""
 
 
 class Masking:
-    """Turns messages into what may be seen of them."""
+    """Masks messages before they are shown."""
 
     def __init__(self, bodies: Bodies, masks: tuple[str, ...] = ()) -> None:
         self.bodies = bodies
@@ -53,11 +53,11 @@ class Masking:
         return self.bodies is Bodies.SHOW
 
     def preview(self, limits: Preview) -> Preview:
-        """``limits`` with the mask of this console."""
+        """Returns ``limits`` with this console's mask."""
         return limits._replace(mask=self.mask)
 
     def mask(self, message: MessageView) -> MessageView:
-        """The message as it may be seen, without the checksum of a body that may not."""
+        """Returns the message as it may be shown, without the checksum of its original body."""
         if self.shows_all:
             return message
         properties = {name: self.property(name, value) for name, value in message.properties.items()}
@@ -73,18 +73,18 @@ class Masking:
         )
 
     def property(self, name: str, value: str) -> str:
-        """The value of a property as it may be seen."""
+        """Returns the value of a property as it may be shown."""
         if self.shows_all:
             return value
         return HIDDEN if self._is_secret(name) or name == _REASON else self._plain(value)
 
     def _is_secret(self, name: str) -> bool:
-        """Whether a name contains a masked one: ``user_password`` and ``apiToken`` hide their values too."""
+        """Returns whether a name contains a masked one; ``user_password`` and ``apiToken`` hide their values too."""
         folded = name.casefold()
         return any(secret in folded for secret in self._names)
 
     def _masked_body(self, message: MessageView) -> str | None:
-        # A part of a document cannot be parsed, so there is no telling what its words belong to.
+        # A partial document cannot be parsed, so its fields are unknown.
         if self.bodies is Bodies.OFF or message.body is None or message.body_cut:
             return None
         return self._document(message.body)
@@ -96,7 +96,7 @@ class Masking:
             return "\n".join(map(self._line, text.split("\n")))
 
     def _line(self, line: str) -> str:
-        """A line of a text that is not JSON: hidden as a whole if it names a masked field."""
+        """Masks a line of non-JSON text. It is hidden entirely if it names a masked field."""
         if line.lstrip()[:1] in ("{", "["):
             try:
                 return _printable(json.dumps(self._masked(json.loads(line)), ensure_ascii=False))
@@ -125,7 +125,7 @@ class Masking:
     # -- messages that went through ``mask`` -----------------------------------------------------------------
 
     def text(self, message: MessageView) -> str | None:
-        """The body as text; None when it is binary."""
+        """Returns the body as text, or None if it is binary."""
         if self.bodies is Bodies.OFF:
             return "(bodies are switched off)"
         if self.bodies is Bodies.MASK and message.body is None:
@@ -133,7 +133,7 @@ class Masking:
         return message.body
 
     def start(self, message: MessageView) -> str:
-        """The first characters, for a list."""
+        """Returns the first characters, for a list."""
         text = self.text(message)
         if text is None:
             return hex_dump(body_bytes(message)[:16]).splitlines()[0] if message.body_base64 else ""
@@ -141,7 +141,7 @@ class Masking:
         return text if len(text) <= _START_CHARS else text[:_START_CHARS] + "…"
 
     def forms(self, message: MessageView) -> dict[str, str]:
-        """The start of the body in every form it has: ``json``, ``text``, ``hex``."""
+        """Returns the start of the body in every available form: ``json``, ``text``, ``hex``."""
         text = self.text(message)
         found: dict[str, str] = {}
         if text is not None:
@@ -163,12 +163,12 @@ def _without_mail(word: re.Match[str]) -> str:
 
 
 def _printable(text: str) -> str:
-    """Without half characters, which JSON may escape and UTF-8 cannot encode."""
+    """Replaces unpaired surrogates, which JSON may escape but UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode()
 
 
 def _is_card(number: int) -> bool:
-    """Whether a number has the length and the check digit of a card's."""
+    """Returns whether a number has the length and check digit of a card number."""
     digits = str(number) if 0 < number < 10**20 else ""
     if len(digits) not in _CARD_DIGITS:
         return False
@@ -177,7 +177,7 @@ def _is_card(number: int) -> bool:
 
 
 def hex_dump(data: bytes) -> str:
-    """Offset, sixteen bytes, their characters; a line each."""
+    """Returns one line per sixteen bytes: offset, bytes and characters."""
     lines = []
     for start in range(0, len(data), 16):
         row = data[start : start + 16]

@@ -1,8 +1,8 @@
-"""Asks the cluster in rounds and keeps the last answer, so that the cost of a page does not grow with the cluster.
+"""Polls the cluster in rounds and caches the results, so that the cost of a page does not grow with the cluster.
 
-One round: the clusters; of every broker its figures; of every master all topics, all groups, and the progress of
-all groups. Offsets of topics are asked for one by one, so only ``TOPICS_PER_ROUND`` of them a round, in turn. What
-could not be had is None, never 0.
+A round queries the clusters, every broker's metrics, and from every master all topics, all groups and their progress.
+Topic offsets need one request per topic, so each round queries only ``TOPICS_PER_ROUND`` of them, in rotation. An
+unavailable value is None, never 0.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _HISTORY_GROUPS: Final = 200
 _STALLED_GROUPS: Final = 5
 _STALLED_LINES: Final = 3
 _LAG_SHARE: Final = 20
-"""A request that took n seconds is not repeated within 20 n: the console must not load a broker."""
+"""A request that took n seconds is not repeated within 20 n, so that the console does not load a broker."""
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class BrokerSample:
     replication: HaStatus | None = None
 
     def number(self, *names: str) -> float | None:
-        """The first number of a figure; None: unknown."""
+        """Returns the first number of a metric, or None if it is unknown."""
         text = next((self.figures[name] for name in names if name in self.figures), None)
         if text is None:
             return None
@@ -104,7 +104,7 @@ class BrokerSample:
 
     @property
     def behind_bytes(self) -> int | None:
-        """How far the slave furthest behind is; None: unknown or no slave."""
+        """The lag of the slowest slave; None if unknown or without slaves."""
         if self.replication is None or not self.replication.slaves:
             return None
         return max(slave.diff for slave in self.replication.slaves)
@@ -127,7 +127,7 @@ class TopicSample:
     rate: float | None = None
     sampled_ms: int = 0
     of_server: bool = False
-    """Named after a broker or a cluster: every broker makes such topics for itself."""
+    """Named after a broker or a cluster; every broker creates such topics itself."""
 
     @property
     def read_queues(self) -> int:
@@ -176,19 +176,19 @@ class GroupSample:
 
 @dataclass(slots=True)
 class Snapshot:
-    """What the last round found."""
+    """The results of the last round."""
 
     at_ms: int = 0
     brokers: list[BrokerSample] = field(default_factory=list)
     topics: dict[str, TopicSample] = field(default_factory=dict)
     groups: dict[str, GroupSample] = field(default_factory=dict)
     error: str = ""
-    """Why there is nothing, if there is nothing."""
+    """Why there are no results, if there are none."""
     problems: list[str] = field(default_factory=list)
-    """What could not be had."""
+    """Values that could not be read."""
 
     stalled: dict[str, list[str]] = field(default_factory=dict)
-    """Of the groups furthest behind: members that hold messages and finish none, in words."""
+    """Members that hold messages without finishing any, as text, for the groups with the largest lag."""
 
     @property
     def known(self) -> bool:
@@ -197,7 +197,7 @@ class Snapshot:
 
     @property
     def own_topics(self) -> list[TopicSample]:
-        """Those people made."""
+        """Topics created by users."""
         hidden = ("system", "retry", "dead letters")
         return [topic for topic in self.topics.values() if topic.kind not in hidden]
 
@@ -219,7 +219,7 @@ class Sampler:
         self.snapshot = Snapshot()
 
     async def ready(self, wait_s: float = 5.0) -> Snapshot:
-        """The last snapshot; the first one is waited for."""
+        """Returns the last snapshot, waiting for the first one if necessary."""
         if not self._first.is_set():
             try:
                 await asyncio.wait_for(self._first.wait(), wait_s)
@@ -228,7 +228,7 @@ class Sampler:
         return self.snapshot
 
     async def round(self) -> None:
-        """Ask everything once."""
+        """Run one round of queries."""
         admin = self._admin
         try:
             places = await broker_places(admin)
@@ -304,7 +304,7 @@ class Sampler:
             fresh.topics[name].lag = lag_sum
 
     async def _add_stalled(self, fresh: Snapshot) -> None:
-        """Ask the members of the groups with the largest lag what they are doing."""
+        """Query the members of the groups with the largest lag."""
         behind = sorted(
             (group for group in fresh.groups.values() if group.lag), key=lambda one: -(one.lag or 0)
         )
@@ -315,7 +315,7 @@ class Sampler:
                 fresh.stalled[group.name] = answer.findings[:_STALLED_LINES]
 
     async def _add_offsets(self, fresh: Snapshot) -> None:
-        """Offsets of as many topics as a round may ask for; the others keep what they had."""
+        """Update the offsets of as many topics as a round may query; the others keep their previous values."""
         before = self.snapshot.topics
         names = sorted(fresh.topics)
         for name in names:
@@ -330,7 +330,7 @@ class Sampler:
                 )
         if not names:
             return
-        # Dead letters first: how many there are is on the first page.
+        # Dead letters first, because the home page shows their count.
         dead = [name for name in names if is_dlq_topic(name)][: TOPICS_PER_ROUND // 2]
         others = [name for name in names if name not in set(dead)]
         count = min(len(others), TOPICS_PER_ROUND - len(dead))
@@ -348,7 +348,7 @@ class Sampler:
                 group.dead = 0
 
     async def sample_topics(self, names: list[str], snapshot: Snapshot | None = None) -> None:
-        """Ask for the offsets of these topics now."""
+        """Query the offsets of these topics now."""
         target = self.snapshot if snapshot is None else snapshot
         addresses = {
             sample.place.broker_name: sample.place.address
@@ -385,7 +385,7 @@ def _note_offsets(topic: TopicSample, stats: list[TopicStats], now_ms: int) -> N
 
 
 def _one_of_each(samples: list[BrokerSample]) -> list[BrokerSample]:
-    """The master of each broker name, else a slave that answers."""
+    """Returns the master of each broker name, or a slave if the master does not answer."""
     chosen: dict[str, BrokerSample] = {}
     for sample in samples:
         kept = chosen.get(sample.place.broker_name)
@@ -395,7 +395,7 @@ def _one_of_each(samples: list[BrokerSample]) -> list[BrokerSample]:
 
 
 def _figures(snapshot: Snapshot) -> dict[str, float]:
-    """What is kept over time."""
+    """Returns the values to store in the history."""
     found: dict[str, float] = {}
     for sample in snapshot.brokers:
         key = f"broker/{sample.place.broker_name}/{sample.place.broker_id}"

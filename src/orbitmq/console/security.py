@@ -1,8 +1,8 @@
-"""Who is asking, and whether the browser really asked on their behalf.
+"""Login, sessions and request forgery protection.
 
-Every change is a POST. It is refused unless all of these hold: it comes from a page of this console (the Origin or
-Sec-Fetch-Site header, and the Host header against DNS rebinding), it has the token of the session, and the role of
-the session is high enough. The cookie is HttpOnly and SameSite=Strict.
+Every change is a POST. It is refused unless it comes from a page of this console (checked by the Origin or
+Sec-Fetch-Site header, and by the Host header against DNS rebinding), carries the session's token, and the session's
+role is high enough. The cookie is HttpOnly and SameSite=Strict.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _HEADERS: Final = (
 
 @dataclass(slots=True)
 class Session:
-    """One browser."""
+    """One browser's session."""
 
     token: str
     """Part of every form; a page of another origin cannot read it."""
@@ -66,19 +66,19 @@ class Session:
     role: Role
     expires_s: float
     admin: Admin | None = None
-    """With the user's own credentials, when people log in with users of the broker."""
+    """Has the user's own credentials if users log in as users of the broker."""
     flashes: list[tuple[str, str]] = field(default_factory=list)
-    """Kind and text to show on the next page."""
+    """Messages to show on the next page, as kind and text."""
 
 
 class Sessions:
-    """The sessions of this process, by the value of their cookie. Bounded; the oldest goes first."""
+    """The sessions of this process, by cookie value. Bounded; the oldest is evicted first."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._sessions: dict[str, Session] = {}
         self.on_end: Callable[[Session], None] = lambda _session: None
-        """Told of every session that is over, so that its connections can be closed."""
+        """Called for every session that ends, so that its connections can be closed."""
 
     def open(self, user: str, role: Role, admin: Admin | None = None) -> tuple[str, Session]:
         now_s = self._clock.monotonic()
@@ -103,15 +103,15 @@ class Sessions:
             self.on_end(session)
 
     def end_all(self) -> list[Session]:
-        """End every session; their connections are the caller's to close."""
+        """End every session and return them; the caller must close their connections."""
         ended = list(self._sessions.values())
         self._sessions.clear()
         return ended
 
 
 def host_allowed(host: str, hosts: frozenset[str], *, needs_login: bool) -> bool:
-    """Whether a Host header names this console. Without a login only loopback names do, so that a page elsewhere
-    cannot get in by pointing its own name at 127.0.0.1."""
+    """Returns whether a Host header names this console. Without a login only loopback names and ``hosts`` do, so that
+    another site cannot gain access by resolving its own name to 127.0.0.1."""
     name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
     if name in _LOOPBACK or name in hosts:
         return True
@@ -119,8 +119,8 @@ def host_allowed(host: str, hosts: frozenset[str], *, needs_login: bool) -> bool
 
 
 def same_origin(headers: Mapping[str, str]) -> bool:
-    """Whether a browser sent a request from a page of this host. Something that is not a browser may say anything,
-    but it has no cookie of ours."""
+    """Returns whether a browser sent the request from a page of this host. Other programs can forge these headers,
+    but they do not have our cookie."""
     site = headers.get("sec-fetch-site")
     if site is not None and site not in ("same-origin", "none"):
         return False
@@ -140,14 +140,14 @@ _COST: Final = 2**14
 
 
 def hash_password(password: str, salt: bytes | None = None) -> str:
-    """``scrypt$salt$hash``."""
+    """Returns ``scrypt$salt$hash``."""
     salt = secrets.token_bytes(16) if salt is None else salt
     key = hashlib.scrypt(password.encode(), salt=salt, n=_COST, r=8, p=1)
     return f"scrypt${base64.b64encode(salt).decode()}${base64.b64encode(key).decode()}"
 
 
 class UserFile:
-    """Lines ``name:role:scrypt$salt$hash``; read again whenever a login is tried. Raises ``ConfigError``."""
+    """A file of lines ``name:role:scrypt$salt$hash``, read again at each login. Raises ``ConfigError``."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -170,7 +170,7 @@ class UserFile:
         return found
 
     def check(self, user: str, password: str) -> Role | None:
-        """The role of a user with this password. Takes the same time for a name that is not there."""
+        """Returns the role of a user with this password. An unknown name takes the same time."""
         known = self.read().get(user)
         role, stored = known if known is not None else (Role.VIEWER, self._nobody)
         salt = base64.b64decode(stored.split("$")[1])
@@ -197,7 +197,7 @@ class UserFile:
 
 
 class AuditLog:
-    """One JSON line for each change that was tried; without a path, the last thousand are kept in memory."""
+    """Writes one JSON line per attempted change. Without a path, the last thousand are kept in memory."""
 
     def __init__(self, path: Path | None, clock: Clock) -> None:
         self._path = path
@@ -221,7 +221,7 @@ class AuditLog:
             file.write(json.dumps(entry, ensure_ascii=False) + "\n")
 
     def last(self, count: int = 500) -> list[dict[str, Any]]:
-        """The newest entries, newest first."""
+        """Returns the last entries, newest first."""
         if self._path is None:
             return self._kept[-count:][::-1]
         try:
@@ -242,7 +242,7 @@ class AuditLog:
 
 
 class SecureHeaders:
-    """Adds the headers to every answer and refuses a Host that is not ours."""
+    """Adds security headers to every response and refuses requests for other hosts."""
 
     def __init__(self, app: ASGIApp, allowed: Callable[[str], bool]) -> None:
         self._app = app

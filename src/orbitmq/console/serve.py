@@ -1,4 +1,4 @@
-"""A console on a port: uvicorn inside the running event loop, without its signal handlers."""
+"""Serves a console on a port: uvicorn inside the running event loop, without its signal handlers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STOP_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class RunningConsole:
-    """Where it is."""
+    """A console and its address."""
 
     address: str
     console: Console
@@ -34,7 +34,7 @@ class RunningConsole:
 
 
 class _Server(uvicorn.Server):
-    """The process has its own way to stop."""
+    """A uvicorn server without signal handlers, because the process handles shutdown itself."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -49,7 +49,7 @@ def is_loopback(host: str) -> bool:
 async def serve_console(
     admin: Admin, settings: ConsoleSettings, *, host: str = "127.0.0.1", port: int = 8080
 ) -> AsyncIterator[RunningConsole]:
-    """Serve until the block ends. Raises ``ConfigError`` for an address others can reach without a login."""
+    """Serve until the block ends. Raises ``ConfigError`` for a non-loopback address without a login."""
     if not is_loopback(host) and not settings.needs_login:
         raise ConfigError(
             f"a console on {host} needs a login: give --users FILE or --broker-login, or listen on 127.0.0.1"
@@ -82,7 +82,7 @@ async def serve_console(
                 await asyncio.sleep(0.01)
             yield RunningConsole(address, console)
         finally:
-            # An open event stream would hold a polite stop for ever.
+            # An open event stream would block a graceful shutdown forever.
             server.should_exit = server.force_exit = True
             await asyncio.wait((task,), timeout=_STOP_S)
             await tasks.close()

@@ -1,4 +1,4 @@
-"""What the pages of a console share: the cluster, what was sampled of it, and the console's own state."""
+"""Objects shared by the pages of a console: the cluster, the sampled data, and the console's own state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TAILS_MAX: Final = 10
 
 @dataclass(slots=True)
 class Services:
-    """Created once by the console; every page gets it with its request."""
+    """Created once by the console and available to every page through its request."""
 
     admin: Admin
     settings: ConsoleSettings
@@ -35,4 +35,4 @@ class Services:
     templates: jinja2.Environment
     jobs: dict[str, ResendJob] = field(default_factory=dict)
     tails: int = 0
-    """Live tails that are open; at most ``TAILS_MAX``."""
+    """Number of open live tails; at most ``TAILS_MAX``."""

@@ -1,4 +1,4 @@
-"""How a console is run."""
+"""Settings of a console."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["Bodies", "ConsoleSettings", "OptionMeaning", "Role"]
 
 
 class Role(IntEnum):
-    """Who may what; each role may what the ones before it may."""
+    """User roles; each includes the permissions of those before it."""
 
     VIEWER = 1
-    """Looks."""
+    """Read only."""
     OPERATOR = 2
     """Sends, resends, moves offsets."""
     ADMIN = 3
@@ -33,7 +33,7 @@ class Role(IntEnum):
 
 
 class Bodies(StrEnum):
-    """What is shown of message bodies."""
+    """How much of message bodies is shown."""
 
     SHOW = "show"
     MASK = "mask"
@@ -41,7 +41,7 @@ class Bodies(StrEnum):
 
 
 class OptionMeaning(NamedTuple):
-    """What a broker option does, and whether it can be changed while the broker runs."""
+    """A broker option's description, and whether it can be changed at runtime."""
 
     doc: str
     live: bool
@@ -49,24 +49,24 @@ class OptionMeaning(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleSettings:
-    """All of them; a console is made from one of these and an ``Admin``."""
+    """All settings; a console is created from these and an ``Admin``."""
 
     state: Path | None = None
-    """Directory of the history and the audit log; None: both only live as long as the process."""
+    """Directory of the history and the audit log. With None both are kept in memory only."""
     users: Path | None = None
     """A file of users; see ``security.UserFile``."""
     broker_login: bool = False
-    """People log in with users of the broker; the broker then decides what each of them may do."""
+    """Users log in as users of the broker, which then checks the permissions of each."""
     bodies: Bodies = Bodies.SHOW
     masks: tuple[str, ...] = ()
-    """Names of JSON fields and of properties whose values are hidden with ``bodies=mask``."""
+    """JSON fields and properties whose values are hidden with ``bodies=mask``."""
     pipelines: tuple[Path, ...] = ()
-    """Directories with checkpoints of pipelines."""
+    """Directories with pipeline checkpoints."""
     sample_s: float = 10.0
     history_hours: int = 24
     read_only: bool = False
     hosts: frozenset[str] = frozenset()
-    """Names the console answers to beside loopback ones; empty with a login: any."""
+    """Accepted host names in addition to loopback ones; with a login, empty means any."""
     secure_cookies: bool = False
     meanings: Mapping[str, OptionMeaning] = field(default_factory=dict)
 

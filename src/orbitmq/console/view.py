@@ -1,4 +1,4 @@
-"""One request as the pages see it, what a page may return, and the table state that lives in the URL."""
+"""A request as the pages see it, the possible results of a page, and table state kept in the URL."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _PAGE_ROWS_MAX: Final = 500
 
 
 def link(*parts: str, **query: object) -> str:
-    """A path of this console; names are quoted, empty parts of the query left out."""
+    """Returns a URL path of this console. Names are quoted and empty query parameters omitted."""
     path = "/" + "/".join(quote(part, safe="") for part in parts)
     chosen = {name.rstrip("_"): str(value) for name, value in query.items() if value not in (None, "")}
     return f"{path}?{urlencode(chosen)}" if chosen else path
 
 
 class Form:
-    """What a browser sent."""
+    """The form fields sent by a browser."""
 
     def __init__(self, data: FormData) -> None:
         self._data = data
@@ -48,14 +48,14 @@ class Form:
         return value if isinstance(value, str) else ""
 
     def required(self, name: str, what: str) -> str:
-        """Raises ``AdminError`` when it is empty."""
+        """Returns a field. Raises ``AdminError`` if it is empty."""
         value = self.text(name)
         if not value:
             raise AdminError(f"{what} is missing")
         return value
 
     def number(self, name: str, what: str, default: int | None = None) -> int:
-        """Raises ``AdminError`` when it is not a whole number."""
+        """Returns a field as a number. Raises ``AdminError`` if it is not an integer."""
         text = self.text(name)
         if not text and default is not None:
             return default
@@ -71,7 +71,7 @@ class Form:
         return [value for value in self._data.getlist(name) if isinstance(value, str)]
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Everything but what the confirmation adds itself."""
+        """Returns all fields except those that the confirmation page adds."""
         return [
             (name, value)
             for name, value in self._data.multi_items()
@@ -81,7 +81,7 @@ class Form:
 
 @dataclass(slots=True, kw_only=True)
 class Plan:
-    """What an action would do; shown before it is done."""
+    """The planned effect of an action, shown for confirmation."""
 
     title: str
     lines: list[str]
@@ -89,16 +89,16 @@ class Plan:
     back: str
     danger: bool = False
     typed: str = ""
-    """Has to be typed in to go on."""
+    """The text a user must type to confirm."""
     heads: Sequence[str] = ()
     rows: Sequence[Sequence[object]] = ()
     command: str = ""
-    """The command line that does the same."""
+    """The equivalent command line."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Done:
-    """What an action did."""
+    """The result of an action."""
 
     text: str
     back: str
@@ -123,7 +123,7 @@ class View:
 
     @property
     def admin(self) -> Admin:
-        """With the user's own credentials if they logged in with a user of the broker."""
+        """Has the user's own credentials if they logged in as a user of the broker."""
         return self.session.admin or self.console.admin
 
     @property
@@ -134,7 +134,7 @@ class View:
         return self.session.role >= role and not self.console.settings.read_only
 
     def name(self, parameter: str) -> str:
-        """A part of the path."""
+        """Returns a path parameter."""
         return str(self.request.path_params[parameter])
 
     def query(self, name: str, default: str = "") -> str:
@@ -147,7 +147,7 @@ class View:
             return default
 
     def page(self, template: str, status: int = 200, /, **data: Any) -> Response:
-        """A page from a template."""
+        """Renders a page from a template."""
         html = self.console.templates.get_template(template).render(
             view=self,
             settings=self.console.settings,
@@ -173,13 +173,13 @@ class View:
         return self.console.masking.start(message)
 
     def preview(self, limits: Preview) -> Preview:
-        """How messages are read for this page."""
+        """Returns the masked read limits for this page."""
         return self.console.masking.preview(limits)
 
 
 @dataclass(slots=True)
 class Listing:
-    """A page of rows, and the links to the others."""
+    """A page of rows, and links to the other pages."""
 
     rows: list[Any]
     total: int
@@ -190,12 +190,12 @@ class Listing:
     _query: dict[str, str] = field(default_factory=dict)
 
     def at(self, **changes: object) -> str:
-        """This view with some of its state changed."""
+        """Returns the link to this view with some of its state changed."""
         merged = self._query | {name: str(value) for name, value in changes.items()}
         return "?" + urlencode({name: value for name, value in merged.items() if value})
 
     def by(self, column: str) -> str:
-        """Sorted by a column; again: the other way round."""
+        """Returns the link to this view sorted by a column, in reverse order if it already is."""
         return self.at(sort=f"-{column}" if self.sort == column else column, page="")
 
     def mark(self, column: str) -> str:
@@ -205,7 +205,7 @@ class Listing:
 def listing(
     view: View, rows: Iterable[T], columns: Mapping[str, Callable[[T], Any]], default: str, search_in: str
 ) -> Listing:
-    """Search, sort and cut rows by the parameters of the URL. ``search_in`` names the column that is searched."""
+    """Filter, sort and paginate rows by the URL's parameters. ``search_in`` names the searched column."""
     search = view.query("q")
     wanted = search.casefold()
     key = columns[search_in]
@@ -216,7 +216,7 @@ def listing(
         sort, column = default, columns[default.lstrip("-")]
     chosen = column
     known = [row for row in found if chosen(row) is not None]
-    # Unknown is neither large nor small: it stands last either way.
+    # Unknown values sort last in either direction.
     unknown = [row for row in found if chosen(row) is None]
     known.sort(key=chosen, reverse=sort.startswith("-"))
     size = min(max(view.number("rows", PAGE_ROWS), 1), _PAGE_ROWS_MAX)

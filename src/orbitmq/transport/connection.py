@@ -1,23 +1,23 @@
-"""One connection, either end of it: frames in, answers and calls out.
+"""One end of a connection, client or server: receives frames, sends responses and requests.
 
 Invariants
-1. The requests of one socket read are dispatched, then ``Router.after_read`` runs, then everything they
-   answered leaves in one write. What ``after_read`` plans for the end of the turn of the loop is answered then, or
-   when the connection is closed in order.
-   A connection is served ``turn_bytes`` or ``turn_requests`` at a time: what a read brings beyond is kept in order
-   and served in later turns of the loop, one piece a turn, so every connection that has something to say is served
-   once before any of them is served again. How long a kept request waited is ``waited_s`` while it is served. A
-   single turn that came late does not count: the process was stopped (garbage collection, a paused machine), which
-   says nothing of load, and refusing a lone sender for it helps nobody.
-2. A peer that does not read stops being served: above ``write_pause_bytes`` unsent bytes its requests are kept
-   in order as well; above ``backlog_bytes`` of kept requests the connection stops reading, and above
-   ``write_limit_bytes`` unsent bytes it is closed. So memory per connection is bounded by the write limit
-   plus one answer, plus the backlog and one read of requests. On connections that gather (``gathered_bytes``) the
-   first of these limits is that size. Answers to our own calls are read even
-   then: two ends that both stop reading because the other one does would wait for each other forever.
-3. A broken frame closes the connection after the whole frames before it were served, with one log line.
-4. Every outstanding call ends exactly once: answer, time-out, or ``ConnectionLostError``.
-5. ``close`` lets running ``async`` handlers and unsent bytes finish, for ``close_wait_s`` at most.
+1. The requests of one socket read are dispatched, then ``Router.after_read`` runs, then all their answers are sent in
+   one write. Work that ``after_read`` schedules for the end of the event loop turn is answered then, or on a graceful
+   close.
+   A connection is served ``turn_bytes`` or ``turn_requests`` at a time. The rest of a read is kept in order and
+   served in later turns of the loop, one piece per turn, so every connection with pending requests is served once
+   before any is served again. ``waited_s`` is how long the requests being served have waited. A single late turn does
+   not count, because it means that the process was stopped (garbage collection, a paused machine) and not that it is
+   overloaded; refusing a lone sender would help nobody.
+2. A peer that does not read stops being served. Above ``write_pause_bytes`` unsent bytes its requests are also kept
+   in order, above ``backlog_bytes`` of kept requests the connection stops reading, and above ``write_limit_bytes``
+   unsent bytes it is closed. So memory per connection is bounded by the write limit plus one answer, plus the backlog
+   and one read of requests. On connections that batch writes (``gathered_bytes``) that size is the first of these
+   limits. Answers to our own calls are read even then, because two ends that each stop reading until the other reads
+   would deadlock.
+3. A malformed frame closes the connection after the whole frames before it were served, with one log line.
+4. Every outstanding call ends exactly once: with an answer, a time-out, or ``ConnectionLostError``.
+5. ``close`` waits up to ``close_wait_s`` for running ``async`` handlers and unsent bytes.
 """
 
 from __future__ import annotations
@@ -56,33 +56,33 @@ logger = logging.getLogger(__name__)
 _RESPONSE: Final = 1
 _NO_ROUTES: Final = Router(())
 _FRAME_OVERHEAD_BYTES: Final = 256
-"""Rough cost of a decoded frame beside its bytes."""
+"""Rough memory cost of a decoded frame, excluding its bytes."""
 _STOP_S: Final = 0.1
-"""A turn that comes this late is a stop of the process, unless the turn before it was late as well."""
+"""A turn this late means that the process was stopped, unless the previous turn was late too."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Bounds of one connection."""
+    """Limits of one connection."""
 
     frame_bytes: int = FRAME_BYTES_MAX
     write_pause_bytes: int = 1024 * 1024
     write_limit_bytes: int = 64 * 1024 * 1024
     backlog_bytes: int = 256 * 1024
-    """Requests kept for a later turn, or until the peer reads its answers."""
+    """Size of requests kept for a later turn or until the peer reads its answers."""
     turn_bytes: int = 128 * 1024
-    """Requests of one connection served in one turn of the loop: some 200 sends of 128 bytes, 2 ms."""
+    """Size of one connection's requests served in one turn of the loop: about 200 sends of 128 bytes, 2 ms."""
     turn_requests: int = 256
     calls: int = 65_535
-    """Calls of ours that may wait for an answer."""
+    """Maximum number of our calls awaiting an answer."""
     slow_requests: int = 1_000
-    """Requests of the peer that may be in ``async`` handlers at once."""
+    """Maximum number of the peer's requests in ``async`` handlers at the same time."""
     close_wait_s: float = 10.0
-    """How long a closing connection waits for handlers and for the peer to take the last bytes."""
+    """How long a closing connection waits for handlers and for the peer to read the last bytes."""
 
 
 class Connection(asyncio.Protocol):
-    """A remoting connection. Made by ``Server`` and ``RpcClient``."""
+    """A remoting connection, created by ``Server`` and ``RpcClient``."""
 
     __slots__ = (
         "_backlog",
@@ -159,53 +159,53 @@ class Connection(asyncio.Protocol):
         self._backlog_bytes = 0
         self._backlog_planned = False
         self._kept_at: deque[tuple[float, int]] = deque()
-        """When requests of the backlog came, and how many of them."""
+        """Arrival times of backlog requests, with the number of requests at each."""
         self._planned_at = 0.0
         self._late_turn = False
-        """The last turn came late."""
+        """The previous turn was late."""
         self._turn_left = limits.turn_bytes
-        """Bytes this connection may still send before it waits for a turn of the loop."""
+        """Bytes of requests still served immediately before the rest must wait for a turn of the loop."""
         self._close_timer: asyncio.TimerHandle | None = None
         self._close_reason = ""
         self._calls: dict[int, tuple[asyncio.Future[Frame], asyncio.TimerHandle]] = {}
         self._opaque = 0
         self._slow_count = 0
         self.closed = False
-        """No new calls: closed by either side, or about to be."""
+        """Closed by either side, or closing; new calls fail."""
         self.remote: tuple[str, int] = ("0.0.0.0", 0)
         self.remote_text = ""
         self.last_active = self._received_at = self._loop.time()
         self._silent_since = 0.0
-        """When the first call was sent that timed out without a byte from the peer."""
+        """When the first call was sent that timed out without any data from the peer."""
         self.silence_s = math.inf
-        """The peer is given up when it leaves our calls unanswered, and sends nothing else, for this long. A path
-        that swallows packets (a firewall that lost its state) says nothing, and our own requests keep the idle time
-        from passing. For clients, who can connect anew."""
+        """The connection is dropped if the peer leaves our calls unanswered and sends nothing else for this long. A
+        path that silently drops packets (a firewall that lost its state) reports no error, and our own requests keep
+        the connection from becoming idle. For clients, which can reconnect."""
         self.serialize_type: int = SerializeType.JSON
-        """Header form of the calls we make over this connection."""
+        """Header serialization of the calls we make over this connection."""
         self.gathered_bytes = 0
-        """Requests made in one turn of the loop leave together, in writes of about this size. For clients: a write
-        costs a system call, which is more than the rest of a small request; but the peer should have the first of
-        them while we make the next. Set before the connection is made."""
+        """Requests made in one turn of the loop are sent together, in writes of about this size. For clients, where
+        the system call of a write costs more than the rest of a small request. The limit lets the peer receive the
+        first requests while we make the next. Set it before the connection is made."""
         self.waited_s = 0.0
-        """How long the requests that are being served waited for their turn."""
+        """How long the requests being served waited for their turn."""
         self.busy_wait: BusyWait | None = None
-        """Told of each read, by servers."""
+        """Notified of each read; used by servers."""
         self.held: HeldMemory | None = None
-        """The bound for all connections of a server."""
+        """The memory limit shared by all connections of a server."""
         self.attachment: Any = None
-        """What the owner of the router keeps about this peer."""
+        """Data that the router's owner keeps about this peer."""
 
     # -- asyncio.Protocol ------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Not checked with isinstance: uvloop's transports are no subclass of asyncio's.
+        # No isinstance check, because uvloop's transports are not subclasses of asyncio's.
         self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple) and len(peer) >= 2:
             self.remote = (str(peer[0]), int(peer[1]))
         self.remote_text = f"{self.remote[0]}:{self.remote[1]}"
-        # Beyond this limit uvloop writes at once, and else when the turn of the loop ends.
+        # Above this limit uvloop writes immediately, otherwise at the end of the loop turn.
         high = self.gathered_bytes - 1 if self.gathered_bytes else self._limits.write_pause_bytes
         if self.held is not None and self.held.pressed:
             high = min(high, PRESSED_BYTES)
@@ -244,15 +244,15 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._write_paused = False
         if self._backlog:
-            # The peer waited for itself until now.
+            # Until now the peer's own failure to read caused the wait.
             self._kept_at.clear()
             self._kept_at.append((self._loop.time(), len(self._backlog)))
-        # Not from inside the transport's own write: serving the backlog writes again.
+        # Not from within the transport's write, because serving the backlog writes again.
         self._plan_turn()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._backlog and not self.closed and not self._write_paused:
-            # A peer may send oneway requests and leave: what was read is served.
+            # A peer may send oneway requests and disconnect, so everything already read is served.
             self._serve(list(self._backlog))
         self.closed = True
         self._backlog.clear()
@@ -296,7 +296,7 @@ class Connection(asyncio.Protocol):
             self._note_stall(frames, held_s)
 
     def _serve_pulls(self, serve: PullServer, frames: list[Frame]) -> list[Frame]:
-        """Serve the pulls that a read begins with; returns the other frames, none when the peer stopped reading."""
+        """Serve the pulls at the start of a read. Returns the other frames, or none if the peer stopped reading."""
         at, count = 0, len(frames)
         while at < count and frames[at].pull is not None:
             answer, at = serve(frames, at, self)
@@ -315,13 +315,13 @@ class Connection(asyncio.Protocol):
 
     def _note_stall(self, frames: list[Frame], held_s: float) -> None:
         codes = Counter(frame.code for frame in frames if not frame.flag & _RESPONSE).most_common(1)
-        # A read may hold nothing but answers to our own calls.
+        # A read may contain only answers to our own calls.
         name = f"request-{codes[0][0]}" if codes else "answers"
         STALLS.note(name, held_s, f"frames={len(frames)} peer={self.remote_text}")
 
     def _keep(self, frames: list[Frame], size_bytes: int) -> None:
-        """Hold requests back for a later turn, or until the peer reads its answers. Answers to our calls are never
-        held."""
+        """Keep requests for a later turn, or until the peer reads its answers. Answers to our calls are never
+        kept."""
         before = len(self._backlog)
         for frame in frames:
             if frame.flag & _RESPONSE:
@@ -337,7 +337,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _keep_first(self, frames: list[Frame]) -> None:
-        """Put back what was being served when the peer stopped reading."""
+        """Requeue the requests being served when the peer stopped reading."""
         waiting = list(self._backlog)
         self._backlog.clear()
         self._kept_at.clear()
@@ -352,7 +352,7 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._serve_backlog)
 
     def _serve_backlog(self) -> None:
-        """One turn: serve a piece of what was kept, and leave the rest to the next turn."""
+        """Serve one turn's piece of the backlog, and leave the rest to the next turn."""
         self._backlog_planned = False
         self._turn_left = self._limits.turn_bytes
         if self.closed or self._is_write_paused() or self._transport is None:
@@ -373,7 +373,7 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _next_piece(self) -> list[Frame]:
-        """The requests of one turn, oldest first; notes how long the oldest has waited."""
+        """Returns the requests of one turn, oldest first, and records how long the oldest has waited."""
         backlog, kept_at = self._backlog, self._kept_at
         now = self._loop.time()
         late_s = now - self._planned_at
@@ -381,7 +381,7 @@ class Connection(asyncio.Protocol):
             kept_at = self._kept_at = deque((at + late_s, kept) for at, kept in kept_at)
         self._late_turn = late_s > _STOP_S
         self.waited_s = max(0.0, now - kept_at[0][0])
-        # By their mean size: what a turn costs need not be exact.
+        # Estimated from their mean size, because the cost of a turn need not be exact.
         fitting = len(backlog) * self._limits.turn_bytes // max(1, self._backlog_bytes)
         count = min(len(backlog), self._limits.turn_requests, max(1, fitting))
         self._backlog_bytes -= self._backlog_bytes * count // len(backlog)
@@ -395,7 +395,7 @@ class Connection(asyncio.Protocol):
         return [backlog.popleft() for _ in range(count)]
 
     def start_slow_request(self, frame: Frame, answer: Awaitable[Answer]) -> bytes | None:
-        """Run an ``async`` handler; refuses when too many are running for this peer."""
+        """Run an ``async`` handler, or refuse the request if too many are running for this peer."""
         if self._slow_count >= self._limits.slow_requests:
             if isinstance(answer, asyncio.Future):
                 answer.cancel()
@@ -418,12 +418,13 @@ class Connection(asyncio.Protocol):
     # -- writing ---------------------------------------------------------------------------------------
 
     def send(self, data: bytes) -> None:
-        """Send encoded frames. Dropped when the connection is closed."""
+        """Send encoded frames. They are dropped if the connection is closed."""
         self._out.append(data)
         self._out_bytes += len(data)
         if self._collecting:
             return
-        # With one call on the way there is nothing to gather, and waiting a turn would only cost time.
+        # With a single call in flight there is nothing to batch, and waiting for the end of the turn would only add
+        # latency.
         if len(self._calls) < 2 or self._out_bytes >= self.gathered_bytes:
             self._flush()
         elif not self._flush_planned:
@@ -442,7 +443,7 @@ class Connection(asyncio.Protocol):
         out.clear()
         self._out_bytes = 0
         transport = self._transport
-        # A closing transport may still take bytes, but asyncio complains of some and uvloop raises.
+        # A closing transport may still accept bytes, but asyncio warns about some writes and uvloop raises.
         if transport is None or transport.is_closing():
             return
         if self._tls is not None:
@@ -468,7 +469,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that wait for the peer to read."""
+        """Bytes waiting for the peer to read."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return 0
@@ -479,17 +480,17 @@ class Connection(asyncio.Protocol):
 
     @property
     def held_bytes(self) -> int:
-        """A half frame, requests kept for later, and what the peer has not read."""
+        """Bytes of a partial frame, kept requests and unread answers."""
         return self._decoder.buffered_bytes + self._backlog_bytes + self._out_bytes + self.unsent_bytes
 
     def press(self, unsent_bytes: int) -> None:
-        """Serve the peer only while less than this is unread; 0: as usual."""
+        """Serve the peer only while less than this is unread; 0 restores the usual limit."""
         transport = self._transport
         if transport is not None and not transport.is_closing():
             transport.set_write_buffer_limits(high=unsent_bytes or self._limits.write_pause_bytes)
 
     def drop(self, reason: str) -> None:
-        """Close at once: all connections together hold too much, or the peer is silent."""
+        """Close immediately, because all connections together hold too much or the peer is silent."""
         if not self.closed:
             logger.warning("closing connection peer=%s reason=%s", self.remote_text, reason)
             self._close_reason = reason
@@ -506,7 +507,7 @@ class Connection(asyncio.Protocol):
         timeout_s: float,
         ext: dict[str, str] | None = None,
     ) -> asyncio.Future[Frame]:
-        """Ask the peer. The future resolves to the answer's frame, ``RequestTimeoutError`` or
+        """Send a request. The future resolves to the response frame, ``RequestTimeoutError`` or
         ``ConnectionLostError``."""
         future: asyncio.Future[Frame] = self._loop.create_future()
         if self.closed:
@@ -525,7 +526,7 @@ class Connection(asyncio.Protocol):
     def call_binary(
         self, code: int, ext_raw: bytes, body: bytes, *, timeout_s: float
     ) -> asyncio.Future[Frame]:
-        """``call`` with extension fields already in the binary form, for those who make many."""
+        """Like ``call`` with extension fields already encoded in binary form, for frequent requests."""
         future: asyncio.Future[Frame] = self._loop.create_future()
         if self.closed or len(self._calls) >= self._limits.calls:
             return self.call(code, None, body, timeout_s=timeout_s)
@@ -543,7 +544,7 @@ class Connection(asyncio.Protocol):
         *,
         ext: dict[str, str] | None = None,
     ) -> None:
-        """Tell the peer something that has no answer."""
+        """Send a oneway request."""
         self.send(
             encode_oneway(code, self._next_opaque(), request_fields(header, ext), body, self.serialize_type)
         )
@@ -573,7 +574,7 @@ class Connection(asyncio.Protocol):
             self._look_for_silence(timeout_s)
 
     def _look_for_silence(self, timeout_s: float) -> None:
-        """After a call that was not answered."""
+        """Check for a silent peer after a call timed out."""
         now = self._loop.time()
         if self._received_at > now - timeout_s:
             return
@@ -592,7 +593,7 @@ class Connection(asyncio.Protocol):
     # -- ending ----------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Serve no more, let running handlers answer and queued bytes leave, then close."""
+        """Serve no more requests, wait for running handlers and queued bytes, then close."""
         self._close(wait_for_handlers=True)
 
     def _close(self, *, wait_for_handlers: bool) -> None:
@@ -613,7 +614,7 @@ class Connection(asyncio.Protocol):
             transport.close()
 
     def abort(self) -> None:
-        """Close at once; queued bytes are lost."""
+        """Close immediately; queued bytes are lost."""
         self.closed = True
         if self._transport is not None:
             self._transport.abort()
@@ -631,7 +632,7 @@ class Connection(asyncio.Protocol):
     # -- TLS -------------------------------------------------------------------------------------------
 
     def _sniff(self, data: bytes) -> bool:
-        """Decide by the first byte between TLS and plain; False when the connection was closed."""
+        """Detect TLS or plain text from the first byte. Returns False if the connection was closed."""
         self._sniffed = True
         server_tls = self._server_tls
         assert server_tls is not None
@@ -640,7 +641,7 @@ class Connection(asyncio.Protocol):
         if context is not None and server_tls.mode is not TlsMode.DISABLED:
             self._tls = TlsFilter(context, server_side=True)
         elif wants_tls and server_tls.can_make and self._transport is not None:
-            # The first client that asks for TLS: the certificate is made on a thread, and nothing read meanwhile.
+            # For the first TLS client the certificate is generated in a thread, and reading pauses meanwhile.
             self._sniffed = False
             self._transport.pause_reading()
             server_tls.when_made(lambda: self._sniff_again(data))
@@ -665,7 +666,7 @@ class Connection(asyncio.Protocol):
             plain, answer = self._tls.receive(data)
         except ssl.SSLError as error:
             self._transport.write(self._tls.pending())  # The alert tells the peer what is wrong.
-            # The reason alone is "certificate verify failed"; this says what is wrong with the certificate.
+            # The reason is only "certificate verify failed"; the detail says what is wrong with the certificate.
             detail = getattr(error, "verify_message", "")
             reason = f"{error.reason}: {detail}" if detail else error.reason
             self._break(f"TLS failed: {reason}", wait_for_handlers=False)
@@ -678,7 +679,7 @@ class Connection(asyncio.Protocol):
 
 
 def request_fields(header: Header | None, ext: dict[str, str] | None) -> dict[str, str] | None:
-    """The extension fields of a request: those of its header, and others."""
+    """Returns the extension fields of a request: its header's fields and ``ext``."""
     if header is None:
         return ext
     fields = encode_ext(header)

@@ -1,9 +1,9 @@
-"""Routes are values: which code goes to which handler, with which header.
+"""Routes are values that map a request code to a handler and its header type.
 
-Two kinds. A ``Route`` has a typed header and answers with a ``Reply``; its handler may be plain or ``async``. A
-``RawRoute`` is for the send and pull paths: it takes the frame itself and returns encoded bytes, so that no
-object, task or coroutine is made per message. A handler that will answer later returns ``PARKED`` (``None`` for
-raw routes) and keeps the connection. All routes are given at start; there is no registration afterwards.
+There are two kinds. A ``Route`` has a typed header and answers with a ``Reply``; its handler may be plain or
+``async``. A ``RawRoute`` is for the send and pull paths. It takes the frame itself and returns encoded bytes, so no
+object, task or coroutine is created per message. A handler that will answer later returns ``PARKED`` (``None`` for
+raw routes) and keeps the connection. All routes are given at startup and cannot be added later.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ H = TypeVar("H", bound=Header)
 
 
 class Reply(msgspec.Struct, gc=False):
-    """The answer to a request."""
+    """The response to a request."""
 
     code: int = ResponseCode.SUCCESS
     remark: str | None = None
@@ -57,7 +57,7 @@ class Reply(msgspec.Struct, gc=False):
 
 
 class Parked:
-    """Type of ``PARKED``: "no answer yet", or never one."""
+    """Type of ``PARKED``, which means that the answer is sent later or never."""
 
     __slots__ = ()
 
@@ -68,7 +68,7 @@ Answer = Reply | Parked
 
 @dataclass(slots=True)
 class Call(Generic[H]):
-    """One request as a handler sees it."""
+    """A request as a handler sees it."""
 
     header: H
     frame: Frame
@@ -99,7 +99,7 @@ class Route:
     handler: Handler
     header: type[Header] = Header
     fast_port: bool = True
-    """Served on listenPort - 2 as well."""
+    """Also served on listenPort - 2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class RawRoute:
 
 
 def encode_reply(frame: Frame, reply: Reply) -> bytes:
-    """The bytes of ``reply`` as the answer to ``frame``, in the header form the request used."""
+    """Encodes ``reply`` as the response to ``frame``, with the request's header serialization."""
     ext = reply.ext
     if reply.header is not None:
         fields = encode_ext(reply.header)
@@ -129,21 +129,21 @@ def encode_reply(frame: Frame, reply: Reply) -> bytes:
 
 @dataclass(slots=True)
 class Router:
-    """Code to handler. ``dispatch`` never raises."""
+    """Dispatches requests by code. ``dispatch`` never raises."""
 
     routes: Iterable[Route | RawRoute]
     unsupported: Mapping[int, str] = field(default_factory=dict)
-    """Codes we know and do not serve, with the reason given in the remark."""
+    """Known but unsupported codes, with the reason given in the remark."""
     after_read: Callable[[], None] | None = None
-    """Called once when all requests of one socket read were dispatched: the place to finish work in bulk, or to plan
-    it for the end of the turn of the loop, which it then shares with the reads of other connections."""
+    """Called once after all requests of one socket read were dispatched, to finish work in bulk or to schedule it for
+    the end of the loop turn, shared with the reads of other connections."""
     guard: Callable[[Frame, Connection], None] | None = None
-    """Looks at every request first and raises ``BrokerError`` for one that is refused; no handler sees it then."""
+    """Checks every request before its handler and raises ``BrokerError`` to refuse it."""
     before_close: Callable[[], None] | None = None
-    """Called before a connection is closed in order. Finishes what ``after_read`` has planned, so that the requests
-    of that connection are answered first."""
+    """Called before a graceful close. Finishes the work scheduled by ``after_read``, so that the connection's
+    requests are answered first."""
     pulls: PullServer | None = None
-    """Serves pulls that follow one another in a read together, with the answers of their route and with the guard."""
+    """Serves consecutive pulls of a read together, with the same answers and guard as their route."""
     _handlers: dict[int, RawHandler] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -160,7 +160,7 @@ class Router:
             )
 
     def dispatch(self, frame: Frame, connection: Connection) -> bytes | None:
-        """Handle one request; returns the encoded answer, or ``None`` when it comes later or never."""
+        """Handle one request. Returns the encoded answer, or ``None`` if it comes later or never."""
         handler = self._handlers.get(frame.code)
         try:
             if self.guard is not None:
@@ -192,10 +192,10 @@ def _guarded(work: Callable[[], None]) -> Callable[[], None]:
 
 
 def refuse(frame: Frame, code: int, remark: str) -> bytes | None:
-    """An error answer, or nothing for a oneway request."""
+    """Returns an error response, or None for a oneway request."""
     if frame.is_oneway:
         return None
-    # A remark may quote a file name or a peer; what is no UTF-8 must not make the refusal fail as well.
+    # A remark may quote a file name or a peer; invalid UTF-8 in it must not break the refusal.
     safe = remark.encode(errors="replace").decode()
     return encode_response(code, frame.opaque, None, b"", safe, frame.serialize_type)
 
@@ -225,7 +225,7 @@ def _typed(header_type: type[Header], handler: Handler) -> RawHandler:
 
 
 async def finish_slow_request(frame: Frame, connection: Connection, answer: Awaitable[Answer]) -> None:
-    """Await an ``async`` handler and send what it returns."""
+    """Await an ``async`` handler and send its result."""
     encoded: bytes | None
     try:
         result = await answer

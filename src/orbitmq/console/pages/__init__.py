@@ -1,1 +1,1 @@
-"""The pages, one module per area. Each has functions that read, and the actions that change something."""
+"""The pages, one module per area, each with its read functions and its actions."""

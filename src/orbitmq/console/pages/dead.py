@@ -1,4 +1,4 @@
-"""Dead letters: groups that have some, those of one group, and what can be done with them."""
+"""Dead letters: groups that have some, the dead letters of one group, and their actions."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def dead_group(view: View) -> Response:
 
 
 async def job(view: View) -> Response:
-    """How far a run is."""
+    """Progress of a resend job."""
     found = view.console.jobs.get(view.name("key"))
     if found is None:
         raise AdminError("this run is over and forgotten; the audit log still has it")
@@ -80,7 +80,7 @@ async def job(view: View) -> Response:
 
 
 async def export(view: View) -> Response:
-    """All that match as JSON lines."""
+    """Downloads all matches as JSON lines."""
     if view.console.masking.bodies is Bodies.OFF:
         raise AdminError("message bodies are switched off in this console, so there is nothing to download")
     name = view.name("group")
@@ -99,7 +99,7 @@ async def export(view: View) -> Response:
 
 
 async def _chosen(view: View, form: Form) -> list[DeadLetter]:
-    """References to the dead letters a form selects: those ticked, or all that match its text."""
+    """Returns references to the dead letters selected in a form: the ticked ones, or all that match its text."""
     group = form.required("group", "the group")
     ids = form.many("id")
     if not ids and not form.flag("everything"):
@@ -120,7 +120,7 @@ async def _chosen(view: View, form: Form) -> list[DeadLetter]:
 
 
 def _which(form: Form) -> str:
-    """What a form selects, as arguments of ``orbitmq dlq``."""
+    """Returns a form's selection as arguments of ``orbitmq dlq``."""
     if not form.flag("everything"):
         return shlex.join(form.many("id"))
     return f"--text {shlex.quote(form.text('text'))}" if form.text("text") else "--all"

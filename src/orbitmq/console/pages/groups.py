@@ -1,4 +1,4 @@
-"""Consumer groups: the list, one group, one member, and what changes them."""
+"""Consumer groups: the list, one group, one member, and their actions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from orbitmq.model.route import MessageQueue
 __all__ = ["ACTIONS", "group", "group_list", "member"]
 
 _AGED_QUEUES_MAX = 64
-"""Queues whose oldest waiting message is read for its age; beyond, the age of the last consumed one is shown."""
+"""Queues whose oldest waiting message is read for its age. For the rest, the age of the last consumed message is
+shown."""
 
 
 async def group_list(view: View) -> Response:
@@ -58,7 +59,7 @@ async def group_list(view: View) -> Response:
 
 
 async def group(view: View) -> Response:
-    """One group: members, subscriptions, every queue with its lag in messages and time."""
+    """One group: members, subscriptions, and the lag of every queue in messages and time."""
     name = view.name("group")
     admin = view.admin
     problems: list[str] = []
@@ -105,7 +106,7 @@ async def group(view: View) -> Response:
 
 
 async def _ages(view: View, rows: list[admin_groups.QueueProgress]) -> dict[tuple[str, str, int], int | None]:
-    """How long the oldest message a group has not consumed waits, in milliseconds, of each queue."""
+    """Returns how many milliseconds the oldest message not yet consumed has waited in each queue."""
     now_ms = view.now_ms
     found: dict[tuple[str, str, int], int | None] = {
         (row.topic, row.broker_name, row.queue_id): 0 for row in rows if row.diff <= 0
@@ -127,7 +128,7 @@ async def _ages(view: View, rows: list[admin_groups.QueueProgress]) -> dict[tupl
 
 
 async def member(view: View) -> Response:
-    """What one member reports about itself, with its stack."""
+    """Data reported by one member, with its stack."""
     name, client = view.name("group"), view.name("client")
     info = await admin_groups.running_consumer(view.admin, name, client, stacks=True)
     return view.page("member.html", name=name, client=client, info=info)
@@ -137,7 +138,7 @@ async def member(view: View) -> Response:
 
 
 async def _moves(view: View, form: Form) -> list[QueueMove]:
-    """Where every chosen queue would be set to."""
+    """Returns the planned new offset of every selected queue."""
     wanted = OffsetTarget(
         kind=form.text("to"),
         offset=form.number("offset", "the offset") if form.text("to") == "offset" else 0,

@@ -1,4 +1,4 @@
-"""One message: its body, its properties, and its whole way."""
+"""One message: its body, properties and full delivery history."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["body", "find", "life"]
 
 
 async def find(view: View) -> Response:
-    """The search for a message by id or key."""
+    """Message search by id or key."""
     wanted, topic = view.query("id"), view.query("topic")
     found, error = [], ""
     if wanted:
@@ -54,7 +54,7 @@ async def life(view: View) -> Response:
 
 
 def _flags(sys_flag: int) -> list[str]:
-    """The flags of a record in words."""
+    """Returns the names of a record's flags."""
     found = []
     if sys_flag & SysFlag.COMPRESSED:
         found.append("compressed")
@@ -72,7 +72,7 @@ def _flags(sys_flag: int) -> list[str]:
 
 
 def _scale(found: Life, now_ms: int) -> list[tuple[int, int, str]]:
-    """Begin and length of each event on the drawing, in hundredths of its width, and its kind."""
+    """Returns each event's start and length in the drawing, in percent of its width, and its kind."""
     if not found.events:
         return []
     begin = found.events[0].at_ms
@@ -89,7 +89,7 @@ def _scale(found: Life, now_ms: int) -> list[tuple[int, int, str]]:
 
 
 async def body(view: View) -> Response:
-    """The body as it was sent, to save."""
+    """Downloads the body as it was sent."""
     if view.console.masking.bodies is not Bodies.SHOW:
         raise AdminError("message bodies are masked or switched off in this console")
     found = await message_life(view.admin, view.name("id"), view.query("topic"))

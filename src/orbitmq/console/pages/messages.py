@@ -1,4 +1,4 @@
-"""Messages of a topic: browsed, followed, downloaded, sent; and the search for one."""
+"""Messages of a topic: browse, tail, download, send and search."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ _TAIL_QUIET_S = 15.0
 
 
 def parse_time(text: str, offset_min: int = 0) -> int | None:
-    """Milliseconds of ``2026-01-31T12:00`` in the reader's zone, or of a number. Raises ``AdminError``."""
+    """Returns the milliseconds of ``2026-01-31T12:00`` in the reader's time zone, or of a number. Raises
+    ``AdminError``."""
     if not text:
         return None
     if text.isdigit():
@@ -64,7 +65,7 @@ def parse_time(text: str, offset_min: int = 0) -> int | None:
 
 
 def _filter(view: View, limits: Preview = LISTED) -> MessageFilter:
-    """What the URL asks for. Raises ``AdminError``."""
+    """Returns the filter given in the URL. Raises ``AdminError``."""
     if view.query("sql") and not view.console.masking.shows_all:
         raise AdminError(
             "SQL92 filters are off in this console: they would tell what masked properties contain"
@@ -132,7 +133,7 @@ async def browse_page(view: View) -> Response:
 
 
 async def with_key(view: View, topic: str, key: str) -> list[MessageView]:
-    """Messages with a key, or with a unique id, newest first; none whose key is masked."""
+    """Returns the messages with a key or unique id, newest first, except those whose key is masked."""
     query = KeyQuery(topic=topic, key=key, count_max=_COUNT, read_bytes=LISTED.read_bytes)
     shown = view.preview(LISTED).select(await messages_by_key(view.admin, query), text="", tags="*")
     found = [message for message in shown if key in message.keys.split()]
@@ -143,7 +144,7 @@ async def with_key(view: View, topic: str, key: str) -> list[MessageView]:
 
 
 async def json_lines(view: View, name: str, rows: AsyncIterator[Result]) -> Response:
-    """A download with one line for each message or dead letter. What fails before the first line is raised."""
+    """Returns a download with one line per message or dead letter. Errors before the first line are raised."""
     masked = not view.console.masking.shows_all
 
     async def lines() -> AsyncIterator[bytes]:
@@ -170,7 +171,7 @@ async def json_lines(view: View, name: str, rows: AsyncIterator[Result]) -> Resp
 
 
 async def download(view: View) -> Response:
-    """All matches as JSON lines, as they are read."""
+    """Streams all matches as JSON lines while they are read."""
     wanted = _filter(view, EXPORTED)
     if view.console.masking.bodies is Bodies.OFF:
         raise AdminError("message bodies are switched off in this console, so there is nothing to download")
@@ -205,7 +206,7 @@ async def tail_page(view: View) -> Response:
 
 
 async def tail_stream(view: View) -> Response:
-    """Server-sent events: batches of rows, and how many messages were left out."""
+    """Server-sent events: batches of rows, and the number of skipped messages."""
     console = view.console
     if console.tails >= TAILS_MAX:
         return Response(f"{TAILS_MAX} live tails are open already", 429)
@@ -243,7 +244,7 @@ async def tail_stream(view: View) -> Response:
 
 
 async def send_page(view: View) -> Response:
-    """A form for a new message, filled from an old one if one is named."""
+    """A form for a new message, prefilled from an existing one if the URL names it."""
     name = view.name("topic")
     old, shown = None, None
     own: dict[str, str] = {}
@@ -278,7 +279,7 @@ async def send_page(view: View) -> Response:
 
 
 def message_of(form: Form) -> tuple[Message, MessageQueue | None]:
-    """The message a form describes. Raises ``AdminError``."""
+    """Returns the message described by a form. Raises ``AdminError``."""
     topic = form.required("topic", "the topic")
     check_send_topic(topic)
     properties: dict[str, str] = {}

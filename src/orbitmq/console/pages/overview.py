@@ -1,4 +1,4 @@
-"""The first page, the figures over time, producers, the audit log."""
+"""The home page, charts, producers and the audit log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LAG_OLD_MS = 15 * 60_000
 
 
 async def overview(view: View) -> Response:
-    """Clusters, brokers, what is wrong, what is furthest behind."""
+    """Clusters, brokers, problems, and the groups with the largest lag."""
     snapshot = await view.console.sampler.ready()
     masters = [sample for sample in snapshot.brokers if sample.place.is_master]
     groups = [group for group in snapshot.groups.values() if group.lag]
@@ -54,13 +54,13 @@ def _dead_count(snapshot: Snapshot) -> float | None:
 
 
 def _sum(values: list[float | None] | list[int | None]) -> float | None:
-    """The sum, unknown if a part of it is."""
+    """Returns the sum, or unknown if any part is."""
     known = [value for value in values if value is not None]
     return sum(known) if values and len(known) == len(values) else None
 
 
 def needs_attention(snapshot: Snapshot, now_ms: int) -> list[str]:
-    """One sentence for each thing an operator should act on; empty if there is none."""
+    """Returns one sentence for each problem an operator should act on."""
     found = list(snapshot.problems)
     names = {sample.place.broker_name for sample in snapshot.brokers}
     with_master = {sample.place.broker_name for sample in snapshot.brokers if sample.place.is_master}
@@ -136,7 +136,7 @@ async def producer_list(view: View) -> Response:
 
 
 async def audit(view: View) -> Response:
-    """What was changed, by whom."""
+    """The log of changes and who made them."""
     columns = {
         "at": lambda row: row.get("at"),
         "user": lambda row: str(row.get("user")),

@@ -1,7 +1,8 @@
-"""Pipelines: how far each Spark query is, read from the checkpoint it keeps anyway.
+"""Pipelines: the progress of each Spark query, read from its checkpoint.
 
-A checkpoint has ``offsets/N`` (where batch N ends, written before it runs) and ``commits/N`` (written after it). So
-the newest of each shows what runs, what is done and when; the offsets against the ends of the queues say the lag.
+A checkpoint has ``offsets/N`` (the end of batch N, written before it runs) and ``commits/N`` (written after it). The
+newest of each show what is running, what is done and when; comparing the offsets with the ends of the queues gives
+the lag.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ class Pipeline:
     name: str
     path: Path
     batch: int | None = None
-    """The last batch that is done."""
+    """The last completed batch."""
     begun: int | None = None
-    """The last batch that was planned."""
+    """The last planned batch."""
     done_ms: int | None = None
     offsets: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Topic, then broker:queue, to the next offset."""
+    """Next offsets, by topic and then by broker:queue."""
     lag: int | None = None
     error: str = ""
 
@@ -51,7 +52,7 @@ class Pipeline:
 
 
 def read_checkpoints(roots: tuple[Path, ...]) -> list[Pipeline]:
-    """Every checkpoint below the directories."""
+    """Returns every checkpoint below the directories."""
     found: list[Pipeline] = []
     for root in roots:
         waiting = [(root, 0)]
@@ -89,8 +90,8 @@ def _read(pipeline: Pipeline) -> Pipeline:
 
 
 def _offsets(line: str) -> dict[str, dict[str, int]]:
-    """Queues and next offsets in the form the source writes, ``{topic: {broker: {queue: offset}}}``; of other sources
-    nothing. Names with a blank are no topics: what stands there is about the offsets."""
+    """Parse next offsets in the form our source writes, ``{topic: {broker: {queue: offset}}}``. Returns nothing for
+    other sources. Names with a space are not topics but metadata about the offsets."""
     try:
         table = {
             topic: msgspec.json.decode(brokers, type=dict[str, dict[str, int]])
@@ -110,7 +111,7 @@ def _offsets(line: str) -> dict[str, dict[str, int]]:
 
 
 async def pipelines(view: View) -> Response:
-    """All pipelines of the directories the console was given."""
+    """All pipelines in the directories configured for the console."""
     roots = view.console.settings.pipelines
     found = await asyncio.to_thread(read_checkpoints, roots)
     topics = sorted({topic for one in found for topic in one.offsets})

@@ -1,4 +1,4 @@
-"""Which path is which page, and every action there is."""
+"""The routes of all pages, and all actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics: the list, one topic with its tabs, and what changes it."""
+"""Topics: the list, one topic with its tabs, and their actions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TYPES = ("", *sorted(TOPIC_ATTRIBUTES["message.type"].values))
 
 
 async def topic_list(view: View) -> Response:
-    """All topics, from the sampler; offsets of the rows on the page that it has not asked for yet are asked now."""
+    """All topics, from the sampler. Offsets that it has not queried yet are queried now for the rows on the page."""
     snapshot = await view.console.sampler.ready()
     kind = view.query("kind")
     rows = [row for row in snapshot.topics.values() if _wanted(row, kind)]
@@ -169,7 +169,7 @@ async def _store(view: View, form: Form) -> Done:
 
 
 def summary(changed: Changed) -> str:
-    """Where something was done."""
+    """Returns what was done on which servers."""
     return "; ".join(dict.fromkeys(f"{one.action} on {one.target}" for one in changed.changes))
 
 
