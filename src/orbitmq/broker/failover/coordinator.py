@@ -1,26 +1,26 @@
-"""Who is master of the group: the one whose lease holds the key (Apache: ReplicasManager and its controller).
+"""Elects and demotes the group's master: the holder of the master key (Apache: ReplicasManager and its controller).
 
 Theory of operation
-1. Every member has a lease in etcd and renews it three times in its life. With it live two keys: ``members/<n>``
-   of every member, and ``master`` of the elected one. ``state`` stays (see ``state``).
-2. One task reads these keys about once a second and acts on them: lead, follow, or try to be elected.
-   It never assumes the outcome of a write that failed; the next read shows it.
-3. A master is one only until its lease *may* have ended for others, by its own clock: counted from before the
-   last renewal was sent, less a quarter. Then it fences itself: sends are refused, waiting ones are answered with
-   FLUSH_SLAVE_TIMEOUT, slaves are sent away. Under SYNC_MASTER nothing depends on that clock: see rule 2 of
-   ``state``.
-4. When there is no master, a member of the in-sync set stops to follow, cuts what the history says is not the
-   group's, and tells how long its log is. When all members of the set that are alive have told, or did not in time,
-   it writes itself, in the order of ``rank``, into the key and the next epoch into the state, with one transaction
-   that fails if anything changed since it looked. A member whose log may lack acknowledged bytes waits until all
-   members of the set have told (``_doubt``), or until an operator accepts the loss.
-5. A slave whose connection to the master ends asks the master's machine. Where both of its ports refuse connections
-   the process is gone, and the slave ends its lease instead of waiting for that. Only a member of the in-sync set
-   does so, and only where nothing depends on the clock of the master (SYNC_MASTER that waits for the whole set): if
-   the refusal was a firewall's, the living master cannot acknowledge anything after the election either, and sees
-   at its next renewal that its lease is over. A broker that finds the key of its own earlier life ends that lease.
-6. A write to the state with an unknown outcome may take effect later. It names the revision it was based on, so
-   it is harmless as soon as the state has another one; until then both in-sync sets count.
+1. Every member has a lease in etcd and renews it three times per lifetime. Two keys are attached to it:
+   ``members/<n>`` of every member, and ``master`` of the elected one. ``state`` is permanent (see ``state``).
+2. One task reads these keys about once a second and acts on them: lead, follow, or stand for election.
+   It never assumes the outcome of a failed write; the next read shows it.
+3. A master stops acting before its lease can expire for others. It measures by its own clock, from before it sent
+   the last renewal, and subtracts a quarter. Then it fences itself: sends are refused, waiting sends are answered
+   with FLUSH_SLAVE_TIMEOUT, and slaves are disconnected. Under SYNC_MASTER nothing depends on that clock: see
+   rule 2 of ``state``.
+4. When there is no master, a member of the in-sync set stops following, truncates whatever the history says does not
+   belong to the group's log, and publishes its log end. When all live members of the set have published theirs, or
+   failed to in time, they try in the order of ``rank``: each writes itself into the key and the next epoch into the
+   state, in one transaction that fails if anything has changed since it read them. A member whose log may lack
+   acknowledged bytes waits until all members of the set have published (``_doubt``) or an operator accepts the loss.
+5. A slave that loses its connection to the master probes the master's machine. If both ports refuse connections, the
+   process is gone, and the slave revokes the master's lease instead of waiting. Only a member of the in-sync set does
+   so, and only where nothing depends on the master's clock (SYNC_MASTER that waits for the whole set): if a firewall
+   refused the connections, the living master cannot acknowledge anything after the election either, and its next
+   renewal shows that the lease is gone. A broker that finds its previous process's key revokes that lease.
+6. A state write with an unknown outcome may take effect later. It names the revision it was based on, so it is
+   harmless once the state has a newer one. Until then both in-sync sets count.
 """
 
 from __future__ import annotations
@@ -66,28 +66,28 @@ logger = logging.getLogger(__name__)
 
 _ROUND_S_MAX: Final = 1.0
 _TELL_S: Final = 2.0
-"""How long a candidate waits for others to tell how long their logs are: they look at least once a second."""
+"""How long a candidate waits for the others to publish their log ends. They read the keys at least once a second."""
 _CANDIDATE_ROUND_S: Final = 0.1
 _NEW_GROUP_S: Final = 2.0
-"""The same when the group has no state yet: its brokers may just be starting."""
+"""The same for a group that has no state yet, because its brokers may just be starting."""
 _RANK_S: Final = 1.0
 _EAGER_S: Final = 0.1
 _HAND_OVER_S: Final = 10.0
 _REVOKE_S: Final = 1.0
 _PROBE_S: Final = 0.5
 _TABLES_S: Final = 4.0
-"""Longer than a member without a connection stays in the in-sync set, shorter than admin tools wait."""
+"""Longer than a disconnected member stays in the in-sync set, shorter than the timeout of admin tools."""
 _TABLES_LOOK_S: Final = 0.005
 
 
 class _Aligned(msgspec.Struct, frozen=True):
-    """The master whose log ours was made a part of."""
+    """The master that our log was aligned with."""
 
     epoch: int
     begun_at: int
-    """Where in the log its epoch began: everything acknowledged before is below."""
+    """Log offset at which its epoch began. Everything acknowledged earlier is below it."""
     flushes: bool
-    """Whether it acknowledges only what is flushed."""
+    """Whether it acknowledges only flushed messages."""
 
 
 class Failover:
@@ -104,8 +104,8 @@ class Failover:
         file: SafeFile,
         on_office: Callable[[int], None],
     ) -> None:
-        """``file`` keeps the newest epoch our log has a part of. ``on_office`` is called with the epoch when this
-        broker has been elected, before it takes sends. Raises ``ConfigError``, ``CorruptionError``, ``OSError``."""
+        """``file`` stores the newest epoch that our log is part of. ``on_office`` is called with the epoch after an
+        election and before sends are accepted. Raises ``ConfigError``, ``CorruptionError``, ``OSError``."""
         self._config = config
         self._store = store
         self._roles = roles
@@ -125,24 +125,24 @@ class Failover:
         self._renew_at = self._held_until = 0.0
         self._fence_timer: asyncio.TimerHandle | None = None
         self._pause_s = 0.0
-        """Until the next look."""
+        """Time until the next round."""
         self._eager = False
-        """An operator waits for us to be master."""
+        """Whether an operator is waiting for this broker to become master."""
         self.barred = False
-        """Nobody is master and we may not be it."""
+        """Whether there is no master and this broker may not become it."""
         self._vacant_since: float | None = None
         self._untold_at = 0.0
-        """When a rival had not told how long its log is; from then on they have their turns."""
+        """Last time a candidate had not yet published its log end. Ranked waiting starts here."""
         self._abstain_until = 0.0
         self._proposed_revision = -1
         self._accepts_loss = False
-        """An operator wants us elected whatever our log lacks."""
+        """Whether an operator wants this broker elected regardless of what its log lacks."""
         self._aligning = _Aligned(0, 0, False)
         self._told_end = -1
-        """What the master we follow told as safe last; -1 before that."""
+        """Last safe end received from the master we follow; -1 before the first."""
         self._seen: Seen | None = None
         self._wake = asyncio.Event()
-        """Look at once."""
+        """Starts the next round immediately."""
         self._complaint = ""
         recovery = store.recovery
         self._own_state = OwnState(
@@ -162,7 +162,7 @@ class Failover:
 
     @property
     def epoch(self) -> int:
-        """The newest epoch our log has a part of."""
+        """The newest epoch that our log is part of."""
         return self._own_state.epoch
 
     @property
@@ -178,9 +178,9 @@ class Failover:
         self._tasks.start(every(LOOK_S, self._keep_safe_end), "safe-end")
 
     async def stop(self) -> None:
-        """Be no master any more and say so, so that others need not wait for the end of the lease."""
+        """Step down and revoke the lease, so that the others need not wait for it to expire."""
         if self.holds():
-            # What they stored can be made safe now, and their cursors with it; not any more without the office.
+            # Messages and cursors of deliveries can still be replicated now, but not after demotion.
             await self._roles.end_deliveries()
         await self._tasks.close()
         self._fence()
@@ -211,7 +211,7 @@ class Failover:
             self._wake.clear()
 
     def _complain(self, text: str) -> None:
-        """Once per outage, and once when it is over."""
+        """Log the reason once per outage, and the recovery once."""
         if bool(text) != bool(self._complaint):
             if text:
                 logger.warning("failover cannot work reason=%s", text)
@@ -222,7 +222,7 @@ class Failover:
     # -- what we see -----------------------------------------------------------------------------------
 
     async def look(self) -> None:
-        """One round. Raises ``EtcdError``, ``StateError``, ``StoreError``."""
+        """Run one round. Raises ``EtcdError``, ``StateError``, ``StoreError``."""
         await self._renew()
         seen = self._seen = await self._read()
         self.barred = False
@@ -241,12 +241,12 @@ class Failover:
                 self._roles.follow(seen.master.address, seen.master.ha_address)
 
     async def _end_lease_of_dead(self, seen: Seen) -> bool:
-        """Whether the master's process is known to be gone, and its lease was ended for that."""
+        """Revoke the master's lease if its process is known to be gone. Returns whether it was."""
         master, key, state = seen.master, seen.master_key, seen.state
         if master is None or key is None or not key.lease or self._roles.follower.link is not None:
             return False
         if master.member == self._own:
-            # Where we listen now nobody else does.
+            # Nobody else can listen on our own addresses.
             gone = master.address == self._roles.address or master.ha_address == self._roles.ha_address
         else:
             gone = (
@@ -272,14 +272,14 @@ class Failover:
         return await read_group(self._etcd, self._prefix)
 
     def _is_ours(self, seen: Seen) -> bool:
-        """Whether we hold the key. One of an earlier life of ours ends with its lease."""
+        """Whether we hold the key. A key of our previous process has another lease."""
         key = seen.master_key
         return key is not None and key.lease == self._lease != 0
 
     # -- lease -----------------------------------------------------------------------------------------
 
     def holds(self) -> bool:
-        """Whether this broker is master and no other can be."""
+        """Whether this broker is master and no other broker can be."""
         return self.acting and asyncio.get_running_loop().time() < self._held_until
 
     async def _renew(self) -> None:
@@ -347,7 +347,7 @@ class Failover:
                 f"elected with a log up to {begun_at}, which ends at {self._store.max_log_offset}"
             )
         if self._proposed_revision == seen.state_revision:
-            # We were master of this epoch before, and a write of ours may still be on its way: overtake it.
+            # We were master of this epoch before, and one of our writes may still be in flight: supersede it.
             await self._write_state(seen, state)
             self._pause_s = 0.0
             return
@@ -371,7 +371,7 @@ class Failover:
             state.in_sync,
         )
         self._check_minimum()
-        # By the version of the table as it was copied, so before the version moves.
+        # This uses the version of the table as copied, so it must run before the version changes.
         self._roles.adopt_topics()
         self._on_office(state.epoch)
         await self._roles.change(BrokerRole[self._config.failover_role], MASTER_ID)
@@ -410,7 +410,7 @@ class Failover:
             self._roles.replicas.acks.reported()
 
     async def _write_state(self, seen: Seen, state: GroupState) -> bool:
-        """Replace the state as it was seen, as its master."""
+        """Replace the state if it is unchanged since it was read and we still hold the master key."""
         assert seen.master_key is not None
         return await self._etcd.transact(
             (
@@ -421,7 +421,7 @@ class Failover:
         )
 
     async def _keep_safe_end(self) -> None:
-        """Note how far the group has acknowledged: here, and as its master in etcd."""
+        """Record how far the group has acknowledged, on disk and, as master, in etcd."""
         if not self._config.all_in_sync_acknowledge:
             return
         self._safe_end.keep()
@@ -440,7 +440,7 @@ class Failover:
                 self._roles.changed()
 
     def _fence(self) -> None:
-        """Stop being master, without waiting for anything."""
+        """Stop acting as master without waiting for anything."""
         self._roles.replicas.epoch = 0
         if self.acting:
             self.acting = False
@@ -454,7 +454,7 @@ class Failover:
         await self._roles.change(BrokerRole.SLAVE, self._own)
 
     async def _resign(self, seen: Seen) -> None:
-        """Leave the office to somebody else of the in-sync set."""
+        """Hand the mastership to another member of the in-sync set."""
         await self._demote()
         self._abstain_until = asyncio.get_running_loop().time() + self._ttl_s
         assert seen.master_key is not None
@@ -464,14 +464,14 @@ class Failover:
                 (Compare(key, seen.master_key.create_revision, created=True),), (Put(key, None),)
             )
         except EtcdError:
-            # It may be deleted later: this lease must never make us master again.
+            # The key may still be deleted later, so this lease must never make us master again.
             self._lease = 0
             raise
 
     # -- candidate -------------------------------------------------------------------------------------
 
     async def _stand(self, seen: Seen) -> None:
-        """Nobody is master: try to be it, if we may."""
+        """Stand for election, if allowed, while there is no master."""
         now = asyncio.get_running_loop().time()
         state = seen.state
         forced = self._accepts_loss
@@ -479,7 +479,7 @@ class Failover:
             self._bar(f"it is not in sync, as {state.in_sync} are")
             return
         await self._roles.freeze()
-        # A store that was emptied, or is too old, has no part in what the set has.
+        # An emptied store, or one that is too old, has nothing in common with the set's log.
         has_part = state is None or (self.epoch >= 1 and self._cut(state))
         if state is not None and has_part:
             self._own_state.cut_to(state.epoch)
@@ -518,7 +518,7 @@ class Failover:
         await self._elect(seen, end)
 
     async def _elect(self, seen: Seen, end: int, *, forced: bool = False) -> None:
-        """Write ourselves into etcd as the master of the next epoch, if nothing changed since it was read."""
+        """Write ourselves into etcd as the master of the next epoch, if nothing has changed since the read."""
         state, acknowledged = seen.state, self._acknowledged(seen)
         if state is None:
             after = GroupState.first(self._own, end, max(0, self.epoch) + 1, acknowledged=acknowledged)
@@ -548,8 +548,8 @@ class Failover:
                 logger.error("elected with possible loss epoch=%d %s", after.epoch, self._loss(seen, end))
 
     def _doubt(self, seen: Seen, end: int) -> str:
-        """Why our log may lack what the group has acknowledged while another member may have it; empty when it
-        lacks nothing, or nobody else can have more."""
+        """Returns why our log may lack acknowledged messages that another member may have. Empty when it lacks
+        nothing, or when no other member can have more."""
         state = seen.state
         if state is None or not (self.in_doubt or end < self._acknowledged(seen)):
             return ""
@@ -564,11 +564,11 @@ class Failover:
         return f"members {longer} have more of the log" if longer else ""
 
     def _acknowledged(self, seen: Seen) -> int:
-        """Up to here at least the group has acknowledged, by etcd and by what we have kept ourselves."""
+        """Lower bound of what the group has acknowledged, according to etcd and our own file."""
         return max(seen.acknowledged_end, self._safe_end.kept)
 
     def _loss(self, seen: Seen, end: int) -> str:
-        """What is lost if we are elected now, as far as it is known."""
+        """Describes what would be lost if we were elected now, as far as that is known."""
         parts = [f"our log ends at {end}"]
         acknowledged = self._acknowledged(seen)
         if end < acknowledged:
@@ -588,8 +588,8 @@ class Failover:
     # -- slave -----------------------------------------------------------------------------------------
 
     def _align(self) -> None:
-        """Before we follow: cut off what the history says is not the master's. Where it says nothing, the comparison
-        of records that comes next decides."""
+        """Before following, truncate what the history says is not in the master's log. Where the history does not
+        reach, the record comparison that follows decides."""
         seen = self._seen
         state = seen.state if seen is not None else None
         if seen is None or state is None:
@@ -599,7 +599,7 @@ class Failover:
         self._aligning = _Aligned(state.epoch, begun_at, self._flushes(seen))
 
     def _flushes(self, seen: Seen) -> bool:
-        """Whether the master acknowledges only what is flushed; one that does not say so is taken to be like us."""
+        """Whether the master acknowledges only flushed messages. If it publishes no flush mode, ours is assumed."""
         told = "" if seen.master is None else seen.master.flush
         return (told or self._store.flush_mode.value) == FlushMode.SYNC.value
 
@@ -615,13 +615,13 @@ class Failover:
         )
 
     def _told_safe(self, log_offset: int) -> None:
-        """By the master: the whole set has the log up to here."""
+        """Called with the master's safe end: the whole set has the log up to here."""
         self._told_end = log_offset
         self.in_sync.told_safe(log_offset)
 
     def _note_whole(self) -> None:
-        """End the doubt once we have caught up. What was acknowledged before the master's epoch is below its
-        beginning, and what was acknowledged since is below the safe end that the master sends."""
+        """Clear the doubt once we have caught up. Everything acknowledged before the master's epoch is below its
+        first offset, and everything acknowledged since is below the safe end that the master sends."""
         end = self._store.max_log_offset
         if not (0 <= self._told_end <= end and self._aligning.begun_at <= end):
             return
@@ -631,7 +631,7 @@ class Failover:
             self._own_state.made_whole()
 
     async def _flush_log(self) -> None:
-        """Raises ``StoreUnavailable`` when the disk refuses."""
+        """Raises ``StoreUnavailable`` when the flush fails."""
         flushed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._store.when_flushed(
             self._store.max_log_offset, lambda done: None if flushed.done() else flushed.set_result(done)
@@ -640,7 +640,7 @@ class Failover:
             raise StoreUnavailable("the log could not be flushed before it is followed or led")
 
     def _cut(self, state: GroupState) -> bool:
-        """Make our log a part of the newest one by the history; False when that does not reach back to ours."""
+        """Truncate our log to its common prefix with the newest; False when the history does not reach back."""
         if self.epoch == state.epoch:
             return True
         end = cut_point(state, self.epoch)
@@ -661,7 +661,7 @@ class Failover:
         return True
 
     def _keep_acknowledged(self, state: GroupState, end: int) -> None:
-        """Bytes that the whole in-sync set has acknowledged are not cut off: ours may be all that is left of them.
+        """Refuse to truncate bytes that the whole in-sync set has acknowledged, because ours may be the only copy.
         Raises ``StateError``."""
         log_end, config = self._store.max_log_offset, self._config
         lost = acknowledged_loss(state, self.epoch, log_end)
@@ -679,8 +679,8 @@ class Failover:
     # -- by request ------------------------------------------------------------------------------------
 
     async def tables_copied(self) -> None:
-        """Wait until every other member of the in-sync set has topics and groups as they are now, so that the next
-        master has them. Raises ``ServerError`` when that takes too long."""
+        """Wait until every other member of the in-sync set has the current topics and groups, so that the next master
+        has them. Raises ``ServerError`` when that takes too long."""
         replicas = self._roles.replicas
         try:
             async with asyncio.timeout(_TABLES_S):
@@ -693,8 +693,8 @@ class Failover:
             ) from None
 
     async def change_role(self, role: BrokerRole, broker_id: int, *, accept_loss: bool = False) -> None:
-        """What an operator asks for, done through etcd; with ``accept_loss`` this broker is elected also when its log
-        may lack acknowledged messages. Raises ``ServerError`` with the reason when it cannot be."""
+        """Carry out an operator's role change through etcd. With ``accept_loss`` this broker is elected even if its
+        log may lack acknowledged messages. Raises ``ServerError`` with the reason when the change is impossible."""
         if self._seen is None or self._seen.state is None:
             raise ServerError("failover is on and etcd has not answered yet, so no role can change")
         if role is BrokerRole.SLAVE:
@@ -782,7 +782,7 @@ class Failover:
 
 
 async def _refuses(address: str) -> bool:
-    """Whether a machine answers that nobody listens there. Silence is not an answer."""
+    """Whether the machine answers that nothing listens on that port. A timeout does not count."""
     host, port = split_address(address)
     loop = asyncio.get_running_loop()
     try:

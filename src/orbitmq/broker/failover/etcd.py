@@ -1,8 +1,8 @@
-"""The little of etcd that failover needs, over its JSON gateway (v3, etcd 3.4 and newer).
+"""The subset of etcd that failover needs, over its JSON gateway (v3, etcd 3.4 and newer).
 
-Every call asks the endpoint that answered last and goes round the others when it does not; a call that no endpoint
-answers in time raises ``EtcdError``, and then it is unknown whether it had an effect. Callers find out by reading.
-Reads are linearizable: what they give was true after the call began.
+Every call goes to the endpoint that answered last and tries the others in turn when it fails. A call that no endpoint
+answers in time raises ``EtcdError``; it is then unknown whether it took effect, and callers find out by reading.
+Reads are linearizable: the values they return were current after the call began.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ _ANSWER_BYTES_MAX: Final = 4 << 20
 
 
 class EtcdError(OrbitError):
-    """etcd did not answer, or not as it should."""
+    """etcd did not answer, or sent an unexpected answer."""
 
 
 class KeyValue(msgspec.Struct, frozen=True):
-    """One key."""
+    """A key with its value and revisions."""
 
     key: str
     value: bytes
     create_revision: int
-    """The revision that made the key; another one when it was deleted and made again."""
+    """The revision that created the key. It changes when the key is deleted and recreated."""
     mod_revision: int
     lease: int
 
 
 class Compare(msgspec.Struct, frozen=True):
-    """A condition of a transaction. Revision 0 stands for a key that does not exist."""
+    """A condition of a transaction. Revision 0 means that the key does not exist."""
 
     key: str
     revision: int
     created: bool = False
-    """Compare the revision that made the key, not the last one that changed it."""
+    """Compare the revision that created the key instead of the last one that changed it."""
 
 
 class Put(msgspec.Struct, frozen=True):
-    """What a transaction writes; without a value it deletes."""
+    """A write of a transaction. Without a value it deletes the key."""
 
     key: str
     value: bytes | None
@@ -68,16 +68,16 @@ class EtcdClient:
         ca_file: str = "",
         cert: tuple[str, str] | None = None,
     ) -> None:
-        """``timeout_s`` is for one endpoint. Raises ``ConfigError`` when the extra is not installed, when there is no
-        usable endpoint or when a file of certificates cannot be read."""
+        """``timeout_s`` applies to each endpoint. Raises ``ConfigError`` when the extra is not installed, when there
+        is no usable endpoint or when a certificate file cannot be read."""
         try:
-            # Here and not above: a broker without failover starts without this package.
+            # Imported here so that a broker without failover starts without this package.
             import httpx
         except ImportError:
             raise ConfigError(
                 "enableFailover=true needs the package httpx: pip install 'orbitmq[failover]'"
             ) from None
-        # It tells every request, which here is several each second for ever.
+        # At INFO it logs every request, and there are several per second.
         logging.getLogger("httpx").setLevel(logging.WARNING)
         self._failures: tuple[type[Exception], ...] = (httpx.HTTPError, httpx.InvalidURL, OSError)
         self._endpoints = [_url(endpoint) for endpoint in endpoints]
@@ -87,7 +87,7 @@ class EtcdClient:
         self._client: httpx.AsyncClient = httpx.AsyncClient(
             timeout=timeout_s,
             verify=_verification(ca_file, cert),
-            # What proxies the environment names is for browsing, not for this.
+            # Ignore the proxies named in the environment, which are meant for web access.
             trust_env=False,
             limits=httpx.Limits(max_connections=8, keepalive_expiry=60.0),
         )
@@ -98,12 +98,12 @@ class EtcdClient:
     # -- leases ----------------------------------------------------------------------------------------
 
     async def grant(self, ttl_s: int) -> tuple[int, int]:
-        """A new lease: its id, and the seconds it really has (etcd may give more)."""
+        """Create a lease. Returns its id and its actual lifetime in seconds (etcd may grant more)."""
         answer = await self._call("lease/grant", {"TTL": str(ttl_s)})
         return _number(answer, "ID"), _number(answer, "TTL")
 
     async def keep_alive(self, lease: int) -> int:
-        """Renew a lease: the seconds it has from now on; 0 when it is gone."""
+        """Renew a lease. Returns its remaining seconds, or 0 when it no longer exists."""
         answer = await self._call("lease/keepalive", {"ID": str(lease)})
         result = answer.get("result")
         if not isinstance(result, dict):
@@ -111,13 +111,13 @@ class EtcdClient:
         return _number(result, "TTL")
 
     async def revoke(self, lease: int) -> None:
-        """End a lease and delete its keys."""
+        """Revoke a lease and delete its keys."""
         await self._call("lease/revoke", {"ID": str(lease)})
 
     # -- keys ------------------------------------------------------------------------------------------
 
     async def under(self, prefix: str) -> list[KeyValue]:
-        """Every key with that prefix."""
+        """Returns every key with that prefix."""
         last = prefix.encode()
         end = last[:-1] + bytes([last[-1] + 1])
         answer = await self._call("kv/range", {"key": _text(last), "range_end": _text(end)})
@@ -127,11 +127,11 @@ class EtcdClient:
         return [_key_value(entry) for entry in found]
 
     async def put(self, key: str, value: bytes, lease: int = 0) -> None:
-        """Write one key, whatever it holds."""
+        """Write one key, regardless of its current value."""
         await self.transact((), (Put(key, value, lease),))
 
     async def transact(self, compares: Sequence[Compare], puts: Sequence[Put]) -> bool:
-        """Do all of ``puts`` if all of ``compares`` hold; whether they did."""
+        """Apply all of ``puts`` if all of ``compares`` hold. Returns whether they did."""
         body = {
             "compare": [_condition(one) for one in compares],
             "success": [_operation(one) for one in puts],
@@ -198,7 +198,7 @@ def _object(content: bytes) -> dict[str, Any]:
 
 
 def _number(answer: dict[str, Any], name: str) -> int:
-    """An int64, which the gateway writes as text and leaves out when it is 0."""
+    """Parses an int64, which the gateway encodes as a string and omits when it is 0."""
     try:
         return int(answer.get(name, 0))
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""The keys of a group in etcd, as they were at one moment."""
+"""A snapshot of a group's keys in etcd."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Seen", "read_group"]
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What one read returned."""
+    """The result of one read."""
 
     master: Master | None
     master_key: KeyValue | None
@@ -19,11 +19,11 @@ class Seen(msgspec.Struct, frozen=True):
     state_revision: int
     members: dict[int, Member]
     acknowledged_end: int
-    """Up to here at least the whole in-sync set has acknowledged."""
+    """Lower bound of what the whole in-sync set has acknowledged."""
 
     def missing(self, own: int) -> list[int]:
-        """The members of the in-sync set besides ``own`` that have not published in this vacancy how long their log
-        is. A member whose store was emptied publishes an old epoch, and counts as missing."""
+        """Returns the members of the in-sync set other than ``own`` that have not published their log end in this
+        vacancy. A member whose store was emptied publishes an old epoch, and counts as missing."""
         state = self.state
         if state is None:
             return []

@@ -1,15 +1,16 @@
 """The master's view of the in-sync set (Apache: AutoSwitchHAService, its sync state set and confirm offset).
 
-``InSyncSet`` answers two questions at any moment: up to where does every member of the set have the log (sends
-wait for that, ``ha.acks``), and up to where may consumers read. That is the same number, and under SYNC_FLUSH no more
-than is on the master's disk: what not every member has, or a power cut takes, may be cut off by a failover, and a
-consumer that had seen it would then skip what came in its place. So the master tells it to the members, who show
-consumers no more than that either; a broker that has just started shows nothing before it knows.
+``InSyncSet`` answers two questions: up to which offset does every member of the set have the log (sends wait for
+that, ``ha.acks``), and up to which offset may consumers read. The two are the same number, except that under
+SYNC_FLUSH consumers read no further than the master has flushed. A failover may truncate messages that some members
+lack or that a power failure loses, and a consumer that had read them would then skip the messages stored in their
+place. The master therefore sends that offset to the members, which do not let consumers read past it either. A broker
+that has just started shows nothing until it has received it.
 
-A change of the set is proposed, written to etcd by the coordinator, and then taken or dropped. While that is
-under way both sets count, since it is unknown which one is in force. A slave that joins is waited for some time
-before that: from the moment it is near, no send is acknowledged without it, and it is proposed when it has the
-log up to where it was at that moment. So it has everything acknowledged when etcd says that it has.
+A change of the set is proposed, written to etcd by the coordinator, and then applied or dropped. In between both sets
+count, since it is unknown which one is in force. A joining slave counts even earlier. Once it is close to the log
+end, no send is acknowledged without it, and it is proposed when it has the log up to the end as of that moment. So
+when etcd lists it as a member, it has everything acknowledged.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ __all__ = ["InSyncSet"]
 
 
 class InSyncSet:
-    """Exists all the time; the set counts only while this broker is master."""
+    """Tracks the in-sync set. It always exists, but the set counts only while this broker is master."""
 
     def __init__(
         self,
@@ -35,7 +36,7 @@ class InSyncSet:
         links: Callable[[], Sequence[SlaveLink]],
         wake: Callable[[str, int], None],
     ) -> None:
-        """``wake`` is called for a queue with messages that consumers may read now."""
+        """``wake`` is called for each queue with messages that have become readable."""
         self._config = config
         self._store = store
         self._links = links
@@ -45,20 +46,21 @@ class InSyncSet:
         self._proposed: frozenset[int] | None = None
         self._reached_at: dict[int, float] = {}
         self._joining: dict[int, tuple[int, float]] = {}
-        """Who is waited for without being in the set yet: what it must have, and since when."""
+        """Slaves that sends wait for although they are not in the set yet: the offset each must reach, and the time
+        it started to count."""
         self._held = HeldArrivals()
         self._begun_at = 0
         self._flushing = False
         self._last_look = (0, 0.0)
-        """The end of the log, and when that was."""
+        """Log end at the last call of ``proposal``, and its time."""
         self.members: frozenset[int] = frozenset()
-        """As etcd has them."""
+        """The members according to etcd."""
         self.active = False
 
     # -- life ------------------------------------------------------------------------------------------
 
     def begin(self, members: Sequence[int], log_offset: int, now: float) -> None:
-        """This broker is master of an epoch that began at ``log_offset``."""
+        """Start as the master of an epoch that begins at ``log_offset``."""
         self.members = frozenset(members)
         self._proposed = None
         self._joining.clear()
@@ -67,26 +69,26 @@ class InSyncSet:
         self._last_look = (self._store.max_log_offset, now)
         self._reached_at = dict.fromkeys(self.members, now)
         self.active = True
-        # What the last master told is safe still, also while members are missing.
+        # The safe end received from the previous master remains valid, even while members are missing.
         self._show(max(self._store.confirm_offset, self._readable_end()))
 
     def end(self) -> None:
-        """This broker is no master any more. What was not safe stays hidden: the next master may not have it, and a
-        consumer that reads it here would pass over what is stored in its place."""
+        """Stop acting as the master's set. Messages that were not safe stay hidden: the next master may not have
+        them, and a consumer that read them here would skip the messages stored in their place."""
         if self.active:
             self.active = False
             self.members = frozenset()
             self._proposed = None
 
     def told_safe(self, log_offset: int) -> None:
-        """By the master: the whole set has the log up to here."""
+        """Called with the master's safe end: the whole set has the log up to here."""
         if not self.active and log_offset > self._store.confirm_offset:
             self._show(log_offset)
 
     # -- what is safe ----------------------------------------------------------------------------------
 
     def safe_end(self) -> int:
-        """All members that must have the log have it up to here; -1 when one is missing."""
+        """Returns the offset up to which all required members have the log; -1 when one is missing."""
         ends: dict[int, int] = {}
         for link in self._links():
             if link.member:
@@ -105,13 +107,13 @@ class InSyncSet:
 
     @property
     def _counted(self) -> frozenset[int]:
-        """Who must have a message before it is acknowledged."""
+        """The members that must have a message before it is acknowledged."""
         if self._proposed is None and not self._joining:
             return self.members
         return self.members | (self._proposed or frozenset()) | self._joining.keys()
 
     def progressed(self) -> None:
-        """Slaves have more, or other slaves count: let consumers read what is safe now."""
+        """Let consumers read what is safe after slaves have progressed or the set has changed."""
         if not self.active:
             return
         safe = self._readable_end()
@@ -128,19 +130,19 @@ class InSyncSet:
         return store.flushed_offset
 
     def _flushed(self, done: bool) -> None:
-        """What failed is tried again by whatever comes next; its sends are refused meanwhile."""
+        """A failed flush is retried with the next progress; sends are refused meanwhile."""
         self._flushing = False
         if done:
             self.progressed()
 
     def _show(self, log_offset: int) -> None:
-        """Let consumers read up to there."""
+        """Let consumers read up to ``log_offset``."""
         self._store.confirm_offset = log_offset
         for key in self._held.take(log_offset):
             self._wake(*key)
 
     def arrived(self, topic: str, queue_id: int) -> None:
-        """A queue got messages; its readers are woken once they may read them."""
+        """Called when a queue receives messages. Wakes its readers once the messages are readable."""
         end = self._store.max_log_offset
         if len(self._counted) == 1:
             self.progressed()
@@ -152,8 +154,9 @@ class InSyncSet:
     # -- changes ---------------------------------------------------------------------------------------
 
     def proposal(self, now: float) -> frozenset[int] | None:
-        """The set as it should be; None when it is right. Who has no connection for ``slaveTimeout``, or has not
-        reached the end for ``haMaxTimeSlaveNotCatchup``, leaves. Called once a round."""
+        """Returns the set as it should be, or None when it needs no change. A member leaves when it has had no
+        connection for ``slaveTimeout``, or has not reached the log end for ``haMaxTimeSlaveNotCatchup``. Called once
+        per round."""
         end = self._store.max_log_offset
         wanted = {self._own}
         linked: set[int] = set()
@@ -161,7 +164,7 @@ class InSyncSet:
             if not link.member or link.acknowledged < 0:
                 continue
             linked.add(link.member)
-            # Under load nobody is at the end; who has reached where it was at the last look follows well.
+            # Under load no slave is ever at the end. One that has reached the previous call's end is keeping up.
             if link.acknowledged >= self._last_look[0]:
                 self._reached_at[link.member] = self._last_look[1]
                 if link.member not in self.members:
@@ -184,15 +187,15 @@ class InSyncSet:
 
     @property
     def changing(self) -> bool:
-        """Whether a change of the set is proposed and not settled."""
+        """Whether a change of the set is proposed and not yet settled."""
         return self._proposed is not None
 
     def propose(self, members: frozenset[int]) -> None:
-        """From now on both sets count."""
+        """Propose a new set. From now on both sets count."""
         self._proposed = members
 
     def settle(self, members: Sequence[int], now: float) -> None:
-        """The set as stored in etcd."""
+        """Apply the set stored in etcd."""
         for member in members:
             self._reached_at.setdefault(member, now)
         for member in list(self._reached_at):

@@ -1,11 +1,11 @@
-"""What a member of a failover group keeps on its own disk: ``config/failover.json``.
+"""The state that a failover group's member keeps on its own disk, in ``config/failover.json``.
 
-Besides the newest epoch it says whether the log may lack bytes that this broker has reported or acknowledged. Under
-SYNC_FLUSH a member reports only what is on its disk, so it never lacks any. Under ASYNC_FLUSH they may be in the page
-cache only: the file then names the boot of the machine under which they were reported. After an unclean stop (the
-abort file of the store is still there) of another boot the log is **in doubt**, until it is known to be whole again:
-the member has caught up with a master, or was elected. A process that was killed leaves the page cache behind, so
-after an unclean stop of the same boot nothing is missing.
+It stores the newest epoch and whether the log may lack bytes that this broker has reported or acknowledged. Under
+SYNC_FLUSH a member reports only flushed bytes, so it never lacks any. Under ASYNC_FLUSH they may exist only in the
+page cache, so the file records the machine's boot id at the time they were reported. After an unclean stop (the
+store's abort file still exists) in an earlier boot the log is **in doubt** until it is known to be complete: the
+member has caught up with a master, or was elected. The page cache outlives a killed process, so nothing is missing
+after an unclean stop in the same boot.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ __all__ = ["UNKNOWN_EPOCH", "OwnState"]
 logger = logging.getLogger(__name__)
 
 UNKNOWN_EPOCH: Final = -1
-"""Of a log from before failover was switched on."""
+"""Epoch of a log that predates failover."""
 _UNKNOWN_BOOT: Final = "unknown"
 
 
 class _Kept(msgspec.Struct, frozen=True, rename="camel"):
     epoch: int
     exposed: str = _UNKNOWN_BOOT
-    """Boot of the machine under which written bytes were reported; empty when all reported bytes were flushed.
-    Versions that did not write this reported written bytes."""
+    """Boot id of the machine when unflushed bytes were reported; empty when all reported bytes were flushed. Versions
+    that did not write this field reported unflushed bytes."""
     in_doubt: bool = False
 
 
 class OwnState:
-    """Kept for one broker. Every change is durable when the call returns."""
+    """One broker's durable failover state. Every change is on disk when the call returns."""
 
     def __init__(self, file: SafeFile, *, is_empty: bool, was_clean: bool) -> None:
-        """``is_empty``: the log has no bytes. ``was_clean``: the last stop of the store was. Raises
+        """``is_empty``: the log has no bytes. ``was_clean``: the store was last closed cleanly. Raises
         ``CorruptionError``, ``OSError``."""
         self._file = file
         self._boot = boot_id()
@@ -57,7 +57,7 @@ class OwnState:
 
     @property
     def epoch(self) -> int:
-        """The newest epoch the log has a part of."""
+        """The newest epoch that the log is part of."""
         return self._kept.epoch
 
     @property
@@ -66,17 +66,17 @@ class OwnState:
         return self._kept.in_doubt
 
     def enter(self, epoch: int, *, exposed: bool) -> None:
-        """Before a byte of that epoch is in the log. ``exposed``: written bytes will be reported or acknowledged;
-        otherwise the whole log is flushed now. Raises ``OSError``."""
+        """Enter an epoch; call this before the log holds a byte of it. ``exposed``: unflushed bytes will be reported
+        or acknowledged; otherwise the whole log must already be flushed. Raises ``OSError``."""
         boot = (self._boot or _UNKNOWN_BOOT) if exposed else ""
         self._change(msgspec.structs.replace(self._kept, epoch=epoch, exposed=boot))
 
     def cut_to(self, epoch: int) -> None:
-        """The log was made a part of the one of that epoch. Raises ``OSError``."""
+        """Record that the log was truncated to a prefix of that epoch's log. Raises ``OSError``."""
         self._change(msgspec.structs.replace(self._kept, epoch=epoch))
 
     def made_whole(self) -> None:
-        """The log has everything the group acknowledged. Raises ``OSError``."""
+        """Record that the log has everything the group has acknowledged. Raises ``OSError``."""
         self._change(msgspec.structs.replace(self._kept, in_doubt=False))
 
     def _change(self, kept: _Kept) -> None:
@@ -86,7 +86,7 @@ class OwnState:
     def _save(self, kept: _Kept) -> None:
         content = msgspec.json.encode(kept)
         self._file.save(content)
-        # Again, so that the backup says the same: an older epoch would cut off what was acknowledged since.
+        # Saved twice so that the backup matches: an older epoch there would truncate what was acknowledged since.
         self._file.save(content)
         self._kept = kept
 

@@ -1,11 +1,11 @@
-"""How far the group has acknowledged, kept where a crash does not take it: in ``config/failover.json.safe`` of
-each member, and in etcd.
+"""Stores how far the group has acknowledged where a crash cannot remove it: in each member's
+``config/failover.json.safe`` and in etcd.
 
-Both are lower bounds. The file is written without a sync ten times a second, so it survives the death of the process
-and not always a power cut. A member that comes back with a shorter log than its file says lacks acknowledged bytes,
-and one that would have to cut below it would lose them. The key in etcd is written by the master, at once when
-messages come after a pause and twice a second while they keep coming: by it a group notices a member whose disk was
-replaced by an older copy.
+Both are lower bounds. The file is written up to ten times a second without a sync, so it survives the death of the
+process but not always a power failure. A member that restarts with a shorter log than its file says lacks
+acknowledged bytes, and one that would have to truncate below it would lose them. The master writes the key in etcd,
+immediately when messages arrive after a pause and twice a second while they keep arriving. The key lets a group
+detect a member whose disk was replaced by an older copy.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.1
 NOTE_S: Final = 0.5
-"""Between two writes to etcd."""
+"""Shortest time between two writes to etcd."""
 _FILE_BYTES: Final = 31
-"""Twenty digits, a space, and ten digits of their checksum."""
+"""Twenty digits, a space, and their checksum in ten digits."""
 
 
 class SafeEnd:
-    """Of one member."""
+    """The acknowledged end as one member knows it."""
 
     def __init__(self, fs: FileSystem, path: str, store: MessageStore, etcd: EtcdClient, prefix: str) -> None:
         self._fs = fs
@@ -47,22 +47,22 @@ class SafeEnd:
         self._note_at = 0.0
         self._is_failing = False
         self.noted = 0
-        """What etcd has."""
+        """The end stored in etcd."""
         self.kept = self._load()
-        """What the file has; 0 when it is missing or damaged."""
+        """The end stored in the file; 0 when it is missing or damaged."""
 
     def keep(self) -> None:
-        """Write what is safe now to the file, if it has grown."""
+        """Write the safe end to the file, if it has grown."""
         if self._store.confirm_offset > self.kept:
             self._save(self._store.confirm_offset)
 
     def cut(self, log_end: int) -> None:
-        """The log was cut back, or found shorter by an election that accepted the loss."""
+        """Lower the stored end after the log was truncated, or after an election with accepted loss."""
         if log_end < self.kept:
             self._save(log_end)
 
     async def note(self, seen: Seen, epoch: int, now: float) -> None:
-        """Write what is safe now to etcd, as the master, if it is due."""
+        """Write the safe end to etcd as the master, if it is due."""
         end = self._store.confirm_offset
         if now < self._note_at or end <= self.noted or seen.master_key is None:
             return

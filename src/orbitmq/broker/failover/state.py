@@ -1,22 +1,22 @@
-"""What a broker group agrees on in etcd, as values, and the rules over them. No IO, no clock.
+"""The state that a broker group shares through etcd, as values, and the rules that govern it. No I/O, no clock.
 
-Terms: an **epoch** is the time of office of one master; every election begins the next one. The **in-sync set**
-are the members that have everything a master may have acknowledged. The **history** says where in the log each
-epoch began.
+Terms: an **epoch** is one master's term; every election begins the next one. The **in-sync set** is the set of
+members that have everything a master may have acknowledged. The **history** lists the log offset at which each epoch
+began.
 
 Rules
-1. A master acknowledges only what every member of the set has; the set changes only by compare-and-swap on the
-   state, and only by the master of the current epoch. Under SYNC_FLUSH (the master's ``flushDiskType`` decides, and
-   is in its key) *has* means flushed, else written.
-2. Only a member of the set is elected, by a compare-and-swap on the same state; before that it has stopped to
-   follow, so nothing can be acknowledged any more under the set that was compared. Of those that are alive the one
-   with the longest log goes first.
+1. A master acknowledges only messages that every member of the set has. Only the master of the current epoch changes
+   the set, and only by compare-and-swap on the state. Under SYNC_FLUSH (the master's ``flushDiskType`` decides, and
+   is in its key) *has* means flushed, otherwise written.
+2. Only a member of the set is elected, by a compare-and-swap on the same state. It stops following before that, so
+   nothing more can be acknowledged under the set that was compared. Among the live members the one with the longest
+   log goes first.
 3. A member whose log is in doubt (``own_state``), or is shorter than what the group is known to have acknowledged,
    is elected only when all members of the set are back and none has a longer log, or when an operator accepts the
-   loss. So everything acknowledged is in the log of whoever is elected, unless every member lost it.
-4. A candidate cuts its log by the history before it is elected. So the log of an epoch's master begins as a part
-   of the log of the epoch before, and the log of a member that knows it up to epoch e agrees with the one of
-   epoch k up to the smallest beginning of the epochs e + 1 to k. What stands after that was never acknowledged.
+   loss. So the elected master's log has everything acknowledged, unless every member has lost it.
+4. A candidate truncates its log by the history before it is elected. So the log of an epoch's master begins as a
+   prefix of the previous epoch's log, and the log of a member that knows it up to epoch e agrees with the log of
+   epoch k up to the smallest first offset of the epochs e + 1 to k. Anything after that was never acknowledged.
 """
 
 from __future__ import annotations
@@ -43,76 +43,77 @@ __all__ = [
 T = TypeVar("T")
 
 _HISTORY_MAX: Final = 128
-"""Epochs remembered. A member that slept longer compares its log record by record instead."""
+"""Number of epochs kept. A member that was away for longer compares its log record by record instead."""
 
 
 _ANY_OFFSET: Final = 1 << 62
 
 
 class StateError(OrbitError):
-    """A value in etcd is not ours."""
+    """A value in etcd is not valid for this group."""
 
 
 class Master(msgspec.Struct, frozen=True, rename="camel"):
-    """The key that lives as long as its master's lease."""
+    """The master key, which expires with its master's lease."""
 
     member: int
     address: str
     ha_address: str
     epoch: int
     flush: str = ""
-    """Its ``flushDiskType``, which decides what members report; empty from versions that did not say."""
+    """The master's ``flushDiskType``, which decides what members report; empty from versions that did not publish
+    it."""
 
 
 class Acknowledged(msgspec.Struct, frozen=True, rename="camel"):
-    """A lower bound of what the whole in-sync set has acknowledged; written by the master every few seconds."""
+    """A lower bound of what the whole in-sync set has acknowledged, written by the master."""
 
     epoch: int
     log_offset: int
 
 
 class Member(msgspec.Struct, frozen=True, rename="camel"):
-    """A broker that is there; lives as long as its lease."""
+    """A live broker's key, which expires with its lease."""
 
     member: int
     address: str
     ha_address: str
     epoch: int = 0
-    """The newest epoch its log has a part of; -1: unknown, the log is from before failover was switched on."""
+    """The newest epoch that its log is part of; -1 when unknown because the log predates failover."""
     log_end: int = 0
-    """Told when the master was lost, and at start."""
+    """Published at start and when the master is lost."""
     vacancy: int = -1
-    """The revision of the state under which it has stopped to follow: ``log_end`` does not move any more."""
+    """The state revision at which it stopped following, so that ``log_end`` no longer changes."""
 
 
 class Beginning(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Where in the log an epoch began."""
+    """The log offset at which an epoch began."""
 
     epoch: int
     log_offset: int
     gave_up: int = 0
-    """Up to where the group had, or may have, acknowledged more than its elected master had; 0 when it had
+    """End of what the group had, or may have, acknowledged beyond the elected master's log; 0 when the master had
     everything."""
 
 
 class GroupState(msgspec.Struct, frozen=True, rename="camel"):
-    """What stays when all members are gone."""
+    """The group's permanent state, which does not expire with any lease."""
 
     epoch: int
     master: int
     in_sync: list[int]
     history: list[Beginning]
     preferred: int = 0
-    """Who is to be the next master, chosen by an operator; 0: none chosen."""
+    """The next master chosen by an operator; 0 when none is chosen."""
 
     def elected(self, member: int, log_end: int, *, acknowledged: int = 0, alone: bool = False) -> GroupState:
-        """The state after an election. The master that was lost leaves the set; the others stay, for they have what
-        it acknowledged. ``acknowledged``: the end up to which the group is known to have acknowledged. ``alone``: an
-        operator has chosen this member whatever the others have."""
+        """Returns the state after an election. The lost master leaves the set; the others stay because they have
+        everything it acknowledged. ``acknowledged``: the end up to which the group is known to have acknowledged.
+        ``alone``: an operator has chosen this member regardless of what the others have."""
         in_sync = [one for one in self.in_sync if one != self.master or one == member]
         gave_up = acknowledged if acknowledged > log_end else 0
         if alone:
-            # What was acknowledged in the last seconds is not in etcd yet.
+            # Etcd does not have what was acknowledged most recently yet.
             in_sync, gave_up = [member], _ANY_OFFSET
         beginning = Beginning(self.epoch + 1, log_end, gave_up)
         return GroupState(
@@ -127,13 +128,13 @@ class GroupState(msgspec.Struct, frozen=True, rename="camel"):
 
     @staticmethod
     def first(member: int, log_end: int, epoch: int, *, acknowledged: int = 0) -> GroupState:
-        """The state a new group begins with, or one whose state was lost."""
+        """The first state of a new group, or of one whose state was lost."""
         beginning = Beginning(epoch, log_end, acknowledged if acknowledged > log_end else 0)
         return GroupState(epoch=epoch, master=member, in_sync=[member], history=[beginning])
 
 
 def decode(content: bytes, kind: type[T]) -> T:
-    """A value out of etcd. Raises ``StateError``."""
+    """Decodes a value from etcd. Raises ``StateError``."""
     try:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
@@ -141,7 +142,8 @@ def decode(content: bytes, kind: type[T]) -> T:
 
 
 def cut_point(state: GroupState, epoch: int) -> int | None:
-    """How far a log known up to ``epoch`` surely agrees with the newest one; None when the history does not say.
+    """Returns how far a log known up to ``epoch`` is certain to agree with the newest one; None when the history does
+    not say.
 
     It never says so for the current epoch, whose log is the newest one.
     """
@@ -154,8 +156,8 @@ def cut_point(state: GroupState, epoch: int) -> int | None:
 
 
 def acknowledged_loss(state: GroupState, epoch: int, log_end: int) -> tuple[int, int] | None:
-    """The range of bytes that were, or may have been, acknowledged and that the cut of a log known up to ``epoch``
-    would remove; None when the history knows of none."""
+    """Returns the range of bytes that were, or may have been, acknowledged and that truncating a log known up to
+    ``epoch`` would remove; None when the history shows no such bytes."""
     common = log_end
     lost: tuple[int, int] | None = None
     for begun in state.history:
@@ -169,7 +171,8 @@ def acknowledged_loss(state: GroupState, epoch: int, log_end: int) -> tuple[int,
 
 
 def rank(own: Member, rivals: Iterable[Member], preferred: int) -> int:
-    """How many should try before us: the preferred one, then by the newest epoch, the longest log, the number."""
+    """Returns how many candidates go before us: first the preferred one, then by newest epoch, longest log and lowest
+    number."""
 
     def key(member: Member) -> tuple[bool, int, int, int]:
         return (member.member != preferred, -member.epoch, -member.log_end, member.member)
