@@ -1,4 +1,4 @@
-"""What one store consists of, handed to those who work on several parts at once (recovery, flush)."""
+"""The parts of one store, handed to code that works on several at once (recovery, flush)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["StoreParts"]
 
 @dataclass(slots=True)
 class StoreParts:
-    """The pieces of an open store, each owned by the store."""
+    """The parts of an open store, each owned by the store."""
 
     fs: FileSystem
     config: StoreConfig
-    """Replaced as a whole when a reloadable option changes, so it is asked for where it is used."""
+    """Replaced as a whole when a reloadable option changes, so read it where it is used."""
     log: CommitLog
     queues: QueueTable
     index: IndexService | None
@@ -36,7 +36,7 @@ class StoreParts:
 
     @classmethod
     def build(cls, fs: FileSystem, config: StoreConfig, clock: Clock) -> StoreParts:
-        """Fresh parts that know their files but have read none of them."""
+        """Create the parts, with their paths but without reading any files."""
         segments = SegmentList(
             fs,
             config.log_directories,

@@ -15,7 +15,7 @@ _MIB = 1 << 20
 
 
 def delete_hours(text: str) -> frozenset[int]:
-    """The hours of day in a ``deleteWhen`` value such as ``04`` or ``04;16``. Raises ``ConfigError``."""
+    """Returns the hours of day in a ``deleteWhen`` value such as ``04`` or ``04;16``. Raises ``ConfigError``."""
     hours: set[int] = set()
     for word in text.split(";"):
         if not word.strip():
@@ -28,7 +28,7 @@ def delete_hours(text: str) -> frozenset[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
-    """Everything the store may be told."""
+    """All options of the store."""
 
     root: str = option("store", apache="storePathRootDir", doc="Directory of the store.")
     commit_log_path: str = option(
@@ -37,7 +37,7 @@ class StoreConfig:
         doc="Directory of the log, or several separated by commas; empty means <root>/commitlog.",
     )
 
-    # Sizes. They are part of the format: a store is opened with the sizes it was written with.
+    # Sizes. They are part of the format: a store must be opened with the sizes it was written with.
     segment_bytes: int = option(
         1024 * _MIB, apache="mappedFileSizeCommitLog", low=4096, high=2**31 - 1, doc="Bytes of a log segment."
     )
@@ -232,7 +232,7 @@ class StoreConfig:
         10, apache="deleteFileBatchMax", low=1, reload=True, doc="Most segments removed in one round."
     )
 
-    # Bounds of our own.
+    # Our own limits.
     open_queue_files_max: int = option(
         512, apache="openQueueFilesMax", low=8, doc="Consume queue files kept open at once."
     )
@@ -250,10 +250,10 @@ class StoreConfig:
 
     @property
     def log_directories(self) -> list[str]:
-        """Where log segments lie; new ones are spread over all of them."""
+        """Directories of the log segments; new segments are spread over all of them."""
         chosen = [part.strip() for part in self.commit_log_path.split(",") if part.strip()]
         return chosen or [posixpath.join(self.root, "commitlog")]
 
     def path(self, *parts: str) -> str:
-        """A path below the root."""
+        """Returns a path below the root."""
         return posixpath.join(self.root, *parts)

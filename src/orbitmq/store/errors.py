@@ -1,6 +1,7 @@
-"""What the store refuses. Each class has the response code the broker answers with.
+"""The errors the store raises to refuse a request. Each class has the response code the broker answers with.
 
-Broken bytes on our own disk are ``orbitmq.errors.CorruptionError``; it is not a refusal and not in this tree.
+Corrupt bytes on our own disk are ``orbitmq.errors.CorruptionError``, which is not a refusal and not in this
+hierarchy.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ class StoreError(OrbitError):
 
 
 class StoreUnavailable(StoreError):
-    """The store takes no writes now: disk full, closed, failed, or read only. The text says which."""
+    """The store currently accepts no writes: disk full, closed, failed, or read-only. The text says which."""
 
     code = ResponseCode.SERVICE_NOT_AVAILABLE
 
 
 class MessageTooLarge(StoreError):
-    """The body or the whole record is over the configured limit, or the topic is."""
+    """The body, the whole record or the topic exceeds its limit."""
 
     code = ResponseCode.MESSAGE_ILLEGAL
 
@@ -57,13 +58,13 @@ class BadMessage(StoreError):
 
 
 class BadQueueName(StoreError):
-    """No topic or queue can be called that on the disk."""
+    """The name cannot be used for a topic or queue on disk."""
 
     code = ResponseCode.MESSAGE_ILLEGAL
 
 
 class BadAppend(StoreError):
-    """Replicated bytes do not continue the log: wrong offset, or more than the segment can take."""
+    """Replicated bytes do not continue the log: wrong offset, or more than the segment can hold."""
 
 
 class StoreLocked(StoreError):

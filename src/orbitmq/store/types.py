@@ -1,4 +1,4 @@
-"""The values that cross the store's border."""
+"""The values in the store's public interface."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ __all__ = [
 
 
 class FlushMode(enum.Enum):
-    """When an append counts as done; values are Apache's ``flushDiskType``."""
+    """When an append is complete; values are Apache's ``flushDiskType``."""
 
     ASYNC = "ASYNC_FLUSH"
     SYNC = "SYNC_FLUSH"
 
 
 class Appended(msgspec.Struct, gc=False):
-    """Where a message landed."""
+    """The position of a stored message."""
 
     log_offset: int
     size: int
@@ -40,22 +40,23 @@ class Appended(msgspec.Struct, gc=False):
 
 
 class AppendedSend(msgspec.Struct, gc=False):
-    """Where the message of a send landed, or the messages of a batch: neighbours in the log and in their queue."""
+    """The positions of a stored message or of a batch's messages, which are adjacent in the log and in their
+    queue."""
 
     log_offsets: list[int]
     end: int
-    """Log offset after the last one."""
+    """Log offset after the last message."""
     queue_offset: int
-    """Of the first one."""
+    """Queue offset of the first message."""
     store_timestamp_ms: int
 
 
 Arrival = Callable[[str, int], None]
-"""Told the topic and the id of a queue that has got messages."""
+"""Called with the topic and id of a queue that has new messages."""
 
 
 class ReadStatus(enum.Enum):
-    """How a read of a queue ended; the names are Apache's."""
+    """The outcome of a queue read; the names are Apache's."""
 
     __hash__ = object.__hash__  # looked up for every pull; that of Enum is a Python function
 
@@ -71,7 +72,7 @@ class ReadStatus(enum.Enum):
 
 
 class ReadResult(msgspec.Struct, gc=False):
-    """Answer of ``MessageStore.read``."""
+    """The result of ``MessageStore.read``."""
 
     status: ReadStatus
     next_offset: int
@@ -79,12 +80,12 @@ class ReadResult(msgspec.Struct, gc=False):
     min_offset: int
     max_offset: int
     pieces: list[tuple[memoryview, bytes]] = []
-    """Parts of the log, and where slices of whole records begin and end in each (a row of ``SLICE``); neighbours
+    """Parts of the log, each with the bounds of its slices of whole records (packed as ``SLICE``); adjacent records
     share a slice."""
     count: int = 0
     size_bytes: int = 0
     from_disk: bool = False
-    """The consumer lags so far that another replica should serve it (Apache: suggest pulling from slave)."""
+    """The consumer lags so far behind that another replica should serve it (Apache: suggest pulling from slave)."""
 
     @property
     def slices(self) -> list[memoryview]:
@@ -95,14 +96,14 @@ class ReadResult(msgspec.Struct, gc=False):
 
 
 class IndexUpdate(NamedTuple):
-    """How far the key index has got."""
+    """The key index's last update: time and log offset of its newest entry."""
 
     timestamp_ms: int
     log_offset: int
 
 
 class SegmentInfo(NamedTuple):
-    """One log segment as retention sees it."""
+    """One log segment, for retention."""
 
     start: int
     """First log offset."""

@@ -1,1 +1,1 @@
-"""Reading queues: by offset, by time, through a filter."""
+"""Queue reads: by offset, by time, through a filter."""

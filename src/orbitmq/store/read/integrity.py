@@ -1,12 +1,12 @@
-"""Damaged messages: found by readers, reported once, skipped, and repaired where the log has what a queue lost.
+"""Damaged messages: reported once, skipped by readers, and repaired where the log has the data a queue lost.
 
-A reader skips a message whose unit and record do not agree (see ``kernel.select``) and reports it here. The log is
-the truth: if it holds a whole record with that number between the records of the neighbouring units, the unit is what
-is damaged, and it is overwritten. Otherwise the record is damaged, and only another replica has it. While it is
-fetched from there (``fetch``), readers stop before the message; if that fails they skip it.
+A reader skips a message whose unit and record do not match (see ``kernel.select``) and reports it here. The log is
+the source of truth: if it holds a whole record with that queue offset between the records of the neighbouring units,
+the unit is the damaged part, and it is overwritten. Otherwise the record is damaged, and only another replica has it.
+While it is fetched from there (``fetch``), readers stop before the message; if the fetch fails they skip it.
 
-What is not found this way: the checksum of a record covers its body alone, so a changed property, flag, time or host
-is served as it is, and a changed tag code of a unit hides the message from readers that filter by tag.
+Not detected: a record's checksum covers only its body, so a changed property, flag, time or host is served as it is,
+and a changed tag code of a unit hides the message from readers that filter by tag.
 """
 
 from __future__ import annotations
@@ -40,43 +40,43 @@ __all__ = ["Integrity"]
 logger = logging.getLogger(__name__)
 
 SEARCH_BYTES: Final = 32 << 20
-"""How much of the log is searched for the records of damaged units in one read: some 20 ms."""
+"""Maximum log bytes searched for the records of damaged units in one read: some 20 ms."""
 NEIGHBOURS: Final = 256
-"""Units looked at on each side of a damaged one for the nearest that is right."""
+"""Units checked on each side of a damaged one to find the nearest correct one."""
 KNOWN_MAX: Final = 10_000
-"""Damaged messages remembered; beyond that the oldest are reported again when they are read again."""
+"""Damaged messages remembered. Beyond that the oldest are evicted, and reported again at their next read."""
 ATTEMPTS: Final = 3
-"""Repairs of one unit: a file that does not keep what is written must not make a reader try for ever."""
+"""Repair attempts per unit, so that a file that does not retain writes cannot make a reader retry forever."""
 _PIECE_BYTES: Final = 1 << 20
 _MAGICS: Final = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
 
 
 class Integrity:
-    """What one store knows of its damaged messages."""
+    """The known damaged messages of one store."""
 
     def __init__(self, log: CommitLog, dispatcher: Dispatcher) -> None:
         self._log = log
         self._dispatcher = dispatcher
         self._attempts_left: OrderedDict[tuple[str, int, int], int] = OrderedDict()
         self.damaged_count = 0
-        """Messages found damaged since the start."""
+        """Damaged messages found since the start."""
         self.repaired_count = 0
         """Queue units repaired since the start."""
         self.fetch: Callable[[int, str, int], bool] | None = None
-        """Starts to repair the record at a log offset from another broker, for readers of a queue; returns whether
-        that is under way. It ends with ``fetch_ended``."""
+        """Starts to repair the record at a log offset from another broker, for readers of a queue; returns whether a
+        repair is in progress. It ends with ``fetch_ended``."""
         self._fetching: set[int] = set()
         self.refused_count = 0
-        """Times that bytes of a master were refused because a record in them was damaged."""
+        """Number of times bytes from a master were refused because they contained a damaged record."""
 
     def is_damage(self, log_offset: int, size: int) -> bool:
-        """Whether a unit whose record is not in the log is damaged: not one that stands for a message known to be
+        """Whether a unit whose record is not in the log is damaged, as opposed to standing for a message known to be
         lost."""
         return size != BLANK_UNIT_SIZE and not self._log.in_damage(log_offset)
 
     def examine(self, queue: ConsumeQueue, numbers: Sequence[int]) -> bool:
-        """Repair or report the messages of these queue offsets (ascending), each once. True: read again, a unit was
-        repaired."""
+        """Repair or report the messages at these queue offsets (ascending), each once. True if a unit was repaired
+        and the read should be repeated."""
         keys = {number: (queue.topic, queue.queue_id, number) for number in numbers}
         left = {number: self._attempts_left.get(key, ATTEMPTS) for number, key in keys.items()}
         wanted = [
@@ -105,9 +105,9 @@ class Integrity:
                 )
         return is_repaired
 
-    # Records that are fetched from another broker.
+    # Records being fetched from another broker.
     def first_fetched(self, queue: ConsumeQueue, numbers: Sequence[int]) -> int | None:
-        """The first of some messages whose record is being fetched; None without one."""
+        """Returns the first of these queue offsets whose record is being fetched, if any."""
         return next((number for number in numbers if self._is_fetched(queue, number)), None)
 
     def _is_fetched(self, queue: ConsumeQueue, number: int) -> bool:
@@ -126,11 +126,11 @@ class Integrity:
         return True
 
     def fetch_ended(self, log_offset: int) -> None:
-        """The record was repaired, or could not be."""
+        """Note that the repair of a record has ended, whether or not it succeeded."""
         self._fetching.discard(log_offset)
 
     def whole_at(self, log_offset: int) -> bytes | None:
-        """The record at a log offset, if its body has its checksum. Reports nothing."""
+        """Returns the record at a log offset if its body matches its checksum. Reports nothing."""
         found = self._log.record(log_offset)
         if found is None:
             return None
@@ -138,7 +138,8 @@ class Integrity:
         return record if walk_records(record, 0, len(record), True, log_offset)[0] else None
 
     def after_marker(self, log_offset: int) -> int:
-        """The start of the next segment if the marker that ends one is at the offset; else the offset itself."""
+        """Returns the start of the next segment if an end-of-segment marker is at the offset, else the offset
+        itself."""
         room = self._log.segment_bytes - log_offset % self._log.segment_bytes
         head = self._log.slice(log_offset, BLANK_BYTES)
         return (
@@ -148,7 +149,7 @@ class Integrity:
         )
 
     def overwrite(self, log_offset: int, data: bytes) -> bytes:
-        """Replace bytes of the log, on the disk too, and return those that were there. Raises ``OSError``."""
+        """Durably replace bytes of the log and return the previous ones. Raises ``OSError``."""
         before = self._log.slice(log_offset, len(data))
         assert before is not None, (log_offset, len(data))
         kept = bytes(before)
@@ -156,7 +157,7 @@ class Integrity:
         return kept
 
     def found(self, log_offset: int, reason: str) -> None:
-        """A record that no reader has met is damaged: repair it from another broker, or report it once."""
+        """Handle a damaged record that no reader has met: repair it from another broker, or report it once."""
         if self.fetch is not None and self.fetch(log_offset, "", 0):
             return
         key = ("", 0, log_offset)
@@ -166,7 +167,8 @@ class Integrity:
         self._remember(key, 0)
 
     def next_record(self, log_offset: int) -> int:
-        """Where the log continues after a damaged record: the next one of its segment, or the next segment."""
+        """Returns where the log continues after a damaged record: the next record of its segment, or the next
+        segment."""
         start = log_offset - log_offset % self._log.segment_bytes
         end = min(self._log.end - start, self._log.segment_bytes)
         view = self._log.segments.view(start)
@@ -174,7 +176,7 @@ class Integrity:
         return start + (following if following < end else self._log.segment_bytes)
 
     def is_whole(self, record: memoryview, log_offset: int) -> bool:
-        """Whether the bytes are one record with an intact body; one that is not is reported once."""
+        """Whether the bytes are one record with an intact body. A damaged one is reported once."""
         walked, _ = walk_records(bytes(record), 0, len(record), True, log_offset)
         if walked:
             return True
@@ -197,7 +199,7 @@ class Integrity:
             known.popitem(last=False)
 
     def _repair(self, queue: ConsumeQueue, record: ScannedRecord) -> str:
-        """Overwrite the unit of a message with what its record says; returns the reason when that fails."""
+        """Overwrite a message's unit with the values of its record; returns the reason when that fails."""
         number = record.queue_offset
         before = queue.unit(number)
         if before is not None and before[:2] == (record.log_offset, record.size):
@@ -215,7 +217,7 @@ class Integrity:
         return ""
 
     def _fault(self, queue: ConsumeQueue, number: int) -> str:
-        """What is wrong with a message that the log does not hold whole."""
+        """Describes what is wrong with a message whose whole record is not in the log."""
         unit = queue.unit(number)
         if unit is None:
             return "the queue unit cannot be read"
@@ -236,7 +238,7 @@ class Integrity:
 
     # Search.
     def _search(self, queue: ConsumeQueue, numbers: Sequence[int]) -> dict[int, ScannedRecord]:
-        """Whole records of messages, found in the log between the neighbours of their units."""
+        """Find the whole records of messages in the log, between the neighbours of their units."""
         low = self._end_before(queue, numbers[0])
         high = min(self._start_after(queue, numbers[-1]), low + SEARCH_BYTES)
         wanted, found = frozenset(numbers), dict[int, ScannedRecord]()
@@ -256,7 +258,7 @@ class Integrity:
         return found
 
     def _end_before(self, queue: ConsumeQueue, number: int) -> int:
-        """Where the record of the nearest earlier message ends whose unit is right."""
+        """Returns the end of the nearest earlier message's record whose unit is correct."""
         for earlier in range(number - 1, max(queue.min_offset, number - NEIGHBOURS) - 1, -1):
             unit = queue.unit(earlier)
             if unit is not None and self._is_at(earlier, unit):
@@ -264,7 +266,7 @@ class Integrity:
         return self._log.start
 
     def _start_after(self, queue: ConsumeQueue, number: int) -> int:
-        """Where the record of the nearest later message begins whose unit is right."""
+        """Returns the start of the nearest later message's record whose unit is correct."""
         for later in range(number + 1, min(queue.max_offset, number + NEIGHBOURS)):
             unit = queue.unit(later)
             if unit is not None and self._is_at(later, unit):
@@ -276,7 +278,7 @@ class Integrity:
         return record is not None and QUEUE_OFFSET.unpack_from(record)[0] == number
 
     def _heads(self, low: int, high: int) -> Iterator[tuple[int, memoryview]]:
-        """What looks like a record between two record boundaries, with its log offset."""
+        """Yields the possible records between two record boundaries, with their log offsets."""
         log = self._log
         while low < high:
             start = low - low % log.segment_bytes
@@ -297,7 +299,7 @@ class Integrity:
 
     @staticmethod
     def _next_head(view: memoryview, position: int, end: int, base: int) -> int:
-        """Where the next record begins that names its own offset, at a position or after it; ``end`` without one."""
+        """Returns the next record at or after a position that contains its own offset; ``end`` without one."""
         if position + BLANK_BYTES <= end and BLANK.unpack_from(view, position)[1] == MAGIC_BLANK:
             return end
         while position + RECORD_BYTES_MIN <= end:

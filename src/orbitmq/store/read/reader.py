@@ -1,11 +1,11 @@
-"""Reading queues: batches of records as slices of the log, and searches by time (Apache: ``getMessage``).
+"""Queue reads: batches of records as slices of the log, and searches by time (Apache: ``getMessage``).
 
 A read copies no message: units are read from the queue, ``kernel.select`` chooses among their records, and each run
-of neighbours in the log becomes one slice of the mapped segment. It also checks each record that it chooses, with its
-checksum: what is damaged is skipped and reported (``store/read/integrity.py``).
+of adjacent records in the log becomes one slice of the mapped segment. It also verifies the checksum of each record
+it chooses. Damaged records are skipped and reported (``store/read/integrity.py``).
 
-Where a unit holds an extension address in place of a tag code (``enableConsumeQueueExt``) and the extension is gone,
-the message passes any tag filter: the client compares the tag itself.
+If a unit holds an extension address in place of a tag code (``enableConsumeQueueExt``) and the extension no longer
+exists, the message passes any tag filter, because the client compares the tag itself.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["QueueReader"]
 
 READ_BYTES_MIN: Final = 100
 READ_BYTES_MAX: Final = 128 << 20
-"""Apache's bounds of the size a reader may ask for."""
+"""Apache's upper bound on the size of a read."""
 
 FILTER_WORK_MAX: Final = 40_000
-"""Nodes of an SQL program that one read evaluates at most: with the plain kernel 20 ms, with the compiled one 2 ms.
-Programs of more than 50 nodes look at fewer units than the window of a filtered read holds."""
+"""SQL program nodes one read may evaluate: 20 ms with the plain kernel, 2 ms with the compiled one. With programs of
+more than 50 nodes, a read covers fewer units than the window of a filtered read holds."""
 
 _FOUND: Final = ReadStatus.FOUND
 _NO_MATCH: Final = ReadStatus.NO_MATCHED_MESSAGE
@@ -36,23 +36,23 @@ _REMOVING: Final = ReadStatus.MESSAGE_WAS_REMOVING
 
 
 class QueueReader:
-    """Answers reads from queues and log."""
+    """Serves reads from queues and log."""
 
     def __init__(self, parts: StoreParts, memory_bytes: int) -> None:
         self._log = parts.log
         self.queues: Final = parts.queues.by_key
-        """By topic and queue id."""
+        """Queues by topic and queue id."""
         self._parts = parts
         self._extensions = parts.queues.extensions
         self._machine_bytes = memory_bytes
         self.own_offset = 0
-        """From here on this process has written the log itself. What of that is in memory by
-        ``memory_ratio_percent`` is not checked again."""
+        """This process has written the log from this offset on. The part of it that counts as in memory
+        (``memory_ratio_percent``) is not verified again."""
         self.integrity = Integrity(parts.log, parts.dispatcher)
         self.corrects_offsets = True
-        """False on a slave: a consumer there keeps its offset whatever it asked for."""
+        """False on a slave, where a consumer keeps the offset it requested."""
         self.confirm_offset: int | None = None
-        """Records that end after this are not given yet; None: all are."""
+        """Records that end after this are not served yet; None serves all."""
 
     def read(
         self,
@@ -64,10 +64,10 @@ class QueueReader:
         max_bytes: int | None = None,
         wanted: Filter | None = None,
     ) -> ReadResult:
-        """Records of a queue from ``offset``, whole and in order. Never raises for any offset.
+        """Returns records of a queue from ``offset``, whole and in order. Never raises for any offset.
 
-        ``wanted`` selects by tag code, by SQL program or both; without it every record is returned. Counts and bytes
-        are bounded by the store's own limits, too. ``next_offset`` is where to go on, also when nothing was found.
+        ``wanted`` selects by tag code, by SQL program or both; without it every record is returned. The store's own
+        limits also bound counts and bytes. ``next_offset`` is where to continue, even if nothing was found.
         """
         queue = self.queues.get((topic, queue_id))
         if queue is None:
@@ -99,21 +99,21 @@ class QueueReader:
                 result = ReadResult(_NO_MATCH, offset, low, high)
                 looked = self._collect(units, first_offset, limits, wanted, result, place)[0] if units else 0
         if not looked:
-            # All of it is held back, or its first message is fetched from another broker.
+            # Every record is held back, or the first one is being fetched from another broker.
             result.status = ReadStatus.OFFSET_OVERFLOW_ONE
             return result
         result.next_offset = offset + looked
-        # As in Apache, how far the reader lags is measured at the last record looked at; units are in log order.
+        # Like Apache, measure the reader's lag at the last record examined; units are in log order.
         if lags:
             result.from_disk = LONG.unpack_from(units, (looked - 1) * UNIT_BYTES)[0] < memory_start
         return result
 
-    # Hot: once per pull. `min` and `max` would cost a quarter of a microsecond each.
+    # Hot: runs once per pull. `min` and `max` would cost a quarter of a microsecond each.
     def limits(
         self, max_count: int, max_bytes: int | None, wanted: Filter | None
     ) -> tuple[int, tuple[int, int], tuple[int, int]]:
-        """How many units a read looks at; most records and most bytes of a read that begins in memory, and of one
-        that begins on the disk."""
+        """Returns how many units a read examines, and its maximum records and bytes if it begins in memory and on
+        disk."""
         config = self._parts.config
         count_max = config.memory_transfer_count_max
         if max_count < count_max:
@@ -124,7 +124,7 @@ class QueueReader:
         if asked < READ_BYTES_MIN:
             asked = READ_BYTES_MIN
         return (
-            # Without a filter no more units are needed than messages may be given.
+            # Without a filter, one unit per returned message is enough.
             count_max if wanted is None else self._filtered_count(wanted, max_count),
             (count_max, asked if asked < bytes_max else bytes_max),
             (
@@ -134,7 +134,7 @@ class QueueReader:
         )
 
     def bounds(self) -> tuple[int, int]:
-        """The log offset below which a record is not in memory, and the one from which on the log is trusted."""
+        """Returns the log offsets from which records are in memory and from which the log is trusted."""
         memory_start = self._memory_start()
         return memory_start, self.own_offset if self.own_offset > memory_start else memory_start
 
@@ -142,16 +142,16 @@ class QueueReader:
         return self._log.end - self._machine_bytes * self._parts.config.memory_ratio_percent // 100
 
     def window(self, log_offset: int) -> tuple[memoryview, int] | None:
-        """The part of the log around an offset that readers may be given, and the log offset it begins at."""
+        """Returns the part of the log around an offset that may be served, and its first log offset."""
         return self._log.window(log_offset, self.confirm_offset)
 
     @property
     def has_extensions(self) -> bool:
-        """Whether units may hold addresses of extensions in place of tag codes."""
+        """Whether units may hold extension addresses in place of tag codes."""
         return self._extensions is not None
 
     def _filtered_count(self, wanted: Filter, max_count: int) -> int:
-        """How many units a read with a filter looks at."""
+        """Returns how many units a filtered read examines."""
         count = max(self._parts.config.filter_window_bytes // UNIT_BYTES, max_count, 1)
         if wanted.node_count:
             count = min(count, max(FILTER_WORK_MAX // wanted.node_count, 1))
@@ -166,12 +166,13 @@ class QueueReader:
         result: ReadResult,
         place: tuple[bytes, int, int, int],
     ) -> tuple[int, list[int]]:
-        """Add what is selected to the result, and set its status; returns how many units were looked at, and which of
-        them are damaged, or their records. The record of the first unit starts at ``log_offset``; ``place`` is topic,
-        queue id and queue offset of the first unit. Records before ``trusted_offset`` are checked.
+        """Add the selected records to the result and set its status; returns the number of units examined, and the
+        indexes of those that are damaged or whose records are. The record of the first unit starts at ``log_offset``;
+        ``place`` is topic, queue id and queue offset of the first unit, and the log offset before which records are
+        verified.
 
-        Records that end after ``confirm_offset`` are not there yet for a reader, not even to be passed over by a
-        filter. Those that are gone or damaged are passed over.
+        Records that end after ``confirm_offset`` do not exist yet for readers: not even a filter may skip them.
+        Expired and damaged records are skipped.
         """
         at, count, total = 0, 0, 0
         damaged: list[int] = []
@@ -219,14 +220,15 @@ class QueueReader:
         return right if self.corrects_offsets or self._parts.config.check_offset_on_slave else asked
 
     def store_time(self, queue: ConsumeQueue, queue_offset: int) -> int:
-        """Store time of a message; -1 when it is not there."""
+        """Returns the store time of a message; -1 when it does not exist."""
         if not queue.min_offset <= queue_offset < queue.max_offset:
             return -1
         unit = queue.unit(queue_offset)
         return -1 if unit is None else self._log.store_time(unit[0])
 
     def offset_by_time(self, queue: ConsumeQueue, timestamp_ms: int, *, upper: bool) -> int:
-        """Binary search: the first message stored at or after the time (``upper``: the last at or before)."""
+        """Returns the first message stored at or after the time (``upper``: the last at or before), by binary
+        search."""
         low, high = queue.min_offset, queue.max_offset
         while low < high:
             middle = (low + high) // 2

@@ -1,1 +1,1 @@
-"""Offline tools: dump, verify, read-only access to a store directory."""
+"""Offline tools: dump, verify, repair, and read-only access to a store directory."""

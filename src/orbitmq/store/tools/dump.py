@@ -1,6 +1,6 @@
-"""What lies in the files of a store, as plain values. Reads only; printing is the command line's business.
+"""Returns the contents of a store's files as plain values. Only reads; the command line does the printing.
 
-Every function yields one struct per thing found, in file order, without holding more than one in memory.
+Every function yields one struct per item, in file order, without holding more than one in memory.
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ class SegmentRow(msgspec.Struct, rename="camel"):
     first_store_ms: int = 0
     last_store_ms: int = 0
     end: str = ""
-    """How it ends: ``blank`` (full), ``limit`` (full to the byte), ``zeroes`` (the log ends here), ``bad``."""
+    """How the segment ends: ``blank`` (full), ``limit`` (full to the byte), ``zeroes`` (the log ends here),
+    ``bad``."""
     reason: str = ""
 
 
 class RecordRow(msgspec.Struct, rename="camel"):
-    """One message record, or the reason why there is none."""
+    """One message record, or the reason why it is missing."""
 
     log_offset: int
     size: int = 0
@@ -106,7 +107,7 @@ class IndexRow(msgspec.Struct, rename="camel"):
     slot_count: int = 0
     entry_count: int = 0
     synced_count: int = 0
-    """Entries its writer knew to be on the disk; 0 when it left no mark."""
+    """Entries its writer knew to be on disk; 0 when it left no mark."""
     error: str = ""
 
 
@@ -121,7 +122,7 @@ class EntryRow(msgspec.Struct, rename="camel"):
 
 
 class CheckpointRow(msgspec.Struct, rename="camel"):
-    """The checkpoint, by Apache's names."""
+    """The checkpoint, with Apache's names."""
 
     physic_msg_timestamp: int
     logics_msg_timestamp: int
@@ -130,11 +131,11 @@ class CheckpointRow(msgspec.Struct, rename="camel"):
     confirm_phy_offset: int
     logics_phy_offset: int
     abort: bool
-    """The abort file is there: the last broker did not stop in order, or still runs."""
+    """The abort file exists: the last broker did not shut down cleanly, or is still running."""
 
 
 def segment_rows(store: OfflineStore) -> Iterator[SegmentRow]:
-    """Every log segment, walked to its end."""
+    """Yields every log segment, scanned to its end."""
     for segment in store.segments():
         row = SegmentRow(segment.start, segment.path, segment.size_bytes)
         scanned = store.scan(segment, check_crc=False)
@@ -149,7 +150,7 @@ def segment_rows(store: OfflineStore) -> Iterator[SegmentRow]:
 
 
 def record_rows(store: OfflineStore, start: int = 0, *, with_body: bool = False) -> Iterator[RecordRow]:
-    """Records from a log offset on (a record boundary, or the segment it lies in is begun anew)."""
+    """Yields records from a log offset on; if it is not a record boundary, from the beginning of its segment."""
     for segment in store.segments():
         if segment.start + segment.size_bytes <= start:
             continue
@@ -195,7 +196,7 @@ def _record_row(store: OfflineStore, scanned: ScannedRecord, *, with_body: bool)
 def queue_rows(
     store: OfflineStore, topic: str | None = None, queue_id: int | None = None
 ) -> Iterator[QueueRow]:
-    """Every consume queue, or those of one topic, or one."""
+    """Yields every consume queue, or those of one topic, or one."""
     for queue in store.queues():
         if topic in (None, queue.topic) and queue_id in (None, queue.queue_id):
             yield _queue_row(store, queue)
@@ -211,7 +212,7 @@ def _queue_row(store: OfflineStore, queue: OfflineQueue) -> QueueRow:
 
 
 def unit_rows(store: OfflineStore, topic: str, queue_id: int, first: int = 0) -> Iterator[UnitRow]:
-    """Units of one queue from a queue offset on."""
+    """Yields the units of one queue from a queue offset on."""
     for queue in store.queues():
         if (queue.topic, queue.queue_id) == (topic, queue_id):
             for queue_offset, log_offset, size, code in store.units(queue, first):
@@ -219,7 +220,7 @@ def unit_rows(store: OfflineStore, topic: str, queue_id: int, first: int = 0) ->
 
 
 def index_rows(store: OfflineStore) -> Iterator[IndexRow]:
-    """Every index file."""
+    """Yields every index file."""
     for path in store.index_paths():
         try:
             file = store.index_file(path)
@@ -241,13 +242,13 @@ def index_rows(store: OfflineStore) -> Iterator[IndexRow]:
 
 
 def entry_rows(store: OfflineStore, path: str) -> Iterator[EntryRow]:
-    """Entries of one index file. Raises ``CorruptionError``."""
+    """Yields the entries of one index file. Raises ``CorruptionError``."""
     for number, entry in store.index_file(path).entries():
         yield EntryRow(number, entry.key_hash, entry.log_offset, entry.seconds, entry.previous)
 
 
 def checkpoint_row(store: OfflineStore) -> CheckpointRow:
-    """The checkpoint; zeros when there is none."""
+    """Returns the checkpoint; zeros when it is missing."""
     checkpoint = Checkpoint(store.fs, store.config.path("checkpoint"))
     checkpoint.load()
     return CheckpointRow(*checkpoint.values, abort=store.fs.stat(store.config.path("abort")) is not None)

@@ -1,7 +1,7 @@
-"""Read-only sight of a store directory, for tools: nothing is locked, created, repaired or changed.
+"""Read-only access to a store directory, for tools: nothing is locked, created, repaired or changed.
 
-The directory may belong to a running broker, to a dead one, or be a copy of part of one. Sizes are taken from the
-files themselves where they can be, so a store of any configuration can be looked at.
+The directory may belong to a running broker, to a dead one, or be a partial copy. Sizes are taken from the files
+themselves where possible, so that a store of any configuration can be read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class OfflineSegment:
 
 @dataclass(frozen=True, slots=True)
 class OfflineQueue:
-    """One consume queue: its files by their first byte offset."""
+    """One consume queue, with its files in order of their first byte offsets."""
 
     topic: str
     queue_id: int
@@ -57,12 +57,12 @@ class OfflineStore:
         self._segments = {segment.start: segment for segment in self.segments()}
 
     def look_again(self) -> None:
-        """A running broker may have made the first file of a kind since; its size is known only now."""
+        """Detect sizes again, because a running broker may have created the first file of a kind since."""
         self.config = detect_sizes(self.config, self.fs)
 
     # Log.
     def segments(self) -> list[OfflineSegment]:
-        """Log files in order of their offsets."""
+        """Returns the log files in order of their offsets."""
         found: list[OfflineSegment] = []
         for directory in self.config.log_directories:
             for name in self.fs.names(directory):
@@ -73,12 +73,12 @@ class OfflineStore:
         return sorted(found, key=lambda segment: segment.start)
 
     def scan(self, segment: OfflineSegment, position: int = 0, *, check_crc: bool = True) -> Scan:
-        """The records of a segment from a position on."""
+        """Scan the records of a segment from a position on."""
         view = self.view(segment)
         return scan(view, position, len(view), check_crc=check_crc, log_base=segment.start)
 
     def view(self, segment: OfflineSegment) -> memoryview:
-        """The bytes of a segment; empty when the file is."""
+        """Returns the bytes of a segment; empty when the file is."""
         view = self._maps.get(segment.start)
         if view is None:
             if segment.size_bytes == 0:
@@ -96,7 +96,7 @@ class OfflineStore:
         return view
 
     def record_at(self, log_offset: int) -> ScannedRecord | None:
-        """The whole record that starts at a log offset; its body is not checked."""
+        """Returns the whole record that starts at a log offset; its body is not checked."""
         size = self.config.segment_bytes
         segment = self._segments.get(log_offset - log_offset % size) if log_offset >= 0 else None
         if segment is None:
@@ -112,13 +112,13 @@ class OfflineStore:
         return next(iter(scan(view, position, end, check_crc=False, log_base=segment.start)), None)
 
     def record_bytes(self, record: ScannedRecord) -> memoryview:
-        """The bytes of a record that ``record_at`` or ``scan`` gave."""
+        """Returns the bytes of a record found by ``record_at`` or ``scan``."""
         segment = self._segments[record.log_offset - record.log_offset % self.config.segment_bytes]
         return self.view(segment)[record.position : record.position + record.size]
 
     # Queues.
     def queues(self) -> list[OfflineQueue]:
-        """Every consume queue, sorted."""
+        """Returns every consume queue, sorted."""
         root = self.config.path("consumequeue")
         found: list[OfflineQueue] = []
         for topic in self.fs.names(root):
@@ -137,8 +137,8 @@ class OfflineStore:
         return OfflineQueue(topic, queue_id, tuple(sorted(files)))
 
     def units(self, queue: OfflineQueue, first: int = 0) -> Iterator[tuple[int, int, int, int]]:
-        """(queue offset, log offset, record size, tag code) of all units from a queue offset on, up to the first
-        empty one; blank units are left out."""
+        """Yields (queue offset, log offset, record size, tag code) of all units from a queue offset on, up to the
+        first empty one; blank units are left out."""
         for start, path, size in queue.files:
             handle = self.fs.open(path)
             try:
@@ -159,7 +159,7 @@ class OfflineStore:
                 self.fs.close(handle)
 
     def is_zero_behind(self, queue: OfflineQueue, queue_offset: int) -> bool:
-        """Whether the files of a queue hold nothing from a queue offset on."""
+        """Whether the files of a queue hold only zeros from a queue offset on."""
         for start, path, size in queue.files:
             position = max(0, queue_offset * UNIT_BYTES - start)
             handle = self.fs.open(path)
@@ -174,7 +174,7 @@ class OfflineStore:
 
     # Index.
     def index_paths(self) -> list[str]:
-        """Index files, oldest first."""
+        """Returns the paths of the index files, oldest first."""
         directory = self.config.path("index")
         names = self.fs.names(directory)
         return [
@@ -184,16 +184,16 @@ class OfflineStore:
         ]
 
     def index_file(self, path: str) -> IndexFile:
-        """One of them. Raises ``CorruptionError``."""
+        """Open an index file. Raises ``CorruptionError``."""
         return IndexFile.load(self.fs, path, self.config.index_slots, self.config.index_entries)
 
     def close(self) -> None:
-        """Forget all maps."""
+        """Drop all maps."""
         self._maps.clear()
 
 
 def detect_sizes(config: StoreConfig, fs: FileSystem) -> StoreConfig:
-    """The configuration with the sizes that the files of the store have."""
+    """Returns the configuration with the sizes of the store's actual files."""
     changes: dict[str, Any] = {}
     sizes = [
         stat.size_bytes
@@ -227,8 +227,8 @@ def _queue_file_bytes(config: StoreConfig, fs: FileSystem) -> int:
 
 
 def _index_slots(config: StoreConfig, fs: FileSystem, path: str) -> tuple[int, int] | None:
-    """(slots, entries) of an index file. Its length allows many pairs; the right one puts the first and the last
-    entry where the header says they are, and the last one into its slot."""
+    """Returns (slots, entries) of an index file. Its length allows many pairs. The correct one places the first and
+    the last entry as the header says, and the last one in its slot."""
     stat = fs.stat(path)
     if stat is None or stat.size_bytes <= HEADER.size or len(posixpath.basename(path)) != INDEX_NAME_DIGITS:
         return None
@@ -247,7 +247,8 @@ def _index_slots(config: StoreConfig, fs: FileSystem, path: str) -> tuple[int, i
 
 
 def _slot_counts(config: StoreConfig, room: int) -> Iterator[int]:
-    """Likely ones first: as configured, then one slot to so many entries; for a small file every one."""
+    """Yields likely slot counts: the configured one, then fixed ratios of entries per slot, then, for a small file,
+    every count."""
     yield config.index_slots
     yield from (room // (SLOT.size + ENTRY.size * ratio) for ratio in range(1, 65))
     if room < SMALL_INDEX_BYTES:

@@ -1,20 +1,21 @@
-"""Repairs the store of a stopped broker: its log with the bytes of another broker of its group, then its queues.
+"""Repairs the store of a stopped broker: its log with bytes from another broker of its group, then its queues.
 
-Master and slaves have the same log, byte for byte, so a damaged range of one is fetched from another. Nothing is
-believed unseen: the bytes are asked for together with some whole records before the damage and after it, of which one
-on each side must be what we have; and the range itself must be whole records with right checksums, from its first
-byte to its last. What fails either test is left as it is and reported. Records that differ between the damage and
-those that agree are put back with it: a checksum covers the body alone, so rot in a head is seen only there.
+Master and slaves have the same log, byte for byte, so a damaged range of one is fetched from another. The fetched
+bytes are verified. They include some whole records on each side of the damage, of which one on each side must equal
+ours, and the range itself must consist of whole records with valid checksums, from its first byte to its last. A
+range that fails either test is left unchanged and reported. Records between the damage and the nearest matching ones
+are replaced as well: a checksum covers only the body, so this comparison is the only way to detect damage to a
+header.
 
 A range is one of:
 
-* bytes in the middle of a segment that are no record, up to the next one that is;
+* bytes in the middle of a segment that are not a record, up to the next record;
 * the rest of a segment that ends without its marker although another segment follows;
-* the end of the log, if the checkpoint or a queue says that it went on.
+* the end of the log, if the checkpoint or a queue shows that it was longer.
 
 Queue units that disagree with the log are then rewritten from it (``repair_queues``), which needs no other broker.
 Only if an earlier start skipped damage (``damagedRanges.json``) and all of it is repaired, queues and index lack the
-lost messages: they are removed, and the next start rebuilds them.
+lost messages. They are then removed, and the next start rebuilds them.
 """
 
 from __future__ import annotations
@@ -40,18 +41,18 @@ from orbitmq.store.upkeep.lock_files import StoreLock
 __all__ = ["FetchFailed", "RepairReport", "RepairedRange", "find_damage", "repair"]
 
 Fetch = Callable[[int, int], bytes]
-"""Bytes of the other broker's log from one log offset to another. Raises ``FetchFailed``."""
+"""Returns the other broker's log bytes between two log offsets. Raises ``FetchFailed``."""
 NEIGHBOURS: Final = 16
-"""Records on each side of the damage that are compared, nearest first, until one agrees."""
+"""Records compared on each side of the damage, nearest first, until one matches."""
 _DAMAGE_NOTES: Final = "damagedRanges.json"
 
 
 class FetchFailed(OrbitError):
-    """The other broker does not have the bytes, or cannot be reached."""
+    """The other broker is unreachable or cannot supply matching bytes."""
 
 
 class RepairedRange(msgspec.Struct):
-    """One damaged range and what became of it."""
+    """One damaged range and the outcome of its repair."""
 
     start: int
     end: int
@@ -62,14 +63,14 @@ class RepairedRange(msgspec.Struct):
 
 
 class RepairReport(msgspec.Struct):
-    """What a repair did."""
+    """The result of a repair."""
 
     root: str
     ranges: list[RepairedRange] = []
     rebuild: bool = False
-    """Queues and index were removed; the next start builds them from the log."""
+    """Queues and index were removed; the next start rebuilds them from the log."""
     queues: list[RepairedQueue] = []
-    """Queues with units that disagreed with the log; they were written again, or would be in a dry run."""
+    """Queues whose units disagreed with the log; the units were rewritten, or would be without ``dry_run``."""
 
     @property
     def ok(self) -> bool:
@@ -84,9 +85,9 @@ def repair(
     fs: FileSystem = LOCAL_FILE_SYSTEM,
     dry_run: bool = False,
 ) -> RepairReport:
-    """Repair the store below ``root``; ``dry_run`` fetches and tests, but writes nothing.
+    """Repair the store below ``root``; ``dry_run`` fetches and verifies, but writes nothing.
 
-    Without ``fetch`` damage of the log is only reported. Raises ``StoreLocked`` when a broker runs on it,
+    Without ``fetch``, damage to the log is only reported. Raises ``StoreLocked`` when a broker has the store open,
     ``CorruptionError`` when the list of deleted topics cannot be read, and ``OSError``.
     """
     chosen = StoreConfig(root=root) if config is None else dataclasses.replace(config, root=root)
@@ -131,7 +132,7 @@ def _forget_derived(config: StoreConfig, fs: FileSystem) -> None:
 
 
 def find_damage(store: OfflineStore) -> list[RepairedRange]:
-    """Every damaged range of the log, in order."""
+    """Returns every damaged range of the log, in order."""
     found: list[RepairedRange] = []
     segments = store.segments()
     for number, segment in enumerate(segments):
@@ -153,13 +154,13 @@ def find_damage(store: OfflineStore) -> list[RepairedRange]:
 
 
 def _is_unused(store: OfflineStore, segment: OfflineSegment) -> bool:
-    """Made ahead of need: no record is in it, whatever else may be."""
+    """Whether the segment holds no records because it was only created ahead, whatever bytes it contains."""
     view = store.view(segment)
     return is_zero(view, 0, len(view)) or next_record(store, segment, 0) is None
 
 
 def _walk(store: OfflineStore, segment: OfflineSegment, found: list[RepairedRange]) -> ScanEnd:
-    """Walk a segment past damage in its middle; returns how it ends."""
+    """Scan a segment past damage in its middle; returns how it ends."""
     position = 0
     while True:
         scanned = store.scan(segment, position)
@@ -179,7 +180,7 @@ def _walk(store: OfflineStore, segment: OfflineSegment, found: list[RepairedRang
 
 
 def _known_end(store: OfflineStore, last: OfflineSegment) -> int:
-    """How far the log went, by the checkpoint and the queues; no further than the last segment."""
+    """Returns the end of the log according to the checkpoint and the queues, at most the end of the last segment."""
     limit = last.start + store.config.segment_bytes
     checkpoint = Checkpoint(store.fs, store.config.path("checkpoint"))
     if store.fs.stat(store.config.path("checkpoint")) is not None:
@@ -227,7 +228,7 @@ def _repair_range(store: OfflineStore, one: RepairedRange, fetch: Fetch, *, dry_
 
 
 def _records_before(store: OfflineStore, segment: OfflineSegment, position: int) -> list[ScannedRecord]:
-    """The last whole records before a position, in order."""
+    """Returns the last whole records before a position, in order."""
     found: deque[ScannedRecord] = deque(maxlen=NEIGHBOURS)
     at: int | None = 0
     while at is not None and at < position:
@@ -245,7 +246,7 @@ def _records_before(store: OfflineStore, segment: OfflineSegment, position: int)
 
 
 def _problem(data: bytes, low: int, high: int, log_base: int, *, ends_segment: bool) -> str:
-    """Why bytes are not whole records from ``low`` to ``high``; empty when they are."""
+    """Returns why bytes are not whole records from ``low`` to ``high``; empty when they are."""
     scanned = scan(data, low, len(data), log_base=log_base)
     for record in scanned:
         if record.position + record.size == high:

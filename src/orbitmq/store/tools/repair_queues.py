@@ -1,11 +1,11 @@
-"""Writes consume queue units again from the log of a stopped broker.
+"""Rewrites consume queue units from the log of a stopped broker.
 
-Every whole record of the log names its queue and its number in it, so the log tells what each unit must be. Units
-that differ are overwritten; queues whose files are missing or have a wrong length are rebuilt. The log is read twice:
-numbers of a topic that was deleted and created again start at 0 a second time, and only the last life counts.
+Every whole record of the log contains its queue and its queue offset, so the log determines each unit. Units that
+differ are overwritten; queues whose files are missing or have a wrong length are rebuilt. The log is read twice,
+because the offsets of a topic that was deleted and recreated start at 0 again, and only its last incarnation counts.
 
-A head is under no checksum, so a number is believed only if it continues its queue: it is the next one, or so far
-beyond it that the damaged bytes since then can have held the messages between.
+No checksum covers a record's header, so a queue offset is accepted only if it continues its queue: it is the next
+one, or the damaged bytes since then can have held the messages in between.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _TRANSACTION_MASK: Final = int(TRANSACTION_MASK)
 
 
 class RepairedQueue(msgspec.Struct):
-    """A queue whose units did not agree with the log."""
+    """A queue whose units did not match the log."""
 
     topic: str
     queue_id: int
     unit_count: int
-    """Units that were written again."""
+    """Number of units rewritten."""
 
 
 class _State:
-    """One queue while the log is read."""
+    """The state of one queue while the log is read."""
 
     __slots__ = ("is_broken", "lost_bytes", "next_offset", "queue", "repaired", "start")
 
@@ -55,16 +55,16 @@ class _State:
         """Log offset of the first record that counts."""
         self.queue: ConsumeQueue | None = None
         self.is_broken = False
-        """Its files cannot be a queue."""
+        """Its files cannot form a queue."""
         self.next_offset = -1
         self.lost_bytes = 0
         self.repaired = 0
 
 
 def repair_queues(store: OfflineStore, *, dry_run: bool) -> list[RepairedQueue]:
-    """Make every unit agree with the log; returns the queues that did not, in order. The caller holds the lock.
+    """Make every unit match the log; returns the queues that did not, in order. The caller holds the lock.
 
-    Raises ``OSError`` and ``CorruptionError``; what was written until then is right.
+    Raises ``OSError`` and ``CorruptionError``; units written before the error are correct.
     """
     return _Repair(store, dry_run=dry_run).run()
 
@@ -78,7 +78,7 @@ class _Repair:
         self._deleted = DeletedTopics(store.fs, store.config.path("deletedTopics.json"))
         self._states: dict[tuple[bytes, int], _State] = {}
         self._lost_bytes = 0
-        """Bytes of the log that hold no believable record, up to the place that is read now."""
+        """Log bytes without a valid record, up to the current position."""
 
     def run(self) -> list[RepairedQueue]:
         self._deleted.load()
@@ -101,7 +101,7 @@ class _Repair:
         return sorted(found, key=lambda one: (one.topic, one.queue_id))
 
     def _records(self) -> Iterator[ScannedRecord]:
-        """Every whole record that belongs into a queue, in log order, past damage."""
+        """Yields every whole record that belongs in a queue, in log order, skipping damage."""
         ends = {
             topic.encode("utf-8", "surrogateescape"): end for topic, end in self._deleted.log_ends.items()
         }
@@ -148,7 +148,7 @@ class _Repair:
         state.next_offset, state.lost_bytes = number + 1, self._lost_bytes
 
     def _open(self, state: _State, record: ScannedRecord) -> ConsumeQueue | None:
-        """The queue of a record; None when no queue can have that name."""
+        """Returns the queue of a record; None when its name is invalid."""
         try:
             queue = self._table.create(record.topic.decode(), record.queue_id)
         except (UnicodeDecodeError, BadQueueName):
@@ -160,7 +160,7 @@ class _Repair:
         return queue
 
     def _blank(self, state: _State, queue: ConsumeQueue, number: int, log_offset: int) -> None:
-        """Mark the unit of a lost message as blank where it holds nothing: units must have no gaps."""
+        """Write a blank unit for a lost message if it has no unit, because units must have no gaps."""
         unit = queue.unit(number) if number < queue.max_offset else None
         if unit is None or unit[1] <= 0:
             self._write(state, queue, number, (log_offset, BLANK_UNIT_SIZE, 0))
@@ -173,7 +173,7 @@ class _Repair:
         else:
             code = tags_code(find_property(record.properties, _TAGS))
         right = (record.log_offset, record.size, code)
-        # Due times depend on the broker's levels, and an extension address stands for a code.
+        # Not compared: due times depend on the broker's levels, and an extension address replaces the code.
         has_own_code = queue.topic == SCHEDULE_TOPIC or (unit is not None and is_ext_address(unit[2]))
         if unit is None or unit[: 2 if has_own_code else 3] != right[: 2 if has_own_code else 3]:
             self._write(state, queue, number, right)

@@ -1,15 +1,16 @@
-"""Checks a whole store: every record, every queue unit, every index entry, against each other. Changes nothing.
+"""Verifies a whole store: every record, every queue unit, every index entry, against each other. Changes nothing.
 
-What a broken store may hold decides what can be relied on: records are found by walking, and after a bad one by
-looking for the next that names its own offset. A queue is right when each of its units points to a whole record that
-names this queue and this number, and there are as many units as records: then they correspond one to one.
+In a damaged store not everything can be relied on. Records are found by a scan, which continues after a bad one at
+the next record that contains its own offset. A queue is correct when each unit points to a whole record with this
+queue and this queue offset, and there are as many units as records: then they correspond one to one.
 
-A finding is an *error*, or a *note* where it is what a running or killed broker leaves behind and the next start
-repairs: a torn last record, queue units not written yet, an index that lags.
+A finding is an *error*, or a *note* if a running or killed broker leaves it behind and the next start repairs it: a
+torn last record, queue units not written yet, an index that lags.
 
-A running broker is known by the lock on its store. Beside one only what is settled is compared: the log up to where
-it ended when it was walked, and what queues and index say of that part. What was being written when it was read is
-read again before it is called damaged; files that expire meanwhile are passed over; the checkpoint is not compared.
+A running broker is detected by the lock on its store. Then only settled data is compared: the log up to its end at
+the time of the scan, and the queue units and index entries for that part. Bytes that may have been read while they
+were written are read again before they are reported as damaged. Files that expire meanwhile are skipped, and the
+checkpoint is not compared.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from orbitmq.store.write.dispatch import NO_UNIT, due_or_tag_code
 __all__ = ["Finding", "Report", "next_record", "verify"]
 
 FINDINGS_MAX: Final = 1000
-"""More are counted, but not kept."""
+"""Findings kept; further ones are only counted."""
 PROGRESS_STEP: Final = 4096
 SEARCH_BYTES: Final = 4 << 20
 _TAGS: Final = Property.TAGS.encode()
@@ -49,11 +50,11 @@ _TRANSACTION: Final = 0xC
 _MAGICS: Final = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 
 Progress = Callable[[str, int, int], None]
-"""Called now and then with what is looked at, how far it is and how far it goes."""
+"""Called periodically with the current area, the position and the total."""
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something that is not as it should be."""
+    """One problem found in the store."""
 
     severity: str
     """``error`` or ``note``."""
@@ -64,13 +65,13 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct):
-    """What a check found."""
+    """The result of a check."""
 
     root: str
     clean: bool = True
-    """The last broker stopped in order."""
+    """The last broker shut down cleanly."""
     live: bool = False
-    """A broker has the store open: only what was settled when the log was walked is compared."""
+    """A broker has the store open: only data settled at the time of the log scan is compared."""
     segment_count: int = 0
     log_start: int = 0
     log_end: int = 0
@@ -86,7 +87,7 @@ class Report(msgspec.Struct):
 
     @property
     def ok(self) -> bool:
-        """No errors; notes do not count."""
+        """Whether there are no errors; notes do not count."""
         return self.error_count == 0
 
     def add(self, severity: str, area: str, where: str, text: str) -> None:
@@ -105,7 +106,7 @@ def verify(
     fs: FileSystem = LOCAL_FILE_SYSTEM,
     progress: Progress | None = None,
 ) -> Report:
-    """Check the store below ``root``. Raises ``OSError`` when files cannot be read at all."""
+    """Verify the store below ``root``. Raises ``OSError`` when files cannot be read at all."""
     chosen = StoreConfig(root=root) if config is None else dataclasses.replace(config, root=root)
     store = OfflineStore(chosen, fs)
     try:
@@ -115,7 +116,7 @@ def verify(
 
 
 def next_record(store: OfflineStore, segment: OfflineSegment, position: int) -> int | None:
-    """Where the next whole record of a segment begins, from a position on."""
+    """Returns the start of the next whole record of a segment, from a position on."""
     view = store.view(segment)
     while position < len(view):
         content = bytes(view[position : position + SEARCH_BYTES])
@@ -125,7 +126,7 @@ def next_record(store: OfflineStore, segment: OfflineSegment, position: int) -> 
             if next(iter(scan(view, candidate, len(view), log_base=segment.start)), None) is not None:
                 return candidate
             at = min(found) + 1
-        # The last seven bytes again: a size and a magic may lie across the border.
+        # Repeat the last seven bytes, because a size and a magic may span the border.
         position += max(1, len(content) - 7)
         if len(content) < SEARCH_BYTES:
             break
@@ -133,7 +134,7 @@ def next_record(store: OfflineStore, segment: OfflineSegment, position: int) -> 
 
 
 class _QueueFacts:
-    """What the log holds of one queue."""
+    """The log's records of one queue."""
 
     __slots__ = ("count", "first", "last")
 
@@ -167,7 +168,7 @@ class _Verifier:
 
     @property
     def _tail_severity(self) -> str:
-        """How bad it is when the end of something is missing."""
+        """The severity of a missing end."""
         return "error" if self._report.clean else "note"
 
     # Log.
@@ -191,7 +192,7 @@ class _Verifier:
             ended = self._check_segment(segment, number * size, total, ended=ended)
 
     def _check_segment(self, segment: OfflineSegment, done: int, total: int, *, ended: bool) -> bool:
-        """Walk one segment; returns whether the log ends in it (or ended before)."""
+        """Scan one segment; returns whether the log ends in it (or ended before)."""
         report, view = self._report, self._store.view(segment)
         if ended:
             if report.live:
@@ -215,7 +216,7 @@ class _Verifier:
                 self._judge_end(segment, end, view)
                 return True
             if report.live and end.position != again:
-                # It may have been written while it was read. What was written before is not written again.
+                # It may have been written while it was read. Bytes that were complete do not change again.
                 position = again = end.position
                 continue
             reason = end.reason or "zeros"
@@ -245,7 +246,7 @@ class _Verifier:
         topic = record.topic.decode("utf-8", "replace")
         facts = self._queues.get((topic, record.queue_id))
         if facts is None or (record.queue_offset == 0 and facts.last >= 0):
-            # Number 0 again: the topic was deleted and made anew; its first life is in no queue any more.
+            # Offset 0 again: the topic was deleted and recreated, and no queue holds its first incarnation.
             facts = self._queues[topic, record.queue_id] = _QueueFacts(record.queue_offset)
         elif record.queue_offset != facts.last + 1:
             text = f"{topic}/{record.queue_id}: queue offset {record.queue_offset} follows {facts.last}"
@@ -320,7 +321,7 @@ class _Verifier:
             if report.unit_count % PROGRESS_STEP == 0:
                 self._progress("units", report.unit_count, report.record_count)
         expected = facts.count if facts is not None else 0
-        # A running broker may have added units meanwhile; then the next one is there now.
+        # A running broker may have added units meanwhile; if so, the next unit now exists.
         broken = (
             not store.is_zero_behind(queue, last + 1) and next(store.units(queue, last + 1), None) is None
         )
@@ -336,7 +337,7 @@ class _Verifier:
     def _unit_problem(
         self, queue: OfflineQueue, queue_offset: int, size: int, code: int, record: ScannedRecord
     ) -> str:
-        """Why a unit and the record it points to do not belong together; empty when they do."""
+        """Returns why a unit does not match the record it points to; empty when it does."""
         if record.size != size:
             return f"the record there has {record.size} bytes, the unit says {size}"
         topic = record.topic.decode("utf-8", "replace")
@@ -400,7 +401,7 @@ class _Verifier:
                 report.add("error", "index", where, text)
             if number % PROGRESS_STEP == 0:
                 self._progress("index", done + number, total)
-        # A running broker may have linked newer entries meanwhile; an older one is wrong even then.
+        # A running broker may have linked newer entries meanwhile, but an older entry is an error even then.
         wrong = sum(
             1
             for expected, stored in zip(newest, file.slots(), strict=True)

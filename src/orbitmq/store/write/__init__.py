@@ -1,1 +1,1 @@
-"""From messages to log bytes, queue units and index entries."""
+"""Turns messages into log bytes, queue units and index entries."""

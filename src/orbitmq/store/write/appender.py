@@ -1,7 +1,8 @@
-"""The append path: messages in, records, queue units and index keys out (Apache: ``CommitLog.asyncPutMessage``).
+"""The append path: turns messages into records, queue units and index keys (Apache: ``CommitLog.asyncPutMessage``).
 
-Order within an append: number the messages and encode them (``orbitmq.kernel``), write the log with one ``pwrite``,
-then queue units and index keys. Until the log has the records nothing else is touched: a refused write needs no undo.
+Order within an append: assign queue offsets and encode the messages (``orbitmq.kernel``), write the log with one
+``pwrite``, then add queue units and index keys. Nothing else changes before the log write, so a refused write needs
+no undo.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _max_offset = attrgetter("max_offset")
 
 
 class Appender:
-    """Writes at the end of the log. ``refusal`` is set by the store when no write may happen."""
+    """Appends to the log. The store sets ``refusal`` when writes are not allowed."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class Appender:
         on_arrival: Arrival | None = None,
     ) -> None:
         self.refusal = ""
-        """Why appends are refused now; empty when they are not."""
+        """Why appends are currently refused; empty when they are not."""
         self._parts = parts
         self._segment_bytes = parts.config.segment_bytes
         self._long_topic_allowed = parts.config.long_topic_allowed
@@ -128,13 +129,14 @@ class Appender:
     def _append_lone_batch(
         self, messages: Sequence[NewMessage], batches: Sequence[bool], error: StoreError
     ) -> list[AppendedSend]:
-        """A batch that is alone and cannot be stored in one piece, message by message; else raises ``error``."""
+        """Store a lone batch that does not fit in one piece message by message; raises ``error`` for anything
+        else."""
         if len(messages) > 1 or not batches[0]:
             raise error
         return [self._append_split(messages[0])]
 
     def _append_split(self, template: NewMessage) -> AppendedSend:
-        """A batch as messages of their own. Raises ``RecordError`` for a body that is not a batch."""
+        """Store a batch as separate messages. Raises ``RecordError`` for a body that is not a batch."""
         messages = [
             template._replace(flag=flag, body=body, properties=properties)
             for flag, body, properties in split_batch(template.body)
@@ -147,7 +149,7 @@ class Appender:
             appended[0].store_timestamp_ms,
         )
 
-    # Inside.
+    # Internals.
     def _encoded(
         self,
         encode: Callable[..., Any],
@@ -156,13 +158,13 @@ class Appender:
         numbers: dict[ConsumeQueue, int],
         store_ms: int,
     ) -> Any:
-        """Everything an append writes, for where the log ends; None when no segment has room for all of it."""
+        """Encode everything an append writes, for the current end of the log; None when it does not fit a segment."""
         log = self._log
         next_offsets = list(map(_max_offset, numbers))
         encoded = encode(messages, slots, next_offsets, log.end, store_ms, self._host, self._with_keys)
         size = len(encoded[0])
         if log.end + size > log.room_end:
-            # Everything moves to the next segment, as Apache does with a batch that does not fit.
+            # Everything moves to the next segment, like a batch that does not fit in Apache.
             if size + BLANK_BYTES > self._segment_bytes and (len(messages) > 1 or slots[0] < 0):
                 return None
             self._roll(size)
@@ -177,7 +179,7 @@ class Appender:
         encoded: Any,
         store_ms: int,
     ) -> None:
-        """Write the records, then their queue units and index keys, and wake who waits for them."""
+        """Write the records, then their queue units and index keys, and notify waiting readers."""
         records, _, _, units, keys = encoded
         log = self._log
         try:
@@ -203,7 +205,7 @@ class Appender:
         self.announce(numbers)
 
     def announce(self, queues: Iterable[ConsumeQueue]) -> None:
-        """Tell who waits for messages that these queues have got some."""
+        """Notify waiting readers of new messages in these queues."""
         if self._on_arrival is not None:
             for queue in queues:
                 self._on_arrival(queue.topic, queue.queue_id)
@@ -213,7 +215,7 @@ class Appender:
         return MessageTooLarge(f"the message body has {body_bytes} bytes, at most {limit} are allowed")
 
     def _append_one_by_one(self, messages: Sequence[NewMessage]) -> list[Appended]:
-        """A batch larger than a segment: still all or nothing, by cutting the log back on failure."""
+        """Append a batch larger than a segment, still all or nothing: the log is cut back on failure."""
         start = self._log.end
         arrival, self._on_arrival = self._on_arrival, None
         try:
@@ -249,7 +251,7 @@ class Appender:
             raise
 
     def write_tail(self, queue: ConsumeQueue) -> None:
-        """Put a tail into its file; a refusal stops further appends until it can be written."""
+        """Write a tail to its file; a refusal stops further appends until it can be written."""
         try:
             queue.write_tail()
         except OSError as error:

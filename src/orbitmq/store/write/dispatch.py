@@ -1,8 +1,8 @@
-"""From a stored record to its queue unit and its index entry (Apache: ``ReputMessageService`` and its dispatchers).
+"""Dispatches a stored record to its queue and the index (Apache: ``ReputMessageService`` and its dispatchers).
 
-On a master every append dispatches itself, inline. Here is the same for records that came another way: replicated
-bytes and records found by recovery. What to do with a record whose number does not continue its queue is decided in
-one place, ``Dispatcher.settle``.
+On a master every append dispatches itself, inline. This module does the same for replicated records and for records
+found by recovery. ``Dispatcher.settle`` alone decides what to do with a record whose offset does not continue its
+queue.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ __all__ = ["NO_UNIT", "Dispatcher", "due_or_tag_code"]
 logger = logging.getLogger(__name__)
 
 NO_UNIT: Final = (int(SysFlag.TRANSACTION_PREPARED), int(SysFlag.TRANSACTION_ROLLBACK))
-"""Transaction types that are in the log but in no queue."""
+"""Transaction types that are in the log but not in any queue."""
 _TRANSACTION_MASK: Final = int(TRANSACTION_MASK)
 _DELAY: Final = Property.DELAY.encode()
 _TAGS: Final = Property.TAGS.encode()
 
 GAP_UNITS_MAX: Final = 100_000
-"""A jump in a queue's numbers beyond this is a rotten number, not lost messages; filling it would fill the disk."""
+"""A larger jump in a queue's offsets means a corrupt offset, not lost messages; filling the gap would fill the
+disk."""
 
 
 FIRST_NUMBER_MAX: Final = 1 << 48
-"""No queue gets this far: a million messages a second for nine years."""
+"""No queue gets this far: it takes a million messages a second for nine years."""
 
 
 def due_or_tag_code(properties: bytes, store_ms: int, levels: DelayLevels) -> int:
-    """The third field of a unit of the schedule topic: when the message is due, else its tag code."""
+    """Returns the third field of a schedule topic unit: the message's due time, or else its tag code."""
     text = find_property(properties, _DELAY)
     if text is not None:
         with contextlib.suppress(ValueError):
@@ -52,7 +53,7 @@ def due_or_tag_code(properties: bytes, store_ms: int, levels: DelayLevels) -> in
 
 
 class Dispatcher:
-    """Places records into queues and index."""
+    """Adds records to queues and index."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class Dispatcher:
         self._extensions = extensions
 
     def dispatch(self, record: ScannedRecord) -> ConsumeQueue | None:
-        """Take in a replicated record; returns the queue it went to, if any."""
+        """Dispatch a replicated record; returns its queue, if any."""
         topic = record.topic.decode("utf-8", "replace")
         if self._index is not None:
             self.feed_index(topic, record)
@@ -81,7 +82,7 @@ class Dispatcher:
         if record.log_offset < queue.log_end:
             return None
         if record.queue_offset != queue.max_offset:
-            # A replica takes over what its master wrote: a number that jumps is noted, not refused.
+            # A replica adopts what its master wrote: a jump in the offsets is logged, not refused.
             reason = self.settle(queue, record.queue_offset, record.log_offset, strict=False)
             if reason:
                 logger.error("record not dispatched log_offset=%d reason=%s", record.log_offset, reason)
@@ -91,7 +92,7 @@ class Dispatcher:
         return queue
 
     def code(self, queue: ConsumeQueue, properties: bytes, store_ms: int) -> int:
-        """The third field of a unit."""
+        """Returns the third field of a unit."""
         if queue.topic == SCHEDULE_TOPIC:
             code = due_or_tag_code(properties, store_ms, self._levels)
         else:
@@ -101,7 +102,7 @@ class Dispatcher:
         return code
 
     def feed_index(self, topic: str, record: ScannedRecord) -> None:
-        """Note a record for the key index."""
+        """Add a record's keys to the index."""
         index = self._index
         assert index is not None
         index.put_record(
@@ -109,10 +110,11 @@ class Dispatcher:
         )
 
     def settle(self, queue: ConsumeQueue, queue_offset: int, log_offset: int, *, strict: bool) -> str:
-        """Make ``queue_offset`` the next number of a queue that expects another one, if that can be explained.
+        """Make ``queue_offset`` the next offset of a queue that expects another one, if the difference can be
+        explained.
 
-        Gives the reason when it cannot. ``strict``: this store's own writer numbered the queue and noted every
-        deletion, so only a queue whose beginning has expired may start above 0, and nothing else may jump.
+        Otherwise returns the reason. ``strict``: this store's own writer numbered the queue and recorded every
+        deletion, so only a queue whose beginning has expired may start above 0, and no other jump is valid.
         """
         expected = queue.max_offset
         if queue_offset == 0 and not strict:

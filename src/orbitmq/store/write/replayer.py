@@ -1,7 +1,7 @@
-"""Checks replicated bytes before they are stored, and reads queue units and index keys from them.
+"""Checks replicated bytes before they are stored, and extracts queue units and index keys from them.
 
-A slave does this for every message of its master, in bulk (``orbitmq.kernel``). What is not that simple (a queue met
-for the first time, numbers that jump, units that hold something else than tag codes) is left to ``Dispatcher``.
+A slave does this for every message of its master, in bulk (``orbitmq.kernel``). Special cases are left to
+``Dispatcher``: a new queue, a jump in queue offsets, units that hold something other than tag codes.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from orbitmq.store.queues.consume_queue import TAIL_BYTES_MAX, ConsumeQueue
 __all__ = ["Replayer", "Replica"]
 
 MORE_THAN_BODY_BYTES: Final = PROPERTIES_BYTES_MAX + 1024
-"""What a record may have besides its body."""
+"""Maximum size of a record without its body."""
 
 Found = tuple[list[tuple[bytes, int, int, bytes]], int, int, int, bytes]
 
 
 class Replica:
-    """Bytes of a master's log from a record boundary on, checked."""
+    """Checked bytes of a master's log, starting at a record boundary."""
 
     def __init__(self, data: bytes, log_offset: int, with_keys: int, segment_bytes: int) -> None:
         self.log_offset = log_offset
@@ -45,7 +45,7 @@ class Replica:
             data, 0, len(data), True, log_offset, with_keys, len(data)
         )
         self.fault = ""
-        """Why not all of it may be stored; empty if all may."""
+        """Why some of the bytes must not be stored; empty if all may be."""
         position = 0 if self.found is None else self.found[3]
         while position < len(data):
             room = segment_bytes - (log_offset + position) % segment_bytes
@@ -64,13 +64,13 @@ class Replica:
                 self.fault = scanned.end.reason or "zeros"
                 break
         self.whole_size = position
-        """Bytes of the leading whole records and markers."""
+        """Size of the leading whole records and markers."""
         self.size = position if self.fault else len(data)
-        """How many leading bytes may be stored: those, and possibly the beginning of another record."""
+        """How many leading bytes may be stored: ``whole_size``, plus possibly the beginning of another record."""
 
 
 def _is_begun(data: bytes, position: int, room: int, log_base: int) -> bool:
-    """Whether a record or an end-of-segment marker may begin there that extends past the end of the data.
+    """Whether a record or an end-of-segment marker may start there and extend past the end of the data.
 
     ``room`` is how much of the segment is left, ``log_base`` the log offset of position 0.
     """
@@ -90,26 +90,27 @@ def _is_begun(data: bytes, position: int, room: int, log_base: int) -> bool:
         return False
     if rest < fixed_bytes:
         return True
-    # A size that is rot would make the replica wait for bytes that are other records.
+    # A corrupt size would make the replica wait for bytes that belong to other records.
     (body_bytes,) = INT.unpack_from(data, position + fixed_bytes - INT.size)
     return bool(body_bytes >= 0 and 0 < size - body_bytes - fixed_bytes <= MORE_THAN_BODY_BYTES)
 
 
 class Replayer:
-    """Feeds the queues and the index of one store."""
+    """Updates the queues and the index of one store from replicated records."""
 
     def __init__(self, parts: StoreParts) -> None:
         self._parts = parts
         self._with_keys = NO_KEYS if parts.index is None else parts.index.with_keys
 
     def check(self, data: bytes, log_offset: int) -> Replica:
-        """Read bytes that lie at a record boundary of the master's log. Changes nothing."""
+        """Check bytes that start at a record boundary of the master's log. Changes nothing."""
         return Replica(data, log_offset, self._with_keys, self._parts.log.segment_bytes)
 
     def replay(self, replica: Replica, arrived: dict[ConsumeQueue, None]) -> tuple[int, list[ConsumeQueue]]:
-        """Take in the leading records: all of them or none.
+        """Dispatch the leading records, all or none.
 
-        Gives the log offset after them, and the queues whose tails have got long, for the caller to write.
+        Returns the log offset after them, and the queues whose tails the caller must write because they are long
+        enough.
         """
         parts, log_offset = self._parts, replica.log_offset
         if replica.found is None:
