@@ -1,1 +1,1 @@
-"""From a checked message to its consumers: parking, delays, timers, transactions, waiting pulls."""
+"""The path of a checked message to its consumers: parking, delays, timers, transactions, waiting pulls."""

@@ -1,8 +1,8 @@
-"""When a stored message may be acknowledged: flush mode and replication mode, combined.
+"""Decides when a stored message may be acknowledged, from the flush mode and the replication mode.
 
-``AckGate.wait`` is asked once per bulk append, with the end of what was appended. It answers through a callback
-with the code of the send reply: SUCCESS, FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE.
-Answers to Apache's handleDiskFlush and handleHA; replication overrides the flush result as there.
+``AckGate.wait`` is called once per bulk append, with the end of the appended records. It calls back with the response
+code of the send: SUCCESS, FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE. Corresponds to Apache's
+handleDiskFlush and handleHA; as there, the replication result overrides the flush result.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Replication(Protocol):
 
     @property
     def required(self) -> bool:
-        """Whether an acknowledgement waits for a slave at all."""
+        """Whether acknowledgements wait for a slave at all."""
 
     def when_replicated(self, log_end: int, callback: AckCallback) -> None:
         """Call back with SUCCESS, FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE."""
 
 
 class AckGate:
-    """Decides whether a reply leaves at once, and if not, when."""
+    """Decides whether a reply is sent immediately, and if not, when."""
 
     def __init__(self, store: MessageStore, replication: Replication | None = None) -> None:
         self._store = store
@@ -40,28 +40,28 @@ class AckGate:
         self.waiting_count = 0
         """Bulk appends whose acknowledgement is outstanding."""
         self.is_master: Callable[[], bool] | None = None
-        """With failover: whether this broker is surely the master still. Looked at when a send is acknowledged, since
-        a process may have slept between the check of its lease and this moment."""
+        """With failover: whether this broker is certainly still the master. Checked when a send is acknowledged
+        because the process may have been suspended since the lease was last checked."""
         self.refusal = ""
-        """With failover: why no send is taken now; empty when they are."""
+        """With failover: why sends are refused now; empty when they are accepted."""
 
     @property
     def closed(self) -> str:
-        """Why this broker stores nothing of its own making now; empty when it does. What a master stores after its
-        lease is cut off again, and its sender no longer waits for the answer."""
+        """Returns why this broker must not store messages of its own now; empty when it may. Messages that a master
+        stores after its lease has expired are truncated, and their senders no longer wait for the response."""
         if self.refusal or self.is_master is None or self.is_master():
             return self.refusal
         return "this broker is not the master any more"
 
     @property
     def immediate(self) -> bool:
-        """True when a message is acknowledged as soon as it is in the log."""
+        """Whether a message is acknowledged as soon as it is in the log."""
         if self._store.flush_mode is _SYNC or self.is_master is not None:
             return False
         return self.replication is None or not self.replication.required
 
     def wait(self, log_end: int, callback: AckCallback) -> None:
-        """Call ``callback`` once, with the code of the reply, when ``log_end`` is as safe as configured."""
+        """Call ``callback`` once with the response code, when the log up to ``log_end`` is as safe as configured."""
         replication = self.replication if self.replication and self.replication.required else None
         sync_flush = self._store.flush_mode is _SYNC
         outstanding = int(sync_flush) + int(replication is not None)
@@ -93,7 +93,8 @@ class AckGate:
             replication.when_replicated(log_end, lambda code: finish(code, overrides=True))
 
     def _if_master(self, callback: AckCallback) -> AckCallback:
-        """Stored, but a failover may discard it: that is what FLUSH_SLAVE_TIMEOUT tells a producer."""
+        """Report FLUSH_SLAVE_TIMEOUT unless this broker is still master: the message is stored, but a failover may
+        discard it."""
         is_master = self.is_master
         assert is_master is not None
 

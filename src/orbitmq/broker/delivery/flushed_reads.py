@@ -1,9 +1,9 @@
-"""Under SYNC_FLUSH consumers of a master read what is on its disk; with failover see ``failover.in_sync``.
+"""Limits consumers of a SYNC_FLUSH master to flushed messages; with failover see ``failover.in_sync``.
 
-What is not flushed is lost with the power of the machine, and its place in the queue goes to the next message. A
-group that had read it would pass over that one, although it may be acknowledged. So a message is shown when its
-producer may be told that it is stored: the flush wakes the readers of its queue, and not the append. Apache's
-consumers read at once.
+A power failure loses unflushed messages, and the next message takes their queue offset. A group that had read a lost
+message would skip the new one, even if that one is acknowledged. A message therefore becomes visible when its
+producer may be acknowledged: the flush wakes the readers of its queue, not the append. Apache's consumers read
+immediately.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ __all__ = ["FlushedReads"]
 
 _SYNC: Final = FlushMode.SYNC
 _RETRY_S: Final = 1.0
-"""After a flush that failed or took too long."""
+"""Delay after a flush that failed or timed out."""
 
 
 class FlushedReads:
-    """Between the arrivals of a store and those who wait for them."""
+    """Delays the store's arrival notifications until the messages are flushed."""
 
     def __init__(self, config: BrokerConfig, store: MessageStore, wake: Callable[[str, int], None]) -> None:
-        """``wake`` is called for a queue with messages that consumers may read now."""
+        """``wake`` is called for a queue with messages that have become readable."""
         self._config = config
         self._store = store
         self._wake = wake
@@ -37,7 +37,7 @@ class FlushedReads:
         self._hides = False
 
     def arrived(self, topic: str, queue_id: int) -> None:
-        """A queue got messages. The role and the way of flushing may have changed since the last ones."""
+        """Handle new messages in a queue. The role and the flush mode may have changed since the last call."""
         store = self._store
         if self._config.is_slave or store.flush_mode is not _SYNC:
             if self._hides:

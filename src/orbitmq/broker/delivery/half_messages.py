@@ -1,8 +1,9 @@
-"""Half messages as values: what a transaction's messages look like in the log (Apache: TransactionalMessageBridge).
+"""Conversions of half messages: the log format of transactions (Apache: TransactionalMessageBridge).
 
-A half message lies in RMQ_SYS_TRANS_HALF_TOPIC, queue 0, and has its real topic and queue in its properties. Its end
-is marked by a message in RMQ_SYS_TRANS_OP_HALF_TOPIC with tag ``d``, whose body lists half queue offsets, a comma
-after each. Names, bodies and properties are Apache 5.5.0's, so that either broker finishes what the other one began.
+A half message is stored in RMQ_SYS_TRANS_HALF_TOPIC, queue 0, with its real topic and queue in its properties. Its
+end is marked by a message in RMQ_SYS_TRANS_OP_HALF_TOPIC with tag ``d``, whose body lists half queue offsets, each
+followed by a comma. Names, bodies and properties are Apache 5.5.0's, so either broker can finish the other's
+transactions.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _TAGS: Final = Property.TAGS.encode()
 
 
 def as_committed(half: Record) -> NewMessage:
-    """The message consumers get. Raises ``RecordError`` when the half message does not say where it belongs."""
+    """Returns the message for consumers. Raises ``RecordError`` when the half message lacks its real topic and
+    queue."""
     return unparked(half)._replace(
         properties=remove_property(remove_property(half.properties, _REAL_TOPIC), _REAL_QUEUE_ID),
         sys_flag=half.sys_flag & ~_TYPE_BITS | _COMMIT,
@@ -46,7 +48,7 @@ def as_committed(half: Record) -> NewMessage:
 
 
 def again(half: Record, *changes: tuple[Property, int]) -> NewMessage:
-    """The half message for the end of its queue, with some properties set."""
+    """Returns the half message to append to its queue again, with some properties changed."""
     properties = half.properties
     for name, value in changes:
         properties = set_property(properties, name.encode(), b"%d" % value)
@@ -54,7 +56,7 @@ def again(half: Record, *changes: tuple[Property, int]) -> NewMessage:
 
 
 def moved_to(half: Record, topic: str, queue_id: int, properties: bytes) -> NewMessage:
-    """The same message in another place."""
+    """Returns the same message for another topic and queue."""
     return NewMessage(
         topic,
         queue_id,
@@ -69,7 +71,7 @@ def moved_to(half: Record, topic: str, queue_id: int, properties: bytes) -> NewM
 
 
 def number(record: Record, name: Property) -> int | None:
-    """A property that is a number; None when it is missing or is none."""
+    """Returns a numeric property; None when it is missing or not a number."""
     text = record.find(name.encode())
     try:
         return None if text is None else int(text)
@@ -78,7 +80,8 @@ def number(record: Record, name: Property) -> int | None:
 
 
 def check_body(half: NewMessage, where: Appended, store_host: bytes) -> bytes:
-    """The half message as its producer is shown it: with its real topic and queue, but the places of the half.
+    """Returns the record of a half message for its producer, with its real topic and queue but the half message's
+    offsets.
 
     Raises ``RecordError``.
     """
@@ -98,13 +101,13 @@ def check_body(half: NewMessage, where: Appended, store_host: bytes) -> bytes:
 
 
 def op_message(half_offsets: Iterable[int], now_ms: int, host: bytes) -> NewMessage:
-    """The mark that these half messages are over."""
+    """Returns the message that marks half messages as ended."""
     body = b"".join([b"%d," % offset for offset in half_offsets])
     return NewMessage(HALF_OP_TOPIC, HALF_QUEUE, body, _OP_PROPERTIES, now_ms, host)
 
 
 def mark_offsets(op: Record) -> list[int]:
-    """The half messages a mark ends; what cannot be read is left out. Before 5.0 a mark held one bare number."""
+    """Returns the half queue offsets in a mark, skipping unreadable ones. Before 5.0 a mark held one bare number."""
     if op.find(_TAGS) != _OP_TAG:
         return []
     return [int(part) for part in op.body.split(b",") if part.isdigit()]

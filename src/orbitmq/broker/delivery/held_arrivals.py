@@ -6,23 +6,23 @@ __all__ = ["HeldArrivals"]
 
 
 class HeldArrivals:
-    """Whom to tell when the end of the log that may be read moves on."""
+    """The queues to notify when the readable end of the log advances."""
 
     def __init__(self) -> None:
         self._ends: dict[tuple[str, int], tuple[int, int]] = {}
-        """For each queue the ends of its first and of its last message that is held."""
+        """For each queue, the log end offsets of its first and last held messages."""
 
     def __len__(self) -> int:
         return len(self._ends)
 
     def add(self, topic: str, queue_id: int, log_end: int) -> None:
-        """A queue got messages, the last of which ends at ``log_end``."""
+        """Record new messages in a queue, the last of which ends at ``log_end``."""
         first, _ = self._ends.get((topic, queue_id), (log_end, log_end))
         self._ends[topic, queue_id] = (first, log_end)
 
     def take(self, log_offset: int) -> list[tuple[str, int]]:
-        """The queues with messages up to ``log_offset``; those with more after it stay held."""
-        # The first end counts, not the last: under load the last one is always ahead.
+        """Returns the queues with messages up to ``log_offset``; those with more messages after it stay held."""
+        # The first end decides, because under load the last one is always ahead.
         ready = [key for key, (first, _) in self._ends.items() if first <= log_offset]
         for key in ready:
             _, last = self._ends.pop(key)

@@ -1,18 +1,18 @@
-"""Parking: where a message waits before its own topic gets it, and how it comes back.
+"""Parking: stores a message under another topic until it may be delivered to its own.
 
-A message that asks for more than being stored is stored under another topic first; its own topic and queue are kept
-in its properties REAL_TOPIC and REAL_QID. ``Parking`` is the way in, ``unparked`` the way out; no other module
+A message that requests more than storage is first stored under another topic, and its own topic and queue are kept in
+its properties REAL_TOPIC and REAL_QID. ``Parking`` parks messages and ``unparked`` restores them; no other module
 depends on the form of a parked message.
 
-    asks for                      waits in                      comes back through
+    requests                      waits in                      delivered by
     a transaction (TRAN_MSG)      RMQ_SYS_TRANS_HALF_TOPIC      ``Transactions.commit``
     a delay level (DELAY)         SCHEDULE_TOPIC_XXXX           ``Schedule``
     a time (TIMER_...)            rmq_sys_wheel_timer           ``Timers``
 
-Producers' sends go through ``of_producer``; the broker's own puts (send-back, commits, recalls) through
-``of_broker``, which opens no transaction: a committed message keeps its TRAN_MSG, and one sent back by a consumer is
-not a transaction. Deliveries of what was parked are not parked again, although their properties still ask for it.
-Answers to Apache's HookUtils.handleScheduleMessage and the prepareMessage of its transaction service.
+Producers' sends go through ``of_producer``. The broker's own puts (send-back, commits, recalls) go through
+``of_broker``, which opens no transaction: a committed message keeps its TRAN_MSG, and a message that a consumer sends
+back is not a transaction. Delivered messages are not parked again, although they keep the properties that requested
+it. Corresponds to Apache's HookUtils.handleScheduleMessage and the prepareMessage of its transaction service.
 """
 
 from __future__ import annotations
@@ -59,22 +59,23 @@ TIMER_PROPERTIES: Final = (
     Property.TIMER_DELAY_MS.encode(),
     Property.TIMER_DELIVER_MS.encode(),
 )
-"""Each asks for a delivery at a time of the sender's choice; the first one found counts."""
+"""Each requests delivery at a chosen time; the first one found applies."""
 _DELAY_S, _DELAY_MS, _DELIVER_MS = TIMER_PROPERTIES
 
 
 class Parking:
-    """Decides where a message is stored first."""
+    """Decides under which topic a message is stored first."""
 
     def __init__(self, config: BrokerConfig, levels: DelayLevels, clock: Clock) -> None:
         self._config = config
         self._levels = levels
         self._clock = clock
         self.before_delay: Callable[[], None] | None = None
-        """Called before a message with a level is stored, whose due time follows from the time it is stored at."""
+        """Called before a message with a delay level is stored, because its due time is derived from its store
+        time."""
 
     def of_producer(self, message: NewMessage) -> NewMessage:
-        """A producer's message as it must be stored. Raises ``BrokerError`` to refuse it."""
+        """Returns a producer's message in the form to store. Raises ``BrokerError`` to refuse it."""
         if _opens_transaction(message):
             if self._config.transactions_refused:
                 raise NoPermission(
@@ -84,7 +85,8 @@ class Parking:
         return self.of_broker(message)
 
     def of_broker(self, message: NewMessage) -> NewMessage:
-        """The message where it has to wait, or itself. Raises ``BrokerError`` for a delay that cannot be read."""
+        """Returns the parked message, or the message itself if it need not wait. Raises ``BrokerError`` for a
+        malformed delay."""
         if message.sys_flag & TRANSACTION_MASK not in (0, _COMMIT):
             return message
         level = delay_level(message.properties)
@@ -95,7 +97,7 @@ class Parking:
     def _delayed(self, message: NewMessage, level: int) -> NewMessage:
         if self.before_delay is not None:
             self.before_delay()
-        # A level outranks the times of timers, which go: the message is not to be delayed twice.
+        # A level takes precedence over timer properties, which are removed so that the message is not delayed twice.
         properties = message.properties
         for name in TIMER_PROPERTIES:
             properties = remove_property(properties, name)
@@ -135,7 +137,7 @@ class Parking:
 
 
 def delay_level(properties: bytes) -> int:
-    """The level a message asks for, 0 for none. Raises ``MessageIllegal`` for one that is not a number."""
+    """Returns the requested delay level, 0 for none. Raises ``MessageIllegal`` if it is not a number."""
     text = find_property(properties, _DELAY)
     if text is None:
         return 0
@@ -146,7 +148,7 @@ def delay_level(properties: bytes) -> int:
 
 
 def asked_ms(properties: bytes, now_ms: int) -> int | None:
-    """When a message asks to be delivered; None when it does not say. Raises ``ValueError``."""
+    """Returns the requested delivery time; None without one. Raises ``ValueError``."""
     if (text := find_property(properties, _DELAY_S)) is not None:
         return now_ms + int(text) * 1000
     if (text := find_property(properties, _DELAY_MS)) is not None:
@@ -156,12 +158,13 @@ def asked_ms(properties: bytes, now_ms: int) -> int | None:
 
 
 def out_ms(due_ms: int) -> int:
-    """The second a time is entered under: the one that ends at it or after it."""
+    """Returns the start of the second that a due time is entered under: the one that ends at the due time or after
+    it."""
     return (due_ms - 1) // 1000 * 1000
 
 
 def _opens_transaction(message: NewMessage) -> bool:
-    """Whether a send opens a transaction. Clients before 4.6.1 left the mark on messages they sent back."""
+    """Whether a send opens a transaction. Clients before 4.6.1 left the property on messages they sent back."""
     text = find_property(message.properties, _PREPARED)
     if text is None or text.lower() != b"true":
         return False
@@ -173,12 +176,12 @@ def _half(message: NewMessage) -> NewMessage:
     if unique_key is not None:
         properties = set_property(message.properties, _TRANSACTION_ID, unique_key)
         message = message._replace(properties=properties)
-    # Without the type bits it gets a place in the half queue, which is how it is found again.
+    # Only without the type bits does it get an offset in the half queue, where it is looked up later.
     return _parked(message._replace(sys_flag=message.sys_flag & ~_TYPE_BITS), HALF_TOPIC, HALF_QUEUE)
 
 
 def _parked(message: NewMessage, topic: str, queue_id: int) -> NewMessage:
-    """The message under another topic and queue, with its own ones kept in its properties."""
+    """Returns the message under another topic and queue, with its own ones kept in its properties."""
     return NewMessage(
         topic,
         queue_id,
@@ -200,7 +203,7 @@ def _parked(message: NewMessage, topic: str, queue_id: int) -> NewMessage:
 
 
 def own_place(properties: bytes) -> tuple[str, int]:
-    """Topic and queue a parked message belongs to. Raises ``RecordError`` when it does not say."""
+    """Returns the topic and queue of a parked message. Raises ``RecordError`` when its properties lack them."""
     topic = find_property(properties, _REAL_TOPIC)
     queue_id = find_property(properties, _REAL_QUEUE_ID)
     if topic is None or queue_id is None or not queue_id.isdigit():
@@ -209,8 +212,9 @@ def own_place(properties: bytes) -> tuple[str, int]:
 
 
 def unparked(record: Record) -> NewMessage:
-    """A parked message under its own topic and queue. It keeps the properties it waited with, REAL_TOPIC and REAL_QID
-    included, as Apache's deliveries do. Raises ``RecordError`` when it does not say where it belongs."""
+    """Returns a parked message under its own topic and queue. It keeps the properties it waited with, including
+    REAL_TOPIC and REAL_QID, like Apache's deliveries. Raises ``RecordError`` when its properties lack its topic and
+    queue."""
     topic, queue_id = own_place(record.properties)
     return NewMessage(
         topic,

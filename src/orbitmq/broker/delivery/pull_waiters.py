@@ -1,8 +1,8 @@
-"""Long polling: pulls that found nothing wait here for a message (Apache: PullRequestHoldService).
+"""Long polling: holds pulls that found no message (Apache: PullRequestHoldService).
 
-A pull is woken by the append that brings its queue a message, never by looking again and again. Arrivals of one
-turn of the event loop are collected and served together. Time-outs come from a heap that a periodic tick looks
-at. A pull whose filter matched none of the new messages stays, and keeps the offset it has searched up to.
+The append that brings a queue a message wakes its pulls, so there is no polling. Arrivals of one turn of the event
+loop are collected and served together. Timeouts come from a heap that a periodic tick checks. A pull whose filter
+matched none of the new messages stays on hold and keeps the offset up to which it has searched.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 TICK_S: Final = 0.1
 _PURGE_TICKS: Final = 100
 _HEAP_SLACK: Final = 64
-"""Answered pulls that may stay in the heap besides as many as are on hold."""
+"""Answered pulls that may stay in the heap, in addition to as many as are on hold."""
 
 
 class WaitingPull(msgspec.Struct):
@@ -41,16 +41,16 @@ class WaitingPull(msgspec.Struct):
     request: PullFields
     wanted: Filter | None
     deadline_s: float
-    """When it is answered whatever happened, by the steady clock."""
+    """Deadline for the response, on the monotonic clock."""
     looked_until: int
     """Queue offset up to which no message matched."""
     done: bool = False
     granted: int = 0
-    """The version of users and policies it was granted under."""
+    """Version of users and policies under which it was granted."""
 
 
 Retry = Callable[[WaitingPull, bool], bool]
-"""Try to answer a waiting pull; the flag says whether its time is over. True when it was answered."""
+"""Tries to answer a waiting pull; the flag says whether its time is over. Returns True when it was answered."""
 
 
 class PullWaiters:
@@ -69,22 +69,22 @@ class PullWaiters:
         self.revocation = Revocation()
 
     def park(self, waiting: WaitingPull) -> bool:
-        """Hold a pull; False when too many are held already."""
+        """Hold a pull; returns False when too many are already on hold."""
         if self.count >= self._limit:
             return False
         key = (waiting.request.topic, waiting.request.queue_id)
         waiting.granted = self.revocation.version
         self._by_queue.setdefault(key, []).append(waiting)
         if len(self._deadlines) > _HEAP_SLACK + 2 * self.count:
-            # Under load a pull is answered long before its time. Hundreds a second, each kept with its frame until
-            # the next purge, took 7 MiB, which the allocator did not give back.
+            # Under load a pull is answered long before its deadline. Hundreds a second, each kept with its frame
+            # until the next purge, used 7 MiB, which the allocator did not release.
             self._forget_answered()
         heapq.heappush(self._deadlines, (waiting.deadline_s, next(self._sequence), waiting))
         self.count += 1
         return True
 
     def arrived(self, topic: str, queue_id: int) -> None:
-        """A queue got messages. Wired to the store; called for every bulk append, so it only notes the fact."""
+        """Mark a queue that has new messages. The store calls this for every bulk append, so it does nothing else."""
         key = (topic, queue_id)
         if key in self._by_queue:
             if not self._arrived:
@@ -92,8 +92,8 @@ class PullWaiters:
             self._arrived.add(key)
 
     def topic_deleted(self, topic: str) -> None:
-        """Have the pulls of a topic refused that went. Held on, they would wait at an offset of the old queues when
-        the topic is made again, and never see what the new ones hold before it."""
+        """Wake the pulls of a deleted topic so that they are refused. Left on hold, they would wait at an offset of
+        the old queues when the topic is recreated, and miss the messages before that offset."""
         for name, queue_id in list(self._by_queue):
             if name == topic:
                 self.arrived(name, queue_id)
@@ -123,7 +123,7 @@ class PullWaiters:
         return self.revocation.refuses(waiting.frame, waiting.connection)
 
     def tick(self) -> None:
-        """Answer the pulls whose time is over; every ``TICK_S``."""
+        """Answer the pulls whose time is over; called every ``TICK_S``."""
         now = self._clock.monotonic()
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= now:
@@ -139,13 +139,13 @@ class PullWaiters:
         key = (waiting.request.topic, waiting.request.queue_id)
         queue = self._by_queue.get(key)
         if queue is not None:
-            # By identity: comparing structs would compare whole frames.
+            # By identity, because comparing structs would compare whole frames.
             queue[:] = [one for one in queue if one is not waiting]
             if not queue:
                 del self._by_queue[key]
 
     def _purge(self) -> None:
-        """Forget pulls of closed connections, and heap entries of answered ones."""
+        """Remove pulls of closed connections, and heap entries of answered pulls."""
         for key, queue in list(self._by_queue.items()):
             alive = [one for one in queue if not one.connection.closed]
             for one in queue:
@@ -163,7 +163,7 @@ class PullWaiters:
         heapq.heapify(self._deadlines)
 
     def release_all(self) -> None:
-        """Answer every pull now, as if its time were over; before a stop or a change of role."""
+        """Answer every pull now, as if its time were over; called before a stop or a change of role."""
         for queue in list(self._by_queue.values()):
             for waiting in list(queue):
                 if not waiting.done:

@@ -1,7 +1,7 @@
-"""Requests on hold are checked again after users or policies have changed.
+"""Checks requests on hold again after users or policies have changed.
 
-A pull may be on hold for an hour. Without this, a user whose right was revoked meanwhile would still be answered with
-the next message. Nothing is checked twice while nothing changes: each request keeps the version it was granted under.
+A pull may be on hold for an hour. Without this, a user whose permission was revoked meanwhile would still receive the
+next message. Each request keeps the version under which it was granted, so nothing is rechecked without a change.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ __all__ = ["Revocation"]
 
 
 class Revocation:
-    """The version of what is granted, and the check of a request under a later one."""
+    """The version of users and policies, and the check of a request under a later version."""
 
     def __init__(self, check: Callable[[Frame, Connection], None] | None = None) -> None:
-        """``check`` raises ``BrokerError`` for a request that is not granted any more."""
+        """``check`` raises ``BrokerError`` for a request that is no longer granted."""
         self.version = 0
         self._check = check
 
     def changed(self) -> None:
-        """Users or policies have changed."""
+        """Count a change of users or policies."""
         self.version += 1
 
     def refuses(self, frame: Frame, connection: Connection) -> bool:
-        """Whether a request on hold is not granted any more; it is answered then."""
+        """Whether a request on hold is no longer granted. If so, it is answered with the error."""
         try:
             if self._check is not None:
                 self._check(frame, connection)

@@ -1,14 +1,14 @@
-"""Delay levels: delivers what waits in SCHEDULE_TOPIC_XXXX (Apache: ScheduleMessageService).
+"""Delay levels: delivers messages that wait in SCHEDULE_TOPIC_XXXX (Apache: ScheduleMessageService).
 
-Queue ``level - 1`` of the topic holds the messages of a level, in the order they are due, since they all wait equally
-long; its entries carry the due time where others carry a tag. One cursor per level walks the queue. The service
-sleeps until the earliest head is due or a new message arrives at an empty level, never on a fixed beat.
+Queue ``level - 1`` of the topic holds the messages of a level. All of them wait equally long, so they are in due
+order; their queue units carry the due time in place of a tag code. One cursor per level walks the queue. The service
+sleeps until the earliest head is due or a message arrives at an empty level, never for a fixed interval.
 
 Invariants
-1. A cursor moves only past messages that are in the log again (or can never be): a failed put is tried again.
-2. Cursors are saved every ten seconds and at a clean stop, so a clean restart delivers nothing twice and a
-   kill repeats at most what was delivered since.
-3. A delivered record keeps the properties it waited with, DELAY, REAL_TOPIC and REAL_QID included, as Apache's does.
+1. A cursor passes a message only when it is in the log again or can never be; a failed put is retried.
+2. Cursors are saved every ten seconds and at a clean stop, so a clean restart delivers nothing twice, and a kill
+   repeats at most the deliveries since the last save.
+3. A delivered record keeps the properties it waited with, including DELAY, REAL_TOPIC and REAL_QID, as in Apache.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ __all__ = ["SCHEDULE_GROUP", "Schedule"]
 logger = logging.getLogger(__name__)
 
 SCHEDULE_GROUP: Final = "SCHEDULE_CONSUMER"
-"""Under this group deliveries are counted."""
+"""Deliveries are counted under this group."""
 _PORTION: Final = 32
 _RETRY_MS: Final = 100
 _AFTER_ERROR_MS: Final = 10_000
 _SLEEP_MS_MAX: Final = 60_000
-"""Looked at again at least this often: the wall clock may be set."""
+"""Longest sleep, because the wall clock may be set."""
 
 
 class Schedule:
-    """The cursors of all levels, and their deliveries while this broker is a master."""
+    """The cursors of all levels, and their deliveries while this broker is master."""
 
     def __init__(
         self,
@@ -81,13 +81,13 @@ class Schedule:
         self._wake = asyncio.Event()
         self._look_at_ms = 0
         self._heads: set[int] = set()
-        """Queues of levels whose next message is known and not due: what arrives after it is due later still."""
+        """Queues whose next message is known and not yet due; messages that arrive later are due even later."""
         self._tasks: TaskOwner | None = None
 
     # -- life ------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read the cursors and correct those outside their queue. After the store is open."""
+        """Load the cursors and correct those outside their queue. The store must be open."""
         saved = self._file.load(DelayOffsets.decode)
         if saved is not None:
             self._cursors = dict(saved.offset_table)
@@ -108,7 +108,7 @@ class Schedule:
         return corrected
 
     def start(self) -> None:
-        """Begin to deliver. A slave does not; a promoted one does."""
+        """Start delivering, on a master or a promoted slave."""
         if self._tasks is None:
             self._heads.clear()
             self._look_at_ms = 0
@@ -118,7 +118,8 @@ class Schedule:
             self._tasks.start(every(self._config.delay_offset_flush_interval_ms / 1000, self._save), "save")
 
     async def stop(self) -> None:
-        """Deliver nothing more and save the cursors. Where they passed what may be cut off, the last saved count."""
+        """Stop delivering and save the cursors. If passed messages may be truncated, revert to the last saved cursors
+        instead."""
         if self._tasks is not None:
             tasks, self._tasks = self._tasks, None
             await tasks.close()
@@ -132,25 +133,25 @@ class Schedule:
         self._write(dict(self._cursors), encode_pretty(self._saved()))
 
     async def _save(self) -> None:
-        """As ``persist``, but the disk is waited for on another thread, and only when something moved. What the
-        cursors passed has to be safe first: a saved cursor means that it is delivered."""
+        """Like ``persist``, but writes on another thread, and only when a cursor moved. The deliveries that the
+        cursors passed must be safe first because a saved cursor marks them as delivered."""
         if self._cursors != self._saved_cursors:
             cursors, content = dict(self._cursors), encode_pretty(self._saved())
             if is_safe(await self._puts.safe()):
                 await asyncio.to_thread(self._write, cursors, content)
 
     def _write(self, cursors: dict[int, int], content: bytes) -> None:
-        # The last save at stop may come while one of the background is still at work.
+        # The final save at stop may run while a background save is still in progress.
         with self._saving:
             self._file.save(content)
             self._saved_cursors = cursors
 
     def encode(self) -> bytes:
-        """The cursors as a slave asks for them."""
+        """Returns the cursors in the form that slaves request."""
         return self._saved().encode()
 
     def take(self, content: bytes) -> None:
-        """A slave takes its master's cursors over."""
+        """Replace a slave's cursors with its master's."""
         offsets = DelayOffsets.decode(content)
         self._cursors = dict(offsets.offset_table)
         self._version = offsets.data_version or self._version
@@ -161,7 +162,7 @@ class Schedule:
         return DelayOffsets(data_version=self._version, offset_table=dict(sorted(self._cursors.items())))
 
     def progress(self) -> dict[int, tuple[int, int]]:
-        """Per level: the cursor and the end of its queue, for the runtime info."""
+        """Returns for each level its cursor and the end of its queue, for the runtime info."""
         return {
             level: (cursor, self._store.max_offset(SCHEDULE_TOPIC, level - 1))
             for level, cursor in sorted(self._cursors.items())
@@ -170,12 +171,13 @@ class Schedule:
     # -- delivery --------------------------------------------------------------------------------------
 
     def arrived(self, queue_id: int) -> None:
-        """A queue of the schedule topic got messages; wired to the store."""
+        """Handle new messages in a queue of the schedule topic; called by the store."""
         if queue_id not in self._heads:
             self._wake.set()
 
     def look_again(self, passed_ms: int) -> None:
-        """So much time passed at once (tests turn the clock): what is due may be another message."""
+        """Check again after the clock jumped by ``passed_ms`` (tests set the clock), which may change the message due
+        next."""
         self._steps.passed(passed_ms)
         self._wake.set()
 
@@ -188,23 +190,23 @@ class Schedule:
             except TimeoutError:
                 pass
         self._wake.clear()
-        # What holds should this fail: the error is logged and the levels are looked at again later.
+        # Applies if the delivery fails: the error is logged and the levels are checked again later.
         self._look_at_ms = self._clock.now_ms() + _AFTER_ERROR_MS
         next_ms = await self.deliver_due()
         self._look_at_ms = self._clock.now_ms() + _SLEEP_MS_MAX if next_ms is None else next_ms
 
     async def deliver_due(self) -> int | None:
-        """Deliver everything that is due; returns the time at which something will be next."""
+        """Deliver everything that is due; returns the next due time, or None if nothing waits."""
         next_ms: int | None = None
         levels = list(range(1, self._levels.max_level + 1))
         while levels:
-            # A portion of each level in turn, so that a long one does not hold the others up.
+            # One batch of each level in turn, so that a long one does not hold up the others.
             more: list[int] = []
             for level in levels:
                 due_ms = self._deliver_portion(level)
                 if due_ms == 0:
                     more.append(level)
-                    # A full portion was delivered: let requests in before the next one.
+                    # A full batch was delivered: serve requests before the next one.
                     await asyncio.sleep(0)
                 elif due_ms is not None and (next_ms is None or due_ms < next_ms):
                     next_ms = due_ms
@@ -212,9 +214,9 @@ class Schedule:
         return next_ms
 
     def _deliver_portion(self, level: int) -> int | None:
-        """Deliver due messages of one level, some at a time.
+        """Deliver a batch of due messages of one level.
 
-        Gives 0 when there may be more that are due, the time of the next one that is not, None when none waits.
+        Returns 0 when more may be due, the due time of the next message that is not, or None when none waits.
         """
         self._heads.discard(level - 1)
         cursor = self._corrected(level, self._cursors.get(level, 0))
@@ -226,7 +228,8 @@ class Schedule:
         self._steps.look()
         now_ms = self._clock.now_ms()
         latest_ms = now_ms + self._levels.delay_ms(level)
-        # For a message stored before this broker ran, by a clock that was ahead: its whole delay from then on.
+        # For messages stored before this broker started by a clock that was ahead: the whole delay, counted from the
+        # start.
         whole_ms = int((self._began - self._clock.monotonic()) * 1000) + latest_ms
         due: list[NewMessage] = []
         places: list[int] = []
@@ -234,7 +237,7 @@ class Schedule:
         end = cursor
         for log_offset, size, due_ms in units:
             if due_ms < 0:
-                # The address of an extension that is gone: the due time follows from when it was stored.
+                # The address of a deleted extension unit: derive the due time from the store time.
                 due_ms = self._due_ms(level, log_offset, size)
             due_ms += self._steps.shift_ms(log_offset)
             if due_ms > latest_ms:
@@ -265,7 +268,7 @@ class Schedule:
             return 0  # it is skipped, with a line in the log
 
     def _put(self, level: int, messages: list[NewMessage]) -> int:
-        """Store messages in their order; returns how many are done with. The rest has to be tried again."""
+        """Store messages in their order; returns how many are finished. The rest must be retried."""
         try:
             appended = self._puts.deliver(messages, "delay", counted=self._config.schedule_stats_enabled)
         except StoreUnavailable as error:
@@ -274,7 +277,7 @@ class Schedule:
         except StoreError as error:
             if len(messages) > 1:
                 return self._put_one_by_one(level, messages)
-            # Refused for what it is (a limit was lowered, a topic no store can have): waiting will not help.
+            # Permanently refused (a limit was lowered, or no store accepts the topic), so a retry would not help.
             logger.error(
                 "delayed message cannot be stored level=%d topic=%s reason=%s",
                 level,
@@ -302,7 +305,7 @@ class Schedule:
             self._version = self._version.next(self._clock.now_ms())
 
     def _restored(self, level: int, log_offset: int, size: int) -> NewMessage | None:
-        """The message as it was sent; None for one that can never be delivered."""
+        """Returns the original message; None if it can never be delivered."""
         raw = self._store.record_at(log_offset, size)
         if raw is None:
             logger.error("delayed message is gone level=%d log_offset=%d", level, log_offset)

@@ -1,9 +1,9 @@
-"""The files of timer messages: wheel, log and check point (Apache: TimerWheel, TimerLog, TimerCheckpoint).
+"""The files of timer messages: wheel, log and checkpoint (Apache: TimerWheel, TimerLog, TimerCheckpoint).
 
-The wheel has one slot per second, fourteen days of them, each with the first and last place of its units in the log.
-The log holds one unit of 52 bytes per waiting message: where its record lies in the commit log, and the unit before
-it in the same slot. Both are in Apache 5.5.0's format, so either broker goes on where the other one stopped.
-Nothing of them is held in memory but the page cache.
+The wheel has one slot per second for fourteen days, each with the positions of its first and last units in the log.
+The log holds one unit of 52 bytes per waiting message: the position of its record in the commit log, and the previous
+unit of the same slot. Both are in Apache 5.5.0's format, so either broker can continue from the other's files. Only
+the page cache holds them in memory.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ WHEEL_BYTES: Final = WHEEL_SECONDS * SLOT.size
 TAIL_MAGIC: Final = 0xCBD43194
 PLAIN: Final = 1
 ROLL: Final = 2
-"""Kind of a unit whose message waits longer than the window: it is stored anew when the slot comes."""
+"""Kind of a unit whose message waits longer than the window; it is stored again when its slot is reached."""
 DELETE: Final = 4
-"""Kind of a unit whose message takes another one of the same second back."""
+"""Kind of a unit whose message cancels another one of the same second."""
 _KINDS: Final = 0xF
 _NONE: Final = -1
 _NAME_DIGITS: Final = 20
@@ -72,12 +72,12 @@ class TimerUnit(NamedTuple):
 
     @property
     def second(self) -> int:
-        """The slot it is in."""
+        """The second of its slot."""
         return (self.written_ms + self.delay_ms) // 1000
 
 
 class TimerWheel:
-    """Slots by second. A slot whose second is another one's is empty."""
+    """Slots by second. A slot that holds another second counts as empty."""
 
     def __init__(self, fs: FileSystem, path: str) -> None:
         self._fs = fs
@@ -86,12 +86,12 @@ class TimerWheel:
 
     @property
     def exists(self) -> bool:
-        """Whether there is one of the right size."""
+        """Whether the file exists with the right size."""
         found = self._fs.stat(self._path)
         return found is not None and found.size_bytes == WHEEL_BYTES
 
     def open(self) -> None:
-        """Open the file, made (sparse) when it is missing. Raises ``OSError``."""
+        """Open the file; a missing one is created as a sparse file. Raises ``OSError``."""
         fs = self._fs
         fs.make_directories(posixpath.dirname(self._path))
         self._handle = fs.open(self._path, write=True, create=True)
@@ -103,10 +103,11 @@ class TimerWheel:
             self._handle = -1
 
     def remove(self) -> None:
-        """Forget everything; the wheel must be closed."""
+        """Delete the file; the wheel must be closed."""
         self._fs.remove(self._path)
 
-    # Read and written by position, not mapped: a store to a mapped hole kills the process when the disk is full.
+    # Read and written by position instead of mapped: writing to a mapped hole kills the process when the disk is
+    # full.
     def slot(self, second: int) -> Slot | None:
         data = self._fs.pread(self._handle, SLOT.size, second % WHEEL_SECONDS * SLOT.size)
         stored, first, last, count, _ = SLOT.unpack(data)
@@ -116,7 +117,7 @@ class TimerWheel:
         self._fs.pwrite(self._handle, SLOT.pack(second, *slot, 0), second % WHEEL_SECONDS * SLOT.size)
 
     def waiting(self, from_second: int) -> list[tuple[int, Slot]]:
-        """Slots in use from a second on. Holes of the file are stepped over."""
+        """Returns the slots in use from a second on, skipping holes of the file."""
         found: list[tuple[int, Slot]] = []
         position: int | None = 0
         while position is not None and position < WHEEL_BYTES:
@@ -138,24 +139,24 @@ class TimerWheel:
         return found
 
     def sync(self) -> None:
-        """Put it on the disk; may run on another thread."""
+        """Sync the file to disk; may run on another thread."""
         if self._handle >= 0:
             self._fs.sync_data(self._handle)
 
 
 class TimerLog:
-    """Units, one after the other, in files of one size. ``open`` first."""
+    """Units in files of equal size. Call ``open`` first."""
 
     def __init__(self, fs: FileSystem, directory: str, file_bytes: int) -> None:
         self._fs = fs
         self._directory = directory
         self._file_bytes = file_bytes
         self._handles: dict[int, int] = {}
-        """By the place a file starts at, in order."""
+        """By start position of the file, in order."""
         self._unwritten = bytearray()
         self._block = (0, b"")
         self.end = 0
-        """Where the next unit goes."""
+        """Position of the next unit."""
 
     @property
     def exists(self) -> bool:
@@ -171,7 +172,8 @@ class TimerLog:
         return posixpath.join(self._directory, f"{start:0{_NAME_DIGITS}d}")
 
     def open(self, end: int) -> None:
-        """Open what is there; ``end`` is known to be written. Raises ``CorruptionError``, ``OSError``."""
+        """Open the existing files, which are known to be written up to ``end``. Raises ``CorruptionError``,
+        ``OSError``."""
         for start in self._starts():
             self._handles[start] = handle = self._fs.open(self._path(start), write=True)
             if self._fs.file_size(handle) != self._file_bytes or start % self._file_bytes:
@@ -190,14 +192,14 @@ class TimerLog:
         self._block = (0, b"")
 
     def remove(self) -> None:
-        """Forget everything; the log must be closed."""
+        """Delete the files; the log must be closed."""
         self._fs.remove_tree(self._directory)
         self.end = 0
 
     def append(self, before: int, kind: int, times: tuple[int, int], record: tuple[int, int, int]) -> int:
-        """Add a unit; returns its place. ``times``: written, slot. ``record``: log offset, size, topic hash.
+        """Append a unit; returns its position. ``times``: written, slot. ``record``: log offset, size, topic hash.
 
-        It can be read at once and is in the file after ``write``.
+        The unit can be read immediately; ``write`` puts it into the file.
         """
         used = self.end % self._file_bytes
         if used + UNIT.size + TAIL.size > self._file_bytes or self.end not in self._room():
@@ -230,7 +232,7 @@ class TimerLog:
         self.end = start
 
     def write(self) -> None:
-        """Put the units added last into their file. Raises ``OSError``; they are kept then."""
+        """Write appended units to their file. Raises ``OSError``; the units are then kept for a retry."""
         if not self._unwritten:
             return
         begin = self.end - len(self._unwritten)
@@ -243,11 +245,11 @@ class TimerLog:
         self._block = (0, b"")
 
     def unit(self, place: int) -> TimerUnit | None:
-        """The unit at a place; None when there is none."""
+        """Returns the unit at a position, or None if there is no unit."""
         self.write()
         block_start, block = self._block
         if not block_start <= place <= block_start + len(block) - UNIT.size:
-            # Units of a slot lie near each other, the older ones before: read what ends here.
+            # The units of a slot are close together, older ones first, so read the block that ends with this unit.
             block_start = max(place + UNIT.size - _BLOCK_BYTES, place - place % self._file_bytes)
             handle = self._handles.get(place - place % self._file_bytes)
             if handle is None or place < 0:
@@ -264,7 +266,7 @@ class TimerLog:
         return TimerUnit(place, before, kind, written, delay, log_offset, record_size)
 
     def units_from(self, place: int) -> Iterator[TimerUnit]:
-        """Units one after the other as long as they are whole; the end of the log is moved past them."""
+        """Yields consecutive complete units and moves the end of the log past them."""
         while True:
             used = place % self._file_bytes
             found = None if used + UNIT.size > self._file_bytes else self.unit(place)
@@ -279,7 +281,7 @@ class TimerLog:
             yield found
 
     def expire(self, log_offset: int) -> None:
-        """Drop files whose last unit belongs to a part of the commit log that is gone."""
+        """Delete files whose last unit refers to a deleted part of the commit log."""
         room = self._file_bytes - TAIL.size
         last_unit = room - room % UNIT.size - UNIT.size
         for start in list(self._handles)[:-1]:
@@ -290,20 +292,20 @@ class TimerLog:
             self._fs.remove(self._path(start))
 
     def sync(self) -> None:
-        """Put the newest file on the disk; may run on another thread."""
+        """Sync the newest two files to disk; may run on another thread."""
         for start in list(self._handles)[-2:]:
             self._fs.sync_data(self._handles[start])
 
 
 class CheckPointFile:
-    """``config/timercheck``: how far the timer has got."""
+    """``config/timercheck``: the progress of the timer."""
 
     def __init__(self, fs: FileSystem, path: str) -> None:
         self._fs = fs
         self._path = path
 
     def load(self) -> TimerCheckPoint:
-        """What was saved; zeros when nothing was."""
+        """Returns the saved checkpoint; zeros when the file does not exist."""
         if self._fs.stat(self._path) is None:
             return TimerCheckPoint()
         handle = self._fs.open(self._path)
@@ -317,7 +319,7 @@ class CheckPointFile:
             raise CorruptionError(f"{self._path}: {error}") from None
 
     def save(self, point: TimerCheckPoint) -> None:
-        """Write in place: it fits a sector. Raises ``OSError``."""
+        """Write the checkpoint in place because it fits into a sector. Raises ``OSError``."""
         self._fs.make_directories(posixpath.dirname(self._path))
         handle = self._fs.open(self._path, write=True, create=True)
         try:

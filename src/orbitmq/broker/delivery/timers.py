@@ -1,18 +1,18 @@
-"""Messages delivered at a time of the sender's choice (Apache: TimerMessageStore).
+"""Messages delivered at a time the sender chooses (Apache: TimerMessageStore).
 
 A timer message waits in rmq_sys_wheel_timer, queue 0, with its second in TIMER_OUT_MS. The timer reads that queue and
-enters each message into the wheel under its second (``timer_files``), so that memory holds no more than the seconds
-in use and the messages of the one that is running. When a second begins, its messages are read and delivered
-each at its own millisecond; Apache delivers them all when the second is over.
+enters each message into the wheel under its second (``timer_files``), so memory holds only the seconds in use and the
+messages of the current second. When a second begins, its messages are read and each is delivered at its own
+millisecond; Apache delivers them all when the second is over.
 
 Invariants
-1. A message is in the wheel before the queue offset passes it, and leaves it only by its second being over, which
-   needs every message of it to be in the log again (or never to be). So nothing is lost by a kill.
-2. The check point (second to run next, queue offset, end of the timer log) is saved every second after the files
-   it speaks of, and a clean stop brings the running second to its end: a clean restart repeats nothing, a kill at
-   most what was delivered since the last check point.
-3. Without the files (a promoted slave, a master that lost its office, a damaged disk) the wheel is made again from
-   the queue: what the last known check point had passed in the queue and in time was delivered.
+1. A message is in the wheel before the queue offset passes it. It leaves the wheel only when its second is over,
+   which requires every message of that second to be in the log again or never to be. So a kill loses nothing.
+2. The checkpoint (next second to process, queue offset, end of the timer log) is saved every second, after the files
+   it refers to, and a clean stop finishes the current second. So a clean restart repeats nothing, and a kill repeats
+   at most the deliveries since the last checkpoint.
+3. Without the files (a promoted slave, a deposed master, a damaged disk) the wheel is rebuilt from the queue.
+   Messages before the last known checkpoint, in queue offset and in time, count as delivered.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _UNIQUE_KEY: Final = Property.UNIQUE_KEY.encode()
 
 
 class _Near(NamedTuple):
-    """A message of the running second."""
+    """A message of the current second."""
 
     due_ms: int
     unit: TimerUnit
@@ -83,7 +83,7 @@ class _Near(NamedTuple):
 
 @dataclass(kw_only=True, eq=False)
 class Timers:
-    """The timer of one broker, running while it is a master."""
+    """The timer of one broker, active while it is master."""
 
     config: BrokerConfig
     store: MessageStore
@@ -108,26 +108,26 @@ class Timers:
 
     def _forget(self) -> None:
         self._queue_offset = 0
-        """Next of the queue to be entered."""
+        """Queue offset of the next message to enter."""
         self._known_offset = 0
-        """Up to here the check point tells what was delivered, when the wheel has to be made again."""
+        """When the wheel is rebuilt, the queue offset up to which the checkpoint says what was delivered."""
         self._second = 0
         """Every second before this one is over."""
         self._seconds: list[int] = []
-        """A heap of the seconds in use, without the running one."""
+        """A heap of the seconds in use, except the current one."""
         self._running = False
         """Whether the messages of ``_second`` are in ``_near``."""
         self._loading = -1
-        """Place of the next message of the running second to be read; -1 when all are in ``_near``."""
+        """Position of the next unit of the current second to load; -1 when all are in ``_near``."""
         self._near: list[_Near] = []
         self._deleted: set[tuple[bytes, bytes]] = set()
-        """Topics and keys named by messages of the running second that take others back."""
+        """Topic and key pairs that messages of the current second cancel."""
         self._waiting = 0
 
     # -- life ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to deliver. A slave does not; a promoted one does. Raises ``OSError``."""
+        """Start delivering, on a master or a promoted slave. Raises ``OSError``."""
         if self._tasks is not None or not self.config.timer_wheel_enabled:
             return
         self._forget()
@@ -145,7 +145,7 @@ class Timers:
         self._tasks.start(every(_EXPIRE_S, self._expire), "expiry")
 
     async def stop(self) -> None:
-        """Bring the running second to its end, then deliver nothing more."""
+        """Finish the current second, then stop delivering."""
         if self._tasks is None:
             return
         tasks, self._tasks = self._tasks, None
@@ -159,13 +159,13 @@ class Timers:
                 self._sync_and_save(point)
                 self._close()
             else:
-                # The end of the log may be cut off: the files are made again from what is left of the queue.
+                # The end of the log may be truncated, so the files are rebuilt from the rest of the queue.
                 self._close()
                 self._wheel.remove()
                 self._log.remove()
 
     async def _finish_second(self) -> None:
-        """A begun second is not left half delivered: the check point counts whole ones only."""
+        """Deliver the rest of the current second because the checkpoint counts whole seconds only."""
         try:
             async with asyncio.timeout(_FINISH_S):
                 while (self._near or self._loading >= 0) and not self.puts.gate.closed:
@@ -174,13 +174,14 @@ class Timers:
         except TimeoutError:
             logger.warning("a second of timer messages will be repeated second=%d", self._second)
         if self._running and not self._near and self._loading < 0:
-            # What is sent for the rest of it is delivered at its end, which is when Apache would.
+            # Messages sent later for the same second are delivered at its end, which is when Apache would deliver
+            # them.
             self._running = False
             self._second += 1
         self._near.clear()
 
     def _open_files(self, point: TimerCheckPoint) -> None:
-        """Go on with the files; they are thrown away when they do not fit together."""
+        """Open the existing files; inconsistent ones are discarded and rebuilt."""
         try:
             self._wheel.open()
             self._is_open = True
@@ -215,7 +216,7 @@ class Timers:
         self._queue_offset = max(0, self.store.min_offset(TIMER_TOPIC, TIMER_QUEUE))
 
     def _open_new(self) -> None:
-        """Files are made with the first message that needs them."""
+        """Create the files when the first message needs them."""
         if not self._is_open:
             self._wheel.open()
             self._is_open = True
@@ -240,11 +241,11 @@ class Timers:
         )
 
     async def _save(self) -> None:
-        """Put the files on the disk, then what they hold into the check point."""
+        """Sync the files, then save their state in the checkpoint."""
         point = self._point()
         if self._is_open and point != self._saved and not self._remaking:
             self._log.write()
-            # The check point means that what it passed is delivered: that has to be safe first.
+            # The checkpoint marks everything before it as delivered, so the deliveries must be safe first.
             if is_safe(await self.puts.safe()):
                 await asyncio.to_thread(self._sync_and_save, point)
 
@@ -253,7 +254,7 @@ class Timers:
         return self._queue_offset < self._known_offset
 
     def _sync_and_save(self, point: TimerCheckPoint) -> None:
-        # The last save at stop may come while one of the background is still at work.
+        # The final save at stop may run while a background save is still in progress.
         with self._saving:
             self._log.sync()
             self._wheel.sync()
@@ -267,11 +268,11 @@ class Timers:
     # -- for slaves and tools --------------------------------------------------------------------------
 
     def encode(self) -> bytes:
-        """How far the timer is, as a slave asks for it (GET_TIMER_CHECK_POINT)."""
+        """Returns the timer's progress in the form that slaves request (GET_TIMER_CHECK_POINT)."""
         return (self._saved if self._tasks is None else self._point()).encode()
 
     def take(self, content: bytes) -> None:
-        """A slave takes its master's state over; should it be promoted, it makes its wheel from that.
+        """Replace a slave's state with its master's; if the slave is promoted, it rebuilds its wheel from that state.
 
         Raises ``BodyError``, ``OSError``.
         """
@@ -291,7 +292,7 @@ class Timers:
 
     @property
     def late_ms(self) -> int:
-        """How long the next message has been due; 0 when none is."""
+        """How long the next message has been overdue; 0 when none is."""
         if not self._seconds and not self._near:
             return 0
         next_ms = self._near[0].due_ms if self._near else self._seconds[0] * 1000
@@ -304,13 +305,13 @@ class Timers:
 
     @property
     def unread_count(self) -> int:
-        """Messages that were sent and are not on the wheel yet."""
+        """Messages in the queue that are not on the wheel yet."""
         if self._tasks is None:
             return 0
         return max(0, self.store.max_offset(TIMER_TOPIC, TIMER_QUEUE) - self._queue_offset)
 
     def facts(self) -> Mapping[str, str]:
-        """What the runtime info tells of the timer; rates are since the last question."""
+        """Returns the timer's entries of the runtime info; rates are averages since the last call."""
         since, entered, delivered = self._counted
         self._counted = (self.clock.monotonic(), self._entered_count, self._delivered_count)
         elapsed = max(0.001, self._counted[0] - since)
@@ -325,11 +326,11 @@ class Timers:
     # -- work ------------------------------------------------------------------------------------------
 
     def arrived(self, _queue_id: int) -> None:
-        """The timer queue got messages; wired to the store."""
+        """Handle new messages in the timer queue; called by the store."""
         self._wake.set()
 
     def look_again(self) -> None:
-        """The clock was changed: what is due may be another message."""
+        """Check again after the clock was changed, which may change the message due next."""
         self._wake.set()
 
     async def _wait_and_work(self) -> None:
@@ -345,7 +346,7 @@ class Timers:
         self._look_at_ms = await self.work()
 
     async def work(self) -> int:
-        """Enter what is new and deliver what is due; returns the time to look again."""
+        """Enter new messages and deliver due ones; returns when to check again."""
         while True:
             entered = self._enter_portion()
             next_ms = 0 if self._remaking else self._deliver_portion()
@@ -354,7 +355,7 @@ class Timers:
             await asyncio.sleep(0)
 
     def _enter_portion(self) -> int:
-        """Enter messages of the queue into the wheel; returns how many were looked at."""
+        """Enter a batch of the queue into the wheel; returns how many messages were processed."""
         low = self.store.min_offset(TIMER_TOPIC, TIMER_QUEUE)
         if self._queue_offset < low:
             logger.warning("timer messages expired from=%d to=%d", self._queue_offset, low)
@@ -381,7 +382,7 @@ class Timers:
             logger.error("timer message without a time skipped log_offset=%d", record.log_offset)
             return
         known = self._queue_offset < self._known_offset
-        # When the wheel is made again the same second must come out as at the first time.
+        # A rebuilt wheel must put each message under the same second as before.
         written_ms = (record.store_timestamp_ms if known else self.clock.now_ms()) // 1000 * 1000
         slot_ms, kind = self._slot_ms(int(text), written_ms)
         if record.find(_DELETES) is not None:
@@ -397,7 +398,7 @@ class Timers:
         window_ms = self.config.timer_roll_window_s * 1000
         if wanted_ms - written_ms < window_ms:
             return wanted_ms, PLAIN
-        # As Apache: half the window when what is left after a whole one would be short.
+        # Like Apache: half the window if a whole one would leave only a short rest.
         if wanted_ms - written_ms - window_ms < window_ms // 3:
             return written_ms + window_ms // 2 // 1000 * 1000, PLAIN | ROLL
         return written_ms + window_ms, PLAIN | ROLL
@@ -421,7 +422,7 @@ class Timers:
     # -- delivery --------------------------------------------------------------------------------------
 
     def _deliver_portion(self) -> int:
-        """Deliver some of what is due; returns 0 when there may be more, else the time to look again."""
+        """Deliver a batch of due messages; returns 0 when more may be due, else when to check again."""
         now_ms = self.clock.now_ms()
         if not self._running:
             if not self._seconds or self._seconds[0] * 1000 > now_ms:
@@ -461,8 +462,8 @@ class Timers:
         self._loading = -1 if slot is None else slot.last
 
     def _load_portion(self) -> None:
-        """Read messages of a second that began, the last entered first; deliveries start when all are read, since any
-        of them may be due first or take another one back."""
+        """Load a batch of the current second, newest entry first. Deliveries start when all are loaded because any of
+        them may be due first or cancel another one."""
         for _ in range(_PORTION):
             place = self._loading
             unit = self._log.unit(place)
@@ -490,7 +491,8 @@ class Timers:
         begin_ms = self._second * 1000
         due_ms = begin_ms
         if not unit.kind & ROLL and _number(record, _OUT) == begin_ms:
-            # The properties tell the millisecond; where they do not (it was rolled), the second is waited for.
+            # The properties give the millisecond. If they do not (a rolled message), it is due at the end of the
+            # second.
             try:
                 wanted_ms = asked_ms(record.properties, record.store_timestamp_ms) or 0
             except ValueError:
@@ -502,7 +504,7 @@ class Timers:
             heapq.heappush(self._near, _Near(due_ms, unit))
 
     def _deliver(self, due: list[_Near], now_ms: int) -> int:
-        """Store messages in their order; returns how many are done with."""
+        """Store messages in their order; returns how many are finished."""
         messages: list[NewMessage] = []
         places: list[int] = []
         for place, near in enumerate(due):
@@ -533,7 +535,7 @@ class Timers:
         return len(messages)
 
     def _restored(self, unit: TimerUnit, now_ms: int) -> NewMessage | None:
-        """The message as it goes on; None for one that was taken back or can never be delivered."""
+        """Returns the message to store; None if it was cancelled or can never be delivered."""
         record = self._record(unit.log_offset, unit.size)
         if record is None:
             return None
@@ -552,7 +554,7 @@ class Timers:
         return message._replace(properties=set_properties(message.properties, pairs))
 
     def _is_deleted(self, record: Record) -> bool:
-        """Whether another message of its topic took this one back, naming its key in either of Apache's forms."""
+        """Whether another message of its topic cancelled this one, naming its key in either of Apache's forms."""
         key = record.find(_UNIQUE_KEY)
         if not self._deleted or key is None:
             return False

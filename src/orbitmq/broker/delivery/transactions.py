@@ -1,22 +1,23 @@
-"""Transactions: half messages, their ends, and questions about those left open (Apache: TransactionalMessageService).
+"""Transactions: half messages, their ends, and checks of open ones (Apache: TransactionalMessageService).
 
-A producer's half message waits in the half queue. END_TRANSACTION stores the real message (commit) or nothing (roll
-back), and marks the half message as over; marks are collected and stored a few at a time. What is still open after a
-while is asked about: the half message is put once more at the end of its queue, with one check more on its count, and
-a live producer of its group is asked. So the cursor over the half queue always moves on.
+A producer's half message waits in the half queue. END_TRANSACTION stores the real message (commit) or nothing
+(rollback), and marks the half message as ended; marks are stored in batches. A transaction that stays open for a
+while is checked: the half message is appended to the half queue again with its check count incremented, and a live
+producer of its group is queried for the outcome. The cursor over the half queue can therefore always advance.
 
 Invariants
 1. No consumer reads the half queue, and a message reaches its topic only through ``commit``.
-2. The half cursor passes a half message only when it is over, given up (it is in TRANS_CHECK_MAX_TIME_TOPIC then) or
-   stored again behind. So whatever is lost by a kill is asked about again.
-3. The op cursor passes a mark only when the half cursor is behind everything it marks.
-4. The message is stored before its mark: a kill in between repeats a commit, it never loses one.
-5. A cursor is committed when what made it move is safe: the half message stored again behind, the end of the log
-   with the committed message. Failover may cut both off, and the cursor is in no log.
-6. While the broker runs, a transaction is committed once, whichever of its places producers name and how often: the
-   first one, or any they were asked about.
+2. The half cursor passes a half message only when it has ended, was abandoned (it is then in
+   TRANS_CHECK_MAX_TIME_TOPIC) or was appended again. So every check lost by a kill is repeated.
+3. The op cursor passes a mark only when the half cursor is past everything it marks.
+4. The message is stored before its mark, so a kill in between repeats a commit but never loses one.
+5. A cursor is committed when the records that let it advance are safe: the half message appended again, or the
+   committed message. Failover may truncate both, and the cursor is in no log.
+6. While the broker runs, a transaction is committed once, however often producers end it and whichever of its
+   offsets they name: the first one, or any they were sent in a check.
 
-The cursors are the offsets of group CID_RMQ_SYS_TRANS, as in Apache, so each broker goes on where the other stopped.
+The cursors are the offsets of group CID_RMQ_SYS_TRANS, as in Apache, so each broker continues where the other
+stopped.
 """
 
 from __future__ import annotations
@@ -70,9 +71,9 @@ logger = logging.getLogger(__name__)
 V = TypeVar("V")
 _PORTION: Final = 32
 _ROUND_S_MAX: Final = 60.0
-"""A check round ends after this time and goes on in the next one."""
+"""A check round ends after this time; the next one continues from there."""
 _MARKS_MAX: Final = 200_000
-"""Marks that could not be stored; more ends are refused until the store takes them."""
+"""Limit of marks that could not be stored; beyond it ends are refused until the store accepts the marks."""
 _RECENT_MAX: Final = 20_000
 _HOUR_MS: Final = 3_600_000
 _GROUP: Final = Property.PRODUCER_GROUP.encode()
@@ -83,7 +84,7 @@ _IMMUNITY: Final = Property.CHECK_IMMUNITY_TIME_IN_SECONDS
 
 @dataclass(kw_only=True, eq=False)
 class Transactions:
-    """The half queue of one broker, while it is a master."""
+    """The half queue of one broker, while it is master."""
 
     config: BrokerConfig
     store: MessageStore
@@ -106,26 +107,27 @@ class Transactions:
         self._op_cursor = 0
         self._op_read = 0
         self._ended: set[int] = set()
-        """Half messages at or after the cursor that are over."""
+        """Ended half messages at or after the cursor."""
         self._passed_from = 0
-        """Where the cursor was when this broker began to move it."""
+        """Position of the cursor when this broker began to move it."""
         self._recent: dict[int, None] = {}
-        """The last that ended, wherever the cursor is: a producer may end one twice, unasked and asked."""
+        """Recently ended half messages, anywhere in the queue, because a producer may end one twice: on its own and
+        in reply to a check."""
         self._given_up: dict[int, list[int]] = {}
-        """The last that were given up, as ``_places``: a late answer may still end them."""
+        """Recently abandoned half messages, in the form of ``_places``, because a late reply may still end them."""
         self._marks: list[int] = []
-        """Ends not yet stored as marks."""
+        """Ended half messages whose marks are not stored yet."""
         self._marks_bytes = 0
         self._ops: deque[tuple[int, int]] = deque()
-        """Marks read: where the next one starts, and the last half message this one ends."""
+        """Marks already read: the offset after the mark, and the last half message it ends."""
         self._places: dict[int, list[int]] = {}
-        """Open half messages that were stored again, by each place producers know and the newest one: all these
-        places, the newest last."""
+        """Open half messages that were appended again: maps every offset that producers know, and the newest one, to
+        the list of all these offsets, newest last."""
 
     # -- life ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Take over the cursors and begin to check. A slave does not; a promoted one does."""
+        """Load the cursors and start checking, on a master or a promoted slave."""
         if self._tasks is not None:
             return
         self._forget()
@@ -136,7 +138,7 @@ class Transactions:
         self._tasks.start(every(0.0, self._wait_and_flush, first_s=0.0), "marks")
 
     async def stop(self) -> None:
-        """Ask nothing more; store the marks and the cursors."""
+        """Stop checking; store the marks and the cursors."""
         if self._tasks is not None:
             tasks, self._tasks = self._tasks, None
             await tasks.close()
@@ -182,7 +184,7 @@ class Transactions:
     # -- begin and end ---------------------------------------------------------------------------------
 
     def commit(self, half: Record) -> int:
-        """Give the message to its consumers; returns the end of the log that must be safe before it is acknowledged.
+        """Deliver the message to its topic; returns the end of the log that must be safe before it is acknowledged.
 
         Raises ``StoreError``, ``BrokerError``, ``RecordError``.
         """
@@ -196,7 +198,7 @@ class Transactions:
         return stored.end
 
     def roll_back(self, half: Record) -> None:
-        """Nobody will get the message."""
+        """End a transaction without delivering its message."""
         if not self._over(half.queue_offset):
             self._check_room()
             self._count_end(half, committed=False)
@@ -208,7 +210,7 @@ class Transactions:
         self.stats.transaction_ended(topic, committed=committed, age_ms=age_ms)
 
     def open_by_topic(self, count_max: int) -> dict[str, int]:
-        """Half messages not ended yet, by the topic they are for; looks at ``count_max`` at most."""
+        """Returns the number of open half messages by real topic; inspects at most ``count_max``."""
         counts: dict[str, int] = {}
         end = self.store.max_offset(HALF_TOPIC, HALF_QUEUE)
         for half_offset in range(self._cursor, min(end, self._cursor + count_max)):
@@ -221,7 +223,8 @@ class Transactions:
         return counts
 
     def resume(self, record: Record) -> int:
-        """Check a message that was given up from the start again; returns as ``commit``. Raises ``StoreError``."""
+        """Restart the checks of an abandoned message; returns an end of the log like ``commit``. Raises
+        ``StoreError``."""
         self.puts.deliver((again(record, (Property.TRANSACTION_CHECK_TIMES, 0)),))
         return self.store.max_log_offset
 
@@ -239,10 +242,10 @@ class Transactions:
         )
 
     def _end(self, half_offset: int) -> None:
-        """Note the end of a half message, and of its copies if it was stored again meanwhile.
+        """Record the end of a half message and of its copies, if it was appended again meanwhile.
 
-        Apache marks only the place the producer names: a transaction that ends while it is being asked about is then
-        asked about once more, and committed twice.
+        Apache marks only the offset that the producer names, so a transaction that ends during a check is checked
+        once more and committed twice.
         """
         places = self._places.get(half_offset) or self._given_up.get(half_offset) or [half_offset]
         for offset in places:
@@ -258,7 +261,7 @@ class Transactions:
             self.flush_marks()
 
     def flush_marks(self) -> None:
-        """Store what ended; tried again later when the store refuses."""
+        """Store marks of the ended half messages; retried later when the store refuses."""
         limit = self.config.transaction_op_bytes_max
         while self._marks:
             size = count = 0
@@ -280,7 +283,7 @@ class Transactions:
     # -- the check round -------------------------------------------------------------------------------
 
     async def check(self) -> None:
-        """Look at everything open: pass what is over, ask about what is old, give up what was asked too often."""
+        """Process the open half messages: pass ended ones, check old ones, abandon those checked too often."""
         self.flush_marks()
         await self._read_marks()
         started_ms = self.clock.now_ms()
@@ -301,7 +304,7 @@ class Transactions:
             self._pass(self._cursor)
             looked += 1
             if looked % _PORTION == 0:
-                # Ends may come in meanwhile: whatever is decided is decided anew for the next message.
+                # Transactions may end meanwhile, so every decision is made per message.
                 await asyncio.sleep(0)
         self._pass_marks()
         cursors = self._cursors()
@@ -332,7 +335,7 @@ class Transactions:
                 await asyncio.sleep(0)
 
     def _record(self, topic: str, queue_offset: int) -> Record | None:
-        """A message of a queue; None at its end, ``_UNREADABLE`` for one that is gone or damaged."""
+        """Returns a message of a queue; None at its end, ``_UNREADABLE`` for one that is deleted or damaged."""
         units = self.store.units(topic, HALF_QUEUE, queue_offset, 1)
         if not units:
             return None
@@ -353,7 +356,7 @@ class Transactions:
             return _UNREADABLE
 
     def _look_at(self, half: Record, started_ms: int) -> bool:
-        """Deal with one open half message; False when the round ends here."""
+        """Process one open half message; returns False when the round ends here."""
         if half.store_timestamp_ms >= started_ms:
             return False
         now_ms = self.clock.now_ms()
@@ -373,7 +376,8 @@ class Transactions:
         return self._ask(half, times + 1)
 
     def _put_aside(self, half: Record) -> bool:
-        """It asked for peace for longer than others, which must not wait for it: it goes after them."""
+        """Requeue a half message whose immunity period is longer than the default, to keep it from blocking
+        others."""
         first = number(half, Property.TRANSACTION_PREPARED_QUEUE_OFFSET)
         place = half.queue_offset if first is None else first
         copy = again(half, (Property.TRANSACTION_PREPARED_QUEUE_OFFSET, place))
@@ -381,7 +385,7 @@ class Transactions:
 
     @property
     def asked_places(self) -> int:
-        """Places of open half messages that are remembered because they were stored again."""
+        """Number of offsets kept for open half messages that were appended again."""
         return len(self._places)
 
     def _ask(self, half: Record, times: int) -> bool:
@@ -448,11 +452,11 @@ class Transactions:
 
 
 def _remember(known: dict[int, V], offset: int, value: V) -> None:
-    """Note one more, and forget the oldest beyond the bound."""
+    """Add an entry, and evict the oldest one above the limit."""
     known[offset] = value
     if len(known) > _RECENT_MAX:
         del known[next(iter(known))]
 
 
 _UNREADABLE: Final = Record("", 0, b"", b"", 0, b"", 0, 0, 0, 0, 0, 0, 0, b"", 0, 0, 0)
-"""Stands for a message that cannot be read and is passed over."""
+"""Stands for an unreadable message, which is skipped."""
