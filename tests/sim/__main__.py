@@ -28,7 +28,11 @@ def main() -> int:
     parser.add_argument("--from", type=int, default=0, dest="first")
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--verbose", action="store_true")
-    parser.add_argument("--plant", choices=sorted(PLANTS), help="with a defect that must be found")
+    parser.add_argument(
+        "--plant",
+        choices=sorted(PLANTS),
+        help="with a defect that must be found, and the seeds and faults that can show it",
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--html", metavar="FILE", help="draw the timeline of the last seed")
     parser.add_argument("--stop", action="store_true", help="end at the first violation")
@@ -38,11 +42,11 @@ def main() -> int:
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "tests.sim", *sys.argv[1:]])
     logging.basicConfig(level=logging.WARNING if arguments.verbose else logging.CRITICAL)
-    seeds = (
-        [arguments.seed]
-        if arguments.seed is not None
-        else range(arguments.first, arguments.first + arguments.count)
-    )
+    seeds = range(arguments.first, arguments.first + arguments.count)
+    if arguments.seed is not None:
+        seeds = range(arguments.seed, arguments.seed + 1)
+    elif arguments.plant:
+        seeds = PLANTS[arguments.plant].seeds[arguments.first : arguments.first + arguments.count]
     failed: list[int] = []
     total: dict[str, float] = {
         "seeds": 0,

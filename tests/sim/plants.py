@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from unittest import mock
 
 from orbitmq.broker.delivery.durability import AckGate
@@ -16,7 +16,7 @@ from orbitmq.client.consume.process_queue import ProcessQueue
 from orbitmq.codes import ResponseCode
 from orbitmq.runtime.clock import ClockSteps
 
-__all__ = ["PLANTS", "planted"]
+__all__ = ["PLANTS", "Plant", "planted"]
 
 
 def _ack_before_flush(stack: ExitStack) -> None:
@@ -83,15 +83,33 @@ def _ack_without_the_set(stack: ExitStack) -> None:
     stack.enter_context(mock.patch.object(InSyncSet, "safe_end", lambda self: self._store.max_log_offset))
 
 
-PLANTS: Final[dict[str, Callable[[ExitStack], None]]] = {
-    "ack-before-flush": _ack_before_flush,
-    "lost-unlock": _lost_unlock,
-    "offset-ahead": _offset_ahead,
-    "double-master": _double_master,
-    "early-delivery": _early_delivery,
-    "report-before-flush": _report_before_flush,
-    "no-doubt": _no_doubt,
-    "ack-without-the-set": _ack_without_the_set,
+class Plant(NamedTuple):
+    """A defect, and where a search for it begins."""
+
+    put: Callable[[ExitStack], None]
+    seeds: range = range(200)
+    """Those whose cluster can show the defect."""
+    faults: frozenset[str] = frozenset()
+    """Faults that can show it, drawn ten times as often."""
+
+
+_WITH_FAILOVER: Final = range(2, 602, 3)
+_WITH_FAILOVER_AND_ASYNC_FLUSH: Final = range(8, 1808, 9)
+PLANTS: Final[dict[str, Plant]] = {
+    "ack-before-flush": Plant(_ack_before_flush, faults=frozenset({"_cut_power"})),
+    "ack-without-the-set": Plant(
+        _ack_without_the_set, _WITH_FAILOVER, frozenset({"_kill_broker", "_partition"})
+    ),
+    "double-master": Plant(_double_master, _WITH_FAILOVER, frozenset({"_partition", "_pause_broker"})),
+    "early-delivery": Plant(_early_delivery),
+    "lost-unlock": Plant(_lost_unlock, faults=frozenset({"_crash_consumer"})),
+    "no-doubt": Plant(
+        _no_doubt, _WITH_FAILOVER_AND_ASYNC_FLUSH, frozenset({"_cut_power", "_cut_power_of_several"})
+    ),
+    "offset-ahead": Plant(_offset_ahead, faults=frozenset({"_crash_consumer"})),
+    "report-before-flush": Plant(
+        _report_before_flush, _WITH_FAILOVER, frozenset({"cut_power_of_slow_disks"})
+    ),
 }
 
 
@@ -100,5 +118,5 @@ def planted(name: str | None) -> Iterator[None]:
     """With that defect, if any."""
     with ExitStack() as stack:
         if name is not None:
-            PLANTS[name](stack)
+            PLANTS[name].put(stack)
         yield

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from tests.sim.cluster import (
@@ -40,8 +40,10 @@ DELAYS = {1: 1.0, 2: 5.0, 3: 10.0}
 class Simulation:
     """Everything of one seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, often: Collection[str] = ()) -> None:
+        """``often``: names of faults to draw ten times as often as usual."""
         self.seed = seed
+        self._often = often
         random.seed(seed)
         self.world = World(seed)
         self.loop = self.world.loop
@@ -326,8 +328,9 @@ class Simulation:
             (2, self._step_client_clock),
         ]
         faults += [(weight, functools.partial(fault, self)) for weight, fault in RARE_FAULTS]
+        weights = [weight * 10 if _name(fault) in self._often else weight for weight, fault in faults]
         self.last_fault_at = self.loop.now
-        self.chance.choices([fault for _, fault in faults], [weight for weight, _ in faults])[0]()
+        self.chance.choices([fault for _, fault in faults], weights)[0]()
 
     def _watch_skips(self, record: logging.LogRecord) -> bool:
         """A reader skipped a damaged message: allowed only while no other broker can replace it."""
@@ -618,6 +621,11 @@ class Simulation:
         violations = self.history.violations
         if violations:
             raise AssertionError(f"{len(violations)} violations, first: " + "\n  ".join(violations[:8]))
+
+
+def _name(fault: Callable[[], None]) -> str:
+    function = fault.func if isinstance(fault, functools.partial) else fault
+    return function.__name__
 
 
 def _place(message: ReceivedMessage) -> tuple[str, int, int]:

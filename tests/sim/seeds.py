@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.sim.loop import SimLoop
-from tests.sim.plants import planted
+from tests.sim.plants import PLANTS, planted
 from tests.sim.scenario import Simulation
 
 
@@ -28,7 +28,7 @@ class Outcome:
 
 
 def run_seed(seed: int, plant: str | None) -> Outcome:
-    simulation = Simulation(seed)
+    simulation = Simulation(seed, PLANTS[plant].faults if plant else ())
     violation = ""
     with planted(plant):
         try:
