@@ -1,8 +1,8 @@
-"""Runs one SQL query over topics and stores with DuckDB, which reads nothing else.
+"""Runs one SQL query over topics and stores with DuckDB, which can read nothing else.
 
-The database is in memory. Access to files and the network, extensions and Python variables are switched off, and the
-configuration is locked, before the statement is parsed; only a single ``SELECT`` is run. So a statement from someone
-else can read the topics and stores it names, with the rights of the credentials given, and nothing more.
+The database is in memory. Before the statement is parsed, file and network access, extensions and Python variables
+are switched off and the configuration is locked. Only a single ``SELECT`` runs. So an untrusted statement can read
+the topics and stores it names, with the permissions of the given credentials, and nothing more.
 """
 
 from __future__ import annotations
@@ -39,18 +39,19 @@ _BATCH_ROWS: Final = 10_000
 
 
 class QueryError(OrbitError):
-    """A query failed while it ran."""
+    """A query failed during execution."""
 
 
 @contextmanager
 def query(
     sql: str, settings: TopicSettings, *, stores: Mapping[str, str] | None = None, memory: str = ""
 ) -> Iterator[pa.RecordBatchReader]:
-    """The rows of a query, which runs while they are read.
+    """Runs a query and streams its rows.
 
-    ``stores`` are the directories that ``store('NAME')`` means: a statement names no path. ``memory`` bounds DuckDB
-    (``2GB``); without it 80 % of the machine. Raises ``ConfigError`` for a statement that is wrong or no ``SELECT``,
-    ``ModuleNotFoundError`` without DuckDB, while rows are read ``QueryError``, and any error of ``read_topic``.
+    ``stores`` maps the names accepted by ``store('NAME')`` to directories, because a statement cannot name a path.
+    ``memory`` limits DuckDB's memory (``2GB``); the default is 80 % of the machine's. Raises ``ConfigError`` for an
+    invalid statement or one that is not a ``SELECT``, ``ModuleNotFoundError`` without DuckDB, ``QueryError`` while
+    rows are read, and any error of ``read_topic``.
     """
     import duckdb
 
@@ -111,7 +112,8 @@ def _check(statement: str, duckdb: Any) -> None:
 
 
 def _columns(connection: DuckDBPyConnection, statement: str) -> tuple[str, ...]:
-    """The columns the plan of a statement reads. DuckDB tells streams nothing, but it plans over data sets."""
+    """The columns that the plan of a statement reads. DuckDB does not push columns down to streams, but it does plan
+    over data sets."""
     [(_, plan)] = connection.execute(f"EXPLAIN (FORMAT JSON) {statement}").fetchall()
     needed: set[str] = set()
     for scan in _scans(json.loads(plan)):
@@ -131,7 +133,7 @@ def _scans(nodes: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
 
 
 class _Padded:
-    """A table with all columns, of which those not needed are null: positions and ``*`` keep their meaning."""
+    """A table with all columns, where unneeded ones are null, so that positions and ``*`` keep their meaning."""
 
     def __init__(self, table: MessageTable, needed: Sequence[str], failures: list[OrbitError]) -> None:
         self._table = table.select(needed)

@@ -1,6 +1,6 @@
-"""Finds ``topic('orders', since => '2026-11-19')`` in SQL and puts the names of views in its place.
+"""Finds calls such as ``topic('orders', since => '2026-11-19')`` in SQL and replaces them with view names.
 
-DuckDB has no table functions in Python, so these calls are replaced before it parses the statement. Text in strings,
+DuckDB has no table functions in Python, so the calls are replaced before it parses the statement. Text in strings,
 quoted names and comments is left alone.
 """
 
@@ -34,7 +34,7 @@ _VIEW: Final = "orbitmq_relation_{}"
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """One call, and the view that stands for it."""
+    """One call and the view that replaces it."""
 
     view: str
     kind: str
@@ -51,9 +51,9 @@ class _Token(NamedTuple):
 
 
 def find_relations(sql: str) -> tuple[str, list[Relation]]:
-    """The statement with views for its calls, and the calls; equal calls share a view.
+    """Returns the statement with its calls replaced by views, and the calls. Equal calls share a view.
 
-    Raises ``ConfigError`` for arguments that are unknown or no literals.
+    Raises ``ConfigError`` for unknown arguments and for arguments that are not literals.
     """
     tokens = list(_tokens(sql))
     views: dict[str, Relation] = {}

@@ -1,4 +1,4 @@
-"""Keyword arguments of ``read_topic`` and ``read_store``, and the options of the readers they stand for."""
+"""Keyword arguments of ``read_topic`` and ``read_store``, and their translation to reader options."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ __all__ = [
 ]
 
 Bound = str | int | datetime | Mapping[str, Any] | None
-"""Where a read begins or ends: ``earliest``, ``latest`` or ``group``; a store time as ``datetime``, ISO 8601 text or
+"""Where a read starts or stops: ``earliest``, ``latest`` or ``group``; a store time as ``datetime``, ISO 8601 text or
 milliseconds since 1970; or offsets by topic, broker and queue."""
 
 _WORDS: Final = ("earliest", "latest", "group")
 _MS_MIN: Final = 100_000_000_000
-"""1973. A smaller number was meant as an offset or as seconds."""
+"""In 1973. A smaller number was probably meant as an offset or as seconds."""
 _TLS_VARIABLES: Final = (
     "ORBITMQ_TLS",
     "ORBITMQ_TLS_CA",
@@ -54,15 +54,15 @@ class TopicSettings(TypedDict, total=False):
     tls: ssl.SSLContext | bool | None
     namespace: str
     tags: str
-    """Filter at the broker: ``A || B``."""
+    """Filter applied by the broker: ``A || B``."""
     sql: str
-    """Filter at the broker: an SQL92 expression over the properties."""
+    """Filter applied by the broker: an SQL92 expression over the properties."""
     queues: Sequence[int] | Mapping[str, Sequence[int]]
-    """Only these queues: numbers, which mean those of every broker, or numbers by broker."""
+    """Queues to read: numbers that apply to every broker, or numbers by broker."""
     group: str
-    """The group whose offsets ``start="group"`` means. Reading does not commit."""
+    """The group whose offsets are used by ``start="group"``. Reading does not commit."""
     options: Mapping[str, str]
-    """More options of the format ``rocketmq``, such as ``failOnDataLoss`` or ``retryTimeoutMs``."""
+    """Further options of the format ``rocketmq``, such as ``failOnDataLoss`` or ``retryTimeoutMs``."""
 
 
 class StoreSettings(TypedDict, total=False):
@@ -72,15 +72,15 @@ class StoreSettings(TypedDict, total=False):
     start: str | int | datetime
     """Store time: ``datetime``, ISO 8601 text or milliseconds since 1970."""
     stop: str | int | datetime
-    """Store time of the first message to leave out."""
+    """Exclusive store time, in the same forms."""
     broker: str
-    """Value of the column ``broker``, which a log does not have."""
+    """Value of the column ``broker``, which the log does not contain."""
     options: Mapping[str, str]
-    """More options of the format ``rocketmq-store``, such as ``failOnDataLoss`` or ``verifyCrc``."""
+    """Further options of the format ``rocketmq-store``, such as ``failOnDataLoss`` or ``verifyCrc``."""
 
 
 def checked_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
-    """The columns, or all of them. Raises ``ConfigError`` for an unknown or repeated one."""
+    """Returns the given columns, or all by default. Raises ``ConfigError`` for an unknown or repeated one."""
     if columns is None:
         return COLUMNS
     if isinstance(columns, str):
@@ -97,7 +97,7 @@ def checked_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
 def topic_options(
     topic: str | Sequence[str], start: Bound, stop: Bound, settings: TopicSettings
 ) -> SourceOptions:
-    """The options of the reader. Raises ``ConfigError`` that names the argument."""
+    """Returns the reader's options. Raises ``ConfigError`` that names the argument."""
     unknown = sorted(settings.keys() - TopicSettings.__annotations__.keys())
     if unknown:
         raise TypeError(f"read_topic() got an unexpected keyword argument {unknown[0]!r}")
@@ -125,7 +125,7 @@ def topic_options(
 
 
 def store_options(path: str | Sequence[str], settings: StoreSettings) -> StoreOptions:
-    """The options of the reader. Raises ``ConfigError`` that names the argument."""
+    """Returns the reader's options. Raises ``ConfigError`` that names the argument."""
     unknown = sorted(settings.keys() - StoreSettings.__annotations__.keys())
     if unknown:
         raise TypeError(f"read_store() got an unexpected keyword argument {unknown[0]!r}")
@@ -152,7 +152,7 @@ def _numbers(queues: Sequence[int] | Mapping[str, Sequence[int]]) -> list[int] |
 
 
 def _bound(argument: str, bound: Bound, namespace: str) -> dict[str, str]:
-    """The option that a bound is."""
+    """Returns the option for a bound."""
     word = "starting" if argument == "start" else "ending"
     if bound is None:
         return {}
@@ -184,7 +184,7 @@ def _milliseconds(argument: str, moment: str | int | datetime) -> int:
 
 
 def bare_offsets(offsets: Offsets, namespace: str) -> Offsets:
-    """Offsets with the names of the topics as the user gave them."""
+    """Offsets under the topic names that the user gave."""
     return {unwrap_namespace(topic, namespace): brokers for topic, brokers in offsets.items()}
 
 
@@ -193,7 +193,7 @@ def bare_offsets(offsets: Offsets, namespace: str) -> Offsets:
 
 @dataclass(frozen=True, slots=True)
 class _GivenTls(TlsFiles):
-    """A context that stays in this process, where Spark's readers carry paths to others."""
+    """A context that stays in this process. Spark's readers pass file paths to other processes instead."""
 
     given: ssl.SSLContext | None = None
 
@@ -203,7 +203,7 @@ class _GivenTls(TlsFiles):
 
 
 def _access(parsed: Access, settings: TopicSettings) -> Access:
-    """Keys and TLS: those given here, else those of the reader's options, else those of the environment."""
+    """Keys and TLS from the arguments, else from the reader's options, else from the environment."""
     credentials = settings.get("credentials") or parsed.credentials
     if credentials is None and (keys := keys_given()):
         credentials = Credentials(*keys)
@@ -220,7 +220,7 @@ def _access(parsed: Access, settings: TopicSettings) -> Access:
 
 @functools.lru_cache(8)
 def _tls_of_environment(*_values: str) -> ssl.SSLContext | bool | None:
-    """One context for one setting: connections are kept by it."""
+    """One context per setting, because it is part of the key of pooled connections."""
     return tls_given()
 
 

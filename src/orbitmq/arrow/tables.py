@@ -1,9 +1,9 @@
-"""``read_topic`` and ``read_store``: messages as a table that is read when it is used.
+"""``read_topic`` and ``read_store``: messages as a lazy table.
 
 Invariants
-1. Creating a table asks no server. The first batch of the first read plans the read, once: every read of a table
-   returns the same rows, as long as the broker retains them.
-2. Each read has its own stream, so several readers and threads may use a table at the same time.
+1. Creating a table sends no request. The first batch of the first read plans the read once, so every read of a
+   table returns the same rows for as long as the broker retains them.
+2. Each read has its own stream, so several readers and threads may use a table concurrently.
 3. Memory: one receive buffer and a few batches of about 1 MiB per stream, whatever the size of the topic.
 """
 
@@ -53,16 +53,16 @@ def read_topic(
     stop: Bound = None,
     **settings: Unpack[TopicSettings],
 ) -> TopicTable:
-    """The messages of one or several topics as a lazy table.
+    """Returns the messages of one or more topics as a lazy table.
 
-    ``columns`` are the columns to decode; all by default. ``start`` is the earliest message by default, ``stop`` the
-    end of each queue at the first read. Both take a store time (``datetime``, ISO 8601 text, or milliseconds since
-    1970), offsets ``{topic: {broker: {queue: offset}}}``, ``"earliest"`` and ``"latest"``; ``start`` also
+    ``columns`` are the columns to decode; all by default. ``start`` defaults to the earliest message, ``stop`` to the
+    end of each queue at the first read. Both accept a store time (``datetime``, ISO 8601 text, or milliseconds since
+    1970), offsets ``{topic: {broker: {queue: offset}}}``, ``"earliest"`` and ``"latest"``; ``start`` also accepts
     ``"group"``. ``stop`` is exclusive. Reading commits no offset.
 
-    Raises ``ConfigError`` for arguments that do not fit. Reading raises ``OrbitError``: ``DataLossError`` for
-    messages that expired before they were read, ``ConfigError`` for an unknown topic, and the last failure of a
-    broker that stayed unavailable for ``retryTimeoutMs`` (two minutes).
+    Raises ``ConfigError`` for invalid arguments. Reading raises ``OrbitError``: ``DataLossError`` for messages that
+    expired before they were read, ``ConfigError`` for an unknown topic, and the last failure of a broker that stayed
+    unavailable for ``retryTimeoutMs`` (two minutes).
     """
     chosen = checked_columns(columns)
     options = topic_options(topic, start, stop, settings)
@@ -72,17 +72,17 @@ def read_topic(
 def read_store(
     path: str | Sequence[str], *, columns: Sequence[str] | None = None, **settings: Unpack[StoreSettings]
 ) -> StoreTable:
-    """The messages in the log of a store directory, or several, as a lazy table; no broker is needed.
+    """Returns the messages in the log of one or more store directories as a lazy table. Needs no broker.
 
     ``path`` may be a URI that ``pyarrow.fs`` can open, such as ``s3://bucket/store``. Raises ``ConfigError`` for
-    arguments that do not fit. Reading raises ``CorruptionError`` or ``RecordError`` for damaged records, unless
+    invalid arguments. Reading raises ``CorruptionError`` or ``RecordError`` for damaged records, unless
     ``options={"failOnDataLoss": "false"}`` skips and logs them.
     """
     return StoreTable(store_options(path, settings), checked_columns(columns))
 
 
 class MessageTable(ABC):
-    """Messages as a table. Every use reads it from its beginning."""
+    """Messages as a table. Every use reads it from the beginning."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         self._columns = tuple(columns)
@@ -95,37 +95,38 @@ class MessageTable(ABC):
 
     @abstractmethod
     def select(self, columns: Sequence[str]) -> Self:
-        """The same messages with only these columns, planned together."""
+        """Returns the same messages with only these columns. The plan is shared."""
 
     @abstractmethod
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, about 1 MiB of records at a time. Closing the iterator closes its connection."""
+        """Yields the rows, about 1 MiB of records at a time. Closing the iterator closes its connection."""
 
     def reader(self) -> pa.RecordBatchReader:
-        """The rows as a stream, to be read once."""
+        """Returns the rows as a stream that can be read once."""
         return pa.RecordBatchReader.from_batches(self.schema, self.batches())
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """A new stream. Nothing is read before its first batch is requested: DuckDB opens three for one query."""
+        """Returns a new stream. Nothing is read before its first batch is requested, because DuckDB opens three
+        streams per query."""
         return self.reader().__arrow_c_stream__(requested_schema)
 
     def table(self) -> pa.Table:
-        """All rows in memory."""
+        """Reads all rows into memory."""
         return self.reader().read_all()
 
     def pandas(self) -> pd.DataFrame:
-        """All rows in memory, as a pandas frame."""
+        """Reads all rows into a pandas frame."""
         return self.reader().read_pandas()
 
     def polars(self) -> pl.LazyFrame:
-        """A lazy Polars frame. Columns it does not use are not decoded, and ``head`` ends the read early."""
+        """Returns a lazy Polars frame. Unused columns are not decoded, and ``head`` ends the read early."""
         import polars as pl
         from polars.io.plugins import register_io_source
 
         def frames(
             with_columns: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, _size: int | None
         ) -> Iterator[pl.DataFrame]:
-            # Without any column a frame has no height: one cheap column carries it.
+            # A frame without columns has no height, so one cheap column carries it.
             table = self if with_columns is None else self.select(with_columns or self._columns[:1])
             left = n_rows
             for batch in table.batches():
@@ -150,7 +151,7 @@ class _Planned(NamedTuple):
 
 
 class _Plan:
-    """The ranges of a read, requested once and shared by all tables that were selected from one."""
+    """The ranges of a read, planned once and shared by all tables selected from the same one."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
@@ -166,7 +167,7 @@ class _Plan:
 
 
 class TopicTable(MessageTable):
-    """What ``read_topic`` returns."""
+    """The table returned by ``read_topic``."""
 
     def __init__(
         self,
@@ -185,12 +186,13 @@ class TopicTable(MessageTable):
         return type(self)(self._plan.options, chosen, namespace=self._namespace, plan=self._plan)
 
     def latest(self) -> Self:
-        """The same read with its bounds resolved again: with the messages that were stored since."""
+        """Returns the same read with its bounds resolved again, so that it includes the messages stored since."""
         return type(self)(self._plan.options, self._columns, namespace=self._namespace)
 
     @property
     def end_offsets(self) -> Offsets:
-        """Where the read ends, by topic, broker and queue. As ``start`` of another read it continues there."""
+        """Returns the offsets where the read ends, by topic, broker and queue. Pass them as ``start`` of another read
+        to continue there."""
         return bare_offsets(as_offsets(self._plan.planned().plan.end), self._namespace)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -203,7 +205,7 @@ class TopicTable(MessageTable):
                 yield self._named(batch, piece.queue.topic)
 
     def _named(self, batch: pa.RecordBatch, topic: str) -> pa.RecordBatch:
-        """The batch with the name of the topic as the user gave it."""
+        """Returns the batch with the topic name that the user gave."""
         bare = unwrap_namespace(topic, self._namespace)
         if bare == topic or "topic" not in self._columns:
             return batch
@@ -216,7 +218,7 @@ class TopicTable(MessageTable):
 
 
 class StoreTable(MessageTable):
-    """What ``read_store`` returns. Its parts are planned by the first read, and read in the order of the log."""
+    """The table returned by ``read_store``. Its parts are planned by the first read, and read in log order."""
 
     def __init__(
         self,
@@ -228,7 +230,7 @@ class StoreTable(MessageTable):
         super().__init__(columns)
         self._options = options
         self._parts: list[list[Block | UnitBlock]] = [] if parts is None else parts
-        """Empty until the first read; shared by the tables that were selected from one."""
+        """Empty until the first read. Shared by the tables selected from the same one."""
 
     def select(self, columns: Sequence[str]) -> Self:
         return type(self)(self._options, checked_columns(columns), parts=self._parts)

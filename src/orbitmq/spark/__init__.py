@@ -1,4 +1,4 @@
-"""Spark reads and writes topics, and reads raw stores, through the Python Data Source API ([guide](docs/spark.md)).
+"""Spark data sources for topics and raw stores, built on the Python Data Source API ([guide](docs/spark.md)).
 
 Importing this package imports neither PySpark nor pyarrow.
 """

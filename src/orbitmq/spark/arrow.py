@@ -1,16 +1,16 @@
-"""From the bytes of records to an Arrow batch, without a Python object per field.
+"""Converts encoded records to an Arrow batch without creating a Python object per field.
 
-A pull's answer and a log segment hold records one after the other (``kernel/layout.py``). The fixed part of all of
-them is copied into one array of structures, whose columns numpy swaps to native order. Variable parts use a trick:
-a buffer with increasing positions ``start0, end0, start1, end1, ...`` *is* an Arrow binary array: its even elements
-are the wanted parts, its odd ones what lies between. Taking the even elements is one C loop of memory copies.
-Property texts are taken apart by the kernel.
+A pull response or log segment holds consecutive records (``kernel/layout.py``). The fixed parts of all of them are
+copied into one array of structures, whose columns numpy swaps to native byte order. Variable parts use a trick: a
+buffer with increasing positions ``start0, end0, start1, end1, ...`` *is* an Arrow binary array whose even elements
+are the wanted parts and whose odd elements are the gaps between them. Taking the even elements is one C loop of
+memory copies. The kernel parses property texts.
 
-Rows that need more (a compressed body, text that is not UTF-8) are found by array operations and
-then treated one by one; they are few, or they cost far more than the loop (inflating).
+Rows that need more work (a compressed body, text that is not UTF-8) are found by array operations and then handled
+one by one. Either they are few, or the work itself (inflating) costs far more than the loop.
 
-Whatever the bytes are, the functions raise ``RecordError`` and nothing else; every position is checked against the
-buffer before anything is read at it.
+Whatever the input, the functions raise only ``RecordError``. Every position is checked against the buffer before
+anything is read there.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Bytes = npt.NDArray[np.uint8]
 
 _BINARY: Final = pa.binary()
 _SPAN_MAX: Final = 0x7FFF_FFFF
-"""Positions in an Arrow binary array are 32 bits wide, so this is the longest buffer (from the first record on)."""
+"""The longest buffer, counted from the first record, because positions in an Arrow binary array are 32 bits wide."""
 
 _TYPES: Final = {"i": ">i4", "I": ">u4", "q": ">i8", "8s": "V8"}
 _FIXED: Final = np.dtype(
@@ -74,21 +74,22 @@ _STORE_V6: Final = int(SysFlag.STORE_HOST_V6)
 _COMPRESSED: Final = int(SysFlag.COMPRESSED)
 _TIMESTAMP_MS_MAX: Final = 2**63 // 1000 - 1
 _PROPERTY: Final = {"keys": b"KEYS", "tags": b"TAGS", "msg_id": b"UNIQ_KEY"}
-"""Columns that are the value of one property."""
+"""Columns that hold the value of a single property."""
 _HEX: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 
 
 def scan_records(buffer: bytes | bytearray | memoryview, start: int, end: int) -> Positions:
-    """Where records begin in ``buffer[start:end]``, from a record's beginning on.
+    """Returns where records begin in ``buffer[start:end]``; ``start`` must be the beginning of a record.
 
-    Stops at the first place that holds no whole record: a marker, zeroes, a torn or cut record, ``end``. The caller
-    knows which of these it expects and looks there; nothing is raised.
+    Stops at the first place without a whole record: a marker, zeroes, a torn or truncated record, or ``end``. Nothing
+    is raised, because the caller knows which of these to expect and checks.
     """
     return np.frombuffer(record_starts(buffer, start, end)[0], np.int64)
 
 
 def scan_into(starts: list[int], buffer: bytes | bytearray | memoryview, start: int, end: int) -> int:
-    """As ``scan_records``, adding to a list; returns the place where the walk stopped. For many small stretches."""
+    """Like ``scan_records``, but appends to a list and returns the position where the scan stopped. For many small
+    stretches."""
     found, position = record_starts(buffer, start, end)
     starts.extend(memoryview(found).cast("q"))
     return position
@@ -102,18 +103,19 @@ def decode_records(
     columns: Sequence[str],
     verify_crc: bool,
 ) -> pa.RecordBatch:
-    """The records that begin at ``starts`` (increasing), as one batch with these ``columns``.
+    """Decodes the records that begin at ``starts`` (increasing) into one batch with these ``columns``.
 
-    ``broker`` fills the column of that name. Raises ``RecordError`` on anything that is not a whole record, and with
-    ``verify_crc`` on a body that is not the one that was stored.
+    ``broker`` fills the column of that name. Raises ``RecordError`` for anything that is not a whole record, and,
+    with ``verify_crc``, for a body that does not match its checksum.
     """
     return Records(buffer, starts).batch(columns, broker=broker, verify_crc=verify_crc)
 
 
 def read_numbers(buffer: bytes | bytearray | memoryview, starts: Positions, field: str) -> Positions:
-    """One number of the fixed part of each record, up to and including ``sys_flag`` (behind it hosts move things).
+    """Reads one number of the fixed part of each record, up to and including ``sys_flag`` (later fields are shifted
+    by IPv6 hosts).
 
-    ``starts`` come from ``scan_records``: that they lie inside is not checked again.
+    ``starts`` must come from ``scan_records``, because they are not checked against the buffer again.
     """
     dtype, offset = _FIXED.fields[field][:2]  # type: ignore[index]  # a structure has fields
     assert offset < BORN_HOST_AT, field
@@ -124,7 +126,8 @@ def read_numbers(buffer: bytes | bytearray | memoryview, starts: Positions, fiel
 
 
 def expand_batches(buffer: bytes | bytearray | memoryview, starts: Positions) -> bytes:
-    """The same messages with those that share a record (topics of the batch queue type) in records of their own."""
+    """Returns the same messages with batch records (topics of the batch queue type) expanded to one record per
+    message."""
     records: list[bytes] = []
     for start in starts.tolist():
         for record in unwrap(decode_record(buffer, start, decompress=True)):
@@ -134,9 +137,9 @@ def expand_batches(buffer: bytes | bytearray | memoryview, starts: Positions) ->
 
 
 class Records:
-    """Records that begin at ``starts`` (increasing), taken apart once, for one or more batches of columns.
+    """Records that begin at ``starts`` (increasing), parsed once for any number of column batches.
 
-    Raises as ``decode_records``.
+    Raises like ``decode_records``.
     """
 
     def __init__(self, buffer: bytes | bytearray | memoryview, starts: Positions) -> None:
@@ -152,7 +155,7 @@ class Records:
         self._rows = _Rows(raw, starts)
 
     def batch(self, columns: Sequence[str], *, broker: str | None, verify_crc: bool) -> pa.RecordBatch:
-        """These columns of all records."""
+        """Returns these columns of all records."""
         schema = arrow_schema(columns)
         if self._rows is None:
             return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
@@ -164,7 +167,7 @@ class Records:
 
 
 class _Rows:
-    """The records of one buffer: checked positions of all their parts, and a column for each name."""
+    """The records of one buffer: checked positions of all their parts, and a column per name."""
 
     def __init__(self, raw: Bytes, starts: Positions) -> None:
         self._raw = raw
@@ -189,7 +192,7 @@ class _Rows:
             head_bytes = self._move_fields()
         self.body_start = starts + head_bytes
         self.body_end = body_end = self.body_start + fixed["body_size"]
-        # The topic size and one byte more must fit: then the reads of the sizes below cannot leave the buffer.
+        # The topic size and one more byte must fit, so that reading the sizes below cannot leave the buffer.
         if (fixed["body_size"] < 0).any() or (body_end + 3 > ends).any():
             raise RecordError("a body does not fit its record")
         topic_size = raw[body_end].astype(np.int64)
@@ -208,7 +211,7 @@ class _Rows:
         self._topics: pa.Array | None = None
 
     def _read(self, positions: Positions, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """A value of ``dtype`` at each position. The positions are known to lie inside."""
+        """Reads a value of ``dtype`` at each position. The positions must have been checked."""
         everywhere: Any = np.ndarray(
             (len(self._raw) - dtype.itemsize + 1,), np.dtype(f"V{dtype.itemsize}"), self._raw.data, 0, (1,)
         )
@@ -216,7 +219,8 @@ class _Rows:
         return values
 
     def _move_fields(self) -> Positions:
-        """Read the fields behind a 20-byte host again, where they are; returns the size of each fixed part."""
+        """Re-reads the fields behind a 20-byte host from their shifted positions. Returns the size of each fixed
+        part."""
         born = (self.sys_flag & _BORN_V6 != 0) * HOST_V6_MORE_BYTES
         store = (self.sys_flag & _STORE_V6 != 0) * HOST_V6_MORE_BYTES
         rows = np.flatnonzero(born | store)
@@ -230,7 +234,7 @@ class _Rows:
         return sizes
 
     def check_crc(self) -> None:
-        """Raise ``RecordError`` unless every body is the one its CRC was computed from."""
+        """Raises ``RecordError`` unless every body matches its CRC."""
         ranges = np.empty(2 * self._count, np.int64)
         ranges[0::2] = self.body_start
         ranges[1::2] = self.body_end
@@ -246,7 +250,7 @@ class _Rows:
     # -- columns ---------------------------------------------------------------------------------------
 
     def column(self, name: str, broker: str | None) -> pa.Array:
-        """The column of that name."""
+        """Returns the column of that name."""
         if name in ("queue_id", "reconsume_times", "flag"):
             return pa.array(self._fixed[name].astype(np.int32))
         if name == "sys_flag":
@@ -274,7 +278,7 @@ class _Rows:
         return self.properties.values_of(_PROPERTY[name])[0]
 
     def find_properties(self, columns: Sequence[str]) -> None:
-        """Those that make these columns, in one walk."""
+        """Finds the properties behind these columns in a single pass."""
         names = [_PROPERTY[name] for name in columns if name in _PROPERTY]
         if names:
             self.properties.find(names)
@@ -321,7 +325,7 @@ class _Rows:
         return _patched(texts, v6_rows, pa.array([host_text(host.tobytes()) for host in hosts], pa.string()))
 
     def _message_ids(self) -> pa.Array:
-        """The unique key the sender gave, else the id by which a broker finds the record."""
+        """The unique key set by the sender, else the id by which a broker finds the record."""
         ids, found = self.properties.values_of(_PROPERTY["msg_id"])
         if found.all():
             return ids
@@ -363,11 +367,11 @@ class _Properties:
         self._values: dict[bytes, tuple[bytes, bytes]] = {}
 
     def find(self, names: Sequence[bytes]) -> None:
-        """Look for these at once: ``values_of`` looks for one name alone."""
+        """Finds several properties in one pass; ``values_of`` searches for a single name."""
         self._values |= zip(names, property_values(self._texts, self._ends, names), strict=True)
 
     def values_of(self, name: bytes) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-        """The values of one property, null where a row lacks it; and the rows that have it."""
+        """Returns the values of one property, null in rows without it, and the indices of the rows that have it."""
         if name not in self._values:
             self.find([name])
         ends, values = self._values[name]
@@ -387,7 +391,7 @@ class _Properties:
 
 
 def _strings(ends: bytes, values: bytes, count: int, valid: pa.Buffer | None = None) -> pa.Array:
-    """A string column of what the kernel found."""
+    """Returns a string column of the kernel's matches."""
     return pa.Array.from_buffers(pa.string(), count, [valid, pa.py_buffer(ends), pa.py_buffer(values)])
 
 
@@ -398,7 +402,8 @@ def _slices(
     kind: pa.DataType = _BINARY,
     valid: npt.NDArray[np.bool_] | None = None,
 ) -> pa.Array:
-    """The parts of ``raw`` from each start to its end, copied together. Positions must increase (see the module)."""
+    """Returns the parts of ``raw`` from each start to its end, copied together. Positions must increase (see the
+    module)."""
     count = len(starts)
     if not count:
         return pa.array([], kind)
@@ -411,7 +416,7 @@ def _slices(
 
 
 def _utf8_bytes(parts: pa.Array) -> pa.Array:
-    """The same binary array, with U+FFFD in place of what is not UTF-8, as in Java."""
+    """Returns the same binary array with invalid UTF-8 replaced by U+FFFD, like Java."""
     buffers = parts.buffers()
     texts = pa.Array.from_buffers(pa.string(), len(parts), buffers, 0)
     try:
@@ -423,13 +428,13 @@ def _utf8_bytes(parts: pa.Array) -> pa.Array:
 
 
 def _utf8(parts: pa.Array) -> pa.Array:
-    """A string column of a binary array without nulls."""
+    """Returns a string column for a binary array without nulls."""
     clean = _utf8_bytes(parts)
     return pa.Array.from_buffers(pa.string(), len(clean), clean.buffers())
 
 
 def _patched(column: pa.Array, rows: npt.NDArray[np.intp], replacements: pa.Array) -> pa.Array:
-    """``column`` with other values in some rows."""
+    """Returns ``column`` with the values of some rows replaced."""
     indices = np.arange(len(column))
     indices[rows] = len(column) + np.arange(len(rows))
     return pa.concat_arrays([column, replacements]).take(pa.array(indices))
@@ -445,7 +450,7 @@ def _timestamps(values: npt.NDArray[Any]) -> pa.Array:
 
 
 def _hex_strings(packed: Bytes) -> pa.Array:
-    """Each row of bytes as upper-case hexadecimal digits."""
+    """Each row of bytes in upper-case hexadecimal."""
     count, width = packed.shape
     digits = np.empty((count, width, 2), np.uint8)
     digits[:, :, 0] = _HEX[packed >> 4]

@@ -1,14 +1,15 @@
-"""What the driver asks the cluster: which queues there are, where they begin and end, where a moment lies in them.
+"""The driver's queries to the cluster: its queues, their first and last offsets, and the offset at a given time.
 
-Rules for bad days
-1. A route once known is used until a newer one comes: name servers may be down.
-2. Brokers are asked at the same time and waited for only a moment where an older answer will do; one that hangs holds
-   up its own queues and no others.
-3. Masters are asked first. While one does not answer, its slave does; what a slave has not got is not lost.
-4. A topic is deleted when its broker says so. A name server that does not name it may only have lost its broker.
+Failure handling
+1. A known route is used until a newer one arrives, because name servers may be down.
+2. Brokers are queried in parallel. Where an older answer will do, the wait is short, so a broker that hangs delays
+   only its own queues.
+3. Masters are queried first. While one does not answer, its slave does; messages missing from a slave are not lost.
+4. Only its broker can say that a topic is deleted. A name server that does not list the topic may only have lost
+   the broker.
 
-Spark asks for the latest offsets some 70 times a second while a stream is idle, so routes and ends are kept for a
-moment.
+Spark requests the latest offsets some 70 times a second while a stream is idle, so routes and end offsets are cached
+briefly.
 """
 
 from __future__ import annotations
@@ -64,19 +65,19 @@ Work = Callable[[], Coroutine[Any, Any, Any]]
 
 _END_KEPT_S: Final = 0.05
 _END_KEPT_PART: Final = 4
-"""Ends are kept for so many times as long as it took to ask for them: an idle stream over 10,000 queues would keep a
-core busy with questions."""
+"""End offsets are cached for this many times as long as it took to query them. Otherwise an idle stream over 10,000
+queues would keep a core busy with queries."""
 _BULK_QUEUES: Final = 4
 _BULK_PART: Final = 4
-"""One request returns the offsets of all queues of a topic. CPU of both ends, with empty queues: 0.2 ms for 4 queues
+"""One request returns the offsets of all queues of a topic. CPU on both ends, with empty queues: 0.2 ms for 4 queues
 and 57 ms for 5,000; single requests take 0.2 and 170 ms. Used for at least four queues, if these are a quarter of the
 topic's."""
 _IN_STATS: Final = frozenset({RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET})
 _NEVER_IN_BULK: Final = frozenset({ResponseCode.NO_PERMISSION, ResponseCode.REQUEST_CODE_NOT_SUPPORTED})
 _MOMENT_S: Final = 0.5
-"""How long a stream waits for a broker before it goes on without its news."""
+"""How long a stream waits for a broker before it proceeds without a fresh answer."""
 _SLAVE_PREFERRED_S: Final = 10.0
-"""After a master failed to answer, its slave is asked first for so long."""
+"""How long a broker's slave is queried first after its master failed to answer."""
 _SAMPLED_QUEUES: Final = 8
 _SAMPLED_MESSAGES: Final = 32
 _SAMPLED_BYTES: Final = 256 * 1024
@@ -85,15 +86,15 @@ _FILTER_CODES: Final = frozenset({ResponseCode.SUBSCRIPTION_PARSE_FAILED, Respon
 
 @dataclass(slots=True)
 class Answers:
-    """What brokers said of offsets. Queues of brokers that did not answer are not in it."""
+    """Offsets returned by brokers. Queues whose broker did not answer are missing."""
 
     offsets: QueueOffsets = field(default_factory=dict)
     of_slaves: set[QueueKey] = field(default_factory=set)
-    """Said by a slave: its master may have more."""
+    """Queues answered by a slave, whose master may have more."""
 
 
 class Cluster:
-    """The topics of one query. Lives on the driver; never pickled."""
+    """The topics of one query. Used on the driver only; never pickled."""
 
     def __init__(self, options: SourceOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._options = options
@@ -115,10 +116,10 @@ class Cluster:
     # -- queues ----------------------------------------------------------------------------------------
 
     def queues(self, *, expected: Collection[QueueKey] = ()) -> list[QueueKey]:
-        """All queues that can be read now, sorted. ``expected`` are those a checkpoint names.
+        """Returns all queues that can be read now, sorted. ``expected`` are the queues in a checkpoint.
 
-        Raises ``ConfigError`` for a named topic that does not exist; one that is expected did exist, so its brokers
-        are down, which is waited for if there is nothing else to read.
+        Raises ``ConfigError`` for a named topic that does not exist. An expected topic did exist, so its brokers are
+        assumed to be down; they are waited for if there is nothing else to read.
         """
         now = self._clock.monotonic()
         if self._routes_at is None or now - self._routes_at >= self._options.route_refresh_ms / 1000:
@@ -138,7 +139,7 @@ class Cluster:
         return not wanted or (topic, broker, queue_id) in wanted or (topic, "", queue_id) in wanted
 
     def check_assigned(self, keys: Collection[QueueKey]) -> None:
-        """Raise ``ConfigError`` for an assigned queue that does not exist."""
+        """Raises ``ConfigError`` for an assigned queue that does not exist."""
         for topic, broker, queue_id in self._options.assigned:
             if not any(
                 key.topic == topic and key.queue_id == queue_id and broker in ("", key.broker) for key in keys
@@ -160,7 +161,8 @@ class Cluster:
         self._keep(routes)
 
     def _refresh_routes(self) -> None:
-        """Newer routes if they come in a moment; else the known ones are used and newer ones taken later."""
+        """Refreshes the routes if new ones arrive shortly. Otherwise the known routes stay in use and later ones are
+        adopted when they arrive."""
         for job in self._attend({"routes": self._find_routes}, _MOMENT_S).values():
             try:
                 self._keep(job.result())
@@ -204,7 +206,7 @@ class Cluster:
         return routes
 
     async def _without_deleted(self, topic: str, route: TopicRoute) -> TopicRoute | None:
-        """The route without brokers that have no such topic; None when none is left."""
+        """Returns the route without brokers that do not have the topic, or None when none is left."""
         left = []
         for data in route.queue_datas:
             if not await self._client.is_deleted(topic, data.broker_name):
@@ -214,7 +216,7 @@ class Cluster:
     async def _matching_topics(self) -> list[str]:
         assert self._options.topic_pattern is not None, "there are topics, or there is a pattern"
         pattern = re.compile(self._options.topic_pattern)
-        # The system's topics and those of retries and dead letters match only a pattern that is about them.
+        # Topics of the system, of retries and of dead letters match only a pattern that is about them.
         wants_derived = "%" in self._options.topic_pattern
         return sorted(
             topic
@@ -229,13 +231,13 @@ class Cluster:
         return None if route is None else route.broker(key.broker)
 
     def read_address(self, key: QueueKey) -> tuple[str, bool]:
-        """Where to read a queue, the master or else a slave, and whether that is the master; empty when no route
-        names either."""
+        """Returns the address to read a queue from, a master's or else a slave's, and whether it is the master's. The
+        address is empty when the route has neither."""
         found = self._servers(key)
         return (found[0][1], found[0][0] == MASTER_ID) if found else ("", True)
 
     def _servers(self, key: QueueKey) -> list[tuple[int, str]]:
-        """In the order in which to ask."""
+        """Id and address of each server, in the order in which to query them."""
         found = replicas(self.broker(key))
         if self._slaves_first.get(key.broker, -1.0) > self._clock.monotonic():
             found = [*found[1:], *found[:1]]
@@ -244,7 +246,7 @@ class Cluster:
     # -- deleted topics --------------------------------------------------------------------------------
 
     def deleted(self, keys: Iterable[QueueKey]) -> set[QueueKey]:
-        """Those of the queues whose broker says that it has no such topic any more."""
+        """Returns the queues whose broker reports that the topic does not exist any more."""
         wanted = list(keys)
         now = self._clock.monotonic()
         unsure = {
@@ -263,9 +265,11 @@ class Cluster:
         return {key for key in wanted if self._deleted.get((key.topic, key.broker), (0.0, False))[1]}
 
     def removed(self, keys: Iterable[QueueKey]) -> tuple[Answers, set[QueueKey]]:
-        """Those of the queues that their topic has no longer on a broker that has the topic: the end that the broker
-        gives for them (0 where the topic was made again, what it was where the topic was shrunk), and those of which
-        it gave none now."""
+        """Finds queues that no longer exist on a broker that still has their topic.
+
+        Returns the end offset that the broker reports for each (0 if the topic was recreated, unchanged if it was
+        shrunk), and the queues whose end offset is not available now.
+        """
         wanted = {key for key in keys if self._is_removed(key)}
         if not wanted:
             return Answers(), wanted
@@ -296,26 +300,26 @@ class Cluster:
     # -- offsets ---------------------------------------------------------------------------------------
 
     def earliest(self, keys: Iterable[QueueKey]) -> QueueOffsets:
-        """The first offset of each queue. Raises when a broker did not answer within ``retryTimeoutMs``."""
+        """Returns the first offset of each queue. Raises if a broker does not answer within ``retryTimeoutMs``."""
         return self._all_of(keys, RequestCode.GET_MIN_OFFSET, _min_header).offsets
 
     def earliest_known(self, keys: Iterable[QueueKey]) -> QueueOffsets:
-        """The first offset of each queue whose broker answers now."""
+        """Returns the first offset of each queue whose broker answers now."""
         return self._some_of(keys, RequestCode.GET_MIN_OFFSET, _min_header).offsets
 
     def latest(self, keys: Iterable[QueueKey]) -> QueueOffsets:
-        """The end of each queue. Raises when a broker did not answer within ``retryTimeoutMs``."""
+        """Returns the end of each queue. Raises if a broker does not answer within ``retryTimeoutMs``."""
         return self.latest_of_all(keys).offsets
 
     def latest_of_all(self, keys: Iterable[QueueKey]) -> Answers:
-        """The same, and whose answer each end is."""
+        """Like ``latest``, and tells which answers came from slaves."""
         answers = self._all_of(keys, RequestCode.GET_MAX_OFFSET, _max_header)
         for broker in {key.broker for key in answers.of_slaves}:
             logger.warning("the master does not answer, read is what its slave has broker=%s", broker)
         return answers
 
     def latest_known(self, keys: Iterable[QueueKey]) -> Answers:
-        """The end of each queue whose broker answers now, as it was at most a moment ago."""
+        """Returns the end of each queue whose broker answers now, from a cache that is briefly valid."""
         wanted = list(keys)
         now = self._clock.monotonic()
         if self._ends_at is None or now - self._ends_at >= self._ends_kept_s or not wanted:
@@ -323,29 +327,30 @@ class Cluster:
             self._ends_at = self._clock.monotonic()
             self._ends_kept_s = max(_END_KEPT_S, _END_KEPT_PART * (self._ends_at - now))
         known = self._ends.offsets
-        # Only what is asked for: a queue that went away since would seem to be there.
+        # Only the requested queues: the cache may contain queues that have been removed since.
         return Answers(
             {key: known[key] for key in wanted if key in known}, self._ends.of_slaves & set(wanted)
         )
 
     def at_time(self, keys: Iterable[QueueKey], timestamp_ms: int) -> QueueOffsets:
-        """The first message of each queue stored at that time or later; the end where there is none."""
+        """Returns the offset of the first message of each queue stored at or after that time; the end if there is
+        none."""
         return self.at_times(dict.fromkeys(keys, timestamp_ms))
 
     def at_times(self, moments: Mapping[QueueKey, int]) -> QueueOffsets:
-        """The same with a time for each queue."""
+        """Like ``at_time``, with a time per queue."""
         return self._all_of(
             moments, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, lambda key: _time_header(key, moments[key])
         ).offsets
 
     def at_time_known(self, keys: Iterable[QueueKey], timestamp_ms: int) -> QueueOffsets:
-        """The same of each queue whose broker answers now."""
+        """Like ``at_time``, for each queue whose broker answers now."""
         return self._some_of(
             keys, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, lambda key: _time_header(key, timestamp_ms)
         ).offsets
 
     def committed(self, group: str, keys: Iterable[QueueKey]) -> QueueOffsets:
-        """Where a consumer group is, of the queues it has an offset for."""
+        """Returns the committed offsets of a consumer group, for the queues that have one."""
         found = self._all_of(
             keys,
             RequestCode.QUERY_CONSUMER_OFFSET,
@@ -357,9 +362,10 @@ class Cluster:
         return {key: offset for key, offset in found.offsets.items() if offset >= 0}
 
     def commit(self, group: str, offsets: Mapping[QueueKey, int]) -> QueueOffsets:
-        """Set the offsets of a consumer group; returns those that are set now. Masters only, each a moment long.
+        """Sets the offsets of a consumer group; returns those that were set. Queries masters only, each with a short
+        wait.
 
-        Raises what the brokers say; nothing is tried again.
+        Raises the brokers' errors. Nothing is retried.
         """
         jobs: dict[Hashable, Work] = {}
         for broker, keys in _by_broker(offsets).items():
@@ -374,7 +380,7 @@ class Cluster:
         return done
 
     def show_group(self, group: str, keys: Iterable[QueueKey]) -> set[str]:
-        """Make a group that has offsets of these queues known to tools; returns the brokers where it is. Tools find
+        """Makes a group with offsets for these queues visible to tools; returns the brokers that have it. Tools find
         groups by their retry topics, which only a consumer's heartbeat or its first retry creates."""
         jobs: dict[Hashable, Work] = {}
         for broker, its_keys in _by_broker(keys).items():
@@ -421,7 +427,8 @@ class Cluster:
         return ask
 
     def message_bytes(self, begins: Mapping[QueueKey, int]) -> int | None:
-        """What a message takes on the average, by the next few of some queues; None when no broker says."""
+        """Returns the average message size, sampled from the next few messages of some queues; None when no broker
+        answers."""
         taken = count = 0
         for key in sorted(begins)[:_SAMPLED_QUEUES]:
             header = msgspec.structs.replace(
@@ -451,7 +458,7 @@ class Cluster:
         return ask
 
     def check_filter(self, keys: Collection[QueueKey]) -> None:
-        """Raise ``ConfigError`` when a broker does not take the SQL filter of the query."""
+        """Raises ``ConfigError`` when a broker rejects the query's SQL filter."""
         if self._options.sql is None:
             return
         for key in {one.broker: one for one in sorted(keys, reverse=True)}.values():
@@ -473,7 +480,7 @@ class Cluster:
     def _all_of(
         self, keys: Iterable[QueueKey], code: int, header: HeaderOf, missing: int | None = None
     ) -> Answers:
-        """Of every queue; a broker that does not answer is asked again for ``retryTimeoutMs``."""
+        """Queries all of the queues, retrying a broker that does not answer for ``retryTimeoutMs``."""
         wanted = sorted(keys)
         found = Answers()
 
@@ -490,7 +497,7 @@ class Cluster:
                 except OrbitError as error:
                     failure = error
             if failure is not None:
-                # The broker may have moved: the next attempt looks at a new route.
+                # The broker may have moved, so the next attempt uses a new route.
                 self._routes_at = None
                 self.queues()
                 raise failure
@@ -499,7 +506,7 @@ class Cluster:
         return found
 
     def _some_of(self, keys: Iterable[QueueKey], code: int, header: HeaderOf) -> Answers:
-        """Of the queues whose brokers answer in a moment. Raises what a broker refuses for good."""
+        """Queries the queues whose brokers answer quickly. Raises permanent refusals."""
         jobs: dict[Hashable, Work] = {
             (code, "some", broker): self._question(its_keys, code, header, None)
             for broker, its_keys in _by_broker(keys).items()
@@ -544,8 +551,9 @@ class Cluster:
         return ask
 
     async def _in_bulk(self, address: str, keys: list[QueueKey], code: int) -> QueueOffsets:
-        """First or last offsets with one request for each topic that has several of the queues; Apache's brokers
-        answer it as well. What it does not tell, or a broker refuses to tell, is left to single requests."""
+        """Queries first or last offsets with one request for each topic with several of the queues, which Apache's
+        brokers support too. Offsets that are missing from the answer, or that a broker refuses, are left to single
+        requests."""
         by_topic: dict[str, list[QueueKey]] = {}
         for key in keys if code in _IN_STATS else ():
             by_topic.setdefault(key.topic, []).append(key)
@@ -578,8 +586,8 @@ class Cluster:
         return max((data.read_queue_nums for data in datas if data.broker_name == key.broker), default=0)
 
     def _attend(self, jobs: Mapping[Hashable, Work], wait_s: float | None) -> dict[Hashable, Future[Any]]:
-        """Start what is not under way, wait a moment for it, and give what is done. What was not done in the moment
-        it was given is only looked at: nobody waits for it twice."""
+        """Starts the jobs that are not running, waits briefly for those, and returns the finished ones. A job that
+        exceeded its wait is only polled from then on, so nothing is waited for twice."""
         new = [name for name in jobs if name not in self._jobs]
         for name in new:
             self._jobs[name] = self._client.loop.submit(jobs[name]())
@@ -587,7 +595,7 @@ class Cluster:
         return {name: self._jobs.pop(name) for name in jobs if self._jobs[name].done()}
 
     def _warn(self, key: Hashable, text: str, *arguments: object) -> None:
-        """Not more often than the client says such things."""
+        """Logs a warning, rate-limited like the client's."""
         self._client.instance.log_limits.warning(logger, ("spark", key), text, *arguments)
 
 
@@ -618,7 +626,7 @@ def _add(found: Answers, more: Answers) -> None:
 
 
 def _offset(key: QueueKey, frame: Frame, missing: int | None) -> int:
-    """The offset of an answer; -1 where its code is ``missing``."""
+    """Returns the offset in an answer, or -1 if its code is ``missing``."""
     if frame.code == ResponseCode.SUCCESS:
         return decode_header(OffsetResponse, frame).offset
     if frame.code == missing:

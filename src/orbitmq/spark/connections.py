@@ -1,8 +1,8 @@
-"""The client of a Spark process: routes, questions and their errors are those of ``orbitmq.client``.
+"""The client of a Spark process. Routes, requests and their errors are those of ``orbitmq.client``.
 
-One ``ClientInstance`` for each set of servers and keys, on a loop of its own, lives as long as the process; drivers
-and executors ask through it. It joins no group and sends no heartbeat. Only the bytes of pulls go another way
-(``pool.py``), at addresses that are chosen here.
+There is one ``ClientInstance`` per set of servers and keys, on its own loop. It lives as long as the process and
+serves drivers and executors. It joins no group and sends no heartbeat. Only the data of pulls takes another path
+(``pool.py``), to addresses that are chosen here.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 DEFAULT_GROUP: Final = "TOOLS_CONSUMER"
-"""Every broker has it, so reading needs no group to be created."""
+"""Exists on every broker, so reading does not require creating a group."""
 CALL_TIMEOUT_S: Final = 5.0
 _AT_ONCE: Final = 500
 _CLIENTS_MAX: Final = 16
 
 
 class ServerClient:
-    """Asks name servers and brokers. Methods without ``async`` wait for their answer and may be called by any
-    thread but the loop's."""
+    """Queries name servers and brokers. Methods without ``async`` wait for the answer and may be called from any
+    thread except the loop's."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -60,7 +60,7 @@ class ServerClient:
             credentials=access.credentials,
             tls=None if access.tls is None else access.tls.context(),
             call_timeout_s=CALL_TIMEOUT_S,
-            # Routes are asked for when a query wants them; in between nothing is kept up.
+            # Routes are fetched when a query needs them; nothing is refreshed in between.
             route_refresh_s=3600,
             heartbeat_s=3600,
             close_wait_s=1,
@@ -69,13 +69,13 @@ class ServerClient:
         self.instance.start()
 
     def close(self) -> None:
-        """End connections and loop."""
+        """Closes connections and the loop."""
         try:
             self.loop.run(self.instance.stop())
         finally:
             self.loop.close()
 
-    # What the instance asks (Member).
+    # Interface required by the instance (Member).
     def topics(self) -> set[str]:
         return set()
 
@@ -88,11 +88,11 @@ class ServerClient:
     # -- name servers ----------------------------------------------------------------------------------
 
     async def route(self, topic: str) -> TopicRoute:
-        """The route of a topic now. Raises ``TopicNotFound``, ``NameServerError``."""
+        """Returns the current route of a topic. Raises ``TopicNotFound``, ``NameServerError``."""
         return await self.instance.book.refresh(topic)
 
     async def routes_of(self, topics: Sequence[str]) -> list[TopicRoute | OrbitError]:
-        """The route of each topic, or why there is none; many questions are on the way at once."""
+        """Returns the route of each topic, or the reason it has none. Requests run concurrently."""
         answers: list[TopicRoute | OrbitError] = []
 
         async def one(topic: str) -> TopicRoute | OrbitError:
@@ -106,23 +106,24 @@ class ServerClient:
         return answers
 
     def fetch_route(self, topic: str) -> TopicRoute:
-        """The same for a thread."""
+        """Like ``route``, for threads."""
         return self.loop.run(self.route(topic))
 
     def known_route(self, topic: str) -> TopicRoute | None:
-        """The newest route there is: a new one, or the last known while no name server answers or knows it."""
+        """Returns the newest route available: a fresh one, or the last known while no name server answers or has
+        it."""
         try:
             return self.fetch_route(topic)
         except (TopicNotFound, NameServerError):
             return self.instance.book.route(topic)
 
     async def all_topics(self) -> list[str]:
-        """Every topic the name servers know. Raises ``NameServerError``."""
+        """Returns every topic that the name servers list. Raises ``NameServerError``."""
         answer = await self._ask_name_servers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         return list(TopicList.decode(answer.body).topic_list)
 
     async def _broker_data(self, name: str) -> BrokerData | None:
-        """The addresses of a broker, whatever topics it has; the last known ones where no name server says."""
+        """Returns the addresses of a broker, whatever its topics; the last known ones if no name server lists it."""
         try:
             answer = await self._ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO)
         except OrbitError:
@@ -141,8 +142,7 @@ class ServerClient:
     # -- brokers ---------------------------------------------------------------------------------------
 
     async def ask_all(self, address: str, code: int, headers: Sequence[Header]) -> list[Frame]:
-        """The answers of one broker, in order; many questions are on the way at once. Raises the error of a
-        refusal."""
+        """Returns the answers of one broker, in order. Requests run concurrently. Raises the error of a refusal."""
         answers: list[Frame] = []
         for first in range(0, len(headers), _AT_ONCE):
             some = headers[first : first + _AT_ONCE]
@@ -150,7 +150,7 @@ class ServerClient:
         return answers
 
     async def is_deleted(self, topic: str, broker: str) -> bool:
-        """Whether a broker says that it has no such topic. A broker that does not answer says nothing."""
+        """Returns whether a broker reports that the topic does not exist. False for a broker that does not answer."""
         data = await self._broker_data(broker)
         if data is None or data.master_address is None:
             return False
@@ -164,7 +164,7 @@ class ServerClient:
         return answer.code == ResponseCode.TOPIC_NOT_EXIST
 
     def run(self, work: Callable[[], Awaitable[T]], timeout_s: float | None = None) -> T:
-        """The result of ``work`` on the loop. Raises ``RequestTimeoutError`` when the time is over."""
+        """Runs ``work`` on the loop and returns its result. Raises ``RequestTimeoutError`` when the time is over."""
 
         async def bounded() -> T:
             try:
@@ -179,7 +179,7 @@ class ServerClient:
 
 
 def probe(topic: str, queue_id: int, subscription: str = "*", kind: str = TAG) -> PullMessageRequest:
-    """A pull whose answer has no messages, only offsets."""
+    """Sends a pull whose answer has no messages, only offsets."""
     return PullMessageRequest(
         consumer_group=DEFAULT_GROUP,
         topic=topic,
@@ -194,14 +194,14 @@ def probe(topic: str, queue_id: int, subscription: str = "*", kind: str = TAG) -
 
 
 def raise_refusal(answer: Frame) -> Frame:
-    """The answer; raises the error of one that is a refusal."""
+    """Returns the answer, or raises the error of a refusal."""
     if answer.code != ResponseCode.SUCCESS:
         raise error_for_code(answer.code, answer.remark)
     return answer
 
 
 def replicas(data: BrokerData | None) -> list[tuple[int, str]]:
-    """Id and address of each server of a broker, the master first."""
+    """Returns id and address of each server of a broker, the master first."""
     return (
         [] if data is None else sorted(data.broker_addrs.items(), key=lambda one: (one[0] != MASTER_ID, one))
     )
@@ -214,8 +214,7 @@ _clients_lock: Final = threading.Lock()
 
 
 def server_client(access: Access) -> ServerClient:
-    """The client of this process for these servers and keys. Raises ``ConfigError`` for TLS files that cannot be
-    used."""
+    """Returns this process's client for these servers and keys. Raises ``ConfigError`` for unusable TLS files."""
     key = (process_id(), access)
     with _clients_lock:
         client = _clients.pop(key, None) or ServerClient(access)
@@ -232,8 +231,8 @@ def server_client(access: Access) -> ServerClient:
 
 @atexit.register
 def close_clients() -> None:
-    """Stop the loops of this process. One that still runs while the interpreter is finalized may crash it: 1 of 150
-    short programs ended with SIGSEGV after their last line."""
+    """Stops the loops of this process. A loop that still runs while the interpreter is finalized may crash it: 1 of
+    150 short programs ended with SIGSEGV after their last line."""
     with _clients_lock:
         clients = [client for (pid, _), client in _clients.items() if pid == process_id()]
         _clients.clear()

@@ -1,4 +1,4 @@
-"""Failures that the author of a pipeline or query can act on: one line each, with the exit code that goes with it."""
+"""Failures that the author of a pipeline or query can act on. Each is one line and has its own exit code."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ EXIT_MISUSED: Final = 2
 
 
 class PipelineError(OrbitError):
-    """Base of the failures below."""
+    """Base of the pipeline failures."""
 
     exit_code: ClassVar[int] = EXIT_FAILED
 
 
 class SpecError(PipelineError):
-    """The file says something that cannot be done; the text begins with the path of the field."""
+    """The file contains something that cannot be done. The text begins with the path of the field."""
 
     exit_code = EXIT_MISUSED
 
@@ -32,17 +32,17 @@ class SpecError(PipelineError):
 
 
 class EnvironmentFault(PipelineError):
-    """Something the pipeline needs is not there: Java, a package, a server, a topic, a directory."""
+    """Something the pipeline needs is missing: Java, a package, a server, a topic, a directory."""
 
     exit_code = EXIT_MISUSED
 
 
 class RunFailed(PipelineError):
-    """The pipeline started and could not go on."""
+    """The pipeline started and could not continue."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`` (did you mean ...?)``, or the names there are; empty when there are none."""
+    """Returns `` (did you mean ...?)``, or the available names, or an empty text if there are none."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     lowered = [one for one in names if one.lower() == name.lower()]

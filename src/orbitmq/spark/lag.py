@@ -1,4 +1,4 @@
-"""How far a streaming query is behind its topics, from the progress that Spark reports of any query.
+"""Computes how far a streaming query is behind its topics, from Spark's progress reports.
 
 ::
 
@@ -6,7 +6,7 @@
 
     spark.streams.addListener(lag_listener(print))  # Lag(query='orders', batch_id=7, topics={'orders': 120})
 
-Spark gives Python sources no metrics of their own, but it reports where a batch ended and where the queues end.
+Spark has no metrics for Python sources, but it reports where a batch ended and where the queues end.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ __all__ = ["Lag", "lag_by_topic", "lag_listener"]
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """After one micro-batch, or while a query is idle."""
+    """The lag after a micro-batch, or while a query is idle."""
 
     query: str
-    """Its name, or its id if it has none."""
+    """The query's name, or its id if it has no name."""
     batch_id: int
     topics: Mapping[str, int]
-    """Messages that are not read yet."""
+    """Unread messages by topic."""
 
 
 def lag_by_topic(progress: Mapping[str, Any]) -> dict[str, int]:
-    """Messages not read yet, by topic, of a progress as Spark gives it (``json.loads(query.lastProgress.json)``).
+    """Returns the unread messages by topic, from a progress in Spark's form
+    (``json.loads(query.lastProgress.json)``).
 
-    Sources of other formats are left out. A queue that appeared since the batch counts from its first offset, 0.
+    Sources of other formats are ignored. A queue that appeared since the batch counts from its first offset, 0.
     """
     lag: dict[str, int] = {}
     for source in progress.get("sources") or ():
@@ -45,7 +46,7 @@ def lag_by_topic(progress: Mapping[str, Any]) -> dict[str, int]:
             if not isinstance(brokers, Mapping):
                 continue
             for broker, queues in brokers.items():
-                # Lists are of "lost ranges", which stand beside the topics.
+                # Lists belong to "lost ranges", an entry next to the topics.
                 if isinstance(queues, Mapping):
                     done = (reached.get(topic) or {}).get(broker) or {}
                     behind = sum(max(end - done.get(queue, 0), 0) for queue, end in queues.items())
@@ -54,12 +55,13 @@ def lag_by_topic(progress: Mapping[str, Any]) -> dict[str, int]:
 
 
 def lag_listener(report: Callable[[Lag], None]) -> StreamingQueryListener:
-    """For ``spark.streams.addListener``. ``report`` is called after each batch of topics, on a thread of Spark."""
+    """Returns a listener for ``spark.streams.addListener``. ``report`` is called after each batch that reads topics,
+    on a thread of Spark."""
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
     class Listener(StreamingQueryListener):
         def onQueryStarted(self, event: Any) -> None:  # noqa: N802  # the name is Spark's
-            """Nothing to tell."""
+            """Does nothing."""
 
         def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
             progress = event.progress
@@ -68,16 +70,16 @@ def lag_listener(report: Callable[[Lag], None]) -> StreamingQueryListener:
                 report(Lag(progress.name or str(progress.id), progress.batchId, topics))
 
         def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - Spark's name
-            """Nothing to tell."""
+            """Does nothing."""
 
         def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - Spark's name
-            """Nothing to tell."""
+            """Does nothing."""
 
     return Listener()
 
 
 def _offsets(value: Any) -> Mapping[str, Any]:
-    """Offsets of a source of ours; empty for those of another."""
+    """Offsets of one of our sources; empty for others."""
     try:
         parsed = json.loads(value) if isinstance(value, str) else value
     except ValueError:

@@ -1,8 +1,8 @@
-"""The options of the Spark formats: text in, checked values out, errors that say what is accepted.
+"""The options of the Spark formats: parses text, returns checked values, and raises errors that say what is accepted.
 
-Spark gives every option as text and may give its name in lower case, so names are compared without case. A name
-that is unknown is refused, with the one that was probably meant: an option without effect would be found out by its
-rows. Names of Spark's Kafka reader are accepted where they mean the same.
+Spark passes every option as text and may lower-case its name, so names are compared without case. An unknown name is
+rejected with a suggestion, because an option that is silently ignored would show only in wrong rows. Names of Spark's
+Kafka reader are accepted where they have the same meaning.
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ __all__ = [
 ]
 
 Offsets = dict[str, dict[str, dict[str, int]]]
-"""Topic, broker, queue to an offset: what stands in options and checkpoints. Queues are text, as in any JSON."""
+"""Offsets by topic, broker and queue, the form used in options and checkpoints. Queue numbers are text, as in any
+JSON."""
 
 LATEST: Final = -1
 EARLIEST: Final = -2
 GROUP: Final = -3
-"""Where the consumer group of the query is."""
+"""The position of the query's consumer group."""
 _QUEUE_OFFSET_MAX: Final = 2**63 - 1
 
 CLIENT_OPTIONS: Final = (
@@ -101,7 +102,7 @@ _ALIASES: Final = {
     "topicPattern": ("topicPattern", "subscribePattern"),
     "pullTimeoutMs": ("pullTimeoutMs", "kafkaConsumer.pollTimeoutMs"),
 }
-"""Names of Spark's Kafka reader that mean the same."""
+"""Names of Spark's Kafka reader with the same meaning."""
 _SPARKS_OWN: Final = ("path", "checkpointLocation", "queryName", "serialization.format")
 _ELSEWHERE: Final = {
     "kafka.bootstrap.servers": "the servers are given as 'namesrvAddr'",
@@ -111,14 +112,14 @@ _ELSEWHERE: Final = {
     "fetchoffset.numretries": "the time for all attempts is 'retryTimeoutMs'",
     "fetchoffset.retryintervalms": "the time for all attempts is 'retryTimeoutMs'",
 }
-"""Names of Spark's Kafka reader that are something else here."""
+"""Names of Spark's Kafka reader that correspond to something else here."""
 
 
 # -- single values -------------------------------------------------------------------------------------
 
 
 def text(options: Mapping[str, str], *names: str) -> str | None:
-    """The value of the first of these names that is given, without blanks around; None without one."""
+    """Returns the value of the first of these names that is set, stripped, or None."""
     lowered = {key.lower(): value for key, value in options.items()}
     for name in names:
         value = lowered.get(name.lower())
@@ -128,7 +129,7 @@ def text(options: Mapping[str, str], *names: str) -> str | None:
 
 
 def required(options: Mapping[str, str], *names: str) -> str:
-    """As ``text``; raises ``ConfigError`` when it is missing. The first name is the one to tell the user."""
+    """Like ``text``, but raises ``ConfigError`` when the option is missing. Errors show the first name."""
     value = text(options, *names)
     if value is None:
         raise ConfigError(f"option {names[0]!r} is required: .option({names[0]!r}, ...)")
@@ -138,7 +139,7 @@ def required(options: Mapping[str, str], *names: str) -> str:
 def number(
     options: Mapping[str, str], name: str, default: int | None = None, *, low: int = 0, high: int = 2**63 - 1
 ) -> int | None:
-    """A whole number between two bounds, or the default."""
+    """Returns a whole number within the bounds, or the default."""
     value = text(options, name)
     if value is None:
         return default
@@ -162,7 +163,7 @@ def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 def refuse_unknown(options: Mapping[str, str], known: Iterable[str]) -> None:
-    """Raise ``ConfigError`` for an unknown name, with what was probably meant."""
+    """Raises ``ConfigError`` for an unknown name, with a suggestion."""
     names = [*known, *(name for names in _ALIASES.values() for name in names), *_SPARKS_OWN]
     by_lower = {name.lower(): name for name in names}
     for given in options:
@@ -183,9 +184,10 @@ def _aliased(options: Mapping[str, str], name: str) -> str | None:
 
 
 def parse_offsets(name: str, value: str, *, ending: bool = False) -> int | Offsets:
-    """``earliest``, ``latest``, ``group``, or JSON ``{topic: {broker: {queue: offset}}}``: -2 is earliest, -1 latest.
+    """Parses ``earliest``, ``latest``, ``group``, or JSON ``{topic: {broker: {queue: offset}}}`` where -2 is earliest
+    and -1 latest.
 
-    Gives ``EARLIEST``, ``LATEST``, ``GROUP`` or the offsets. ``ending`` refuses earliest and group.
+    Returns ``EARLIEST``, ``LATEST``, ``GROUP`` or the offsets. With ``ending``, earliest and group are rejected.
     """
     word = value.strip().lower()
     if word == "latest":
@@ -218,7 +220,7 @@ def parse_offsets(name: str, value: str, *, ending: bool = False) -> int | Offse
 
 
 def parse_times(options: Mapping[str, str], name: str) -> Offsets | None:
-    """JSON ``{topic: {broker: {queue: milliseconds}}}``."""
+    """Parses JSON ``{topic: {broker: {queue: milliseconds}}}``."""
     value = text(options, name)
     if value is None:
         return None
@@ -232,7 +234,8 @@ def parse_times(options: Mapping[str, str], name: str) -> Offsets | None:
 
 
 def parse_assigned(value: str) -> tuple[tuple[str, str, int], ...]:
-    """``{topic: {broker: [queues]}}``, or ``{topic: [queues]}`` for these queues of every broker (broker empty)."""
+    """Parses ``{topic: {broker: [queues]}}``, or ``{topic: [queues]}`` for these queues of every broker (broker
+    empty)."""
     accepted = 'JSON such as {"topic": {"broker-a": [0, 1]}} or {"topic": [0, 1]} is accepted'
     found: set[tuple[str, str, int]] = set()
     try:
@@ -262,7 +265,7 @@ _DELAY_UNIT_MS: Final = {
 
 
 def _trigger_delay_ms(options: Mapping[str, str]) -> int:
-    """``maxTriggerDelay`` as Kafka's reader takes it (``15m``), or ``maxTriggerDelayMs``."""
+    """``maxTriggerDelay`` in the form of Spark's Kafka reader (``15m``), or ``maxTriggerDelayMs``."""
     value = text(options, "maxTriggerDelay")
     if value is None:
         return _int(options, "maxTriggerDelayMs", 900_000, 1, 86_400_000)
@@ -279,7 +282,7 @@ def _trigger_delay_ms(options: Mapping[str, str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Paths, not a context: this travels to executors, which open the files themselves."""
+    """TLS file paths instead of a context, because executors receive this and open the files themselves."""
 
     trusted: str = ""
     certificate: str = ""
@@ -288,7 +291,7 @@ class TlsFiles:
     check_host: bool = True
 
     def context(self) -> ssl.SSLContext:
-        """Raises ``ConfigError`` when the files cannot be used."""
+        """Creates the context. Raises ``ConfigError`` when the files cannot be used."""
         return client_context(
             trusted=Path(self.trusted) if self.trusted else None,
             certificate=Path(self.certificate) if self.certificate else None,
@@ -300,7 +303,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Everything a connection needs. Hashable: connections are kept by it."""
+    """Everything a connection needs. Hashable, because it is part of the key of pooled connections."""
 
     name_servers: str
     credentials: Credentials | None = None
@@ -313,7 +316,7 @@ def name_servers(options: Mapping[str, str]) -> str:
 
 
 def access(options: Mapping[str, str]) -> Access:
-    """Name servers, keys and TLS files from the options."""
+    """Returns name servers, keys and TLS files from the options."""
     key, secret = text(options, "accessKey"), text(options, "secretKey")
     if (key is None) != (secret is None):
         raise ConfigError("options 'accessKey' and 'secretKey' are needed both, or neither")
@@ -332,7 +335,8 @@ def access(options: Mapping[str, str]) -> Access:
 
 
 def client_settings(options: Mapping[str, str]) -> ClientSettings:
-    """Keys and TLS as keyword arguments: ``Producer(group, name_servers(options), **client_settings(options))``."""
+    """Returns keys and TLS as keyword arguments: ``Producer(group, name_servers(options),
+    **client_settings(options))``."""
     found = access(options)
     settings: ClientSettings = {}
     if found.credentials is not None:
@@ -347,13 +351,13 @@ def client_settings(options: Mapping[str, str]) -> ClientSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """All that the reader of format ``rocketmq`` may be told. Pickled to executors with it."""
+    """All options of the reader of format ``rocketmq``. Pickled to executors with it."""
 
     access: Access
     topics: tuple[str, ...] = ()
     topic_pattern: str | None = None
     assigned: tuple[tuple[str, str, int], ...] = ()
-    """Only these queues: topic, broker (empty: any), number."""
+    """Read only these queues: topic, broker (empty: any), number."""
     starting: int | Offsets = EARLIEST
     ending: int | Offsets = LATEST
     starting_timestamp_ms: int | None = None
@@ -361,7 +365,7 @@ class SourceOptions:
     starting_times: Offsets | None = None
     ending_times: Offsets | None = None
     fail_on_late_time: bool = False
-    """A starting time after the last message of a queue is an error, not the end of the queue."""
+    """Treat a starting time after the last message of a queue as an error instead of starting at the queue's end."""
     bytes_per_trigger_max: int | None = None
     offsets_per_trigger_max: int | None = None
     offsets_per_trigger_min: int | None = None
@@ -375,10 +379,10 @@ class SourceOptions:
     group: str | None = None
     pull_timeout_ms: int = 30_000
     retry_timeout_ms: int = 120_000
-    """How long a read or a question goes on trying while a broker cannot be reached or refuses for a time."""
+    """How long a read or query is retried while a broker is unreachable or temporarily refuses."""
     route_refresh_ms: int = 10_000
     pull_batch_size: int = 4096
-    """Most messages to ask for at once; the broker's own bounds are usually lower."""
+    """The most messages to request in one pull; the broker's own limits are usually lower."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -436,7 +440,7 @@ class SourceOptions:
 def _which_topics(
     options: Mapping[str, str],
 ) -> tuple[tuple[str, ...], str | None, tuple[tuple[str, str, int], ...]]:
-    """Topics, pattern, queues: what of them the options give."""
+    """Returns the topics, pattern or queues set in the options."""
     named, pattern = _aliased(options, "topic"), _aliased(options, "topicPattern")
     chosen = text(options, "assign")
     if sum(one is not None for one in (named, pattern, chosen)) != 1:
@@ -456,7 +460,7 @@ def _which_topics(
 
 
 def _check_kind(options: Mapping[str, str], *, streaming: bool) -> None:
-    """Refuse what is for the other kind of read."""
+    """Rejects options for the other kind of read."""
     if streaming:
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
             if text(options, name) is not None:
@@ -468,7 +472,7 @@ def _check_kind(options: Mapping[str, str], *, streaming: bool) -> None:
 
 
 def _filters(options: Mapping[str, str]) -> tuple[str | None, str | None]:
-    """Tags or an SQL filter that can be parsed."""
+    """Returns tags or an SQL filter that can be parsed."""
     tags, sql = text(options, "tags", "subExpression"), text(options, "sql")
     if tags is not None and sql is not None:
         raise ConfigError("options 'tags' and 'sql' exclude each other: a broker takes one kind of filter")

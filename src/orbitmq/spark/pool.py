@@ -1,9 +1,9 @@
-"""Connections for the pulls of Spark's Python workers, kept between tasks; and the patience of all questions.
+"""Connections for the pulls of Spark's Python workers, kept between tasks, and the retry rules of all requests.
 
-A worker runs one task at a time and waits for its answers, so it needs no event loop for them: a plain socket with
-many pulls on the way costs less per answer, and its bytes go from the kernel straight into the buffer to decode.
-Everything else is asked through ``connections.py``. Workers live longer than tasks, hence the pool: connections by
-address, access and process (a forked worker must not use the sockets of its parent).
+A worker runs one task at a time and waits for its answers, so it needs no event loop. A plain socket with many pulls
+in flight costs less per answer, and the kernel writes straight into the buffer to decode. All other requests go
+through ``connections.py``. Workers outlive tasks, so connections are pooled by address, access and process (a forked
+worker must not use its parent's sockets).
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ T = TypeVar("T")
 
 _CONNECT_TIMEOUT_S: Final = 5.0
 _IDLE_S: Final = 60.0
-"""Brokers close connections that were silent for two minutes."""
+"""Brokers close connections that are silent for two minutes."""
 _KEPT_PER_PEER: Final = 4
 _SOCKET_BUFFER_BYTES: Final = 4 * 1024 * 1024
 _PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
-"""Between attempts; the last one again and again."""
+"""Pauses between attempts; the last one repeats."""
 
 
 class Link:
-    """One connection. Not for threads: whoever borrowed it uses it alone."""
+    """One connection. Not thread-safe: only the borrower may use it."""
 
     def __init__(self, address: str, access: Access, timeout_s: float) -> None:
         self.address = address
@@ -79,21 +79,22 @@ class Link:
         return next(self._opaque) & 0x7FFFFFFF
 
     def encode(self, code: int, header: Header, body: bytes, opaque: int) -> bytes:
-        """A request, signed if there are keys."""
+        """Encodes a request, and signs it if there are keys."""
         fields = encode_ext(header)
         if self._credentials is not None:
             fields = sign(fields, body, self._credentials)
         return encode_binary_request(code, opaque, encode_binary_fields(fields), body)
 
     def send(self, data: bytes) -> None:
-        """Raises ``ConnectionLostError``."""
+        """Sends data. Raises ``ConnectionLostError``."""
         try:
             self.socket.sendall(data)
         except OSError as error:
             raise self._lost(error) from None
 
     def receive(self, into: memoryview) -> int:
-        """Bytes read, at least one. Raises ``ConnectionLostError`` or ``RequestTimeoutError``."""
+        """Reads at least one byte and returns the number read. Raises ``ConnectionLostError`` or
+        ``RequestTimeoutError``."""
         try:
             count = self.socket.recv_into(into)
         except TimeoutError:
@@ -117,7 +118,7 @@ _idle_lock: Final = threading.RLock()
 
 
 def borrow(address: str, access: Access, *, timeout_s: float, clock: Clock = SYSTEM_CLOCK) -> Link:
-    """An open connection: one that was given back, or a new one. Raises ``ConnectionLostError``."""
+    """Returns an open connection, pooled or new. Raises ``ConnectionLostError``."""
     while (link := _kept(address, access, clock.monotonic())) is not None:
         if _is_quiet(link):
             link.socket.settimeout(timeout_s)
@@ -127,7 +128,7 @@ def borrow(address: str, access: Access, *, timeout_s: float, clock: Clock = SYS
 
 
 def _kept(address: str, access: Access, now: float) -> Link | None:
-    """The idle connection that was used last, which is idle no longer."""
+    """Takes the most recently used idle connection out of the pool."""
     with _idle_lock:
         _drop_old(now)
         kept = _idle.get((address, access, process_id()))
@@ -135,7 +136,7 @@ def _kept(address: str, access: Access, now: float) -> Link | None:
 
 
 def give_back(link: Link, access: Access, *, clock: Clock = SYSTEM_CLOCK) -> None:
-    """Keep a connection on which no answer is outstanding."""
+    """Returns a connection without outstanding answers to the pool."""
     with _idle_lock:
         kept = _idle.setdefault((link.address, access, process_id()), [])
         if len(kept) < _KEPT_PER_PEER:
@@ -146,7 +147,7 @@ def give_back(link: Link, access: Access, *, clock: Clock = SYSTEM_CLOCK) -> Non
 
 @atexit.register
 def close_idle() -> None:
-    """Close every connection that is kept. Runs when the process ends."""
+    """Closes every pooled connection. Runs when the process exits."""
     while _idle:
         for _, link in _idle.popitem()[1]:
             link.close()
@@ -156,7 +157,7 @@ def _drop_old(now: float) -> None:
     pid = process_id()
     for key, kept in list(_idle.items()):
         if key[2] != pid:
-            # Of the process this one was forked from: its sockets are not ours to use, only to let go.
+            # These belong to the process this one was forked from, so drop them without using them.
             for _, link in kept:
                 link.close()
             del _idle[key]
@@ -168,7 +169,7 @@ def _drop_old(now: float) -> None:
 
 
 def _is_quiet(link: Link) -> bool:
-    """Whether the connection is still open, with nothing to read on it."""
+    """Returns whether the connection is still open with nothing to read."""
     try:
         link.socket.setblocking(False)
         if isinstance(link.socket, ssl.SSLSocket):
@@ -190,9 +191,10 @@ def _nothing_to_read(link: ssl.SSLSocket) -> bool:
 
 
 def is_passing(error: OrbitError) -> bool:
-    """Whether the same request may succeed a moment later: a restart, an overload, a change of master.
+    """Returns whether the same request may succeed shortly: during a restart, an overload, a change of master.
 
-    The client's own rule, less what a moment does not change: rights, topics that are not there, and broken requests.
+    Applies the client's own rule, except for errors that waiting does not cure: missing permissions, missing topics
+    and malformed requests.
     """
     return is_retriable(error) and not isinstance(error, _LASTING)
 
@@ -201,7 +203,8 @@ _LASTING: Final = (NoPermission, TopicNotFound, NoRouteError, ServerError)
 
 
 def patiently(what: str, work: Callable[[], T], timeout_s: float, *, clock: Clock = SYSTEM_CLOCK) -> T:
-    """The result of ``work``, tried again with pauses while its failure may pass, for ``timeout_s`` at most."""
+    """Returns the result of ``work``, retried with pauses for up to ``timeout_s`` while its failure may be
+    temporary."""
     deadline = clock.monotonic() + timeout_s
     attempt = 0
     while True:
@@ -217,5 +220,5 @@ def patiently(what: str, work: Callable[[], T], timeout_s: float, *, clock: Cloc
 
 
 def pause(attempt: int) -> None:
-    """Wait before another attempt, longer with each."""
+    """Waits before another attempt, longer each time."""
     Event().wait(_PAUSES_S[min(attempt, len(_PAUSES_S) - 1)])

@@ -1,4 +1,4 @@
-"""Makes the formats known to a session."""
+"""Registers the formats with a session."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["register"]
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Register ``rocketmq`` and ``rocketmq-store`` with a session, and give it back.
+    """Registers ``rocketmq`` and ``rocketmq-store`` with a session and returns it.
 
-    Needed only where Spark does not find them on its own: it looks once, at the first use of any Python data source,
-    and gives up silently if some other package's source cannot be imported.
+    Needed only where Spark does not find them on its own. It searches once, at the first use of any Python data
+    source, and gives up silently if some other package's source cannot be imported.
     """
     from orbitmq.spark.source.topic_source import RocketmqSource
     from orbitmq.spark.store.store_source import RocketmqStoreSource

@@ -1,7 +1,7 @@
-"""The table a topic or a store is in Spark: names and types of the columns, for every reader the same.
+"""Names and types of the columns of a topic or store in Spark, shared by all readers.
 
-A user may ask for fewer columns (``.schema("topic string, body binary")``): Spark prunes nothing in Python sources,
-so this is how a reader is told what not to decode.
+A user may select fewer columns (``.schema("topic string, body binary")``). Spark does not prune columns of Python
+sources, so this is the only way to skip decoding.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _TYPES: Final[Mapping[str, tuple[str, pa.DataType]]] = {
 }
 
 COLUMNS: Final = tuple(_TYPES)
-"""All columns, in order. Users depend on the names: add at the end, never rename."""
+"""All columns, in order. Users depend on the names, so add at the end and never rename."""
 
 SCHEMA_DDL: Final = ", ".join(f"{name} {ddl}" for name, (ddl, _) in _TYPES.items())
 
@@ -52,7 +52,8 @@ def arrow_schema(columns: Iterable[str] = COLUMNS) -> pa.Schema:
 
 
 def selected_columns(schema: StructType) -> Sequence[str]:
-    """The columns of a schema the user gave. Raises ``ConfigError`` for a column or a type that a reader has not."""
+    """Returns the columns of a user's schema. Raises ``ConfigError`` for a column or type that the reader does not
+    have."""
     for field in schema.fields:
         known = _TYPES.get(field.name)
         if known is None:

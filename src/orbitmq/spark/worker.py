@@ -1,4 +1,4 @@
-"""The Python process of Spark's that a task runs in."""
+"""The Spark Python process that a task runs in."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _done = False
 
 
 def leave_modules_uncollected() -> None:
-    """At the end of a worker's first task: collections of garbage pass over everything there is so far.
+    """Excludes all existing objects from garbage collection at the end of a worker's first task.
 
-    Spark's workers collect all generations after each task, which means to walk over every object of PySpark, Arrow,
-    numpy and this package: 22 % of the CPU of the workers that read a raw store of a million messages in eight tasks.
-    Elsewhere (tests, a notebook) nothing happens: the collector of such a process is its owner's.
+    Spark's workers run a full collection after each task, which visits every object of PySpark, Arrow, numpy and this
+    package. That took 22 % of the CPU of workers that read a raw store of a million messages in eight tasks. In other
+    processes (tests, a notebook) this does nothing, because their collector is not ours to change.
     """
     global _done
     if not _done and TaskContext.get() is not None:
