@@ -1,1 +1,1 @@
-"""The ``orbitmq`` command: parsing and printing, no logic of its own."""
+"""The ``orbitmq`` command: parsing and printing only."""

@@ -1,6 +1,6 @@
 """``orbitmq admin``: mqadmin's commands, for this project's clusters and for Apache's.
 
-A command is declared in a module of its area and loaded when it is called; here stands only which area has it.
+A command is declared in the module of its area and loaded when it is called; this module only maps commands to areas.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
         "copyAcl",
     ),
 }
-"""Area: its commands, in the order of the help. A test holds it against the declarations."""
+"""Commands by area, in the order of the help. A test compares it with the declarations."""
 
 _AREA_OF: Final = {name: area for area, names in AREAS.items() for name in names}
 _TITLES: Final = {
@@ -125,7 +125,7 @@ _COMPLETION: Final = "completion"
 
 
 def declarations(area: str) -> tuple[Command, ...]:
-    """The commands of an area."""
+    """Returns the commands of an area."""
     found: tuple[Command, ...] = importlib.import_module(f"orbitmq.cli.admin_areas.{area}").COMMANDS
     return found
 
@@ -168,7 +168,7 @@ class _AdminGroup(click.Group):
 
 
 class _LazyOptions(_AdminGroup):
-    """The options of the connection may also stand before the command."""
+    """Also accepts the connection options before the command."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         if not self.params:

@@ -1,7 +1,8 @@
-"""``orbitmq bench``: runs what is in benchmarks/, prints tables, writes the figures with commit and machine.
+"""``orbitmq bench``: runs the benchmarks in benchmarks/, prints tables, and writes the results with commit and
+machine.
 
-The benchmarks are part of the source tree, not of the installed package: they use the test harness, which starts real
-Apache RocketMQ servers beside ours where Java is present.
+The benchmarks are part of the source tree and not of the installed package, because they use the test harness, which
+also starts real Apache RocketMQ servers if Java is present.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ PARTS: Final[Mapping[str, Sequence[str]]] = {
     "ha": ("ha",),
     "spark": ("spark",),
 }
-"""Name on the command line: modules of benchmarks/. What is not there is left out."""
+"""Modules of benchmarks/ by command-line name. Missing modules are skipped."""
 
 
 @click.command("bench")
@@ -72,7 +73,7 @@ def bench_command(part: str, json_file: Path | None, ours_only: bool, seconds: f
         try:
             results[module] = _run(module, ours_only=ours_only, seconds=seconds)
         except RuntimeError as error:
-            # One that cannot run here must not cost the figures of the others.
+            # A benchmark that cannot run here must not lose the results of the others.
             click.echo(f"orbitmq: {module}: {error}", err=True)
             continue
         _show(module, results[module])
@@ -92,7 +93,7 @@ def bench_command(part: str, json_file: Path | None, ours_only: bool, seconds: f
 
 
 def _source_tree() -> Path:
-    """The directory that holds benchmarks/: the one we stand in, or the one this file is part of."""
+    """Returns the directory that contains benchmarks/: the current one, or the one this file belongs to."""
     for root in (Path.cwd(), Path(__file__).resolve().parents[3]):
         if (root / "benchmarks" / "micro_broker.py").is_file():
             return root
@@ -100,7 +101,7 @@ def _source_tree() -> Path:
 
 
 def _run(module: str, *, ours_only: bool, seconds: float | None) -> Any:
-    """The figures of a benchmark: its ``run()``, or ``measure()`` of one that needs no server."""
+    """Returns the results of a benchmark's ``run()``, or of ``measure()`` if it needs no server."""
     benchmark = importlib.import_module(f"benchmarks.{module}")
     for name in ("run", "measure"):
         function = getattr(benchmark, name, None)
@@ -117,7 +118,7 @@ def _run(module: str, *, ours_only: bool, seconds: float | None) -> Any:
 
 
 def _show(module: str, results: Any) -> None:
-    """One row a figure; a column for each server where the figures are by server."""
+    """Print one row per metric, with a column per server if results are by server."""
     from rich.console import Console
     from rich.table import Table
 
@@ -168,7 +169,7 @@ def _number(value: Any) -> str:
 
 
 def _machine() -> dict[str, Any]:
-    """What the figures depend on."""
+    """Returns the properties of the machine that affect the results."""
     cpu = platform.processor() or platform.machine()
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -188,7 +189,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _commit(root: Path) -> str:
-    """The commit, marked when files differ from it."""
+    """Returns the commit, marked as dirty if files differ from it."""
     try:
         described = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=12"],

@@ -1,4 +1,4 @@
-"""``orbitmq broker``: one broker until SIGTERM or SIGINT."""
+"""``orbitmq broker``: runs a broker until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def broker_command(
 
 
 def _run_processes(children: list[Child]) -> None:
-    """Several brokers until SIGTERM or SIGINT; their ready lines, then one for all of them."""
+    """Run several brokers until SIGTERM or SIGINT. Prints their ready lines, then one for all of them."""
     run_server(
         lambda: Supervisor(children, on_restart=lambda _, line: click.echo(line)),
         lambda running: "\n".join((*running.ready_lines, f"{len(children)} brokers ready")),

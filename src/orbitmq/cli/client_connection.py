@@ -1,7 +1,7 @@
-"""The options of ``produce``, ``consume`` and ``run`` that say how a cluster is reached.
+"""The connection options of ``produce``, ``consume`` and ``run``.
 
-They are those of the admin commands. A client verifies servers wherever it uses TLS, with the certificates of this
-machine unless ``--tlsCa`` names others.
+They are the same as those of the admin commands. With TLS a client always verifies servers, using the system's
+certificates unless ``--tlsCa`` names others.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _VARIABLES: Final = {
 
 
 class ClientConnection:
-    """What the options, the environment and the context say together."""
+    """The connection settings, merged from options, environment and context."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._given = connection_given(options, os.environ)
 
     @property
     def name_servers(self) -> str:
-        """The addresses; those of this machine if nothing names any."""
+        """The configured addresses, or this machine's default."""
         return str(self._given["namesrv_addr"] or NAME_SERVER_DEFAULT)
 
     @property
@@ -47,7 +47,7 @@ class ClientConnection:
         return bool(self._given["tls"] or self._given["tls_ca"] or self._given["tls_cert"])
 
     async def topics(self) -> list[str]:
-        """The topics of users that the name server knows; none when it does not answer."""
+        """Returns the user topics known to the name server, or none if it does not answer."""
         from orbitmq.admin.topics import topic_names
         from orbitmq.errors import OrbitError
 
@@ -59,7 +59,7 @@ class ClientConnection:
         return [name for name in names if not name.startswith("%")]
 
     def export(self, environment: MutableMapping[str, str]) -> None:
-        """Put all of it where clients look for what their code leaves open."""
+        """Export the settings to the variables from which clients read missing options."""
         for key, name in _VARIABLES.items():
             value = self._given[key]
             if value:
@@ -69,7 +69,7 @@ class ClientConnection:
 
 
 def client_connection(function: F) -> F:
-    """Adds the options as a decorator: the command gets a ``ClientConnection`` as ``connection``."""
+    """A decorator that adds the options; the command receives a ``ClientConnection`` as ``connection``."""
 
     def command(**given: Any) -> Any:
         options = {key: given.pop(key, None) for key in CONNECTION_KEYS}

@@ -1,4 +1,4 @@
-"""``orbitmq completion``: what makes a shell complete commands, options and names of topics, groups and brokers."""
+"""``orbitmq completion``: shell completion of commands, options, and names of topics, groups and brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``orbitmq console``: the web console of a cluster, ours or Apache's."""
+"""``orbitmq console``: serves the web console for our clusters and Apache's."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ INSTALL_HINT = "pip install 'orbitmq[console]'"
 
 
 def missing_packages() -> list[str]:
-    """What the console needs and is not installed."""
+    """Returns the packages that the console needs but are not installed."""
     return [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
 
 
 def option_meanings() -> Mapping[str, OptionMeaning]:
-    """What the options of our broker do; Apache's have the same names."""
+    """Returns descriptions of our broker's options; Apache's options have the same names."""
     from orbitmq.auth.config import AuthConfig
     from orbitmq.broker.config import BrokerConfig
     from orbitmq.console.settings import OptionMeaning

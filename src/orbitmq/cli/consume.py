@@ -1,4 +1,4 @@
-"""``orbitmq consume``: stored messages to the terminal, in the order of their store times unless it follows."""
+"""``orbitmq consume``: prints stored messages, ordered by store time unless it follows."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ["TimeOrder", "consume_command", "template"]
 
 _SILENT_S_MAX: Final = 30
 _WAITING_MAX: Final = 1_000
-"""Messages of a queue that wait for older ones of other queues before it is paused."""
+"""Messages of a queue held for older ones of other queues before the queue is paused."""
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 
 
 class _Wanted(NamedTuple):
-    """What is to be read."""
+    """The messages to read."""
 
     topic: str
     begin: Any
@@ -103,7 +103,7 @@ async def _print_all(wanted: _Wanted, name_servers: str, show: Callable[[Receive
 
 
 class _Reader:
-    """Reads the chosen queues of a topic from where it should begin."""
+    """Reads the selected queues of a topic from their start positions."""
 
     def __init__(self, consumer: LitePullConsumer, wanted: _Wanted) -> None:
         self._consumer = consumer
@@ -112,7 +112,7 @@ class _Reader:
         self._position: dict[MessageQueue, int] = {}
 
     async def seek(self) -> None:
-        """Find the queues, their ends and where to begin."""
+        """Find the queues and their ends, and seek to the start positions."""
         wanted, consumer = self._wanted, self._consumer
         queues = _named(await consumer.fetch_queues(wanted.topic), wanted)
         await consumer.assign(queues, wanted.expression)
@@ -133,13 +133,13 @@ class _Reader:
             await consumer.seek(queue, self._position[queue])
 
     async def arriving(self) -> AsyncIterator[ReceivedMessage]:
-        """Messages as they come, without an end."""
+        """Yields messages as they arrive, indefinitely."""
         while True:
             for message in await self._consumer.poll(1.0):
                 yield message
 
     async def by_time(self) -> AsyncIterator[ReceivedMessage]:
-        """What was stored when the command began, oldest first."""
+        """Yields the messages stored before the command started, oldest first."""
         order = TimeOrder(queue for queue in self._ends if not self._done(queue, idle=False))
         paused: set[MessageQueue] = set()
         silent_s = 0
@@ -164,41 +164,42 @@ class _Reader:
                 )
 
     def _done(self, queue: MessageQueue, *, idle: bool) -> bool:
-        """Whether all is read. While nothing arrives, what was fetched and not returned was filtered out."""
+        """Returns whether a queue has been read to its end. If nothing arrives, fetched messages that were not
+        returned were filtered out."""
         end = self._ends[queue]
         return self._position[queue] >= end or (idle and self._consumer.fetched_until(queue) >= end)
 
 
 class TimeOrder:
-    """Merges queues by store time, and by the place in the log where the times of a broker are equal.
+    """Merges queues by store time, and by log offset for equal times on one broker.
 
-    Within a queue the order of offsets is kept.
+    Each queue's offset order is preserved.
     """
 
     def __init__(self, queues: Any) -> None:
         self._waiting: dict[MessageQueue, deque[ReceivedMessage]] = {queue: deque() for queue in queues}
         self.open: set[MessageQueue] = set(self._waiting)
-        """Queues that may still get messages."""
+        """Queues that may receive more messages."""
         self._heads: list[tuple[int, str, int, MessageQueue]] = []
-        """Store time, broker, log offset and queue of the oldest message of each queue that has one."""
+        """Store time, broker, log offset and queue of the oldest message of each non-empty queue."""
 
     def add(self, message: ReceivedMessage) -> None:
-        """Take the next message of its queue."""
+        """Add the next message of its queue."""
         waiting = self._waiting[message.queue]
         waiting.append(message)
         if len(waiting) == 1:
             self._push(message)
 
     def finish(self, queue: MessageQueue) -> None:
-        """No more messages of this queue will be added."""
+        """Declare that no more messages of this queue will be added."""
         self.open.discard(queue)
 
     def waiting(self, queue: MessageQueue) -> int:
-        """The number of messages that are held back."""
+        """Returns the number of messages held back."""
         return len(self._waiting[queue])
 
     def ready(self) -> list[ReceivedMessage]:
-        """The messages that no message still to come can be older than."""
+        """Returns the messages that precede every message still to come."""
         found: list[ReceivedMessage] = []
         while self._heads and not any(not self._waiting[queue] for queue in self.open):
             *_, queue = heappop(self._heads)
@@ -216,7 +217,7 @@ class TimeOrder:
 
 
 def _named(queues: list[MessageQueue], wanted: _Wanted) -> list[MessageQueue]:
-    """The queues that ``--queue`` names; all without it."""
+    """Returns the queues that ``--queue`` names, or all without it."""
     if not wanted.queues:
         return queues
     known = {name: queue for queue in queues for name in (f"{queue.broker_name}:{queue.queue_id}",)}
@@ -235,7 +236,7 @@ def _named(queues: list[MessageQueue], wanted: _Wanted) -> list[MessageQueue]:
 
 
 def template(form: str) -> Callable[[ReceivedMessage], str]:
-    """How a message is printed: ``text``, ``json``, or a template with ``%`` fields."""
+    """Returns the formatter for messages: ``text``, ``json``, or a template with ``%`` fields."""
     if form == "text":
         return _body_text
     if form == "json":
@@ -264,7 +265,7 @@ def _part(part: str, message: ReceivedMessage) -> str:
 
 
 def _body_text(message: ReceivedMessage) -> str:
-    """Of any body: what is no text, or cannot be inflated, must not end the command."""
+    """Returns any body as text. A body that is not text or cannot be inflated must not end the command."""
     try:
         body = message.body
     except BodyMismatch:

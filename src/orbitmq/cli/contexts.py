@@ -1,7 +1,7 @@
-"""``orbitmq context``: clusters with a name, so that commands need no addresses and keys.
+"""``orbitmq context``: named clusters, so that commands need no addresses and keys.
 
-The file is ``orbitmq/contexts.json`` below XDG_CONFIG_HOME (or ``~/.config``), readable by its owner alone. What a
-command is given, by an option or a variable, wins over the context; ORBITMQ_CONTEXT chooses one for a single command.
+The file is ``orbitmq/contexts.json`` below XDG_CONFIG_HOME (or ``~/.config``), readable only by its owner. Options
+and variables override the context; ORBITMQ_CONTEXT selects one for a single command.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CONTEXT_VARIABLE: Final = "ORBITMQ_CONTEXT"
 
 
 class Context(msgspec.Struct, omit_defaults=True):
-    """How a cluster is reached."""
+    """Connection settings of a cluster."""
 
     name_servers: str
     access_key: str = ""
@@ -52,7 +52,8 @@ def _load() -> _Contexts:
 def _save(contexts: _Contexts) -> None:
     path = _path()
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Written beside and moved: another command sees the old file or the new one, and no other user the keys.
+    # Written to a temporary file and renamed, so other commands see either the old file or the new one, and other
+    # users never see the keys.
     beside = path.with_suffix(f".{os.getpid()}")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
@@ -61,7 +62,7 @@ def _save(contexts: _Contexts) -> None:
 
 
 def current_context(name: str = "") -> Context | None:
-    """The one with this name, else the one in use, if there is one."""
+    """Returns the context with this name, or the current one, if any."""
     wanted = name or os.environ.get(CONTEXT_VARIABLE, "")
     if not wanted and not _path().exists():
         return None

@@ -1,4 +1,4 @@
-"""``orbitmq demo``: runs the shop of ``orbitmq.examples``. Any difference is printed and ends with exit code 1."""
+"""``orbitmq demo``: runs the shop of ``orbitmq.examples``. Prints any mismatch and then exits with code 1."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from orbitmq.runtime.logs import configure_logging
 __all__ = ["demo_command"]
 
 _MARK: Final = ".orbitmq-demo"
-"""Says that a directory is the demo's own and may go with the next run."""
+"""Marks a directory as the demo's own, so that the next run may delete it."""
 
 
 @click.command("demo")
@@ -66,7 +66,7 @@ def demo_command(orders: int, spark: bool | None, data: Path) -> None:
 
 
 def _make_room(data: Path) -> None:
-    """An empty directory of our own. Somebody else's files are never removed."""
+    """Create an empty directory of our own. Never deletes other files."""
     if data.exists() and any(data.iterdir()):
         if not (data / _MARK).exists():
             fail(f"{data} holds files that are not the demo's; name another directory with --data")

@@ -1,4 +1,4 @@
-"""``orbitmq dlq``: dead letters from the command line, as the console handles them."""
+"""``orbitmq dlq``: manages dead letters from the command line, like the console."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHOWN_CHARS = 80
 
 
 class _ConnectedCommand(click.Command):
-    """Takes the options of the connection too, so that ``-n`` may stand before or after the command's name."""
+    """Also accepts the connection options, so that ``-n`` works before and after the command's name."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -149,7 +149,7 @@ def _print_reasons(found: dead.DeadReasons) -> None:
 
 
 def _one_line(text: str) -> str:
-    """Written by a client: without line breaks and control characters."""
+    """Replaces line breaks and control characters in text written by a client."""
     return "".join(char if char.isprintable() else " " for char in text)
 
 

@@ -1,4 +1,4 @@
-"""``orbitmq doctor``: what is wrong with a cluster, and what to do about it."""
+"""``orbitmq doctor``: reports problems of a cluster and how to fix them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Entry point of the ``orbitmq`` script. A client-only installation lacks packages; the script names the extra."""
+"""Entry point of the ``orbitmq`` script. A client-only installation lacks packages, and the script names the
+extra."""
 
 from __future__ import annotations
 
@@ -25,11 +26,11 @@ _EXTRAS: Final = {
     "pyarrow": "spark",
     "numpy": "spark",
 }
-"""Imported package: the extra of ours that installs it."""
+"""Our extra that installs each imported package."""
 
 
 def main(prog_name: str | None = None) -> None:
-    """Run the command. A package that is not installed is one line with the extra that brings it, and exit code 1."""
+    """Run the command. For a missing package, print one line that names the extra to install and exit with code 1."""
     try:
         from orbitmq.cli.main import main as command
 
@@ -38,7 +39,7 @@ def main(prog_name: str | None = None) -> None:
         package = (error.name or "").partition(".")[0]
         if package not in _EXTRAS:
             raise
-        # The command without click cannot do anything yet, and most who type it want servers too.
+        # Without click no command works, and most users who type one also want servers.
         extra = "server" if package == "click" else _EXTRAS[package]
         sys.stderr.write(f"orbitmq: this needs the package {package}: pip install 'orbitmq[{extra}]'\n")
         sys.exit(1)

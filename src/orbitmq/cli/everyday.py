@@ -1,7 +1,7 @@
-"""``orbitmq topic``, ``group``, ``message`` and ``top``: short names for what is done every day.
+"""``orbitmq topic``, ``group``, ``message`` and ``top``: short names for everyday tasks.
 
-They are declared like the commands of ``orbitmq admin`` and run by the same code. A command that mqadmin has is its
-declaration with another name and fewer flags (``_short``).
+They are declared like the commands of ``orbitmq admin`` and run by the same code. A command that mqadmin also has is
+the same declaration with another name and fewer flags (``_short``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PERMISSION_NAMES: Final = {0: "none", **{value: name for name, value in _PERMIS
 
 
 def _place(name: str, text: str, completes: str = "") -> Flag:
-    """An argument that is given by its place."""
+    """Declares a positional argument."""
     return Flag(names=(name,), help=text, required=True, by_place=True, completes=completes)
 
 
@@ -47,10 +47,9 @@ _WHERE: Final = (
 def _short(
     area: str, base: str, name: str, text: str, flags: tuple[Flag, ...], keys: dict[str, str] | None = None
 ) -> Command:
-    """The command ``base`` of ``orbitmq admin`` with another name and these flags.
+    """Returns the ``orbitmq admin`` command ``base`` with another name and these flags.
 
-    ``keys`` maps a flag of ours to the flag of ``base`` that it stands for; flags of ``base`` that are left out have
-    their defaults.
+    ``keys`` maps our flags to the flags of ``base`` they set; omitted flags of ``base`` have their defaults.
     """
     command = next(one for one in declarations(area) if one.name == base)
     renamed = keys or {}
@@ -73,7 +72,7 @@ def _short(
 
 
 def _of(area: str, base: str, key: str, **changes: Any) -> Flag:
-    """A flag of a command of ``orbitmq admin``, with some of it changed."""
+    """Returns a flag of an ``orbitmq admin`` command with some changes."""
     command = next(one for one in declarations(area) if one.name == base)
     return dataclasses.replace(next(flag for flag in command.flags if flag.key == key), **changes)
 
@@ -367,7 +366,7 @@ _MESSAGE_COMMANDS: Final = (
 
 
 def _age(milliseconds: int | None) -> str:
-    """A duration that a person can read."""
+    """Formats a duration for people."""
     if milliseconds is None:
         return ""
     seconds = max(0, milliseconds) // 1000
@@ -429,7 +428,7 @@ COMMANDS: Final = {
     "group": _GROUP_COMMANDS,
     "message": _MESSAGE_COMMANDS,
 }
-"""Group of commands: its declarations."""
+"""Declarations by command group."""
 
 
 class _CommandGroup(click.Group):

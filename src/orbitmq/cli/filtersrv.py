@@ -1,4 +1,4 @@
-"""``orbitmq filtersrv``: one filter server until SIGTERM or SIGINT."""
+"""``orbitmq filtersrv``: runs a filter server until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``orbitmq init``: commented configuration files that start as they are: one broker, 2m-2s, failover."""
+"""``orbitmq init``: writes commented, ready-to-run configuration files for one broker, 2m-2s or failover."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orbitmq.cli.servers import fail
 __all__ = ["init_command"]
 
 _BROKER_STEP: Final = 10
-"""Between the listen ports of two brokers; each also takes the port two below and the one above its own."""
+"""Distance between the listen ports of two brokers; each also uses the port two below and the one above its own."""
 _KINDS: Final = ("single", "2m-2s", "failover")
 
 
@@ -32,7 +32,7 @@ class _Ports:
 
 @dataclass(frozen=True, slots=True)
 class _Broker:
-    """What differs between the brokers of a layout."""
+    """The settings in which the brokers of a layout differ."""
 
     file: str
     name: str

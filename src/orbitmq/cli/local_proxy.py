@@ -21,14 +21,14 @@ __all__ = ["BrokerAndProxy", "broker_and_proxy", "local_proxy_config", "proxy_te
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BrokerAndProxy:
-    """What runs."""
+    """A broker and its proxy, if it has one."""
 
     broker: Broker
     proxy: Proxy | None
 
 
 def local_proxy_config(file: str) -> ProxyConfig:
-    """Settings of a proxy inside a broker. Raises ``ConfigError``."""
+    """Returns the settings of a proxy inside a broker. Raises ``ConfigError``."""
     try:
         from orbitmq.proxy.config import read_proxy_config
     except ImportError as error:
@@ -41,7 +41,7 @@ def local_proxy_config(file: str) -> ProxyConfig:
 async def broker_and_proxy(
     broker: Callable[[], Broker], config: ProxyConfig | None
 ) -> AsyncIterator[BrokerAndProxy]:
-    """Run both, the proxy last and first to end: its calls need no socket to reach the broker."""
+    """Run both. The proxy starts last and stops first; its calls reach the broker without a socket."""
     async with broker() as running:
         if config is None:
             yield BrokerAndProxy(running, None)
@@ -65,7 +65,7 @@ async def broker_and_proxy(
 
 
 def _access(broker: Broker, config: ProxyConfig) -> Access | None:
-    """Whoever may call the broker may call its proxy: users and policies, or the access lists of 4.x."""
+    """Returns the broker's own access control (users and policies, or 4.x access lists) for its proxy."""
     from orbitmq.proxy.access import ListedCalls, SignedCalls, SignedDates
     from orbitmq.runtime.clock import SYSTEM_CLOCK
 
@@ -77,7 +77,7 @@ def _access(broker: Broker, config: ProxyConfig) -> Access | None:
 
 
 def _inner_credentials(broker: Broker, config: ProxyConfig) -> str:
-    """What the proxy signs its own calls with, where the broker asks for signatures. Raises ``ConfigError``."""
+    """Returns the credentials for the proxy's own calls if the broker requires signatures. Raises ``ConfigError``."""
     if broker.security.guard is None or config.inner_credentials:
         return config.inner_credentials
     inner = broker.security.config.inner_user
@@ -89,5 +89,5 @@ def _inner_credentials(broker: Broker, config: ProxyConfig) -> str:
 
 
 def proxy_text(proxy: Proxy | None) -> str:
-    """Its part of the ready line."""
+    """Returns the proxy's part of the ready line."""
     return "" if proxy is None else f", gRPC {proxy.address}"

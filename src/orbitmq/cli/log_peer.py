@@ -1,8 +1,9 @@
-"""Bytes of another broker's log, over its replication port: ours or Apache's, master or slave.
+"""Reads bytes of another broker's log over its replication port, whether ours or Apache's, master or slave.
 
-The port sends its log from the offset a slave reports. So a range is a short visit: connect, report its start, take
-the transfers up to its end, leave. Offset 0 is special there (an empty slave is sent the newest segment), so a range
-from 0 is asked from 1; the byte before it is the first of a record's size, which is zero below 16 MiB.
+The port sends its log from the offset that a slave reports. So a range is read with a short connection: report its
+start, receive the transfers up to its end, disconnect. Offset 0 is special (an empty slave is sent the newest
+segment), so a range from 0 is requested from 1. The byte before it is the first of a record's size, which is zero
+below 16 MiB.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from orbitmq.transport.tls import server_tls
 __all__ = ["LogPeer", "protection_of"]
 
 _TIMEOUT_S: Final = 15.0
-"""An Apache broker that has no such bytes says nothing for five seconds, then sends a heartbeat."""
+"""An Apache broker without such bytes is silent for five seconds, then sends a heartbeat."""
 _READ_BYTES: Final = 256 * 1024
 
 
 def protection_of(config_file: str | None) -> StreamProtection:
-    """What a broker with this configuration follows its master with. Raises ``ConfigError``."""
+    """Returns the protection that a broker with this configuration uses to follow its master. Raises
+    ``ConfigError``."""
     if config_file is not None:
         settings = read_broker_settings(config_file, ())
         if settings.config.replication_tls:
@@ -36,16 +38,16 @@ def protection_of(config_file: str | None) -> StreamProtection:
 
 
 class LogPeer:
-    """The log of the broker with a replication address."""
+    """The log of the broker at a replication address."""
 
     def __init__(self, ha_address: str, protection: StreamProtection | None = None) -> None:
-        """``protection`` as a slave of that broker has it. Raises ``ValueError`` for what is not host:port."""
+        """``protection`` is that of the broker's slaves. Raises ``ValueError`` if the address is not host:port."""
         self.address = ha_address
         self._host, self._port = split_address(ha_address)
         self._protection = protection or StreamProtection()
 
     def fetch(self, start: int, end: int) -> bytes:
-        """The bytes from one log offset to another. Raises ``FetchFailed``."""
+        """Returns the bytes between two log offsets. Raises ``FetchFailed``."""
         if start == 0:
             return b"\0" + self.fetch(1, end)
         try:

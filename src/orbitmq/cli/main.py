@@ -1,4 +1,4 @@
-"""The ``orbitmq`` command. Subcommands are imported when they are called: ``orbitmq --version`` costs 60 ms."""
+"""The ``orbitmq`` command. Subcommands are imported when they are called, so ``orbitmq --version`` takes 60 ms."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _COMMANDS: Final = {
         "Benchmarks, beside Apache RocketMQ where Java is present.",
     ),
 }
-"""Name: module, attribute, help line. Only what is installed is offered; see ``_LazyGroup``."""
+"""Module, attribute and help line by name. Only installed commands are offered; see ``_LazyGroup``."""
 
 
 class _LazyGroup(click.Group):
-    """Looks a command up by the spec of its module and imports it on call."""
+    """Finds a command by its module's spec and imports it when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for name in _COMMANDS if _is_present(name)]
@@ -76,13 +76,13 @@ class _LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # click would import every command for its help line.
+        # click would import every command to get its help line.
         with formatter.section("Commands"):
             formatter.write_dl([(name, _COMMANDS[name][2]) for name in self.list_commands(ctx)])
 
 
 def _admin_command(name: str) -> str:
-    """The command of ``orbitmq admin`` with this name in any case; empty if there is none."""
+    """Returns the ``orbitmq admin`` command with this name, ignoring case; empty if there is none."""
     from orbitmq.cli.admin import AREAS
 
     names = {one.lower(): one for commands in AREAS.values() for one in commands}

@@ -1,7 +1,7 @@
-"""``orbitmq mcp``: a cluster as tools of the Model Context Protocol, for assistants.
+"""``orbitmq mcp``: exposes a cluster to assistants as Model Context Protocol tools.
 
-Without ``--allow-changes`` there is no tool that changes anything. Every answer is bounded, bodies are cut, and an
-error is a text with what to do, as on the command line.
+Without ``--allow-changes`` no tool changes anything. Every answer is bounded, bodies are truncated, and an error is a
+text that says what to do, as on the command line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["make_server", "mcp_command"]
 
 COUNT_MAX: Final = 100
-"""Rows of one answer: an assistant reads them all."""
+"""Rows per answer, because an assistant reads them all."""
 BODY_CHARACTERS_MAX: Final = 2_000
 _INSTRUCTIONS: Final = """\
 Tools for an Apache RocketMQ compatible cluster. Begin with `doctor` when something is wrong, with `overview` else. \
@@ -59,7 +59,7 @@ mcp_command.params += [option for option in connection_options() if option.name 
 def make_server(
     settings: dict[str, Any], *, allow_changes: bool = False, hide_bodies: bool = False
 ) -> MCPServer:
-    """The server; ``settings`` are the options of the connection."""
+    """Creates the server; ``settings`` are the connection options."""
     from mcp.server import MCPServer
 
     server = MCPServer("orbitmq", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING")
@@ -91,14 +91,14 @@ def _add(server: MCPServer, tool: _Tool, *, reads: bool) -> None:
 
 
 class _Tools:
-    """One method per tool; its docstring is the description the assistant reads."""
+    """One method per tool. Its docstring is the description that the assistant reads."""
 
     def __init__(self, settings: dict[str, Any], *, hide_bodies: bool) -> None:
         self._settings = settings
         self._hide_bodies = hide_bodies
 
     async def _ask(self, question: Callable[[Admin], Awaitable[Any]], **named: Any) -> Any:
-        """Open a session, ask, close. A failure becomes one text: the reason, and what to do."""
+        """Run a query in a session of its own. A failure becomes a single text with the reason and what to do."""
         async with open_admin(self._settings, os.environ) as admin:
             try:
                 return msgspec.to_builtins(await question(admin))
@@ -269,7 +269,8 @@ def _time(text: str, admin: Admin) -> int:
 
 
 def _told(text: str) -> Exception:
-    """An error whose text the assistant sees; of any other exception it sees only that there was one."""
+    """Returns an error whose text is sent to the assistant. Of any other exception it learns only that one
+    occurred."""
     from mcp.server.mcpserver.exceptions import ToolError
 
     return ToolError(text)

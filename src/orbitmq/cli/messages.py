@@ -1,4 +1,4 @@
-"""``orbitmq produce``: messages from the terminal."""
+"""``orbitmq produce``: sends messages from the terminal."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ __all__ = ["moment", "produce_command", "run_client"]
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _PIECE_BYTES: Final = 64 * 1024
 _LINE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""More than any broker is set to take: no line is read further."""
+"""More than any broker is configured to accept; longer lines are refused."""
 
 
 def moment(text: str, now: datetime) -> Any:
-    """``earliest``, ``latest``, an ISO time, or a time ago such as ``-15m``, as a consumer's ``start``."""
+    """Converts ``earliest``, ``latest``, an ISO time, or a time ago such as ``-15m`` to a consumer's ``start``."""
     if text in ("earliest", "first"):
         return "first"
     if text in ("latest", "last"):
@@ -109,7 +109,7 @@ def produce_command(
 
 
 class _Common(NamedTuple):
-    """What the options say of every message."""
+    """Values from the options, common to all messages."""
 
     topic: str
     tags: str
@@ -118,7 +118,7 @@ class _Common(NamedTuple):
 
 
 def _from_line(common: _Common, line: bytes, separator: bytes | None) -> Message:
-    """The message of a line; what is in front of the separator is one more key."""
+    """Builds the message of a line. The text before the separator becomes an additional key."""
     keys, body = list(common.keys), line
     if separator is not None:
         key, found, body = line.partition(separator)
@@ -131,7 +131,7 @@ def _from_line(common: _Common, line: bytes, separator: bytes | None) -> Message
 
 
 def _from_json(common: _Common, line: bytes) -> Message:
-    """The message of a line of JSON; its own tags, keys and properties come before those of the options."""
+    """Builds the message of a JSON line. Its own tags, keys and properties take precedence over the options."""
     try:
         value = msgspec.json.decode(line, type=_Line)
     except msgspec.MsgspecError as error:
@@ -149,7 +149,7 @@ def _from_json(common: _Common, line: bytes) -> Message:
 
 
 class _Line(msgspec.Struct):
-    """A message as ``consume --format json`` prints it; other members are ignored."""
+    """A message as printed by ``consume --format json``; other members are ignored."""
 
     body: str
     keys: list[str] | str = []
@@ -170,7 +170,7 @@ def _sent(result: SendResult) -> dict[str, Any]:
 
 
 async def _given(bodies: tuple[str, ...]) -> AsyncIterator[bytes]:
-    """What was given as arguments, or each line of the standard input, in the bytes it was given in."""
+    """Yields the arguments or each line of standard input, as the original bytes."""
     for text in bodies:
         yield os.fsencode(text)
     if bodies or sys.stdin is None:  # None: the command was started without one
@@ -191,10 +191,10 @@ async def _given(bodies: tuple[str, ...]) -> AsyncIterator[bytes]:
 
 
 async def _read_piece(descriptor: int) -> bytes:
-    """The next bytes of a file that may make us wait; none at its end.
+    """Returns the next bytes of a file whose reads may block, empty at its end.
 
-    Read on a thread nobody waits for: Ctrl-C must end the command although nothing more is typed. Not through
-    ``sys.stdin``, whose lock such a thread would hold while the interpreter ends.
+    The read runs on a daemon thread, because Ctrl-C must end the command even if nothing more is typed. It does not
+    use ``sys.stdin``, whose lock such a thread would hold while the interpreter exits.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[bytes] = loop.create_future()
@@ -219,7 +219,8 @@ def _settle(done: asyncio.Future[bytes], piece: bytes) -> None:
 
 
 def run_client(work: Any, connection: ClientConnection, topic: str) -> Any:
-    """Run ``work`` on ``topic``; an error becomes a few lines and exit code 1, or 4 when there is no such topic."""
+    """Run ``work`` on ``topic``. An error is reported in a few lines, with exit code 1, or 4 if the topic does not
+    exist."""
     try:
         return asyncio.run(work)
     except (ClientError, OrbitError) as error:

@@ -1,4 +1,4 @@
-"""``-n``: the option with the addresses of the name servers, spelt the same in every command."""
+"""``-n``: the option for name server addresses, spelled the same in every command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAME_SERVER_VARIABLE: Final = "ORBITMQ_NAMESRV"
 NAME_SERVER_VARIABLES: Final = (NAME_SERVER_VARIABLE, "NAMESRV_ADDR")
 F = TypeVar("F", bound=Callable[..., Any])
 _SPELLINGS: Final = ("--namesrv-addr", "--namesrv")
-"""Understood as well: what earlier releases and other tools call it."""
+"""Also accepted; used by earlier releases and other tools."""
 
 
 class NameServerOption(click.Option):
@@ -39,14 +39,14 @@ class NameServerOption(click.Option):
 
 
 def name_server_option(name: str = "namesrv") -> Callable[[F], F]:
-    """The option as a decorator; its value is never empty."""
+    """A decorator that adds the option; its value is never empty."""
     return click.option(
         name, cls=NameServerOption, default=name_servers_in_use, envvar=list(NAME_SERVER_VARIABLES)
     )
 
 
 def name_servers_in_use() -> str:
-    """Those of the context in use (``orbitmq context``), else this machine's."""
+    """Returns the addresses of the current context (``orbitmq context``), or this machine's default."""
     from orbitmq.cli.contexts import current_context
 
     context = current_context()

@@ -1,7 +1,7 @@
 """``orbitmq pipeline``: data pipelines on Spark from a file, and topics to Parquet and back.
 
-Leaves with 0 when all is well (also when a stream was stopped by a signal), 1 when a pipeline failed on its way, 2
-when it could not start: the file, Java, a package, a server or a topic is not as it must be.
+The exit code is 0 on success (also when a signal stopped a stream), 1 if a pipeline failed while running, and 2 if it
+could not start because of the file, Java, a package, a server or a topic.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str
 
 
 def _where(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
-    """The master; empty under ``spark-submit`` unless one is given, which has its own."""
+    """Returns the master. Without the option it is empty under ``spark-submit``, which sets its own."""
     if value is not None:
         return value
     from orbitmq.pipeline.session import under_submit
@@ -100,7 +100,7 @@ _option = click.option(
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """One line and an exit code for every failure that has a reason."""
+    """Report every expected failure in one line, with its exit code."""
     try:
         yield
     except PipelineError as error:
@@ -113,7 +113,7 @@ def _told() -> Iterator[None]:
 
 def _fail(message: str, code: int) -> NoReturn:
     click.echo(f"orbitmq: {message}", err=True)
-    # Threads of Spark's gateway must not keep a process alive that is done.
+    # Threads of Spark's gateway must not keep a finished process alive.
     sys.stderr.flush()
     sys.exit(code)
 
@@ -138,7 +138,7 @@ def _session(
 
 @contextmanager
 def _stopped_by_signals(*, streaming: bool) -> Iterator[threading.Event]:
-    """An event that SIGTERM and Ctrl-C set. A second signal, or one during a batch, interrupts."""
+    """Yields an event that SIGTERM and Ctrl-C set. A second signal, or one during a batch, interrupts."""
     stop = threading.Event()
 
     def on_signal(number: int, frame: Any) -> None:
@@ -271,7 +271,7 @@ def _cases(file: Path, options: Mapping[str, Any]) -> list[Case]:
 
 
 def _tested(file: Path, cases: list[Case], options: Mapping[str, Any]) -> list[Outcome]:
-    """The outcomes, told one by one. Raises for a file that is wrong before Spark starts."""
+    """Returns the outcomes and prints each as it completes. Raises for an invalid file before Spark starts."""
     from orbitmq.pipeline.testing import plan_of_case, run_case
 
     directory = plan_of_case(file, cases[0], os.environ).directory
@@ -293,7 +293,7 @@ def _tested(file: Path, cases: list[Case], options: Mapping[str, Any]) -> list[O
 
 
 def _checked(file: Path, options: Mapping[str, Any]) -> Plan:
-    """The plan of a file that would run; else its faults are printed, and the command ends."""
+    """Returns the plan of a valid file. Otherwise prints the problems and exits."""
     from orbitmq.pipeline.check import Finding, findings_text
 
     try:
@@ -349,7 +349,7 @@ def _plan(file: Path, given: Mapping[str, str]) -> Plan:
 
 @contextmanager
 def _kept(status: StatusFile) -> Iterator[None]:
-    """Note how a stream ends."""
+    """Record how a stream ends."""
     status.beat()
     try:
         yield

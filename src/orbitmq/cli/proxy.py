@@ -1,4 +1,4 @@
-"""``orbitmq proxy``: gRPC for 5.x clients in front of the brokers of a cluster, until SIGTERM or SIGINT."""
+"""``orbitmq proxy``: runs a gRPC proxy for 5.x clients in front of a cluster's brokers until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 

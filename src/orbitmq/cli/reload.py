@@ -1,4 +1,4 @@
-"""``orbitmq run --reload``: a worker as a child that is started again when its source changes."""
+"""``orbitmq run --reload``: runs a worker as a child process and restarts it when its source changes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _FILES_MAX: Final = 20_000
 
 
 def run_and_reload(command: Sequence[str], root: Path) -> int:
-    """Run until a signal ends it; returns the exit code. Handlers of a child that is replaced may end. A child
-    that ends by itself (an error at import) is started again after the next change."""
+    """Run until a signal arrives, and return the exit code. Handlers may finish before their child is replaced. A
+    child that ends by itself (an error at import) is restarted after the next change."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    # In a group of its own: Ctrl-C is for this process, which tells the child once.
+    # In its own process group, so Ctrl-C reaches only this process, which signals the child once.
     child = subprocess.Popen(command, start_new_session=True)
     seen = _times(root)
     try:
@@ -50,7 +50,7 @@ def _end(child: subprocess.Popen[bytes]) -> int:
 
 
 def _times(root: Path) -> dict[str, int]:
-    """When each source file was changed."""
+    """Returns the modification time of each source file."""
     times: dict[str, int] = {}
     for directory, folders, files in os.walk(root):
         folders[:] = [folder for folder in folders if folder not in _LEFT_OUT]

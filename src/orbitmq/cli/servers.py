@@ -1,7 +1,7 @@
-"""What every server command shares, and ``orbitmq namesrv``.
+"""Code shared by all server commands, and ``orbitmq namesrv``.
 
-A server command reads its configuration, starts, prints one ready line, runs until SIGTERM or SIGINT, stops in order
-and leaves with 0. What cannot start leaves with 1 and one line that says why.
+A server command reads its configuration, starts, prints one ready line, runs until SIGTERM or SIGINT, stops
+gracefully and exits with 0. If it cannot start, it exits with 1 and one line with the reason.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 STOP_AT_EOF: Final = "ORBITMQ_STOP_AT_EOF"
-"""Set in the environment of a child process: it stops when its standard input closes."""
+"""Environment variable of a child process that makes it stop when its standard input closes."""
 
 C = TypeVar("C")
 S = TypeVar("S")
@@ -56,13 +56,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def fail(message: str) -> NoReturn:
-    """Leave with 1 and one line on standard error."""
+    """Exit with 1 and one line on standard error."""
     click.echo(f"orbitmq: {' '.join(message.split())}", err=True)
     sys.exit(1)
 
 
 def logging_options(command: F) -> F:
-    """``--log-level`` and ``--log-file`` for a server command."""
+    """Adds ``--log-level`` and ``--log-file`` to a server command."""
     command = click.option(
         "--log-level",
         type=click.Choice(LOG_LEVELS, case_sensitive=False),
@@ -78,7 +78,7 @@ def logging_options(command: F) -> F:
 
 
 def set_options(command: F) -> F:
-    """``-c FILE`` and ``--set KEY=VALUE`` for a server command."""
+    """Adds ``-c FILE`` and ``--set KEY=VALUE`` to a server command."""
     command = click.option(
         "-c",
         "--config",
@@ -92,13 +92,13 @@ def set_options(command: F) -> F:
 
 
 def warn_without_effect(kept: Mapping[str, str], source: str) -> None:
-    """One line for all options that are accepted and do nothing."""
+    """Log one line for all options that are accepted but have no effect."""
     if kept:
         logger.warning("options without effect here source=%s keys=%s", source, ",".join(sorted(kept)))
 
 
 def metrics_text(endpoint: MetricsEndpoint | None) -> str:
-    """The metrics' part of the ready line, if they are served."""
+    """Returns the metrics' part of the ready line; empty if they are not served."""
     return "" if endpoint is None else f", metrics http://{endpoint.address}/metrics"
 
 
@@ -107,9 +107,9 @@ def run_server(
     ready: Callable[[S], str],
     failed: Callable[[S], Coroutine[Any, Any, BaseException]] | None = None,
 ) -> None:
-    """Run a server until a signal; ``ready`` returns the line to print once it serves.
+    """Run a server until a signal arrives; ``ready`` returns the line to print once it serves.
 
-    ``failed`` may wait for the end of a server that can no longer serve; the process then leaves with 1.
+    ``failed`` may wait until the server fails and can no longer serve; the process then exits with 1.
     """
     if not __debug__:
         fail("a server does not start under python -O: its assertions guard the data")
@@ -139,11 +139,11 @@ async def _serve(
         loop.add_signal_handler(number, stop)
     if environment(STOP_AT_EOF):
         _at_end_of_input(loop, stop)
-    # Requests make few reference cycles and many short-lived objects; the default threshold would walk the young
-    # generation a thousand times a second under load.
+    # Requests create few reference cycles but many short-lived objects. With the default threshold the young
+    # generation would be collected a thousand times a second under load.
     gc.set_threshold(50_000, 20, 50)
     async with server() as running:
-        # What was imported and built so far lives as long as the process: keep the collector off it.
+        # Everything imported and built so far lives as long as the process, so exclude it from collection.
         gc.freeze()
         click.echo(ready(running))
         sys.stdout.flush()
@@ -159,7 +159,7 @@ async def _serve(
 
 
 def _at_end_of_input(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
-    """Call ``stop`` when standard input closes: the parent process is gone, or asked this one to end."""
+    """Call ``stop`` when standard input closes, because the parent process is gone or has requested a stop."""
     descriptor = sys.stdin.fileno()
 
     def readable() -> None:

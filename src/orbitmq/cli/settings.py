@@ -1,4 +1,5 @@
-"""Reads the configuration of a server: a properties file and ``KEY=VALUE`` texts. Needs no package of the command."""
+"""Reads a server's configuration from a properties file and ``KEY=VALUE`` texts. Needs none of the command line's
+packages."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ C = TypeVar("C")
 def read_config(
     config_type: type[C], config_file: str | None, overrides: Sequence[str]
 ) -> tuple[C, Properties, list[str]]:
-    """A config, the properties it came from, and the unknown keys. Raises ``ConfigError``."""
+    """Returns a config, the properties it came from, and the unknown keys. Raises ``ConfigError``."""
     source, values, lines = "--set" if overrides else "defaults", dict[str, str](), dict[str, int]()
     if config_file is not None:
         try:
@@ -48,8 +49,8 @@ def read_config(
         key = key.strip()
         if not separator or not key:
             raise ConfigError(f"--set {override!r} is not of the form KEY=VALUE")
-        # Read on its own first, so that a bad value is not reported as a line of the file. Only the value: whether
-        # options go together, such as a slave and its id, is seen when all are there.
+        # Parsed separately first, so that a bad value is not reported as a line of the file. Dependencies between
+        # options, such as a slave and its id, are checked once all are known.
         if key in declared:
             parse_value(declared[key], value, f"--set:{number}")
         values[key], lines[key] = value, number
@@ -61,7 +62,7 @@ def read_config(
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """What a broker is started with."""
+    """A broker's startup settings."""
 
     config: BrokerConfig
     store_config: StoreConfig
@@ -69,7 +70,7 @@ class BrokerSettings:
 
     @property
     def without_effect(self) -> dict[str, str]:
-        """The options that were given and change nothing here."""
+        """Given options that have no effect here."""
         found = dict(self.more.kept)
         for part in (self.config, self.store_config, self.more.auth, self.more.tls, self.more.limits):
             found |= given_without_effect(part)
@@ -77,7 +78,8 @@ class BrokerSettings:
 
 
 def read_broker_settings(config_file: str | None, overrides: Sequence[str]) -> BrokerSettings:
-    """Options of a broker and its store from one file. Raises ``ConfigError``, also for an unknown key."""
+    """Returns the options of a broker and its store from one file. Raises ``ConfigError``, also for an unknown
+    key."""
     from orbitmq.auth.config import AuthConfig
     from orbitmq.broker.config import BrokerConfig
     from orbitmq.broker.quotas import LimitsConfig

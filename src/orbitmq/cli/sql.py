@@ -1,6 +1,6 @@
-"""``orbitmq sql``: a query over topics and stores, printed or written to a file.
+"""``orbitmq sql``: runs a query over topics and stores, and prints the result or writes it to a file.
 
-Leaves with 0, with 1 when the query failed on its way, and with 2 when it could not start.
+The exit code is 0 on success, 1 if the query failed while running, and 2 if it could not start.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _form(output: Path | None) -> str:
 
 
 def _write(rows: Any, output: Path, form: str, most: int) -> None:
-    """The whole file or none: a reader never sees a part."""
+    """Write the file atomically, so a reader never sees part of it."""
     if output.exists():
         raise ConfigError(f"{output} exists; it is not overwritten")
     with _partial(output) as path:
@@ -145,7 +145,7 @@ def _tuples(rows: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it: bytes are text where they are UTF-8, else Base64 with a prefix."""
+    """Converts a value for JSON. Bytes become text if they are UTF-8, otherwise Base64 with a prefix."""
     if isinstance(value, bytes):
         try:
             return value.decode("utf-8")

@@ -1,7 +1,6 @@
-"""``orbitmq store``: look into the files of a store, running or not, ours or Apache's. Only ``repair`` changes them.
+"""``orbitmq store``: inspects the files of a store, in use or not, ours or Apache's. Only ``repair`` changes them.
 
-Leaves with 0 when all is well, 1 when ``verify`` found errors or ``repair`` left some, 2 when there is no store to
-look at.
+The exit code is 0 on success, 1 if ``verify`` found errors or ``repair`` left some, and 2 if there is no store.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def _fail(message: str) -> NoReturn:
 
 @contextmanager
 def _opened(root: str, log_path: str) -> Iterator[OfflineStore]:
-    """The store below ``root``; leaves with one line when there is none or it cannot be read."""
+    """Open the store below ``root``. Exits with one line if there is none or it cannot be read."""
     config = StoreConfig(root=root, commit_log_path=log_path)
     fs = LOCAL_FILE_SYSTEM
     if not any(
@@ -92,7 +91,7 @@ def _print(
     limit: int,
     columns: dict[str, Callable[[Any], object]],
 ) -> None:
-    """Rows as JSON lines or as a table with the given columns."""
+    """Print rows as JSON lines or as a table with the given columns."""
     chosen = islice(rows, limit) if limit else iter(rows)
     if as_json:
         for row in chosen:
@@ -102,9 +101,9 @@ def _print(
     for name in columns:
         table.add_column(name, overflow="fold")
     for row in chosen:
-        # Text, not markup: topics and keys come from anybody.
+        # Text instead of markup, because topics and keys are untrusted.
         table.add_row(*(Text(str(value(row))) for value in columns.values()))
-    # Into a pipe, lines may be long; a terminal folds at its own width.
+    # Lines may be long in a pipe; a terminal wraps them at its width.
     console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
     console.print(table)
     rest = next(iter(rows), None) if limit and not isinstance(rows, list) else None
@@ -357,7 +356,7 @@ def repair_command(
 
 @contextmanager
 def _progress(console: Console, *, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar per kind of work, on standard error."""
+    """Shows one bar per kind of work on standard error."""
     columns = (
         TextColumn("{task.description:>8}"),
         BarColumn(),

@@ -1,9 +1,9 @@
-"""Several server processes under one parent: started together, restarted when one ends, stopped together.
+"""Several server processes under one parent: started together, restarted when one exits, stopped together.
 
-One event loop uses one core. RocketMQ scales out by broker groups, and so do several processes here: each is a broker
-group with a name, a store and a port of its own, and clients spread over them by the route of a topic.
+One event loop uses one core. RocketMQ scales out by broker groups, and so does this: each process is a broker group
+with its own name, store and port, and topic routes spread clients over them.
 
-A child stops when its standard input closes, so none is left over when the parent is killed.
+A child stops when its standard input closes, so none survives if the parent is killed.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ __all__ = ["PORT_STEP", "Child", "RestartPolicy", "Supervisor", "broker_children
 logger = logging.getLogger(__name__)
 
 PORT_STEP: Final = 10
-"""Between the ports of two brokers: each also takes the port two below and the one above its own."""
+"""Distance between the ports of two brokers; each also uses the port two below and the one above its own."""
 READY_WITHIN_S: Final = 120.0
-"""A store that was not closed in order is recovered before the ready line."""
+"""Includes recovery, because a store that was not closed cleanly is recovered before the ready line."""
 STABLE_AFTER_S: Final = 60.0
 _ADDRESS: Final = re.compile(r"address ([^\s,]+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A process to keep running. It prints one line when it is ready and ends when its input closes."""
+    """A process to keep running. It prints one line when it is ready and exits when its input closes."""
 
     name: str
     command: tuple[str, ...]
@@ -45,7 +45,7 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """Waiting time before a restart: doubled at each failure, back to the first after a stable run."""
+    """Delay before a restart, doubled after each failure and reset after a stable run."""
 
     first_s: float = 0.5
     most_s: float = 30.0
@@ -53,7 +53,7 @@ class RestartPolicy:
 
 
 class Supervisor:
-    """Starts the children on entry and stops them on exit. Entry fails when one of them cannot start."""
+    """Starts the children on entry and stops them on exit. Entry fails if one of them cannot start."""
 
     def __init__(
         self,
@@ -86,17 +86,17 @@ class Supervisor:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Those the children named in their ready lines."""
+        """Addresses from the children's ready lines."""
         found = (_ADDRESS.search(line) for line in self.ready_lines)
         return tuple(match[1] for match in found if match)
 
     @property
     def process_ids(self) -> dict[str, int]:
-        """By name, those that run now."""
+        """Ids of the current processes, by name."""
         return {name: process.pid for name, process in self._running.items()}
 
     async def _start(self, child: Child) -> str:
-        """The ready line. Raises ``ConfigError`` when the process ends before it."""
+        """Start a child and return its ready line. Raises ``ConfigError`` if the process exits first."""
         process = await asyncio.create_subprocess_exec(
             *child.command,
             env={**os.environ, STOP_AT_EOF: "1"},
@@ -168,10 +168,10 @@ def broker_children(
     config_file: str | None = None,
     log_file: str | None = None,
 ) -> list[Child]:
-    """Brokers that differ from the given configuration in name, store and ports.
+    """Returns brokers that differ from the given configuration in name, store and ports.
 
     Number n has the name ``<brokerName>-<n>``, the store ``<storePathRootDir>/<name>`` and ports ``PORT_STEP`` apart.
-    Options changed by request are kept in a copy of the configuration file for each; a newer file replaces the copy.
+    Each has a copy of the configuration file that stores options changed by request; a newer file replaces the copy.
     """
     config, store_config = settings.config, settings.store_config
     root = Path(store_config.root)

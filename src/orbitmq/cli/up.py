@@ -1,4 +1,4 @@
-"""``orbitmq up``: name server and broker in one process on loopback, for development and first steps."""
+"""``orbitmq up``: runs a name server and a broker in one process on loopback, for development and first steps."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ __all__ = ["up_command"]
 
 _LOOPBACK: Final = "127.0.0.1"
 _EVERYTHING_ON: Final = ("enablePropertyFilter=true", "recallMessageEnable=true")
-"""What a broker has off by default and a developer wants to try: SQL92 filters, recall of delayed messages."""
+"""Features off by default that a developer may want to try: SQL92 filters and recall of delayed messages."""
 _SLAVE_PORT: Final = 5
-"""From the port of a broker to the port of its slave."""
+"""Distance from a broker's port to its slave's."""
 _METRICS_PORT: Final = 5557
 _CONSOLE_PORT: Final = 8080
 _PROXY_PORT: Final = 8081
@@ -52,15 +52,15 @@ _PROXY_PORT: Final = 8081
 class _Running:
     name_server: str
     brokers: tuple[tuple[str, str], ...]
-    """Name and address; a slave is called after its broker."""
+    """Name and address; a slave's name is derived from its broker's."""
     proxy: str
-    """Address of gRPC; empty without the extra it needs."""
+    """The gRPC address; empty if the extra it needs is not installed."""
     metrics: tuple[str, ...]
     data: Path
     log: Path
     message_count: int
     console: str
-    """Where the console is, or why there is none."""
+    """The console's address, or why it is not running."""
 
 
 @click.command("up")
@@ -132,7 +132,7 @@ def up_command(
     broker_metrics, name_server_metrics = _metrics_ports(metrics_port)
     try:
         data.mkdir(parents=True, exist_ok=True)
-        # On a terminal the ready text is what matters; the servers' own lines go to a file.
+        # The terminal shows only the ready text; the servers log to a file.
         configure_logging(given["log_level"].upper(), str(log))
         name_server_config = _name_server_config(data, port, name_server_metrics)
         settings = (
@@ -202,7 +202,7 @@ def _name_server_config(data: Path, port: int, metrics_port: int) -> NameServerC
 def _more_brokers(
     count: int, first: BrokerSettings, settings: tuple[str, ...], name_servers: str, data: Path, log: Path
 ) -> list[Child]:
-    """The brokers after the first: same options, own names, stores and ports."""
+    """Returns the brokers after the first, with the same options but their own names, stores and ports."""
     elsewhere = dataclasses.replace(first.store_config, root=str(data / "brokers"))
     arguments = [*(part for one in settings for part in ("--set", one)), "-n", name_servers]
     return broker_children(
@@ -216,7 +216,7 @@ def _more_brokers(
 def _slaves(
     names: list[str], first: tuple[str, int], settings: tuple[str, ...], name_servers: str, data: Path
 ) -> list[Child]:
-    """A slave for each broker, which finds its master through the name server."""
+    """Returns a slave for each broker, which finds its master through the name server."""
     address, asked_port = first
     port = int(address.rpartition(":")[2])
     children = []
@@ -240,7 +240,7 @@ def _slaves(
 
 @contextlib.asynccontextmanager
 async def _console(name_server: str, data: Path, port: int | None, unwanted: bool) -> AsyncIterator[str]:
-    """The web console, if it is wanted and its packages are there; returns its address or why there is none."""
+    """Run the web console if it is wanted and installed. Yields its address, or why it is not running."""
     from orbitmq.cli.console import INSTALL_HINT, missing_packages, option_meanings
 
     if unwanted:
@@ -262,7 +262,7 @@ async def _console(name_server: str, data: Path, port: int | None, unwanted: boo
 
 
 def _proxy_config(asked: int | None) -> ProxyConfig | None:
-    """Settings of gRPC on loopback; None where the extra for it is not installed."""
+    """Returns the gRPC settings for loopback, or None if the extra is not installed."""
     try:
         found = importlib.util.find_spec("google.protobuf")
     except ModuleNotFoundError:  # there is no package google at all
@@ -276,7 +276,8 @@ def _proxy_config(asked: int | None) -> ProxyConfig | None:
 
 
 def _metrics_ports(asked: int | None) -> tuple[int, int]:
-    """The broker's and the name server's: those asked for, or the usual ones if both are free."""
+    """Returns the broker's and the name server's metrics ports: the requested ones, or the defaults if both are
+    free."""
     if asked is not None:
         return (asked, asked + 1) if asked else (0, 0)
     if _is_free(_METRICS_PORT) and _is_free(_METRICS_PORT + 1):
@@ -295,7 +296,7 @@ def _is_free(port: int) -> bool:
 
 
 def _stored_count(broker: object) -> int:
-    """Messages that are there from earlier runs, those of the system left out."""
+    """Returns the number of messages from earlier runs, excluding system topics."""
     from orbitmq.broker.broker import Broker
 
     assert isinstance(broker, Broker)

@@ -1,4 +1,4 @@
-"""``orbitmq run``: a process around one consumer, with signals, logs, probes and metrics."""
+"""``orbitmq run``: runs one consumer as a process, with signals, logs, probes and metrics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["run_command"]
 logger = logging.getLogger("orbitmq.run")
 
 _CONFIGURATION: Final = 2
-"""Exit code for what another start would not change."""
+"""Exit code for errors that a restart would not fix."""
 _NO_NAME_SERVER: Final = (
     "no name server address: use -n HOST:PORT, ORBITMQ_NAMESRV, a context, or give it to the PushConsumer"
 )
@@ -112,7 +112,7 @@ async def _work(target: str, health: tuple[str, int] | None) -> None:
             counted(consumer.abandoned, "handler"),
             consumer.options.close_wait_s,
         )
-        # The interpreter would wait for their threads, and asyncio for their tasks, for ever.
+        # The interpreter would wait forever for their threads, and asyncio for their tasks.
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -121,7 +121,7 @@ async def _work(target: str, health: tuple[str, int] | None) -> None:
 
 
 def _load(target: str) -> PushConsumer:
-    """Import the consumer on the loop: asyncio's own objects belong to the loop they are made on."""
+    """Import the consumer inside the loop, because asyncio objects belong to the loop they are created on."""
     module_name, _, name = target.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     try:
@@ -173,7 +173,8 @@ class _Probes:
 
 
 def _metrics_page(consumer: PushConsumer) -> Callable[[], bytes] | None:
-    """The text of the process's registry, which the consumer's own metrics are added to; None without the package."""
+    """Returns a function that renders the process's registry, including the consumer's own metrics, or None without
+    the package."""
     try:
         import prometheus_client
     except ImportError:

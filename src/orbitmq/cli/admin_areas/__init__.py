@@ -1,1 +1,1 @@
-"""The commands of ``orbitmq admin``, one declaration each, by area."""
+"""The commands of ``orbitmq admin``, by area."""

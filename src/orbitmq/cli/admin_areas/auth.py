@@ -1,4 +1,4 @@
-"""Users and access lists of Apache 5.3 and up."""
+"""Users and access lists of Apache 5.3 and later."""
 
 from __future__ import annotations
 

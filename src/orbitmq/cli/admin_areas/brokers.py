@@ -47,7 +47,7 @@ def _consume_stats_view(result: brokers.BrokerConsumeStats, args: Args) -> list[
 
 
 def configs_view(result: ServerConfigs, args: Args) -> list[Part]:
-    """Settings of servers, one server after the other."""
+    """Formats the settings of servers, one server after the other."""
     parts: list[Part] = []
     for server in result.servers:
         title = {

@@ -1,4 +1,4 @@
-"""Clusters as a whole."""
+"""Entire clusters."""
 
 from __future__ import annotations
 

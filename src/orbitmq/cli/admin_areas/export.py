@@ -1,4 +1,4 @@
-"""A cluster on paper: JSON files with its topics and groups, its settings, its load; POP checkpoints to the log."""
+"""Cluster exports: JSON files with topics and groups, settings and load; POP checkpoints to the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that are looked for."""
+"""Message lookup."""
 
 from __future__ import annotations
 

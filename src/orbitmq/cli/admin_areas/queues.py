@@ -1,4 +1,4 @@
-"""Messages read from queues and sent to them."""
+"""Reading messages from queues and sending to them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the commands of ``orbitmq admin`` are made of: declarations, printing, running, completion."""
+"""The framework of the ``orbitmq admin`` commands: declarations, output, execution, completion."""

@@ -1,4 +1,4 @@
-"""The options every command has: where the cluster is, and how to talk to it."""
+"""The options common to all commands: the cluster's address and how to connect to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["CONNECTION_KEYS", "connection_given", "connection_options", "open_ad
 
 
 def connection_options() -> list[click.Option]:
-    """Fresh options for one command or group."""
+    """Creates the options for one command or group."""
     path = click.Path(exists=True, dir_okay=False, path_type=Path)
     return [
         NameServerOption(["namesrv_addr"]),
@@ -75,7 +75,7 @@ _OFF: Final = frozenset({"", "0", "false", "no", "off"})
 
 
 def _tools_file(home: str) -> tuple[str | None, str | None]:
-    """Keys of mqadmin's ``conf/tools.yml`` below ROCKETMQ_HOME; none when it has not both."""
+    """Returns the keys from mqadmin's ``conf/tools.yml`` below ROCKETMQ_HOME, or none unless it has both."""
     path = Path(home) / "conf" / "tools.yml"
     if not home or not path.is_file():
         return None, None
@@ -92,7 +92,7 @@ def _tools_file(home: str) -> tuple[str | None, str | None]:
 
 
 def _take_context(given: dict[str, Any], context: Context) -> None:
-    """What neither options nor variables say comes from the context in use."""
+    """Fill in values from the current context that neither options nor variables set."""
     given["namesrv_addr"] = given["namesrv_addr"] or context.name_servers
     if not given["access_key"] and not given["secret_key"]:
         given["access_key"], given["secret_key"] = context.access_key, context.secret_key
@@ -102,9 +102,9 @@ def _take_context(given: dict[str, Any], context: Context) -> None:
 
 
 def connection_given(settings: dict[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """The options of a command; what they leave open comes from ``environment``, then from the context in use.
+    """Returns a command's options, with missing values taken from ``environment`` and then from the current context.
 
-    Raises ``click.UsageError`` for half a pair of keys.
+    Raises ``click.UsageError`` if only one key of a pair is given.
     """
     chosen = settings.get("context")
     given: dict[str, Any] = {key: settings.get(key) for key in CONNECTION_KEYS}
@@ -124,9 +124,9 @@ def connection_given(settings: dict[str, Any], environment: Mapping[str, str]) -
 
 
 def open_admin(settings: dict[str, Any], environment: Any, progress: Progress | None = None) -> Admin:
-    """A session from the options of a command; what they leave open comes from ``environment``.
+    """Opens a session from a command's options, with missing values taken as in ``connection_given``.
 
-    Raises ``ConfigError`` for TLS files that cannot be used, ``click.UsageError`` for half a pair of keys.
+    Raises ``ConfigError`` for unusable TLS files, and ``click.UsageError`` if only one key of a pair is given.
     """
     given = connection_given(settings, environment)
     credentials = None

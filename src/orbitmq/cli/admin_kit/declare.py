@@ -1,6 +1,7 @@
-"""One declaration per command: its name, its flags, the function it calls, and how the result is shown.
+"""Declares each command once: its name, its flags, the function it calls, and how the result is shown.
 
-The names of commands, flags and columns are those of Apache's mqadmin 5.5.0, so that scripts and habits carry over.
+The names of commands, flags and columns are those of Apache's mqadmin 5.5.0, so existing scripts and habits still
+work.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ __all__ = [
 ]
 
 Args = Mapping[str, Any]
-"""Values of the flags by the long name of the flag; None when it is not given."""
+"""Flag values by the flag's long name; None if not given."""
 Call = Callable[[Admin, Args], Awaitable[Result] | AsyncIterator[Result]]
 View = Callable[[Any, Args], Sequence[Part]]
 
@@ -38,7 +39,7 @@ class Flag:
     """An option of a command."""
 
     names: tuple[str, ...]
-    """As typed, the long one last: ``("-t", "--topic")``."""
+    """As typed, with the long name last: ``("-t", "--topic")``."""
     help: str
     kind: type[str] | type[int] | type[float] | type[bool] = str
     required: bool = False
@@ -47,9 +48,9 @@ class Flag:
     choices: tuple[str, ...] = ()
     default: str | float | None = None
     completes: str = ""
-    """What a shell may offer as its value: topic, group, broker, name or cluster."""
+    """Kind of value for shell completion: topic, group, broker, name or cluster."""
     by_place: bool = False
-    """An argument instead of an option."""
+    """A positional argument instead of an option."""
 
     @property
     def key(self) -> str:
@@ -65,18 +66,18 @@ class Command:
     call: Call
     view: View
     results: tuple[type[Result], ...]
-    """What ``call`` may give, depending on the flags; the reference of JSON keys is made from it."""
+    """Types that ``call`` may return, depending on the flags. The JSON key reference is generated from them."""
     flags: tuple[Flag, ...] = ()
     one_of: tuple[str, ...] = ()
-    """Keys of flags of which one must be given."""
+    """Keys of flags of which at least one must be given."""
     streams: bool = False
-    """Yields many results, each printed when it comes: as JSON one a line."""
+    """Yields many results, each printed as it arrives; with JSON, one per line."""
     clears: bool = False
-    """Each result takes the place of the one before on a terminal."""
+    """On a terminal each result replaces the previous one."""
 
     @property
     def apache_only(self) -> bool:
-        """Whether this project's servers refuse every request of the command."""
+        """Whether this project's servers support none of the command's requests."""
         sent = [request for request in BY_CODE.values() if self.name in request.admin]
         return bool(sent) and not any(request.served_by for request in sent)
 
@@ -103,13 +104,13 @@ INTERVAL: Final = Flag(
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The pair ``-b`` and ``-c`` of commands that work on one broker or on a cluster."""
+    """The flags ``-b`` and ``-c`` of commands that work on one broker or on a cluster."""
 
     flags: tuple[Flag, Flag]
     keys: tuple[str, str]
 
 
 def targets(cluster: str = "--clusterName") -> Target:
-    """``-b`` and ``-c``; the long name of the latter differs between commands."""
+    """Returns ``-b`` and ``-c``; the long name of the latter differs between commands."""
     flag = Flag(names=("-c", cluster), help="All masters of this cluster.", completes="cluster")
     return Target((BROKER, flag), (BROKER.key, flag.key))

@@ -1,4 +1,4 @@
-"""What a failure means and what to do about it: the text, a hint, an exit code."""
+"""Explains failures to users: a message, hints and an exit code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Failure:
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """Names that may have been meant, best first; the case of letters does not count."""
+    """Returns known names similar to ``name``, best match first, ignoring case."""
     by_lower: dict[str, str] = {}
     for candidate in known:
         by_lower.setdefault(candidate.lower(), candidate)
@@ -54,7 +54,7 @@ def _meant(name: str, known: Iterable[str]) -> list[str]:
 
 
 async def explain(admin: Admin, args: Mapping[str, Any], error: OrbitError) -> Failure:
-    """The failure for a user. Asks the name server what there is when a name may be misspelt."""
+    """Returns the failure to report. Queries the name server for existing names if one may be misspelled."""
     match error:
         case NoNameServerError():
             return Failure(
@@ -91,7 +91,7 @@ async def explain(admin: Admin, args: Mapping[str, Any], error: OrbitError) -> F
 
 
 def _first_line(error: BrokerError) -> str:
-    """Apache's remarks go on with the address of a document."""
+    """Returns the remark's first line, because Apache appends the address of a document."""
     return f"{(error.remark.splitlines() or [type(error).__name__])[0].strip()} (code {error.response_code})"
 
 
@@ -110,7 +110,7 @@ def _checks(error: UnreachableError) -> list[str]:
 
 
 async def _look_around(admin: Admin, args: Mapping[str, Any]) -> list[str]:
-    """Near names of the topic and the groups of a command, if they are not among those there are."""
+    """Suggests names similar to the command's topic and groups, where those do not exist."""
     from orbitmq.admin.topics import topic_names
 
     try:

@@ -1,4 +1,4 @@
-"""Results as text: tables with mqadmin's columns, as wide as they are into a pipe, fitted to a terminal."""
+"""Results as text: tables with mqadmin's columns, at full width into a pipe and fitted to a terminal."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ class Table:
     rows: list[list[str]]
     header: bool = True
     human: frozenset[str] = frozenset()
-    """Titles of columns that mqadmin does not have: shown on a terminal, left out of a pipe."""
+    """Titles of columns that mqadmin does not have. They are shown on a terminal and omitted in a pipe."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
     lines: list[str]
     hidden: frozenset[str] = frozenset()
-    """Lines that a terminal does not show, only how many there are."""
+    """Lines omitted on a terminal, where only their number is shown."""
     hint: str = ""
-    """What is said of those, after their number."""
+    """Text shown after the number of hidden lines."""
 
 
 Part = Table | Lines
@@ -58,7 +58,7 @@ def _cell(row: Any, value: Value) -> str:
 
 
 def flat(value: object) -> str:
-    """A value as Java prints it."""
+    """Formats a value like Java."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list | tuple | set | frozenset):
@@ -73,46 +73,46 @@ def table(
     header: bool = True,
     human: frozenset[str] = frozenset(),
 ) -> Table:
-    """Rows under the titles of ``columns``."""
+    """Builds a table with the given columns."""
     cells = [[_cell(row, value) for value in columns.values()] for row in rows]
     return Table(tuple(columns), cells, header, human)
 
 
 def pairs(values: Mapping[str, object], separator: str = ": ", width: int = 0) -> Lines:
-    """One ``key: value`` a line."""
+    """Formats one ``key: value`` per line."""
     return Lines([f"{key:<{width}}{separator}{flat(value)}" for key, value in values.items()])
 
 
 def changed(result: Changed, _: object = None) -> list[Part]:
-    """What was done, a line for each place."""
+    """Formats what was changed, one line per server."""
     return [Lines([f"{c.target}  {c.action}  {c.detail}".rstrip() for c in result.changes])]
 
 
 def moment(milliseconds: int) -> str:
-    """Local time with milliseconds; empty for 0."""
+    """Formats local time with milliseconds; empty for 0."""
     if milliseconds <= 0:
         return ""
     return f"{datetime.fromtimestamp(milliseconds // 1000).astimezone():%Y-%m-%d %H:%M:%S},{milliseconds % 1000:03d}"
 
 
 def second(milliseconds: int) -> str:
-    """Local time in seconds; ``N/A`` for 0."""
+    """Formats local time in seconds; ``N/A`` for 0."""
     if milliseconds <= 0:
         return "N/A"
     return f"{datetime.fromtimestamp(milliseconds // 1000).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def java_map(values: Mapping[Any, Any]) -> str:
-    """``{a=1, b=2}``."""
+    """Formats a map like Java: ``{a=1, b=2}``."""
     return "{" + ", ".join(f"{key}={flat(value)}" for key, value in values.items()) + "}"
 
 
 _SAFE: Final = str.maketrans(dict.fromkeys((*range(9), *range(11, 32), 127), "�"))
-"""Names and bodies come from anybody: nothing in them may steer the terminal."""
+"""Replaces control characters, because names and bodies are untrusted and must not control the terminal."""
 
 
 def print_parts(parts: Sequence[Part], *, wide: bool = False) -> None:
-    """Print on standard output: for a person on a terminal, as mqadmin does into a pipe or with ``wide``."""
+    """Print on standard output: formatted for reading on a terminal, like mqadmin into a pipe or with ``wide``."""
     width = terminal_width() if sys.stdout.isatty() and not wide else 0
     for number, part in enumerate(parts):
         if number and isinstance(part, Table) and part.header:
@@ -136,7 +136,7 @@ def _table(part: Table, width: int) -> Iterator[str]:
     if not width:
         yield from _plain(part)
         return
-    # Names come from anybody: made safe first, and never taken for markup.
+    # Names are untrusted: they are sanitized first, and never parsed as markup.
     rows = [[cell.translate(_SAFE) for cell in row] for row in part.rows]
     lines = table_lines(part.titles, rows, width)
     title = next(lines)

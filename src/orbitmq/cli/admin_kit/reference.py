@@ -1,4 +1,4 @@
-"""The keys of ``--json``, read from the types of the results, so that the document cannot differ from the tool."""
+"""The keys of ``--json``, generated from the result types so that the document always matches the tool."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ __all__ = ["json_keys", "keys_table"]
 
 
 def json_keys(result: type[Result]) -> list[str]:
-    """``topics[].cluster``: every key of a result, brackets for lists, a star for keys that are data."""
+    """Returns every key of a result, such as ``topics[].cluster``, with brackets for lists and a star for keys that
+    are data."""
     return list(_keys(result, ""))
 
 
@@ -29,7 +30,7 @@ def _keys(struct: type[msgspec.Struct], prefix: str) -> Iterator[str]:
 def _below(hint: Any, path: str) -> Iterator[str]:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
-        # What comes from the wire is documented with the wire; the results of the tool are spelled out.
+        # Wire types are documented with the protocol; the tool's own results are listed in full.
         if issubclass(hint, Result):
             yield from _keys(hint, path + ".")
         else:
@@ -45,7 +46,7 @@ def _below(hint: Any, path: str) -> Iterator[str]:
 
 
 def _grouped(keys: list[str]) -> str:
-    """``brokers[]`` once, then what stands below it."""
+    """Groups keys by parent, so that ``brokers[]`` is written once, followed by its keys."""
     groups: dict[str, list[str]] = {}
     for key in keys:
         parent, _, leaf = key.rpartition(".")
@@ -57,7 +58,7 @@ def _grouped(keys: list[str]) -> str:
 
 
 def keys_table(commands: list[Command]) -> str:
-    """Commands and their keys as Markdown; those with the same keys share a row."""
+    """Returns commands and their keys as a Markdown table. Commands with the same keys share a row."""
     rows: dict[str, list[str]] = {}
     for command in commands:
         keys = " *or* ".join(_grouped(json_keys(result)) for result in command.results)

@@ -1,4 +1,4 @@
-"""From a declaration to a click command, and from its call to output and exit code."""
+"""Builds click commands from declarations and runs them, with output and exit code."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from orbitmq.errors import OrbitError
 __all__ = ["build"]
 
 _INTERRUPTED = 130
-"""As shells say it of a process that SIGINT ended."""
+"""The shell convention for a process ended by SIGINT."""
 _STARTED_OVER_S = 0.5
-"""A progress bar is shown for what takes longer than this."""
+"""A progress bar appears for operations that take longer."""
 
 
 class _AdminCommand(click.Command):
-    """Shows the options of the connection apart from the command's own."""
+    """Lists the connection options separately from the command's own."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         own: list[tuple[str, str]] = []
@@ -44,7 +44,7 @@ class _AdminCommand(click.Command):
 
 
 def build(command: Command) -> click.Command:
-    """The click command of a declaration."""
+    """Builds a declaration's click command."""
 
     def callback(**params: Any) -> None:
         settings = _merged(params)
@@ -89,7 +89,7 @@ def _option(flag: Flag) -> click.Parameter:
         return click.Option(names, is_flag=True, default=False, help=flag.help)
     kind: Any = click.Choice(flag.choices, case_sensitive=False) if flag.choices else flag.kind
     complete = completer(flag.completes) if flag.completes else None
-    # An explicit default of None would count as a value, and the option as given.
+    # With an explicit default of None, click would consider the option given.
     default: dict[str, Any] = {} if flag.default is None else {"default": flag.default, "show_default": True}
     return click.Option(
         names,
@@ -103,7 +103,7 @@ def _option(flag: Flag) -> click.Parameter:
 
 
 def _merged(params: dict[str, Any]) -> dict[str, Any]:
-    """Options of the connection: those after the command, else those before it."""
+    """Merges the connection options; those after the command override those before it."""
     context = click.get_current_context()
     outer = context.obj if isinstance(context.obj, dict) else {}
     return {
@@ -131,7 +131,7 @@ async def _run(command: Command, args: Args, settings: dict[str, Any]) -> int:
 
 
 class _Form(NamedTuple):
-    """How results are printed."""
+    """The output format."""
 
     as_json: bool
     wide: bool
@@ -177,7 +177,7 @@ def _fail(failure: Failure, *, as_json: bool) -> int:
 
 @contextlib.contextmanager
 def _progress(*, shown: bool) -> Iterator[Progress | None]:
-    """A bar on standard error for whatever takes long; none where standard error is not a terminal."""
+    """Shows a bar on standard error for long operations, if standard error is a terminal."""
     if not shown or not sys.stderr.isatty():
         yield None
         return

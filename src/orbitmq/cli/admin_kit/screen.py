@@ -1,7 +1,7 @@
-"""Tables for a person: they fit the width of the terminal, and no word is cut.
+"""Human-readable tables that fit the width of the terminal without cutting words.
 
 A table that is too wide keeps its first columns as a table; the other values follow each row as ``title value`` pairs
-on indented lines. ``--wide`` prints mqadmin's own lines instead, which is also what goes into a pipe.
+on indented lines. ``--wide`` prints mqadmin's own lines instead, which are also written to a pipe.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _INDENT = "    "
 
 
 def terminal_width() -> int:
-    """Columns of the terminal, or what ``COLUMNS`` says."""
+    """Returns the columns of the terminal, or the value of ``COLUMNS``."""
     return max(WIDTH_MIN, shutil.get_terminal_size((80, 24)).columns)
 
 
 def screen_lines(text: str, width: int) -> list[str]:
-    """A line of text broken between words; one long word stays whole."""
+    """Breaks a line of text between words; a single long word stays whole."""
     if len(text) <= width:
         return [text]
     indent = " " * (len(text) - len(text.lstrip()))
@@ -38,7 +38,7 @@ def screen_lines(text: str, width: int) -> list[str]:
 
 
 def table_lines(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
-    """The lines of a table, the titles first."""
+    """Yields the lines of a table, beginning with the titles."""
     widths = [
         max(len(title), *(len(row[index]) for row in rows)) if rows else len(title)
         for index, title in enumerate(titles)
@@ -70,7 +70,7 @@ def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool], 
 
 
 def _packed(pairs: Sequence[str], width: int) -> Iterator[str]:
-    """As many pairs on a line as fit; a pair is never broken."""
+    """Fits as many pairs as possible on each line without breaking a pair."""
     line = ""
     for pair in pairs:
         if line and len(_INDENT) + len(line) + len(_GAP) + len(pair) > width:

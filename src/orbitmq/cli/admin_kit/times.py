@@ -1,4 +1,4 @@
-"""Times as mqadmin takes them, as ISO 8601 writes them, and relative to now."""
+"""Times in mqadmin's format, in ISO 8601, and relative to now."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _RELATIVE: Final = re.compile(r"-(\d{1,9})([smhd])")
 
 
 def parse_time(text: str, now_ms: int) -> int:
-    """Milliseconds since 1970 of a time.
+    """Returns the milliseconds since 1970 of a time.
 
-    ``now``; a number of milliseconds; a time ago (``-15m``, units s, m, h, d); ISO 8601 (``2026-01-31T23:59:59``,
-    local time unless it names a zone); mqadmin's ``2026-01-31#23:59:59:000``.
+    The time is ``now``, a number of milliseconds, a time ago (``-15m``, units s, m, h, d), ISO 8601
+    (``2026-01-31T23:59:59``, local time unless it names a zone), or mqadmin's ``2026-01-31#23:59:59:000``.
     """
     text = text.strip()
     if text == "now":
