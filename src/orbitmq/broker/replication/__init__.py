@@ -1,1 +1,1 @@
-"""Replication between the brokers of a group: the log as a stream of bytes, and the tables a slave copies."""
+"""Replication between the brokers of a group: the log as a byte stream, and the tables that a slave copies."""

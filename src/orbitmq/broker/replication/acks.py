@@ -1,10 +1,10 @@
 """Sends that wait for slaves (Apache: GroupTransferService, handleHA).
 
-Waiting sends stand in the order of the log, so those a report answers are always the first ones. The number of slaves
-that must have a message comes from ``inSyncReplicas``; left at 0 a SYNC_MASTER does what 4.x does: one slave, and the
-code SLAVE_NOT_AVAILABLE at once when none is connected or none is near enough. Set to n it does what 5.x does: n - 1
-slaves, and FLUSH_SLAVE_TIMEOUT after ``slaveTimeout`` however many are there. With failover it is every member of the
-in-sync set, which may be the master alone.
+Waiting sends are queued in log order, so a report always answers the first ones. ``inSyncReplicas`` sets the number
+of slaves that must have a message. With 0 a SYNC_MASTER does what 4.x does: it waits for one slave, and answers
+SLAVE_NOT_AVAILABLE immediately when none is connected or close enough. With n it does what 5.x does: it waits for n -
+1 slaves, and answers FLUSH_SLAVE_TIMEOUT after ``slaveTimeout`` however many are connected. With failover it waits
+for every member of the in-sync set, which may be the master alone.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class InSync(Protocol):
 
     @property
     def members(self) -> frozenset[int]:
-        """Their numbers."""
+        """The numbers of the members."""
 
     def safe_end(self) -> int:
-        """Every member has the log up to here; -1 when one is missing."""
+        """Returns the offset up to which every member has the log; -1 when one is missing."""
 
     def progressed(self) -> None:
-        """A slave has more than before."""
+        """Called when a slave reports progress."""
 
 
 class _Waiter(NamedTuple):
@@ -43,7 +43,7 @@ class _Waiter(NamedTuple):
 
 
 class AckWaiters:
-    """What a SYNC_MASTER has promised to know before it answers; implements ``durability.Replication``."""
+    """Requests that a SYNC_MASTER answers after replication; implements ``durability.Replication``."""
 
     def __init__(
         self,
@@ -51,14 +51,14 @@ class AckWaiters:
         acknowledged: Callable[[], Iterable[int]],
         on_wait: Callable[[], None] | None = None,
     ) -> None:
-        """``acknowledged`` returns the log end each connected slave has reported. ``on_wait``: called when a request
-        begins to wait; what is not yet on its way should go now."""
+        """``acknowledged`` returns the log end that each connected slave has reported. ``on_wait`` is called when a
+        request starts to wait, so that unsent bytes are sent immediately."""
         self._config = config
         self._acknowledged = acknowledged
         self._waiters: deque[_Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self.in_sync: InSync | None = None
-        """With failover: whose having a message counts."""
+        """The set whose members must have a message; only with failover."""
         self._on_wait = on_wait
 
     @property
@@ -70,7 +70,7 @@ class AckWaiters:
 
     @property
     def needed_count(self) -> int:
-        """Slaves that must have a message."""
+        """Number of slaves that must have a message."""
         return max(1, self._config.in_sync_replicas - 1)
 
     @property
@@ -96,7 +96,7 @@ class AckWaiters:
             self._on_wait()
 
     def reported(self) -> None:
-        """A slave has more than before."""
+        """Release waiting sends after a slave has reported progress."""
         if self.in_sync is not None:
             self.in_sync.progressed()
         if not self._waiters:
@@ -106,7 +106,7 @@ class AckWaiters:
             self._waiters.popleft().callback(ResponseCode.SUCCESS)
 
     def safe_end(self) -> int:
-        """As many slaves as needed have the log up to here; -1 when there are not that many."""
+        """Returns the offset up to which enough slaves have the log; -1 when too few are connected."""
         if self.in_sync is not None:
             return self.in_sync.safe_end()
         ends = sorted(self._acknowledged(), reverse=True)
@@ -114,7 +114,7 @@ class AckWaiters:
         return ends[needed - 1] if len(ends) >= needed else -1
 
     def release_all(self) -> None:
-        """The broker stops or is not the master any more: no report will come, so all waiters are released."""
+        """Release all waiters because the broker is stopping or no longer master, so no report will arrive."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

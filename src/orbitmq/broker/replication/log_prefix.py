@@ -1,14 +1,14 @@
-"""Whether a slave's log is a part of its master's, and what to do when it is not.
+"""Checks that a slave's log is a prefix of its master's, and handles logs that differ.
 
-The replication stream compares nothing: a slave that was master itself for a while, or whose master came back with a
-shorter log, would go on after bytes the master never had, without notice. So before it follows, a slave
-asks its master for the record it has last (VIEW_MESSAGE_BY_ID, which any Apache broker answers). Equal bytes at an
-equal place, store time and host included, mean an equal history up to there.
+The replication stream compares nothing. A slave that was once master, or whose master came back with a shorter log,
+would silently append after bytes the master never had. So before it follows, a slave requests its own last record
+from its master (VIEW_MESSAGE_BY_ID, which any Apache broker answers). Equal bytes at the same offset, including store
+time and host, mean an equal history up to there.
 
-If they differ, the last record both have is searched by halving, and what stands after it is the slave's alone. It
-is cut off only if the broker was told so: by a change of role while it runs, or by ``haTruncateSlave``. Else the
-slave stays as it is and logs the reason, because what only it has may be all that is left of it. A log without any
-common record is never touched.
+If they differ, a binary search finds the last common record; only the slave has what follows it. That is truncated
+only if the broker was allowed to, by a change of role while it runs or by ``haTruncateSlave``. Otherwise the slave
+stays as it is and logs the reason, because its bytes may be the only copy. A log without any common record is never
+changed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TIMEOUT_S: Final = 3.0
 
 
 class LogsDiffer(OrbitError):
-    """The slave's log is not a part of the master's."""
+    """The slave's log is not a prefix of the master's."""
 
 
 class LogPrefixCheck:
@@ -43,11 +43,11 @@ class LogPrefixCheck:
         self._store = store
         self._rpc = rpc
         self.may_cut = False
-        """Cut what the master does not have, once: set by a change of role."""
+        """Whether the next check may truncate what the master does not have; set by a change of role."""
 
     async def check(self, master_address: str) -> None:
-        """Return when our log is a part of the master's. Raises ``LogsDiffer``, or ``OrbitError`` when the master
-        does not answer. Without an address there is no master to ask, and the slave follows unchecked."""
+        """Return when our log is a prefix of the master's. Raises ``LogsDiffer``, or ``OrbitError`` when the master
+        does not answer. Without an address there is no master to query, and the slave follows unchecked."""
         last = self._record_below(self._store.max_log_offset)
         if not master_address or last is None:
             return
@@ -73,7 +73,7 @@ class LogPrefixCheck:
         self._store.truncate(end)
 
     async def _last_common(self, master_address: str, last: tuple[int, int]) -> tuple[int, int] | None:
-        """The last record that both logs have, by halving the range of log offsets."""
+        """Finds the last record in both logs by a binary search over log offsets."""
         known: tuple[int, int] | None = None
         low, high = self._store.min_log_offset, last[0]
         while low < high:
@@ -111,7 +111,7 @@ class LogPrefixCheck:
         store = self._store
         low, high = max(0, store.min_offset(topic, queue_id)), store.max_offset(topic, queue_id)
         found: tuple[int, int] | None = None
-        # The newest first: in the usual case nothing lies beyond.
+        # Try the newest first, because usually there is nothing past the offset.
         middle = high - 1
         while low < high:
             unit = store.units(topic, queue_id, middle, 1)

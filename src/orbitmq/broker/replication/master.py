@@ -1,17 +1,17 @@
 """The master's side of replication (Apache: DefaultHAService, DefaultHAConnection).
 
 Theory of operation
-1. Every broker listens on its replication port. A slave connects, reports where its log ends, and from then on is
-   sent every byte after that, in transfers that never cross a segment, straight out of the mapped log.
-2. Nobody waits: an append wakes the links, a link writes until its socket has ``_UNSENT_BYTES`` unsent and goes on
-   when the socket has room. So a slow slave costs a bounded amount of memory and delays no other.
-3. A report moves the link's acknowledged end and answers sends that wait (``acks``). It may not lie beyond what was
-   sent on this link: a slave that has more than its master has another history and is sent away with an error line,
-   where Apache would go on and let the two logs differ unseen.
-4. Silence is answered with heartbeats; a slave that is silent too long is cut.
-5. Members of a failover group are told what is safe, before the next transfer or a tenth of a second later: they show
-   consumers no more than that. And they are told when topics or groups have changed, before the next transfer: a
-   member reports nothing after that until it has copied them.
+1. Every broker listens on its replication port. A slave connects, reports its log end, and from then on receives
+   every byte after that, in transfers that never cross a segment, straight out of the mapped log.
+2. Nothing blocks: an append wakes the links, and a link writes until its socket has ``_UNSENT_BYTES`` unsent, then
+   resumes when the socket has room. So a slow slave uses a bounded amount of memory and does not delay the others.
+3. A report advances the link's acknowledged end and answers waiting sends (``acks``). It must not exceed what was
+   sent on this link: a slave that has more than its master has another history, and is disconnected with an error
+   line, where Apache would continue and silently let the two logs diverge.
+4. An idle link carries heartbeats; a slave that is silent for too long is disconnected.
+5. Members of a failover group receive the safe end, with the next transfer or a tenth of a second later, and do not
+   let consumers read past it. Before the next transfer they are also notified when topics or groups have changed;
+   a member reports nothing after that until it has copied them.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ logger = logging.getLogger(__name__)
 
 _UNSENT_BYTES: Final = 1 << 20
 _TURN_BYTES: Final = 1 << 20
-"""Bytes one link writes before requests are served again."""
+"""Bytes that one link writes before other work is served."""
 _TICK_S: Final = 0.1
 _LINKS_MAX: Final = 64
 _HANDSHAKE_S: Final = 5.0
 
 
 class SlaveLink(asyncio.Protocol):
-    """One slave."""
+    """The connection of one slave."""
 
     def __init__(self, server: ReplicaServer) -> None:
         self._server = server
@@ -57,16 +57,16 @@ class SlaveLink(asyncio.Protocol):
         self._paused = False
         self._again = False
         self.has_news = False
-        """Tables have changed, and the slave was not told yet."""
+        """Whether tables have changed and the slave has not been notified yet."""
         self.address = self._host = ""
         self.member = 0
-        """Number in its failover group; 0 for a slave that is in none."""
+        """Number in its failover group; 0 for a slave outside one."""
         self.acknowledged = -1
-        """The end of the slave's log; -1 before its first report."""
+        """The slave's log end; -1 before its first report."""
         self.next_offset = -1
-        """What is sent next; -1 before the first report."""
+        """Next offset to send; -1 before the first report."""
         self.second_bytes = 0
-        """Bytes sent in the second before this one."""
+        """Bytes sent in the previous second."""
         self._bytes_now = 0
         self._second = 0.0
         self._told_safe = -1
@@ -75,7 +75,7 @@ class SlaveLink(asyncio.Protocol):
     # -- protocol --------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # A cast: uvloop's transports are no subclasses.
+        # The cast is needed because uvloop's transports are not subclasses.
         self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.address = f"{peer[0]}:{peer[1]}" if peer else "unknown"
@@ -140,7 +140,7 @@ class SlaveLink(asyncio.Protocol):
         self.pump()
 
     def refuse(self, reason: str) -> None:
-        """Send the slave away; it comes again in a few seconds."""
+        """Disconnect the slave; it reconnects after a few seconds."""
         logger.warning("slave refused slave=%s reason=%s", self.address, reason)
         self.close()
 
@@ -150,7 +150,7 @@ class SlaveLink(asyncio.Protocol):
             self._transport.abort()
 
     def pump(self) -> None:
-        """Send what the slave does not have, as far as its socket takes it."""
+        """Send what the slave does not have, as far as its socket has room."""
         transport = self._transport
         if transport is None or self.next_offset < 0:
             return
@@ -200,14 +200,15 @@ class SlaveLink(asyncio.Protocol):
         self.pump()
 
     def _allowance(self) -> int:
-        """Bytes flow control leaves for this second."""
+        """Bytes that flow control leaves for this second."""
         config = self._server.config
         if not config.replication_flow_control:
             return config.transfer_bytes_max
         return max(0, config.replication_bytes_per_second - self._bytes_now)
 
     def tick(self, now: float) -> None:
-        """Ten times a second: heartbeat, end of a silent slave, the next second of flow control."""
+        """Send heartbeats, disconnect a silent slave and reset flow control each second. Called ten times a
+        second."""
         config = self._server.config
         if now - self._second >= 1.0:
             self.second_bytes, self._bytes_now, self._second = self._bytes_now, 0, now
@@ -228,7 +229,7 @@ class SlaveLink(asyncio.Protocol):
 
 
 class ReplicaServer:
-    """The replication port and the slaves behind it."""
+    """The replication port and the slaves connected to it."""
 
     def __init__(
         self, config: BrokerConfig, store: MessageStore, protection: StreamProtection | None = None
@@ -240,7 +241,8 @@ class ReplicaServer:
         self.acks = AckWaiters(
             config,
             lambda: [link.acknowledged for link in self.links if link.acknowledged >= 0],
-            # At once, not in the next turn of the loop: that would serve other senders first, a millisecond or more.
+            # Pump immediately: the next turn of the loop would serve other senders first, which takes a millisecond
+            # or more.
             on_wait=self._pump,
         )
         self._server: asyncio.Server | None = None
@@ -250,7 +252,7 @@ class ReplicaServer:
         self.tables_copied: set[int] = set()
         """Members of the failover group that have copied topics and groups since their last change."""
         self.epoch: int | None = None
-        """With failover the epoch this broker is master of, 0 while it is not; None without failover."""
+        """The epoch this broker is master of, 0 while it is not; None without failover."""
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -268,7 +270,7 @@ class ReplicaServer:
         self._tasks.start(every(_TICK_S, self._tick), "links")
 
     async def stop(self) -> None:
-        """Close the port and all links; waiting sends are answered."""
+        """Close the port and all links, and answer waiting sends."""
         self._accepting = False
         if self._server is not None:
             self._server.close()
@@ -277,30 +279,30 @@ class ReplicaServer:
         if self._tasks is not None:
             await self._tasks.close()
             self._tasks = None
-        # One turn of the loop lets the aborted transports report their end.
+        # One turn of the loop lets the aborted transports report that they have closed.
         await asyncio.sleep(0)
 
     def drop_links(self) -> None:
-        """Send every slave away (they look for their master again) and answer what waits for them."""
+        """Disconnect every slave (they look for their master again) and answer the sends that wait for them."""
         for link in list(self.links):
             link.close()
         self.acks.release_all()
 
     def wake(self) -> None:
-        """The log has grown; the links send it after what is being done now."""
+        """Send the log's new bytes in the next turn of the loop."""
         if self.links and not self._woken:
             self._woken = True
             asyncio.get_running_loop().call_soon(self._pump)
 
     def tables_changed(self) -> None:
-        """Members of a failover group are told in the next turn of the loop: many changes at once are told once."""
+        """Notify the members of a failover group in the next turn of the loop, once for many changes in one turn."""
         self.tables_copied.clear()
         for link in self.links:
             link.has_news = True
         self.wake()
 
     def copied_tables(self, member: int) -> None:
-        """A member says that it has topics and groups as they are now."""
+        """Record that a member has the current topics and groups."""
         if any(link.member == member for link in self.links):
             self.tables_copied.add(member)
 
@@ -315,8 +317,8 @@ class ReplicaServer:
             link.tick(now)
 
     def stranger(self, greeting: tuple[int, int] | None) -> str:
-        """Why a slave with that greeting is not served; empty when it is. With failover only a master serves: whoever
-        follows another broker would get what may be cut off again."""
+        """Returns why a slave with that greeting is refused; empty when it is served. With failover only a master
+        serves slaves, because one that followed another broker would receive bytes that may be truncated later."""
         if self.epoch is None:
             return ""
         if not self.epoch:
@@ -326,8 +328,8 @@ class ReplicaServer:
         return ""
 
     def first_offset(self, log_end: int) -> int:
-        """Where a slave whose log ends there is sent from. An empty one gets the newest segment, as from Apache,
-        or the whole log when it is not to be synchronised from the last file, or may become master."""
+        """First offset to send to a slave whose log ends at ``log_end``. An empty slave gets the newest segment, like
+        Apache's, or the whole log if it need not start at the last file or may become master."""
         if log_end > 0:
             return log_end
         end = self.store.max_log_offset
@@ -341,7 +343,7 @@ class ReplicaServer:
             link.refuse("the broker stops")
             return
         if len(self.links) >= _LINKS_MAX:
-            # A peer that has not reported yet makes room: else silent connections would keep slaves away.
+            # Drop a peer that has not reported yet, so that silent connections cannot keep slaves out.
             silent = next((one for one in self.links if one.next_offset < 0), None)
             if silent is None:
                 link.refuse(f"there are {_LINKS_MAX} slaves")
@@ -359,14 +361,14 @@ class ReplicaServer:
     # -- facts -----------------------------------------------------------------------------------------
 
     def in_sync(self, link: SlaveLink) -> bool:
-        """Whether a slave is near enough to count."""
+        """Whether a slave is close enough to the log end to count."""
         if self.acks.in_sync is not None:
             return link.member in self.acks.in_sync.members
         gap = self.store.max_log_offset - link.acknowledged
         return link.acknowledged >= 0 and gap < self.config.slave_gap_bytes_max
 
     def status(self) -> list[HaConnectionRuntimeInfo]:
-        """The slaves as GET_BROKER_HA_STATUS shows them."""
+        """The slaves, in the format of GET_BROKER_HA_STATUS."""
         end = self.store.max_log_offset
         return [
             HaConnectionRuntimeInfo(

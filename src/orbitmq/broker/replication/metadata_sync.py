@@ -1,17 +1,18 @@
-"""A slave copies what is not in the log from its master (Apache: SlaveSynchronize, handleSlaveSynchronize).
+"""Copies the state that is not in the log from the master to a slave (Apache: SlaveSynchronize,
+handleSlaveSynchronize).
 
-First 3 s after it became a slave and then every 10 s, in this order: topics, consumer offsets, delay cursors, groups,
-and what 5.x adds: how groups ask for messages, the timers' counts and their check point. The counts mean nothing to
-this broker; they are kept as they came, in the file where an Apache broker on this store, or behind us, looks.
-Topics and groups are also copied as soon as a connection to the master is made and, in a failover group, when the
-master says that they have changed: who is promoted has no other way to a topic without messages.
-Topics and groups are replaced when their data version differs; consumer offsets are merged over our own; the delay
-cursors are taken as they are, so that a promoted slave goes on delivering where its master was. Each part that fails
-is logged and the next one is tried.
+The first round runs 3 s after a broker became a slave, the next ones every 10 s. A round copies, in this order:
+topics, consumer offsets, delay cursors, groups, and the additions of 5.x: message request modes of groups, the timer
+metrics and the timer checkpoint. This broker does not use the timer metrics; it stores them unchanged in the file
+that an Apache broker on this store, or a slave of ours, reads. Topics and groups are also copied as soon as a
+connection to the master is made and, in a failover group, when the master reports a change, because a promoted slave
+cannot learn of a topic without messages in any other way. Topics and groups are replaced when their data version
+differs. Consumer offsets are merged over our own. The delay cursors are taken as they are, so that a promoted slave
+resumes delivery where its master was. A part that fails is logged, and the next one is tried.
 
-Consumer offsets and delay cursors are held until our log has reached the end that the master's had when it answered:
-they come by another connection than the log. A slave promoted with positions ahead of its log would pass over
-messages: those it never got the delivery or the POP check point of, and new ones that take the places of lost ones.
+Consumer offsets and delay cursors are held back until our log has reached the master's log end at the time of its
+answer, because they travel on another connection than the log. A slave promoted with positions ahead of its log would
+skip messages: those whose delivery or POP checkpoint it never received, and new ones stored in place of lost ones.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ __all__ = ["COPIED", "CopiedTable", "Delays", "KeptTable", "MetadataSync", "copi
 logger = logging.getLogger(__name__)
 
 COPIED: Final = "orbitmqCopied"
-"""Field of EXCHANGE_BROKER_HA_INFO by which a member of a failover group says which topics and groups it has."""
+"""Field of EXCHANGE_BROKER_HA_INFO in which a failover group's member reports the topics and groups it has."""
 _NEWS_RETRY_S: Final = 0.5
 _FIRST_S: Final = 3.0
 _TIMEOUT_S: Final = 3.0
@@ -58,7 +59,7 @@ _LIST_TIMEOUT_S: Final = 30.0
 _BYTES_MAX: Final = 256 << 20
 _FOLLOW_S: Final = 0.1
 _FOLLOW_TRIES: Final = 20
-"""How long a round waits for the log; what is not taken by then is tried again in the next round."""
+"""How often a round checks whether the log has caught up. If it has not by then, the next round tries again."""
 
 
 def copied_text(member: int, topics: DataVersion, groups: DataVersion) -> str:
@@ -68,14 +69,14 @@ def copied_text(member: int, topics: DataVersion, groups: DataVersion) -> str:
 
 
 class CopiedTable(Protocol):
-    """Takes what a master answers."""
+    """Stores a master's answer."""
 
     def take(self, content: bytes) -> None:
         """Raises ``BodyError``, ``OSError``."""
 
 
 class KeptTable:
-    """A table of an Apache master that is only handed on: its file, and the answer for who asks for it."""
+    """A table of an Apache master that is only passed on: its file, and the answer to requests for it."""
 
     def __init__(self, file: SafeFile, kind: type[bodies.Body]) -> None:
         self._file = file
@@ -87,7 +88,7 @@ class KeptTable:
         self._content = self._file.load(self._checked) or b""
 
     def take(self, content: bytes) -> None:
-        """Keep a master's answer. Raises ``BodyError``, ``OSError``."""
+        """Store a master's answer. Raises ``BodyError``, ``OSError``."""
         if content and content != self._content:
             self._file.save(self._checked(content))
             self._content = content
@@ -102,14 +103,14 @@ class KeptTable:
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """What delivers messages later, and takes over how far the master's has come."""
+    """The components that deliver messages later, and that adopt the master's progress."""
 
     schedule: Schedule
     timers: Timers
 
 
 class MetadataSync:
-    """Runs while this broker is a slave."""
+    """Copies tables while this broker is a slave."""
 
     def __init__(
         self,
@@ -130,28 +131,28 @@ class MetadataSync:
         self._rpc = rpc
         self._store = store
         self._held: dict[int, tuple[bytes, int]] = {}
-        """Positions that wait for the log, and its end they wait for, by the request that asked for them."""
+        """Positions held back and the log end they wait for, by the code of the request that returned them."""
         self.kept: dict[int, CopiedTable] = {}
-        """Further tables, by the request that asks for them."""
+        """Further tables, by the code of the request that returns them."""
         self.users: AuthTable | None = None
-        """Users and policies to keep like the master's; ``None`` leaves ours alone, as an Apache slave does."""
+        """Users and policies to copy from the master; ``None`` leaves ours alone, as an Apache slave does."""
         self._tasks: TaskOwner | None = None
         self._delay_offsets = b""
         self._failing: set[str] = set()
         self._news = asyncio.Event()
         self._copying = asyncio.Lock()
-        """Of two copies of one table the newer is kept: they are asked for one after the other."""
+        """Serializes the copies of a table, so that the newer one is kept."""
         self.master_address = ""
-        """Where to ask; empty as long as it is unknown. Never our own address."""
+        """The master's request address; empty while unknown. Never our own address."""
         self.on_topics: Callable[[], None] | None = None
-        """Told when the topics were replaced."""
+        """Called when the topics were replaced."""
         self.on_copied: Callable[[], None] | None = None
-        """Told when topics and groups are copied after news, and no later news has come."""
+        """Called when topics and groups have been copied after a change and no later change is known."""
         self._topics_seen = self._groups_seen = DataVersion()
-        """The versions of the master's tables that were copied last."""
+        """The versions of the master's tables that were last copied."""
 
     def start(self) -> None:
-        """Begin anew: an address from an earlier life as a slave counts no more."""
+        """Start copying. Addresses and held positions of an earlier time as a slave are dropped."""
         if self._tasks is None:
             self.master_address = ""
             self._delay_offsets = b""
@@ -164,7 +165,7 @@ class MetadataSync:
             self._tasks.start(self._follow_news(), "news")
 
     def news(self) -> None:
-        """Topics or groups of the master may have changed."""
+        """Copy topics and groups soon because the master's may have changed."""
         self._news.set()
 
     async def _follow_news(self) -> None:
@@ -188,7 +189,7 @@ class MetadataSync:
         await self._sync_groups(address)
 
     async def _confirm(self, address: str) -> None:
-        """Tell the master which tables we have; it holds back the answers of those who changed them."""
+        """Report the versions of our tables to the master, which delays its answers to changes until then."""
         told = copied_text(self._config.broker_id, self._topics_seen, self._groups_seen)
         answer = await self._rpc.call(
             address, RequestCode.EXCHANGE_BROKER_HA_INFO, timeout_s=_TIMEOUT_S, ext={COPIED: told}
@@ -203,7 +204,7 @@ class MetadataSync:
             self.master_address = ""
 
     async def run_once(self) -> None:
-        """One round, if a master is known."""
+        """Run one round, if a master is known."""
         await self._copy(
             (
                 ("topics", self._sync_topics),
@@ -226,7 +227,7 @@ class MetadataSync:
             try:
                 await part(address)
             except (OrbitError, OSError) as error:
-                # Once per outage: a master may be down for days.
+                # Warn once per outage, because a master may be down for days.
                 level = logging.DEBUG if name in self._failing else logging.WARNING
                 self._failing.add(name)
                 logger.log(level, "%s not copied master=%s error=%s", name, address, error)
@@ -241,7 +242,8 @@ class MetadataSync:
         return complete
 
     async def _sync_users(self, address: str) -> None:
-        """An Apache master answers passwords too; one that answers none leaves ours as they are."""
+        """Copy users and policies. An Apache master includes passwords; an answer without any leaves ours as they
+        are."""
         table = self.users
         if table is None:
             return
@@ -263,11 +265,13 @@ class MetadataSync:
         return answer.body
 
     def adopt_topics(self) -> None:
-        """On becoming master: topics and queues the old one made after our last copy, whose messages we have.
+        """On becoming master, adopt topics and queues that the previous master created after our last copy and whose
+        messages we have.
 
-        What was deleted there has no message newer than the table it was deleted from."""
+        A topic or queue deleted there has no message newer than the table that no longer lists it.
+        """
         version = self._topics.data_version
-        # A table that was never copied is of no time.
+        # A table that was never copied has no time.
         copied_ms = version.timestamp_ms if version.counter else 0
         for topic in self._store.topics():
             if self._topics.is_system(topic):
@@ -319,7 +323,7 @@ class MetadataSync:
         self._topics_seen = table.data_version
 
     async def _positions(self, address: str, code: int) -> bytes | None:
-        """What the master answers, once our log has followed; ``None`` when it has not yet."""
+        """Returns the master's answer once our log has caught up with it; ``None`` while it has not."""
         if code not in self._held:
             body = await self._ask(address, code)
             info = bodies.KvTable.decode(await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO))

@@ -1,11 +1,12 @@
-"""Who gets the replication stream: it holds every message of every topic. Apache's is plain and takes any slave.
+"""Decides who receives the replication stream, which holds every message of every topic. Apache's is plain text and
+open to any slave.
 
 With ``haTlsEnable`` a broker serves slaves over TLS only and follows its master over TLS. With authentication on, a
-slave also sends first its identity, signed with its inner credentials, and only a Super user gets the log.
+slave first sends its identity, signed with its inner credentials, and only a Super user receives the log.
 
-The plain stream is what Apache slaves can follow, and it has no room for a signature. With access control on it goes
-only to hosts whose broker has just sent a signed request of a slave to the main port (``SlaveHosts``). A slave of
-Apache with inner credentials sends such requests every minute, and one of ours before it connects.
+The plain stream is the one Apache slaves can follow, and it has no room for a signature. With access control on it is
+sent only to hosts whose broker has recently sent a signed slave request to the main port (``SlaveHosts``). An Apache
+slave with inner credentials sends such requests every minute, and one of ours sends one before it connects.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ __all__ = ["SlaveHosts", "StreamProtection"]
 logger = logging.getLogger(__name__)
 
 _PURPOSE = b"orbitmq replication stream"
-"""Signed along, so that the signature of a request is not one of a stream."""
+"""Included in the signature, so that a request's signature cannot be reused for a stream."""
 
 
 _SIGNED_IN_S: Final = 180.0
-"""Slaves sign in every 10 s, Apache's every minute; a link that is open already is not closed."""
+"""Our slaves sign in every 10 s, Apache's every minute. Open links are not closed."""
 _HOSTS_MAX: Final = 256
 
 
 class SlaveHosts:
-    """The hosts a plain stream may go to."""
+    """The hosts that may receive a plain stream."""
 
     def __init__(self, always: str, now: Callable[[], float]) -> None:
-        """``always`` lists addresses and networks, separated by commas; ``*`` is every address. Raises
+        """``always`` lists addresses and networks, separated by commas; ``*`` stands for every address. Raises
         ``ConfigError``."""
         self._now = now
         self._any = always.strip() == "*"
@@ -54,13 +55,13 @@ class SlaveHosts:
         self._signed_in: dict[str, float] = {}
 
     def signed_in(self, host: str) -> None:
-        """A broker on this host has just shown that it is a Super user."""
+        """Record that a broker on this host has authenticated as a Super user."""
         if host not in self._signed_in and len(self._signed_in) >= _HOSTS_MAX:
             self._signed_in.clear()
         self._signed_in[host] = self._now()
 
     def refusal(self, host: str) -> str:
-        """Why a slave on that host gets no log; empty when it does."""
+        """Returns why a slave on that host is refused; empty when it is served."""
         seen_s = self._signed_in.get(host)
         if self._any or (seen_s is not None and self._now() - seen_s <= _SIGNED_IN_S):
             return ""
@@ -77,7 +78,7 @@ class SlaveHosts:
 
 
 class StreamProtection:
-    """What both ends of the stream ask and show. Without arguments: nothing."""
+    """What each end of the stream requires and presents. Without arguments the stream is plain and open."""
 
     def __init__(
         self,
@@ -88,16 +89,16 @@ class StreamProtection:
     ) -> None:
         self._server = server
         self.client = client
-        """What a slave connects with; None for plain."""
+        """TLS context for a slave's connections; None for plain."""
         self._credentials = credentials
         self.control: AccessControl | None = None
-        """Checks that a slave may have the log; None: no check."""
+        """Checks that a slave may receive the log; None for no check."""
         self.hosts: SlaveHosts | None = None
-        """The hosts a plain stream may go to; None: all."""
+        """The hosts that may receive a plain stream; None for all."""
 
     @classmethod
     def of(cls, config: TlsConfig, server: ServerTls, auth: AuthConfig) -> StreamProtection:
-        """Raises ``ConfigError`` when the options leave a stream unprotected that was to be protected."""
+        """Raises ``ConfigError`` when the options cannot protect the stream although ``haTlsEnable`` demands it."""
         if server.mode is TlsMode.DISABLED:
             raise ConfigError("haTlsEnable=true does not go with tls.server.mode=disabled")
         if not server.can_make and server.context is None:
@@ -109,7 +110,7 @@ class StreamProtection:
         return cls(server=server, client=outgoing_context(config), credentials=auth.inner_user)
 
     async def accepts(self) -> ssl.SSLContext | None:
-        """What the replication port is opened with; None for plain. Raises ``ConfigError``."""
+        """TLS context of the replication port; None for plain. Raises ``ConfigError``."""
         server = self._server
         if server is None:
             return None
@@ -118,14 +119,14 @@ class StreamProtection:
         return context
 
     def hello(self) -> Mapping[str, str] | None:
-        """A slave's login; None where none is needed."""
+        """A slave's login; None when none is required."""
         if self._credentials is None:
             return None
         fields = {"nonce": secrets.token_hex(16)}
         return sign_fields(fields, _PURPOSE, self._credentials.name, self._credentials.secret)
 
     def refusal(self, hello: bytes, host: str) -> str:
-        """Why a slave that said this gets no log; empty when it does."""
+        """Returns why a slave with that login is refused; empty when it is served."""
         if self.control is None:
             return "" if self.hosts is None else self.hosts.refusal(host)
         try:
@@ -139,7 +140,7 @@ class StreamProtection:
 
 
 def _newest(server: ServerTls) -> Callable[[ssl.SSLObject, str | None, ssl.SSLContext], None]:
-    """Hands new connections the certificate as it is now: a listening socket keeps the context it was opened
+    """Serves new connections with the current certificate, because a listening socket keeps the context it was opened
     with."""
 
     def chosen(session: ssl.SSLObject, _name: str | None, first: ssl.SSLContext) -> None:

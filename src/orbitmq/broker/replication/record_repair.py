@@ -1,12 +1,12 @@
-"""Repairs damaged records of a running broker with those of another broker of its group.
+"""Repairs damaged records of a running broker from another broker of its group.
 
-Master and slaves have the same log, byte for byte. A reader that finds a damaged record asks for its repair
-(``Integrity.fetch``) and waits in front of it; queues are woken when the repair has ended, either way. The record is
-fetched by its log offset (VIEW_MESSAGE_BY_ID, which Apache's brokers answer too), and so are those after it, up to
-one that both brokers have: two logs with equal bytes at one place are equal before it (rule 4 of ``failover.state``,
-and ``log_prefix``). Records that differ on the way are replaced as well, since a checksum does not cover the head of
-a record. Where the log ends before such a record, a difference of one byte is taken for damage, and any other for
-another history.
+Master and slaves have the same log, byte for byte. A reader that finds a damaged record requests its repair
+(``Integrity.fetch``) and waits in front of it; its queue is woken when the repair has ended, whether or not it
+succeeded. The record is fetched by its log offset (VIEW_MESSAGE_BY_ID, which Apache's brokers answer too), and so are
+the following ones, up to one that both brokers have: two logs with equal bytes at one offset are equal before it
+(rule 4 of ``failover.state``, and ``log_prefix``). Records on the way that differ are replaced as well, since a
+checksum does not cover a record's header. Where the log ends before such a record, a difference of one byte counts as
+damage, and any other as a different history.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _BYTES_MAX: Final = 8 << 20
 _RECORDS_MAX: Final = 64
 _FAILED_MAX: Final = 10_000
 _AGAIN_S: Final = 60.0
-"""After a failed repair readers skip the record for that long before another attempt."""
+"""How long readers skip a record after a failed repair before the next attempt."""
 
 
 class _NoRepair(OrbitError):
-    """A record cannot be repaired from one broker."""
+    """A peer cannot repair the record."""
 
 
 class RecordRepair:
-    """Of one broker."""
+    """Repairs one broker's damaged records."""
 
     def __init__(
         self,
@@ -56,29 +56,30 @@ class RecordRepair:
         peers: Callable[[], Awaitable[list[str]]],
         has_peers: Callable[[], bool],
     ) -> None:
-        """``peers`` returns the request addresses of the other brokers of the group."""
+        """``peers`` returns the request addresses of the group's other brokers."""
         self._store = store
         self._rpc = rpc
         self._peers = peers
         self._has_peers = has_peers
         self.wake: Callable[[str, int], None] = lambda topic, queue_id: None
-        """Called for a queue whose readers waited."""
+        """Called for each queue whose readers waited."""
         self._tasks = TaskOwner("record-repair")
         self._waiting: dict[int, set[tuple[str, int]]] = {}
         """Queues whose readers wait for a repair, by the log offset of the record."""
         self._failed: OrderedDict[int, float] = OrderedDict()
-        """When, by log offset."""
+        """Time of the last failed repair, by log offset."""
         self.repaired_count = 0
         """Records replaced since the start."""
         store.integrity.fetch = self.wanted
 
     @property
     def failed_count(self) -> int:
-        """Damaged records that no other broker could replace the last time."""
+        """Damaged records whose last repair failed."""
         return len(self._failed)
 
     def wanted(self, log_offset: int, topic: str, queue_id: int) -> bool:
-        """Start to repair the record at a log offset, unless that failed lately; returns whether it is under way."""
+        """Start repairing the record at a log offset, unless that failed recently. Returns whether a repair is in
+        progress."""
         waiting = self._waiting.get(log_offset)
         if waiting is None:
             if log_offset >= self._store.confirm_offset or len(self._waiting) >= _AT_ONCE:
@@ -121,7 +122,7 @@ class RecordRepair:
             self.wake(*key)
 
     async def _from_any(self, log_offset: int) -> str:
-        """Repair with the first broker that can; returns why none could."""
+        """Repair from the first broker that can; returns why none could."""
         problem = "no other broker of the group is known"
         for address in await self._peers():
             try:
@@ -140,7 +141,7 @@ class RecordRepair:
         return problem
 
     async def _fetch(self, address: str, log_offset: int) -> list[tuple[int, bytes]]:
-        """The records from a damaged one on, up to one that both logs have. Raises ``OrbitError``."""
+        """Fetches the records from a damaged one up to one that both logs have. Raises ``OrbitError``."""
         store, integrity = self._store, self._store.integrity
         found: list[tuple[int, bytes]] = []
         at = log_offset
@@ -162,7 +163,7 @@ class RecordRepair:
                 raise _NoRepair("its records go past the end of our log")
 
     def _check_end(self, found: list[tuple[int, bytes]]) -> None:
-        """No record follows that both have: the last ones must be all but equal."""
+        """Accept only a difference of one byte, since no record that both logs have follows."""
         differing = 0
         for position, record in found:
             ours = self._store.log_range(position, len(record))

@@ -1,16 +1,16 @@
 """The slave's side of replication (Apache: DefaultHAClient).
 
 Theory of operation
-1. ``Follower`` keeps one connection to the master's replication port and tries again when it is lost.
-2. Before each connection the two logs are compared (``log_prefix``); a slave with another history than its master
-   does not follow it.
-3. Bytes are checked, appended exactly where they stood in the master's log, then dispatched, then reported. A
-   transfer that does not continue our log ends the connection. So does a damaged record: our log ends before it.
-4. A report means written, as Apache's does. A member of a failover group whose master runs under SYNC_FLUSH reports
-   only what it has flushed (``Membership.reports_flushed``): it asks the store's sync thread for a flush as soon as
-   bytes arrive, and all bytes that arrive during one flush share the next.
-5. A member reports nothing new between the news that topics or groups have changed and its copy of them, so that a
-   message is not acknowledged before the members know its topic.
+1. ``Follower`` keeps one connection to the master's replication port and reconnects when it is lost.
+2. Before each connection the two logs are compared (``log_prefix``). A slave does not follow a master with another
+   history.
+3. Received bytes are checked, appended at the same offset as in the master's log, dispatched, and then reported. A
+   transfer that does not continue our log ends the connection. So does a damaged record; our log then ends before it.
+4. A report means written, like Apache's. A member of a failover group whose master runs under SYNC_FLUSH reports
+   only what it has flushed (``Membership.reports_flushed``). It requests a flush from the store's sync thread as soon
+   as bytes arrive, and all bytes that arrive during one flush share the next.
+5. Once notified of changed topics or groups, a member reports nothing new until it has copied them, so that no
+   message is acknowledged before the members know its topic.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Membership:
     greeting: bytes
     """Sent before the first report."""
     on_safe: Callable[[int], None]
-    """Called with the end up to which the whole in-sync set has the log."""
+    """Called with the safe end, up to which the whole in-sync set has the log."""
     reports_flushed: bool = False
     """Whether a report means flushed instead of written."""
 
@@ -67,8 +67,8 @@ class MasterLink(asyncio.Protocol):
         member: Membership | None = None,
         on_news: Callable[[], None] | None = None,
     ) -> None:
-        """``hello`` is sent first, then the greeting of ``member``. ``on_news`` is called when tables of the master
-        have changed. With ``reports_flushed`` our log is on the disk when the link is made."""
+        """``hello`` is sent first, then the greeting of ``member``. ``on_news`` is called when the master's tables
+        have changed. With ``reports_flushed`` our log must already be flushed."""
         self._config = config
         self._store = store
         self._clock = clock
@@ -77,7 +77,7 @@ class MasterLink(asyncio.Protocol):
         self._reports_flushed = member is not None and member.reports_flushed
         self._flushing = False
         self._tables_due = False
-        """The tables of the master have changed and are not copied yet."""
+        """Whether the master's tables have changed and are not copied yet."""
         self._is_heard = member is None
         self._on_news = on_news
         self._reader = TransferReader(for_member=member is not None)
@@ -89,10 +89,10 @@ class MasterLink(asyncio.Protocol):
         self._bytes_now = 0
         self._second = 0.0
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Done when the connection is over, with the reason."""
+        """Completed with the reason when the connection has ended."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # A cast: uvloop's transports are no subclasses.
+        # The cast is needed because uvloop's transports are not subclasses.
         self._transport = transport = cast(asyncio.Transport, transport)
         bound = transport.get_extra_info("socket")
         if bound is not None:
@@ -120,7 +120,7 @@ class MasterLink(asyncio.Protocol):
             logger.error("the master sent bytes that are no log reason=%s", error)
             self.close(str(error))
             return
-        # The first bytes show that the master has this link, and tells it of changes from now on.
+        # The first bytes show that the master has registered this link and will notify it of changes.
         if self._reader.has_news or not self._is_heard:
             self._is_heard, self._reader.has_news = True, False
             if self._on_news is not None:
@@ -131,8 +131,8 @@ class MasterLink(asyncio.Protocol):
             self._on_safe(self._reader.safe_end)
 
     def _take_all(self, data: bytes) -> None:
-        """Append all transfers of one read at once: the store works through a few large pieces faster than through
-        many of 32 KiB."""
+        """Append all transfers of one read together, because the store handles a few large pieces faster than many of
+        32 KiB."""
         pieces: list[memoryview] = []
         start = end = self._store.max_log_offset
         for log_offset, body in self._reader.feed(data):
@@ -158,7 +158,7 @@ class MasterLink(asyncio.Protocol):
         return self._store.flushed_offset if self._reports_flushed else self._store.max_log_offset
 
     def _report_progress(self) -> None:
-        """Report what is new, and have flushed what must be flushed before it can be reported."""
+        """Report new progress, and request a flush of what must be flushed before it can be reported."""
         if self._reportable_end > self._reported and not self._tables_due:
             self._report(self._reportable_end)
         end = self._store.max_log_offset
@@ -167,13 +167,13 @@ class MasterLink(asyncio.Protocol):
             self._store.when_flushed(end, self._flushed)
 
     def _flushed(self, done: bool) -> None:
-        """After a failure the next transfer or tick tries again; until then the master does not count us."""
+        """A failed flush is retried at the next transfer or tick. Until then the master does not count us."""
         self._flushing = False
         if done and not self.closed.done():
             self._report_progress()
 
     def tables_copied(self) -> None:
-        """The tables are as the master had them when it last said that they have changed."""
+        """Resume reporting: our tables match the master's as of its last notification."""
         self._tables_due = False
         self._report_progress()
 
@@ -185,7 +185,7 @@ class MasterLink(asyncio.Protocol):
             self.last_write_ms = self._clock.now_ms()
 
     def tick(self) -> None:
-        """Report again when nothing was said for long; give a silent master up."""
+        """Send a heartbeat on an idle link, and disconnect from a silent master."""
         now = asyncio.get_running_loop().time()
         if now - self._second >= 1.0:
             self.second_bytes, self._bytes_now, self._second = self._bytes_now, 0, now
@@ -216,8 +216,8 @@ class Follower:
         clock: Clock,
         agree: Callable[[str], Awaitable[None]],
     ) -> None:
-        """``agree`` makes sure that our log is a part of that of the master with the given request address (empty
-        when it is not known). It raises ``OrbitError`` when there is no following it."""
+        """``agree`` ensures that our log is a prefix of the log of the master with the given request address (empty
+        when unknown). It raises ``OrbitError`` when that master cannot be followed."""
         self._config = config
         self._store = store
         self._clock = clock
@@ -226,19 +226,19 @@ class Follower:
         self._changed = asyncio.Event()
         self.link: MasterLink | None = None
         self.master_address = ""
-        """Where the master takes requests."""
+        """The master's request address."""
         self.ha_address = ""
-        """Where the master sends its log from."""
+        """The master's replication address."""
         self.member: Membership | None = None
-        """How we follow the master as a member of a failover group."""
+        """How we follow the master as a failover group's member; None outside a group."""
         self.protection = StreamProtection()
         self.on_lost: Callable[[], None] | None = None
-        """Told when a connection to the master could not be made or has ended."""
+        """Called when a connection to the master could not be made or has ended."""
         self.on_news: Callable[[], None] | None = None
-        """Told when tables of the master may have changed: it says so, or was just connected to."""
+        """Called when the master's tables may have changed: on its notification and after connecting."""
 
     def told_master(self, master_address: str, ha_address: str) -> None:
-        """Where the master is now. A fixed address in the config wins."""
+        """Set the master's current addresses. A fixed address in the config takes precedence."""
         fixed = self._config.fixed_ha_address
         ha_address = fixed or ha_address
         if (master_address, ha_address) == (self.master_address, self.ha_address):
@@ -252,7 +252,7 @@ class Follower:
         self._changed.set()
 
     def tables_copied(self) -> None:
-        """Topics and groups are copied, and no later change is known."""
+        """Called when topics and groups have been copied and no later change is known."""
         if self.link is not None:
             self.link.tables_copied()
 
@@ -264,7 +264,7 @@ class Follower:
             self._tasks.start(every(_TICK_S, self._tick), "heartbeat")
 
     async def stop(self) -> None:
-        """Stop following; a partial record is dropped."""
+        """Stop following and drop a partial record."""
         if self._tasks is None:
             return
         tasks, self._tasks = self._tasks, None
@@ -273,7 +273,7 @@ class Follower:
         await tasks.close()
         self.master_address = self.ha_address = ""
         self._store.end_replication()
-        # One turn of the loop lets the aborted transport report its end.
+        # One turn of the loop lets the aborted transport report that it has closed.
         await asyncio.sleep(0)
 
     def _tick(self) -> None:
@@ -290,7 +290,7 @@ class Follower:
                     self.on_lost()
                 failures = 0 if lived else failures + 1
                 pause_s = min(_RETRY_S_MAX, _RETRY_S * 2 ** min(failures, 10))
-                # Once per outage: a master may be down for days.
+                # Warn once per outage, because a master may be down for days.
                 level = logging.WARNING if failures <= 1 else logging.DEBUG
                 logger.log(level, "not following ha_address=%s reason=%s", self.ha_address, reason)
             try:
@@ -301,9 +301,9 @@ class Follower:
             self._changed.clear()
 
     async def _follow(self) -> tuple[str, bool]:
-        """One connection, from its begin to its end: why it ended, and whether it was of any use."""
+        """Run one connection until it ends. Returns why it ended, and whether it was useful."""
         try:
-            # The master goes on where our log ends, so it must end with a whole record that the master has too.
+            # The master resumes at our log end, so our log must end with a whole record that the master has too.
             self._store.end_replication()
             await self._agree(self.master_address)
             link = await self._connect()
@@ -342,7 +342,7 @@ class Follower:
         return link
 
     def status(self) -> HaClientRuntimeInfo:
-        """The master as GET_BROKER_HA_STATUS shows it."""
+        """The master, in the format of GET_BROKER_HA_STATUS."""
         link = self.link
         return HaClientRuntimeInfo(
             activated=link is not None,

@@ -1,15 +1,16 @@
-"""The bytes of the replication stream, both ways, without IO (Apache: DefaultHAConnection, DefaultHAClient).
+"""The wire format of the replication stream in both directions, without I/O (Apache: DefaultHAConnection,
+DefaultHAClient).
 
-A slave sends reports: 8 bytes, the end of its log, which is also where the next transfer starts. A member of a
-failover group says before the first one who it is and which epoch's master it looks for, in 8 bytes with the sign bit
-set, which no report can have; no other slave does, so both kinds can follow the same master. Where the stream is
-protected (``replication.protection``) signed fields come before that: 8 bytes with the sign bit and their size, then
+A slave sends reports: 8 bytes, the end of its log, which is also where the next transfer starts. Before the first
+report, a member of a failover group sends its number and the epoch whose master it expects, in 8 bytes with the sign
+bit set, which no report can have. No other slave does so, so both kinds can follow the same master. On a protected
+stream (``replication.protection``) signed fields come before that: 8 bytes with the sign bit and their size, then
 JSON.
 
-A master sends transfers: the log offset (8 bytes), the size (4 bytes) and that many raw bytes of its log; size 0 is a
-heartbeat. There is no prefix, no magic number and no checksum, so a reader can only judge by the numbers themselves.
-Members of its failover group are also told two other things, as transfers of size 0 with a negative offset: up to
-where the log is safe (the complement of that end), and that topics or groups have changed (the smallest number).
+A master sends transfers: the log offset (8 bytes), the size (4 bytes) and that many raw bytes of its log. Size 0 is a
+heartbeat. There is no prefix, magic number or checksum, so a reader can only validate the numbers themselves. Members
+of its failover group also receive two other values, as transfers of size 0 with a negative offset: the safe end (as
+its complement), and the news that topics or groups have changed (as the smallest number).
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ assert _REPORT.size == 8, "on the wire since 3.x, never change"
 assert _HEAD.size == 12, "on the wire since 3.x, never change"
 
 TRANSFER_BYTES_MAX: Final = (4 << 20) - _HEAD.size
-"""An Apache slave reads into 4 MiB; a larger transfer would never be whole there."""
+"""An Apache slave reads into 4 MiB, so it could never complete a larger transfer."""
 
 
 def encode_report(log_end: int) -> bytes:
-    """A slave's report."""
+    """Encodes a slave's report."""
     return _REPORT.pack(log_end)
 
 
@@ -54,7 +55,7 @@ _GREETING_MAGIC: Final = 0x4F4D
 
 
 def encode_greeting(member: int, epoch: int) -> bytes:
-    """The greeting of a member of a failover group."""
+    """Encodes the greeting of a failover group's member."""
     assert 0 < member < _GREETING_SIGN, member
     return _GREETING.pack(_GREETING_SIGN | member, _GREETING_MAGIC, epoch)
 
@@ -63,19 +64,19 @@ HELLO_BYTES_MAX: Final = 4096
 
 
 def encode_hello(fields: Mapping[str, str]) -> bytes:
-    """A slave's login where the stream is protected."""
+    """Encodes a slave's login for a protected stream."""
     body = msgspec.json.encode(fields)
     assert len(body) <= HELLO_BYTES_MAX, len(body)
     return _GREETING.pack(_GREETING_SIGN, _GREETING_MAGIC, len(body)) + body
 
 
 def encode_transfer_head(log_offset: int, size: int) -> bytes:
-    """What stands before ``size`` bytes of log; a heartbeat when that is 0."""
+    """Encodes the header of ``size`` log bytes, or a heartbeat when ``size`` is 0."""
     return _HEAD.pack(log_offset, size)
 
 
 def encode_safe_end(log_offset: int) -> bytes:
-    """For members of a failover group: every one of the in-sync set has the log up to here."""
+    """Encodes the safe end for a failover group's members: the whole in-sync set has the log up to here."""
     return _HEAD.pack(~log_offset, 0)
 
 
@@ -83,12 +84,12 @@ _NEWS: Final = -(1 << 63)
 
 
 def encode_news() -> bytes:
-    """For members of a failover group: topics or groups of the master have changed."""
+    """Encodes the notification for a failover group's members that the master's topics or groups have changed."""
     return _HEAD.pack(_NEWS, 0)
 
 
 class ReportReader:
-    """Takes reports in pieces of any size."""
+    """Parses reports from chunks of any size."""
 
     __slots__ = ("_begun", "_rest", "greeting", "hello")
 
@@ -96,14 +97,14 @@ class ReportReader:
         self._rest = b""
         self._begun = False
         self.greeting: tuple[int, int] | None = None
-        """Member and epoch, once a greeting has come."""
+        """Member and epoch, once a greeting has arrived."""
         self.hello = b""
-        """JSON of the signed fields, once they have come."""
+        """JSON of the signed fields, once they have arrived."""
 
     def feed(self, data: bytes) -> int | None:
-        """The newest whole report in what came so far; None when there is no new one. Older ones are of no use.
+        """Returns the newest complete report; None when there is no new one. Older ones are skipped.
 
-        Raises ``RemoteProtocolError`` for a number no log can end at.
+        Raises ``RemoteProtocolError`` for an impossible log end.
         """
         data = self._rest + data
         while not self._begun and len(data) >= 8:
@@ -131,24 +132,24 @@ class ReportReader:
 
 
 class TransferReader:
-    """Takes transfers in pieces of any size. Holds at most one transfer that is not whole."""
+    """Parses transfers from chunks of any size. Buffers at most one incomplete transfer."""
 
     __slots__ = ("_for_member", "_pieces", "_size", "has_news", "safe_end")
 
     def __init__(self, *, for_member: bool = False) -> None:
-        """``for_member``: we follow as a member of a failover group, so the stream also says what is safe."""
+        """``for_member``: we follow as a failover group's member, so the stream also carries the safe end."""
         self._for_member = for_member
         self._pieces: list[bytes] = []
         self._size = 0
         self.safe_end = -1
-        """The newest one that was told; -1 before that."""
+        """The newest safe end received; -1 before the first."""
         self.has_news = False
-        """Tables of the master have changed. Who reads it resets it."""
+        """Whether the master's tables have changed. The caller resets it."""
 
     def feed(self, data: bytes) -> Iterator[tuple[int, memoryview]]:
-        """Log offset and bytes of each transfer that is whole now; a heartbeat has no bytes.
+        """Yields log offset and bytes of each transfer that is now complete; a heartbeat has no bytes.
 
-        Raises ``RemoteProtocolError`` for numbers no master sends; what came before them was given out.
+        Raises ``RemoteProtocolError`` for numbers no master sends, after yielding what came before them.
         """
         self._pieces.append(data)
         self._size += len(data)
@@ -178,7 +179,8 @@ class TransferReader:
         self._size = len(view) - position
 
     def _wanted(self) -> int:
-        """How many bytes the first transfer has, as far as one can know: joining pieces before that is wasted."""
+        """Size of the first transfer, as far as it is known. Joining chunks before that many have arrived is wasted
+        work."""
         first = self._pieces[0]
         if len(first) < _HEAD.size:
             return _HEAD.size
