@@ -1,1 +1,1 @@
-"""The broker: stores what producers send, serves what consumers pull, keeps their offsets."""
+"""The broker: stores messages from producers, serves consumers' pulls, and keeps their offsets."""

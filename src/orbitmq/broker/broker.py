@@ -1,10 +1,10 @@
-"""The broker put together, started and stopped (Apache: BrokerController, without the god object).
+"""Assembles, starts and stops the broker (Apache: BrokerController, without the god object).
 
 Imports all parts and passes each the two or three collaborators it needs. The order of start and stop is a contract:
 
-start: ports taken, metadata loaded, store opened and recovered, handlers built, ports served, jobs, registration.
-stop: unregistered, no new connections, waiting pulls answered, connections drained, jobs ended, metadata saved,
-store closed (flush, checkpoint, abort file removed).
+- start: bind ports, load metadata, open and recover the store, build handlers, serve, start jobs, register.
+- stop: unregister, refuse new connections, answer waiting pulls, drain connections, stop jobs, save metadata, close
+  the store (flush, checkpoint, remove the abort file).
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ logger = logging.getLogger(__name__)
 _ROUTED_S: Final = 1.0
 """How long a topic's first send, or a group's first heartbeat, waits for name servers. Clients wait longer."""
 _ACL_RELOAD_S: Final = 2.0
-"""Access lists of 4.x are looked at this often; Apache does every 5 s."""
+"""Interval at which the access lists of 4.x are checked for changes; Apache's is 5 s."""
 
 
 class Broker:
@@ -122,7 +122,7 @@ class Broker:
         config_file: str | None = None,
         more: MoreOptions | None = None,
     ) -> None:
-        """Options changed by request are saved in ``config_file``. Raises ``ConfigError``."""
+        """Options changed by requests are saved in ``config_file``. Raises ``ConfigError``."""
         self.config = config
         self.store_config = store_config
         self._clock = ForwardClock(clock)
@@ -138,10 +138,10 @@ class Broker:
         self._failed: asyncio.Future[BaseException] | None = None
         self._started = False
         self.metrics: MetricsEndpoint | None = None
-        """The port of the metrics, when there is one."""
+        """The metrics endpoint, if enabled."""
 
     async def start(self) -> None:
-        """Take the ports, recover the store, serve. Raises ``OSError``, ``ConfigError``, ``CorruptionError``."""
+        """Bind the ports, recover the store, and serve. Raises ``OSError``, ``ConfigError``, ``CorruptionError``."""
         ports = BrokerPorts.take(self.config)
         self.config = self.config.with_ports(ports.listen_port, ports.ha_port)
         try:
@@ -271,7 +271,7 @@ class Broker:
     async def _measured(
         self, routes: list[Route | RawRoute], bound: socket.socket | None
     ) -> list[Route | RawRoute]:
-        """Serve the metrics, if they are switched on; returns the routes with a stopwatch then."""
+        """Serve the metrics if they are enabled; returns the routes, which then also measure their requests."""
         if self.config.metrics_exporter != "PROM":
             return routes
         requests = RequestTimes(self._clock)
@@ -362,7 +362,7 @@ class Broker:
             )
 
     def _elected(self, epoch: int) -> None:
-        """With its epoch in the version of the topics a name server tells a new master from an old one."""
+        """Publish the topics under the new epoch, which lets name servers distinguish the new master from the old."""
         self.topics.state_version = epoch
         self.topics.touch()
 
@@ -373,7 +373,7 @@ class Broker:
             await self.failover.change_role(role, broker_id, accept_loss=accept_loss)
 
     def role_changed(self) -> None:
-        """The role has changed: register, forget what was derived from it."""
+        """Register under the new role and drop everything derived from the old one."""
         self._send.options_changed()
         self.registration.refresh()
 
@@ -564,7 +564,7 @@ class Broker:
         )
 
     def _admin_routes(self) -> list[Route]:
-        """What operators ask: queries, inspection, upkeep."""
+        """Routes of requests from operators: queries, inspection, maintenance."""
         config = self.config
         lags = Lags(
             broker_name=config.broker_name,
@@ -634,12 +634,12 @@ class Broker:
         return [route for handler in handlers for route in handler.routes()]
 
     def _live_config(self) -> LiveConfig:
-        # What options left to the broker came out as.
+        # Effective values of options that were left to the broker.
         effective = {
             "brokerIP1": self.address.rpartition(":")[0],
             "brokerIP2": self.ha_address.rpartition(":")[0],
             "storePathCommitLog": ",".join(self.store_config.log_directories),
-            # Not options here, but exportConfigs and exportMetrics of mqadmin look for them.
+            # Not options here, but exportConfigs and exportMetrics of mqadmin look them up.
             "useTLS": "true" if self._client_tls is not None else "false",
             "clientCallbackExecutorThreads": str(os.cpu_count() or 1),
         }
@@ -670,7 +670,7 @@ class Broker:
             self._replicas.wake()
 
     def _arrived_in_group(self, topic: str, queue_id: int) -> None:
-        """The same with failover: what is not safe yet is sent to slaves, and not read."""
+        """Like ``_arrived``, with failover: messages that are not safe yet are sent to slaves but not readable."""
         assert self.failover is not None
         self._replicas.wake()
         self.failover.in_sync.arrived(topic, queue_id)
@@ -683,7 +683,7 @@ class Broker:
             listener(queue_id)
 
     def _when_routed(self, work: Callable[[], None]) -> None:
-        """Do something once the name servers know the topics there are now; soon in any case."""
+        """Call ``work`` once the name servers know the current topics, or after a short wait in any case."""
 
         async def later() -> None:
             await self.registration.settled(wait_s=_ROUTED_S)
@@ -713,7 +713,7 @@ class Broker:
         start(every(ROUND_S, scrubbing.round), "scrubber")
 
     def start_deliveries(self) -> None:
-        """What only a master does: delayed messages, transactions, redeliveries. Raises ``OSError``."""
+        """Start the deliveries of a master: delayed messages, transactions, redeliveries. Raises ``OSError``."""
         self._clock.at_least(self.store.last_store_ms)  # the master before may have a clock ahead of ours
         self.schedule.start()
         self.timers.start()
@@ -721,7 +721,7 @@ class Broker:
         self.pop.start(self.offsets.saved_ms())
 
     async def stop_deliveries(self) -> None:
-        """Leave them to another broker. Raises ``SaveRefused`` when all have stopped."""
+        """Stop the deliveries of a master. Raises ``SaveRefused`` after all have stopped."""
         self._pop.release_all()
         saves = LastSaves()
         await saves.stop("delayOffset.json", self.schedule.stop)
@@ -731,7 +731,7 @@ class Broker:
         saves.check()
 
     def _save_again(self) -> None:
-        """Tables are saved when they change; this is for a save the disk refused."""
+        """Retry failed saves of tables, which are otherwise saved when they change."""
         self.topics.persist()
         self.groups.persist()
 
@@ -754,17 +754,17 @@ class Broker:
     # -- the end ---------------------------------------------------------------------------------------
 
     def _job_died(self, error: BaseException) -> None:
-        """A background job must never end: its death takes the broker down, with the reason."""
+        """Take the broker down because a background job must never end; keeps the reason."""
         if self._failed is not None and not self._failed.done():
             self._failed.set_result(error)
 
     async def failure(self) -> BaseException:
-        """Wait until the broker cannot go on; returns the cause."""
+        """Wait until the broker cannot continue; returns the cause."""
         assert self._failed is not None
         return await asyncio.shield(self._failed)
 
     async def stop(self) -> None:
-        """Stop in order; about a second when nothing hangs, ten at the most. Raises ``SaveRefused`` at the end."""
+        """Stop in order, in about a second when nothing hangs, at most ten. Raises ``SaveRefused`` at the end."""
         if not self._started:
             return
         self._started = False

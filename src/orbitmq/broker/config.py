@@ -1,9 +1,9 @@
 """Options of the broker, with Apache's keys and defaults (``BrokerConfig``, and the role keys of its store config).
 
-What the store itself needs (``storePathRootDir``, ``maxMessageSize``, ``flushDiskType``, ...) is declared in
-``orbitmq.store.config``; both are read from the same file. The dataclass is frozen: the one way to change a value
-while the broker runs is ``change_option``, which only touches options declared with ``reload=True``. Everybody
-holds the same object, so a change is seen at the next look.
+Options of the store itself (``storePathRootDir``, ``maxMessageSize``, ``flushDiskType``, ...) are declared in
+``orbitmq.store.config``; both are read from the same file. The dataclass is frozen. Only ``change_option`` changes a
+value while the broker runs, and only for options declared with ``reload=True``. All parts hold the same object, so a
+change takes effect the next time the option is read.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _SECOND: Final = 1_000
 _MINUTE: Final = 60_000
 _PORT_MAX: Final = 65_535
 _NO_EXPORTER: Final = "metrics are only served over HTTP; set PROM and scrape /metrics, or DISABLE"
-# Plain numbers: these are looked at for every pull, and an operation of an IntFlag costs two microseconds.
+# Plain numbers because they are read for every pull, and an operation of an IntFlag costs two microseconds.
 _READ: Final = int(Perm.READ)
 _WRITE: Final = int(Perm.WRITE)
 
 
 class BrokerRole(enum.Enum):
-    """Part a broker plays in replication; values are Apache's ``brokerRole``."""
+    """A broker's role in replication; values are Apache's ``brokerRole``."""
 
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
@@ -52,7 +52,7 @@ _SLAVE: Final = BrokerRole.SLAVE  # looked at for every request: a member of an 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig(TableLimits):
-    """Everything the broker may be told."""
+    """All options of the broker."""
 
     # Identity.
     broker_name: str = option("broker-a", apache="brokerName", doc="Name shared by a master and its slaves.")
@@ -650,7 +650,7 @@ class BrokerConfig(TableLimits):
             raise ConfigError(
                 "haMasterAddress does not go with enableFailover=true: the master is known from etcd"
             )
-        # Every broker starts as a slave without a master; its role is then decided in etcd.
+        # Every broker starts as a slave without a master; etcd then decides its role.
         object.__setattr__(self, "role", BrokerRole.SLAVE)
 
     @property
@@ -659,7 +659,7 @@ class BrokerConfig(TableLimits):
 
     @property
     def slave_gap_bytes_max(self) -> int:
-        """A slave this far behind does not count."""
+        """A slave at least this far behind does not count as available."""
         return min(self.slave_gap_bytes, self.slave_gap_bytes_too)
 
     @property
@@ -672,29 +672,29 @@ class BrokerConfig(TableLimits):
 
     @property
     def name_server_list(self) -> list[str]:
-        """The name servers, in order, each once."""
+        """The name servers in order, without duplicates."""
         return split_addresses(self.name_servers)
 
     @property
     def register_period_s(self) -> float:
-        """Seconds between registrations; Apache keeps them within 10 to 60."""
+        """Seconds between registrations, limited to 10 to 60 as in Apache."""
         return min(60_000, max(10_000, self.register_period_ms)) / 1000
 
     def with_ports(self, listen_port: int, ha_listen_port: int) -> BrokerConfig:
-        """The same config with the ports that were really bound."""
+        """Returns the same config with the ports that were actually bound."""
         return replace(self, listen_port=listen_port, ha_listen_port=ha_listen_port)
 
 
 def split_addresses(text: str) -> list[str]:
-    """``a:1;b:2`` in its parts: blanks and repetitions dropped, order kept."""
+    """Splits ``a:1;b:2`` in order, without blanks and duplicates."""
     return list(dict.fromkeys(part.strip() for part in text.split(";") if part.strip()))
 
 
 def change_option(config: Any, key: str, text: str) -> Any:
     """Set the option with Apache's ``key`` on a live config object; returns the new value.
 
-    Raises ``KeyError`` for a key that ``config`` does not declare and ``ConfigError`` for a bad value or an option
-    that needs a restart. Works for every config dataclass, so the store's options change the same way.
+    Raises ``KeyError`` for a key that ``config`` does not declare, and ``ConfigError`` for an invalid value or an
+    option that needs a restart. Works for every config dataclass, so the store's options change the same way.
     """
     for declared in options_of(type(config)):
         if declared.key == key:
@@ -703,14 +703,15 @@ def change_option(config: Any, key: str, text: str) -> Any:
                     f"{key} cannot change while the broker runs; set it in the file and restart"
                 )
             value = parse_value(declared, text, "request")
-            # Frozen everywhere else: this is the only place that changes it.
+            # The only place that changes an option; configs are frozen everywhere else.
             object.__setattr__(config, declared.name, value)
             return value
     raise KeyError(key)
 
 
 def change_role(config: BrokerConfig, role: BrokerRole, broker_id: int) -> None:
-    """Make a live broker another one of its group. Only ``roles.RoleSwitch`` may, which moves everything else too."""
+    """Change the role and number of a running broker. Only ``roles.RoleSwitch`` may call it, which switches
+    everything else."""
     assert (role is BrokerRole.SLAVE) == (broker_id != MASTER_ID), (role, broker_id)
     object.__setattr__(config, "role", role)
     object.__setattr__(config, "broker_id", broker_id)

@@ -1,4 +1,4 @@
-"""Options of Apache's that the broker shows to tools and does not act on; a part of ``BrokerConfig``."""
+"""Apache options that the broker shows to tools but does not act on; a part of ``BrokerConfig``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NO_QUEUE: Final = "requests are served as they are read; there is no queue in f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleOptions(PopOptions):
-    """Options whose value changes nothing; each says why."""
+    """Options without effect; each states the reason."""
 
     async_send_enabled: bool = option(
         True,

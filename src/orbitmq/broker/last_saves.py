@@ -1,4 +1,4 @@
-"""What is written when a broker stops: every part, table and the store, each tried whatever became of the others."""
+"""Final saves when a broker stops: every part, table and the store is saved, even if others fail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class SaveRefused(OSError):
-    """The disk refused some of the last writes; the text says which and what follows."""
+    """Some of the final saves failed; the text says which and what follows."""
 
     def __init__(self, failed: dict[str, OSError | StoreError]) -> None:
         self.failed = failed
@@ -35,7 +35,7 @@ class SaveRefused(OSError):
 
 
 class LastSaves:
-    """Collects what the disk refuses, so that the rest is still done."""
+    """Runs the final saves and collects their errors, so that one failure does not prevent the others."""
 
     def __init__(self) -> None:
         self.failed: dict[str, OSError | StoreError] = {}
@@ -60,6 +60,6 @@ class LastSaves:
         self.failed[what] = error
 
     def check(self) -> None:
-        """Raises ``SaveRefused`` if anything was refused."""
+        """Raise ``SaveRefused`` if any save failed."""
         if self.failed:
             raise SaveRefused(self.failed)

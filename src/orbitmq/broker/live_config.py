@@ -1,10 +1,10 @@
-"""Options read and changed by request while the broker runs (Apache: Configuration).
+"""Reads and changes options by request while the broker runs (Apache: Configuration).
 
-The options of the broker and of its store are one text to the outside. Only options declared with ``reload`` change;
-one that needs a restart is refused instead of being taken without effect. An option of Apache's that we do not act on
-is kept and shown below a comment that says so; an unknown key is refused, and so is any value with a control
-character. A change is written to the file the broker was started with, if there is one, before it is in force: its
-line is replaced or added, everything else in the file stays as its owner wrote it.
+Requests see the options of the broker and of its store as one text. Only options declared with ``reload`` can change;
+one that needs a restart is refused instead of being accepted without effect. An Apache option that this broker does
+not act on is kept and shown below a comment that says so. An unknown key is refused, and so is any value with a
+control character. A change is first written to the configuration file, if the broker was started with one: its line
+is replaced or added, and the rest of the file stays unchanged.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ logger = logging.getLogger(__name__)
 _ROLE: Final = "brokerRole"
 _ID: Final = "brokerId"
 _ACCEPT_LOSS: Final = "acceptLoss"
-"""Comes with a role, and is no option: with failover, elect this broker despite what its log may lack."""
+"""Accompanies a role and is not an option: with failover, elect this broker even if its log may lack messages."""
 HIDDEN: Final = "******"
-"""Shown in place of a secret."""
+"""Shown instead of a secret."""
 _ALWAYS_BLACK_LISTED: Final = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
 
 
@@ -62,24 +62,24 @@ class LiveConfig:
         on_change: Callable[[frozenset[str]], None] | None = None,
         on_role: Callable[[BrokerRole, int, bool], Awaitable[None]] | None = None,
     ) -> None:
-        """``others`` are further config objects, such as the store's. ``effective`` returns what an option that was
-        left to the broker came out as. ``on_change`` is called with the keys that changed. ``on_role`` makes the
-        broker another one of its group (role, number, whether loss is accepted); without it the role cannot
-        change."""
+        """``others`` are further config objects, such as the store's. ``effective`` maps the options left to the
+        broker to their actual values. ``on_change`` is called with the changed keys. ``on_role`` changes the broker's
+        role in its group (role, number, whether loss is accepted); without it the role cannot change."""
         self._config = config
         self._objects: tuple[Any, ...] = (config, *others)
         self._clock = clock
         self._file = file
         self._effective = dict(effective or {})
         self.kept: dict[str, str] = {}
-        """Options of Apache's that were given and have no effect here."""
+        """Apache options that are set but have no effect here."""
         self._on_change = on_change
         self._on_role = on_role
         self._changing = asyncio.Lock()
         self.version = DataVersion(timestamp_ms=clock.now_ms())
 
     def text(self) -> str:
-        """Every option as properties text, sorted by key; then those without effect. No secrets."""
+        """Returns all options as properties text, sorted by key, followed by those without effect. Secrets are
+        hidden."""
         values = {
             declared.key: shown(declared, getattr(config, declared.name))
             for config in self._objects
@@ -95,10 +95,10 @@ class LiveConfig:
         return text
 
     async def update(self, text: str) -> frozenset[str]:
-        """Apply properties text; returns the keys that changed. All or nothing.
+        """Apply properties text, all or nothing; returns the keys that changed.
 
-        Raises ``NoPermission`` for what no request may change and ``ServerError`` for unknown keys and values
-        that are not accepted.
+        Raises ``NoPermission`` for options that requests must not change, and ``ServerError`` for unknown keys and
+        invalid values.
         """
         wanted = parse_properties(text, "request").values
         for key, value in wanted.items():
@@ -115,7 +115,8 @@ class LiveConfig:
             taken, kept = self._changes({key: value for key, value in wanted.items() if key not in skipped})
             if not taken and not role and not kept:
                 return frozenset()
-            # With failover a role is held, not configured: the file does not learn of it.
+            # With failover the role comes from an election, not from the configuration, so it is not written to the
+            # file.
             written = {} if self._config.failover_enabled else role
             await self._save(written | kept | {key: value for key, value, _ in taken})
             self.kept |= kept
@@ -136,7 +137,8 @@ class LiveConfig:
         return keys
 
     def _role(self, wanted: Mapping[str, str]) -> dict[str, str]:
-        """Both keys of the role, when one of them changes it; one given alone implies the other as far as it can."""
+        """Returns both keys of the role if the request changes it, else nothing. One key alone implies the other
+        where possible."""
         if self._on_role is None or (_ROLE not in wanted and _ID not in wanted):
             return {}
         config = self._config
@@ -157,7 +159,7 @@ class LiveConfig:
         return {_ROLE: role_text, _ID: str(broker_id)}
 
     def _changes(self, wanted: Mapping[str, str]) -> tuple[list[tuple[str, str, Any]], dict[str, str]]:
-        """Key, text and owner of what differs from now and may change; and what is only kept."""
+        """Returns the changed reloadable options as (key, value, owner), and the options without effect to keep."""
         declared_by_key: dict[str, tuple[Option, Any]] = {
             declared.key: (declared, config)
             for config in self._objects
@@ -190,7 +192,8 @@ class LiveConfig:
             values.setdefault(id(config), (config, {}))[1][declared.name] = value
         try:
             for config, changes in values.values():
-                # The checks of a start. The broker's own are of its role, which may have been elected since.
+                # The same checks as at start, except the broker's own: they depend on its role, which may have been
+                # elected since.
                 if config is not self._config:
                     dataclasses.replace(config, **changes)
         except ConfigError as error:
@@ -214,10 +217,10 @@ class LiveConfig:
 
 
 def shown(declared: Option, value: Any) -> str:
-    """A value as requests may see it."""
+    """Returns a value as requests may see it."""
     return HIDDEN if declared.secret and value else render_value(value)
 
 
 def _lines(values: Mapping[str, str]) -> str:
-    # On one line each, but readable: what reads this is no Java, and not always expects escapes.
+    # One line per option, but readable: the readers are not Java and may not expect escapes.
     return "".join(f"{key}={escape_property(values[key], ascii_only=False)}\n" for key in sorted(values))

@@ -1,4 +1,4 @@
-"""The ports of a broker, taken before its store is opened: an address in use is reported at once."""
+"""The broker's ports, bound before its store is opened so that an address in use is reported immediately."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__ = ["BrokerPorts"]
 
 @dataclass(frozen=True, slots=True)
 class BrokerPorts:
-    """Bound sockets; nothing listens yet."""
+    """Bound sockets that do not listen yet."""
 
     served: list[socket.socket]
-    """The listen port, and the fast port if it is wanted."""
+    """The listen port, and the fast port if it is enabled."""
     ha: socket.socket
     metrics: socket.socket | None
 
     @classmethod
     def take(cls, config: BrokerConfig) -> BrokerPorts:
-        """All of them or none. Raises ``OSError``."""
+        """Bind all ports or none. Raises ``OSError``."""
         if config.fast_port_enabled:
             taken = list(bind_port_and_fast_port(config.bind_host, config.listen_port))
         else:
@@ -49,7 +49,7 @@ class BrokerPorts:
         return int(self.ha.getsockname()[1])
 
     def close(self) -> None:
-        """After a start that failed."""
+        """Close the sockets after a failed start."""
         for bound in (*self.served, self.ha, self.metrics):
             if bound is not None:
                 bound.close()
@@ -61,5 +61,5 @@ def _bind_ha(config: BrokerConfig, port: int) -> socket.socket:
     except OSError:
         if config.listen_port or config.ha_listen_port:
             raise
-        # Nobody asked for a certain port, so any will do.
+        # No specific port was requested, so any port will do.
         return bind_port(config.bind_host, 0)

@@ -1,12 +1,12 @@
-"""Quotas of sends, by client and by topic: messages a second and bytes a second. Off by default; not in Apache.
+"""Send quotas by client and by topic: messages per second and bytes per second. Off by default; not in Apache.
 
-A quota is a bucket that holds one second's worth and fills at its rate. A send passes while there is something in all
-of its buckets and takes what it needs, below zero if need be: a message larger than a second's worth passes once, and
-the next one waits until that is paid back. What does not pass is answered with Apache's flow-control code,
-SYSTEM_BUSY (2); official clients take it as an error of this broker, and try another one or tell their caller.
+A quota is a bucket that holds one second's worth and fills at its rate. A send passes while none of its buckets is
+empty and takes what it needs, below zero if necessary: a message larger than a second's worth passes once, and the
+next one waits until the bucket has recovered. Other sends are refused with Apache's flow-control code, SYSTEM_BUSY
+(2). Official clients treat it as an error of this broker and try another one or report it to their caller.
 
-A client is known by the id in its heartbeat, before the first one by its host. Retry and dead-letter topics and those
-of the system are free: refusing what a consumer sends back would only make it come again.
+A client is identified by the id in its heartbeat, and by its host before the first one. Retry, dead-letter and system
+topics are exempt because a refused send-back would only lead to another redelivery.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from orbitmq.transport.held_memory import HELD_BYTES_MAX
 __all__ = ["LimitsConfig", "Quota", "Quotas", "parse_overrides"]
 
 _BUCKETS_MAX: Final = 10_000
-"""Clients and topics remembered at once; the ones used least recently are forgotten, with full buckets."""
+"""Limit of buckets in memory. The least recently used ones are evicted; a new bucket starts full."""
 _RATE_MAX: Final = 10**12
 
 
 class Quota(NamedTuple):
-    """What may be sent in a second; 0: any number."""
+    """Limit per second; 0 is unlimited."""
 
     messages: int = 0
     bytes: int = 0
@@ -93,7 +93,8 @@ class LimitsConfig:
 
 
 def parse_overrides(text: str) -> dict[str, Quota]:
-    """``topic:NAME=messages/bytes;client:ID=...`` by ``topic:NAME`` and ``client:ID``. Raises ``ConfigError``."""
+    """Parses ``topic:NAME=messages/bytes;client:ID=...`` into quotas by ``topic:NAME`` and ``client:ID``. Raises
+    ``ConfigError``."""
     found: dict[str, Quota] = {}
     for part in filter(None, (part.strip() for part in text.split(";"))):
         name, separator, value = part.rpartition("=")
@@ -108,7 +109,7 @@ def parse_overrides(text: str) -> dict[str, Quota]:
 
 
 class _Bucket:
-    """Messages and bytes left of one quota."""
+    """Remaining messages and bytes of one quota."""
 
     __slots__ = ("at", "bytes_left", "messages_left", "quota")
 
@@ -125,7 +126,7 @@ class _Bucket:
         self.bytes_left = min(quota.bytes, self.bytes_left + passed * quota.bytes)
 
     def lacks(self) -> str:
-        """What is used up; empty when the next send may pass."""
+        """Returns the exhausted limit; empty when the next send may pass."""
         if self.quota.messages and self.messages_left <= 0:
             return f"{self.quota.messages} messages/s"
         if self.quota.bytes and self.bytes_left <= 0:
@@ -147,11 +148,11 @@ class Quotas:
         self._overrides: Mapping[str, Quota] = {}
         self.refused_count = 0
         self.enabled = False
-        """False: ``take`` need not be called."""
+        """If False, callers may skip ``take``."""
         self.options_changed()
 
     def options_changed(self) -> None:
-        """Take over the options; what was sent so far is forgotten."""
+        """Apply the options and reset all buckets."""
         config = self._config
         self._overrides = parse_overrides(config.overrides)
         self._client = Quota(config.client_messages, config.client_bytes)
@@ -160,7 +161,7 @@ class Quotas:
         self.enabled = any((*self._client, *self._topic)) or bool(self._overrides)
 
     def take(self, connection: Connection, fields: SendFields, body: bytes, *, is_system: bool) -> None:
-        """Let a send pass. Raises ``SystemBusy`` with nothing taken."""
+        """Charge a send to its quotas. Raises ``SystemBusy``, without charging anything, when one is exhausted."""
         topic = fields.topic
         if is_system or topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             return
@@ -204,7 +205,8 @@ def _client_of(connection: Connection) -> str:
 
 
 def _entry_count(body: bytes) -> int:
-    """Messages of a batch; each begins with its size. A broken one counts as far as it goes, and is refused later."""
+    """Returns the number of messages in a batch, each of which begins with its size. A malformed batch is counted as
+    far as it can be parsed, and refused later."""
     count = position = 0
     while position + INT.size <= len(body):
         (size,) = INT.unpack_from(body, position)

@@ -1,13 +1,13 @@
-"""Telling the name servers who we are and what topics we have (Apache: BrokerOuterAPI, registerBrokerAll).
+"""Registers this broker and its topics with the name servers (Apache: BrokerOuterAPI, registerBrokerAll).
 
 Theory of operation
-1. Every name server has a link with a task of its own, so one that is dead or slow delays no other.
-2. A link registers the whole table at start, after 10 s and then every period; a changed topic is sent at once,
-   alone. Changes made in the same turn of the loop leave together.
-3. What failed is not queued: after a failure, and when its connection is lost, a link registers the whole table again
-   soon, with growing pauses up to the period. So a name server that comes back has our registration within a second
-   or two, where Apache lets clients wait for the next period.
-4. An answer may name our master (we are a slave) and lists the topics that are ordered.
+1. Every name server has a link with a task of its own, so a dead or slow one delays no other.
+2. A link registers the whole table at start, after 10 s and then every period. A changed topic is sent immediately,
+   on its own; changes made in the same turn of the event loop are sent together.
+3. Failed changes are not queued. After a failure or a lost connection, a link soon registers the whole table again
+   and backs off up to the period. A name server that restarts therefore has our registration within a second or
+   two, whereas with Apache clients wait for the next period.
+4. A response may name our master (if we are a slave), and lists the ordered topics.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ logger = logging.getLogger(__name__)
 N = TypeVar("N", QueryDataVersionRequest, UnregisterBrokerRequest)
 
 SECOND_MASTER: Final = "orbitmqSecondMaster"
-"""Field of GET_BROKER_HA_STATUS: the address of a master that is about to start and asks another one of its name."""
+"""Field of GET_BROKER_HA_STATUS: address of a starting master that checks for another master of its name."""
 _SECOND_S: Final = 10.0
-"""The second registration comes this long after the first."""
+"""Delay between the first and the second registration."""
 _RETRY_S: Final = 1.0
 _SHORT_TIMEOUT_S: Final = 3.0
 _HEARTBEAT_S: Final = 1.0
@@ -62,7 +62,7 @@ _CRC_MASK: Final = 0x7FFFFFFF
 
 
 class _Link:
-    """What there is to do for one name server."""
+    """Pending work for one name server."""
 
     __slots__ = (
         "address",
@@ -80,21 +80,21 @@ class _Link:
     def __init__(self, address: str) -> None:
         self.address = address
         self.topics: dict[str, TopicConfig] = {}
-        """Changed and not yet sent."""
+        """Changed topics that are not sent yet."""
         self.due = 0.0
-        """When, on the loop's clock, to register everything."""
+        """When to register everything, on the event loop's clock."""
         self.asked = False
-        """Register everything now, whenever it is due."""
+        """Register everything now, before it is due."""
         self.forced = True
-        """Do so even if the name server would say that nothing changed."""
+        """Register even if the name server would report no change."""
         self.failures = 0
-        """In a row."""
+        """Consecutive failures."""
         self.connection: Connection | None = None
         self.wake = asyncio.Event()
         self.settled = asyncio.Event()
-        """Set while every change was told, or at least tried to."""
+        """Set while every change has been sent, or at least attempted."""
         self.attempted = asyncio.Event()
-        """Set once the first registration has ended, well or not."""
+        """Set once the first registration has succeeded or failed."""
 
 
 class Registration:
@@ -111,10 +111,11 @@ class Registration:
         on_master: Callable[[str, str], None] | None = None,
         filter_servers: Callable[[], list[str]] = list,
     ) -> None:
-        """``router`` serves what name servers ask over these connections (NOTIFY_MIN_BROKER_ID_CHANGE).
+        """``router`` serves requests that name servers send over these connections (NOTIFY_MIN_BROKER_ID_CHANGE).
 
-        ``on_master``: called with the master's address and replication address, each time an answer carries them.
-        ``filter_servers``: addresses that routes name beside this broker's; ``refresh`` is due when they change.
+        ``on_master`` is called with the master's address and replication address whenever a response contains them.
+        ``filter_servers`` returns addresses that routes list in addition to this broker's; call ``refresh`` when they
+        change.
         """
         self._config = config
         self._topics = topics
@@ -130,11 +131,11 @@ class Registration:
         self._filter_servers = filter_servers
 
     async def refuse_second_master(self, own_address: str) -> None:
-        """Before we serve: raises ``ConfigError`` when name servers have another master of our name that is alive.
+        """Raise ``ConfigError`` if name servers know another live master of our name; called before we serve.
 
-        Registering would take the name from it, and producers would write to two logs. That is what happens when a
-        master fails, its slave is promoted by an operator, and the old master is started again with its old
-        configuration. What cannot be asked is not in our way: an address nobody answers at is that of a dead master.
+        Registering would take the name from that master, and producers would write to two logs. This happens when a
+        master fails, an operator promotes its slave, and the old master is restarted with its old configuration.
+        Unreachable addresses are ignored because an address that does not respond belongs to a dead master.
         """
         config = self._config
         if config.is_slave or config.failover_enabled or not config.name_server_list:
@@ -153,7 +154,7 @@ class Registration:
                 )
 
     async def group_addresses(self) -> list[str]:
-        """The addresses of all brokers of our name that name servers know, the master's first."""
+        """Returns the addresses of all brokers of our name that name servers know, the master's first."""
         addresses: dict[str, None] = {}
         for known in await asyncio.gather(*map(self._known_group, self._config.name_server_list)):
             if known is not None:
@@ -165,7 +166,8 @@ class Registration:
         return "" if known is None else known.master_address or ""
 
     async def _known_group(self, name_server: str) -> BrokerData | None:
-        """The brokers of our name and cluster; None when there are none, or the name server does not answer."""
+        """Returns the brokers of our name and cluster; None when there are none or the name server does not
+        respond."""
         try:
             answer = await self._rpc.call(
                 name_server, RequestCode.GET_BROKER_CLUSTER_INFO, Empty(), timeout_s=_ASK_S
@@ -190,8 +192,8 @@ class Registration:
             return False
 
     async def start(self, address: str, ha_address: str, *, wait_s: float = _SHORT_TIMEOUT_S) -> None:
-        """Register with all name servers and keep doing it. Returns when each was tried, at the latest after
-        ``wait_s``: a name server that is down must not keep the broker from serving."""
+        """Register with all name servers and keep the registrations current. Returns when each was attempted, at most
+        after ``wait_s``, because a name server that is down must not keep the broker from serving."""
         self._address = address
         self._ha_address = ha_address
         self._links = [_Link(name_server) for name_server in self._config.name_server_list]
@@ -208,14 +210,14 @@ class Registration:
             logger.warning("not every name server answered yet waited_s=%g", wait_s)
 
     def topic_changed(self, topic: TopicConfig) -> None:
-        """Register one topic at once, in the background; the hook for ``TopicTable.on_change``."""
+        """Register one topic in the background without delay; the callback for ``TopicTable.on_change``."""
         for link in self._links:
             link.topics[topic.topic_name] = topic
             link.settled.clear()
             link.wake.set()
 
     async def settled(self, *, wait_s: float = _SHORT_TIMEOUT_S) -> None:
-        """Wait until every name server was told of the changes so far, ``wait_s`` at most."""
+        """Wait until all changes so far have been sent to every name server, at most ``wait_s``."""
         try:
             async with asyncio.timeout(wait_s):
                 for link in self._links:
@@ -225,7 +227,7 @@ class Registration:
 
     @property
     def known_count(self) -> int:
-        """Name servers that took the last registration and are still connected."""
+        """Number of name servers that accepted the last registration and are still connected."""
         return sum(
             1
             for link in self._links
@@ -233,15 +235,15 @@ class Registration:
         )
 
     def refresh(self) -> None:
-        """Register everything again now, in the background. After a change of the broker's permission the table
-        needs a new version as well (``TopicTable.touch``), or name servers keep what they have."""
+        """Register everything again in the background without delay. A change of the broker's permission also needs a
+        new version of the table (``TopicTable.touch``), or name servers keep the old data."""
         for link in self._links:
             link.forced = True
             link.asked = True
             link.wake.set()
 
     async def stop(self, *, wait_s: float = _SHORT_TIMEOUT_S) -> None:
-        """Unregister from all name servers at once, within ``wait_s``, and close."""
+        """Unregister from all name servers concurrently, within ``wait_s``, and close."""
         self._stopping = True
         await self._tasks.close()
         await asyncio.gather(*(self._unregister(link, wait_s) for link in self._links))
@@ -278,7 +280,7 @@ class Registration:
         return min(self._config.register_period_s, pause_s)
 
     async def _register_all(self, link: _Link) -> bool:
-        """Bring a name server up to date; False when that failed."""
+        """Bring a name server up to date; returns False when that failed."""
         link.topics.clear()
         forced, link.forced = link.forced, False
         try:
@@ -314,7 +316,7 @@ class Registration:
 
     def _failed(self, link: _Link, error: OrbitError) -> None:
         link.failures += 1
-        # Once per outage: a name server may be down for days.
+        # Warn once per outage because a name server may be down for days.
         level = logging.WARNING if link.failures == 1 else logging.DEBUG
         logger.log(level, "registration failed name_server=%s error=%s", link.address, error)
 
@@ -322,7 +324,7 @@ class Registration:
         for link in self._links:
             if link.connection is connection and not self._stopping:
                 link.connection = None
-                # It forgot us, or died: register again when it is back.
+                # The name server dropped us or died, so register again soon.
                 link.due = min(link.due, asyncio.get_running_loop().time() + _RETRY_S)
                 link.wake.set()
 
@@ -369,7 +371,7 @@ class Registration:
         await self._call(link, RequestCode.REGISTER_TOPIC_IN_NAMESRV, header, body, _SHORT_TIMEOUT_S)
 
     async def _outdated(self, link: _Link) -> bool:
-        """Whether the name server has another version of our table; asking also tells it that we live."""
+        """Whether the name server has another version of our table; the query also serves as a heartbeat."""
         body = bodies.encode_body(self._topics.data_version)
         timeout_s = self._config.register_timeout_ms / 1000
         header = self._identity(QueryDataVersionRequest)
@@ -406,7 +408,7 @@ class Registration:
     # -- bodies ----------------------------------------------------------------------------------------
 
     def _table_bodies(self) -> list[bytes]:
-        """The whole table, encoded once for all links and as long as nothing changes."""
+        """Returns the whole table, encoded once for all links and cached until it changes."""
         config = self._config
         split_count = config.split_registration_count if config.split_registration else 0
         filter_servers = tuple(self._filter_servers())

@@ -1,14 +1,16 @@
-"""Which part this broker plays in its group, and the change of it while it runs (Apache 4: changeToMaster/Slave).
+"""The broker's role in its group, and role changes at run time (Apache 4: changeToMaster/Slave).
 
 A master delivers delayed messages and checks transactions; a slave follows its master's log and copies its tables.
-Both listen on the replication port. The change is ordered by UPDATE_BROKER_CONFIG with ``brokerRole`` (and
-``brokerId`` for a slave): ``mqadmin updateBrokerConfig -k brokerRole -v SLAVE`` does it.
+Both listen on the replication port. UPDATE_BROKER_CONFIG with ``brokerRole`` (and ``brokerId`` for a slave) changes
+the role, as in ``mqadmin updateBrokerConfig -k brokerRole -v SLAVE``.
 
-Order of a change, so that no two brokers of a group deliver at once and nothing is written that no slave can follow:
-to slave: refuse sends, end deliveries, send our own slaves away, follow, copy tables, register.
-to master: copy no more, follow no more (half a record goes), take sends, deliver, register.
+The order of a change ensures that no two brokers of a group deliver simultaneously, and that nothing is written that
+no slave can follow:
 
-With failover the changes come from ``failover.coordinator`` alone, which also chooses the master to follow.
+- to slave: refuse sends, stop deliveries, disconnect our own slaves, follow, copy tables, register.
+- to master: stop copying, stop following (an incomplete record is dropped), accept sends, deliver, register.
+
+With failover only ``failover.coordinator`` changes the role; it also chooses the master to follow.
 """
 
 from __future__ import annotations
@@ -41,20 +43,20 @@ _SIGN_IN_S: Final = 3.0
 
 
 class RoleListener(Protocol):
-    """Who acts on a change of role: the broker."""
+    """Interface of the broker, which acts on role changes."""
 
     def start_deliveries(self) -> None:
-        """This broker is the master now. Raises ``OSError``."""
+        """Called when this broker has become master. Raises ``OSError``."""
 
     async def stop_deliveries(self) -> None:
-        """This broker is not the master any more."""
+        """Called when this broker is no longer master."""
 
     def role_changed(self) -> None:
-        """The change is complete."""
+        """Called when the change is complete."""
 
 
 class RoleSwitch:
-    """Everything that differs between master and slave."""
+    """Switches everything that differs between master and slave."""
 
     def __init__(
         self,
@@ -73,7 +75,7 @@ class RoleSwitch:
         self._sync = sync
         self._changing = asyncio.Lock()
         self.address = self.ha_address = ""
-        """Our own, which are never our master's."""
+        """Our own addresses, which are never accepted as our master's."""
         self.replicas = replicas
         self._listener = listener
         self.log_prefix_check = LogPrefixCheck(config, store, rpc)
@@ -84,14 +86,15 @@ class RoleSwitch:
         """Returns the addresses of all brokers of the group that name servers know."""
         self.repair = RecordRepair(store, rpc, self._peers, self._has_peers)
         self._acting = False
-        """Whether this broker does what a master does; differs from the config's role while that changes."""
+        """Whether this broker currently performs a master's work; differs from the config's role during a change."""
         self.before_following: Callable[[], None] | None = None
-        """With failover: cut off what is known not to be the master's. Raises ``OrbitError``."""
+        """With failover: truncates the part of our log that is known not to be the master's. Raises
+        ``OrbitError``."""
         self.when_agreed: Callable[[], Awaitable[None]] | None = None
-        """With failover: told when our log is a part of the master's, before it is followed."""
+        """With failover: called when our log is a prefix of the master's, before we follow it."""
 
     async def start(self, bound: socket.socket, address: str, ha_address: str) -> None:
-        """Serve slaves on a bound socket, and take the configured role. Raises ``OSError``."""
+        """Serve slaves on a bound socket, and assume the configured role. Raises ``OSError``."""
         self.address, self.ha_address = address, ha_address
         await self.replicas.start(bound)
         if self._config.is_slave:
@@ -111,11 +114,12 @@ class RoleSwitch:
             await self._rpc.close()
 
     def changed(self) -> None:
-        """Something registered with the role changed without a change of role."""
+        """Register again because registered data changed without a change of role."""
         self._listener.role_changed()
 
     def told_master(self, master_address: str, ha_address: str) -> None:
-        """Address of our master from a name server or the master itself. With failover only etcd decides."""
+        """Handle our master's address from a name server or the master itself; ignored with failover, where only etcd
+        decides."""
         if self._config.failover_enabled:
             return
         if self._config.is_slave and master_address != self.address and ha_address != self.ha_address:
@@ -125,32 +129,32 @@ class RoleSwitch:
     # -- failover --------------------------------------------------------------------------------------
 
     def follow(self, master_address: str, ha_address: str) -> None:
-        """Follow the elected master, from wherever we were."""
+        """Follow the elected master, whether or not we followed another one."""
         if self._config.is_slave:
             self._sync.master_address = master_address
             self.follower.start()
             self.follower.told_master(master_address, ha_address)
 
     async def freeze(self) -> None:
-        """Stop following for now: from here on the end of our log does not move."""
+        """Stop following for now; the end of our log then stays fixed."""
         await self.follower.stop()
 
     async def copy_tables(self) -> None:
-        """Before we follow, and so before we may become master: have the topics and groups of the master. Raises
+        """Copy the master's topics and groups before we follow, and so before we may become master. Raises
         ``OrbitError``, ``OSError``."""
         if self.follower.master_address:
             await self._sync.copy_tables(self.follower.master_address)
 
     def adopt_topics(self) -> None:
-        """Before we are master: have every topic we have messages of."""
+        """Create every topic that our log has messages of, before we become master."""
         self._sync.adopt_topics()
 
     async def end_deliveries(self) -> None:
-        """Before we leave the office of our own will."""
+        """Stop deliveries before we step down as master voluntarily."""
         await self._listener.stop_deliveries()
 
     def fence(self, broker_id: int) -> None:
-        """Be no master for anybody who asks, at once; ``change`` does the rest."""
+        """Immediately stop presenting this broker as master; ``change`` does the rest."""
         if not self._config.is_slave:
             change_role(self._config, BrokerRole.SLAVE, broker_id)
         self.replicas.drop_links()
@@ -164,14 +168,15 @@ class RoleSwitch:
             await self.when_agreed()
 
     async def _sign_in(self, master_address: str) -> None:
-        """With access control a master sends its log only to hosts it has seen a signed request from."""
+        """Send the master a signed request. With access control a master sends its log only to hosts that have sent
+        one."""
         if self._rpc.sign is not None and master_address:
             await self._rpc.call(master_address, RequestCode.EXCHANGE_BROKER_HA_INFO, timeout_s=_SIGN_IN_S)
 
     # -- change ----------------------------------------------------------------------------------------
 
     async def change(self, role: BrokerRole, broker_id: int) -> None:
-        """Become that broker of the group; nothing when we are it already."""
+        """Assume a role and number in the group; does nothing if the broker already has them."""
         async with self._changing:
             config = self._config
             was_slave = not self._acting
@@ -190,7 +195,7 @@ class RoleSwitch:
                     await self._listener.stop_deliveries()
                     self.replicas.drop_links()
                     self._acting = False
-                    # The operator has chosen the other broker's log; with failover the history of epochs decides.
+                    # The operator has chosen the other broker's log; with failover the epoch history decides.
                     self.log_prefix_check.may_cut = not config.failover_enabled
                     self._become_slave()
             else:
@@ -217,7 +222,7 @@ class RoleSwitch:
         return bool(self.follower.master_address if self._config.is_slave else self.replicas.links)
 
     async def _peers(self) -> list[str]:
-        """Request addresses of the other brokers of the group, our master first."""
+        """Returns the request addresses of the group's other brokers, our master first."""
         known = [] if self.group_addresses is None else await self.group_addresses()
         found = dict.fromkeys((self.follower.master_address, *known))
         return [address for address in found if address not in ("", self.address)]
@@ -225,7 +230,7 @@ class RoleSwitch:
     # -- facts -----------------------------------------------------------------------------------------
 
     def master_info(self) -> ExchangeBrokerHaInfoResponse | None:
-        """Answer to EXCHANGE_BROKER_HA_INFO; None on a slave."""
+        """Returns the response header of EXCHANGE_BROKER_HA_INFO; None on a slave."""
         if self._config.is_slave:
             return None
         return ExchangeBrokerHaInfoResponse(
@@ -235,18 +240,19 @@ class RoleSwitch:
         )
 
     def take_master_info(self, told: ExchangeBrokerHaInfoRequest) -> None:
-        """A master announces its address."""
+        """Handle a master's announcement of its address."""
         if told.master_address and told.master_ha_address:
             self.told_master(told.master_address, told.master_ha_address)
 
     def take_copied(self, told: str, topics: DataVersion, groups: DataVersion) -> None:
-        """A member of our failover group says which topics and groups it has copied."""
+        """Record that a member of our failover group has copied these topics and groups, if ``told`` names these
+        versions."""
         member = told.partition(":")[0]
         if member.isascii() and member.isdecimal() and told == copied_text(int(member), topics, groups):
             self.replicas.copied_tables(int(member))
 
     def status(self) -> bodies.HaRuntimeInfo:
-        """Answer to GET_BROKER_HA_STATUS."""
+        """Returns the response body of GET_BROKER_HA_STATUS."""
         if self._config.is_slave:
             return bodies.HaRuntimeInfo(
                 master=False,

@@ -1,4 +1,4 @@
-"""Drives the store's scrubber at the pace of ``scrubIntervalHours``, and keeps its position over restarts."""
+"""Runs the store's scrubber at the pace of ``scrubIntervalHours`` and keeps its position across restarts."""
 
 from __future__ import annotations
 
@@ -27,27 +27,28 @@ _HOUR_S: Final = 3600.0
 class _Kept(msgspec.Struct, frozen=True, rename="camel"):
     position: int
     passed_ms: int
-    """When the last pass was complete; 0 before the first one."""
+    """When the last pass was completed; 0 before the first one."""
 
 
 class Scrubbing:
-    """One round a second reads what is due since the last one, in pieces, with other work between them."""
+    """One round per second reads the bytes due since the last round in pieces, and yields to other work between
+    them."""
 
     def __init__(self, store: MessageStore, fs: FileSystem, file: SafeFile, clock: Clock) -> None:
-        """``file`` keeps the position. Raises ``CorruptionError``, ``OSError``."""
+        """``file`` stores the position. Raises ``CorruptionError``, ``OSError``."""
         self._store = store
         self._fs = fs
         self._file = file
         self._clock = clock
         kept = file.load(lambda content: msgspec.json.decode(content, type=_Kept)) or _Kept(0, 0)
         self.passed_ms = kept.passed_ms
-        """When the last pass was complete; 0 before the first one."""
+        """When the last pass was completed; 0 before the first one."""
         store.scrubber.position = kept.position
         self._due_bytes = 0.0
         self._round_at = self._kept_at = clock.monotonic()
 
     async def round(self) -> None:
-        """Verify what is due. Raises ``OSError`` when the position cannot be kept."""
+        """Verify the bytes that are due. Raises ``OSError`` when the position cannot be saved."""
         scrubber, now = self._store.scrubber, self._clock.monotonic()
         elapsed_s, self._round_at = now - self._round_at, now
         hours = self._store.config.scrub_interval_hours
@@ -77,7 +78,7 @@ class Scrubbing:
             await asyncio.to_thread(self._file.save, msgspec.json.encode(kept))
 
     async def _unreadable(self, log_offset: int, path: str, error: OSError) -> None:
-        """A piece of a segment that is still there cannot be read: its disk fails."""
+        """Report and skip a segment that still exists but cannot be read because its disk is failing."""
         scrubber = self._store.scrubber
         if scrubber.position != log_offset or self._fs.stat(path) is None:
             return

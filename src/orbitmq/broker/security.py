@@ -1,6 +1,7 @@
-"""Access control of a broker put together: options, files, the guard of its ports, the signature of its own requests.
+"""Assembles a broker's access control: options, files, the guard of its ports, and the signatures of its own
+requests.
 
-With everything off there is no guard and no signature, and so no cost.
+With everything disabled there is neither a guard nor a signature, and so no cost.
 """
 
 from __future__ import annotations
@@ -49,13 +50,13 @@ Signer = Callable[[Mapping[str, str], bytes], dict[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class MoreOptions:
-    """A broker's settings beside its own options and its store's."""
+    """A broker's settings in addition to its own options and its store's."""
 
     auth: AuthConfig = field(default_factory=AuthConfig)
     tls: TlsConfig = field(default_factory=TlsConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     kept: Mapping[str, str] = field(default_factory=dict)
-    """Options of Apache's without effect here."""
+    """Apache options without effect here."""
 
 
 class RequestsOnHold(Protocol):
@@ -65,7 +66,7 @@ class RequestsOnHold(Protocol):
 
 
 class Security:
-    """Users, policies, and who is asked about them."""
+    """Users, policies, and the checks based on them."""
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class Security:
         policies_file: SafeFile,
         files: AclFiles,
     ) -> None:
-        """``files`` are the access lists of 4.x; they are touched only when the options ask for them."""
+        """``files`` are the access lists of 4.x, which are used only when the options enable them."""
         self.config = config
         self._files = files
         self.table = AuthTable(users_file, policies_file)
@@ -102,7 +103,7 @@ class Security:
         fs: FileSystem,
         clock: Clock,
     ) -> Security:
-        """With the files where a broker has them. A broker without access control is reported in one line."""
+        """Returns an instance with a broker's usual file paths. Logs one line if the broker has no access control."""
         made = cls(
             auth,
             cluster=config.cluster_name,
@@ -121,12 +122,12 @@ class Security:
 
     @property
     def acl_files(self) -> AclFiles | None:
-        """The access lists of 4.x, when they are in force."""
+        """The access lists of 4.x if they are enabled."""
         return self._files if self.config.acl_enabled else None
 
     def load(self) -> None:
-        """Read the files, and have the users the options name before a port opens. Raises ``CorruptionError`` and
-        ``ConfigError``."""
+        """Load the files, and create the users named in the options before a port opens. Raises ``CorruptionError``
+        and ``ConfigError``."""
         self.table.load()
         if self.config.acl_enabled:
             self._files.load()
@@ -142,7 +143,7 @@ class Security:
 
     @property
     def guard(self) -> Callable[[Frame, Connection], None] | None:
-        """The check in front of every request; ``None`` when nothing is checked."""
+        """The check that runs before every request; ``None`` when nothing is checked."""
         checker = self.control or self.acl_files
         if checker is None:
             return None
@@ -155,19 +156,19 @@ class Security:
 
     @property
     def copies_from_master(self) -> bool:
-        """Whether a slave takes over its master's users and policies."""
+        """Whether a slave copies its master's users and policies."""
         return self.control is not None and self.config.inner_user is not None
 
     @property
     def signer(self) -> Signer | None:
-        """Signs what this broker sends to others."""
+        """Signs this broker's requests to others."""
         inner = self.config.inner_user
         if inner is None:
             return None
         return lambda fields, body: sign_fields(fields, body, inner.name, inner.secret)
 
     def see(self, store: MessageStore, groups: Container[str], topics: Container[str]) -> None:
-        """Let checks see whose records and retry topics requests are about."""
+        """Let checks look up the records and retry topics that requests refer to."""
 
         def place_at(log_offset: int) -> Place | None:
             raw = store.record_at(log_offset)
@@ -177,7 +178,7 @@ class Security:
                 record = decode_record(bytes(raw))
             except RecordError as error:
                 raise NoPermission(f"the right to the record is unknown: {error}") from None
-            # The body of a message may look like a record, one that reaches into the messages behind it.
+            # The body of a message may look like a record, even one that extends into the following messages.
             units = store.units(record.topic, record.queue_id, record.queue_offset, 1)
             if not units or units[0][:2] != (log_offset, len(raw)):
                 raise NoPermission(f"no message of a queue starts at offset {log_offset} of the log")
@@ -189,7 +190,7 @@ class Security:
                 checker.facts = BrokerFacts(checker.facts.cluster, place_at, groups, topics, is_strict)
 
     def recheck(self, *on_hold: RequestsOnHold) -> None:
-        """Check requests on hold again whenever users or policies have changed."""
+        """Check requests on hold again whenever users or policies change."""
         revocation = Revocation(self.guard)
         for requests in on_hold:
             requests.revocation = revocation
@@ -198,20 +199,20 @@ class Security:
             self.control.on_change = revocation.changed
 
     def signer_of(self, frame: Frame) -> str:
-        """Who signed a request that passed the guard; empty if nobody had to."""
+        """Returns the user who signed a request that passed the guard; empty if no signature was required."""
         if self.control is not None:
             return self.control.signer(frame)
         return frame.ext_fields.get(ACCESS_KEY, "") if self.acl_files is not None else ""
 
     def protect(self, stream: StreamProtection, config: BrokerConfig, clock: Clock) -> None:
-        """Set who gets the replication stream. Raises ``ConfigError``."""
+        """Restrict who receives the replication stream. Raises ``ConfigError``."""
         if config.replication_tls:
             stream.control = self.control
         elif self.guard is not None:
             stream.hosts = self._slave_hosts = SlaveHosts(config.slave_addresses, clock.monotonic)
 
     def slave_asked(self, call: Call[Any]) -> None:
-        """Note the host of a Super user who sends requests of a slave."""
+        """Record the host of a Super user that sends a slave's requests."""
         if self._slave_hosts is not None and self._is_super(self.signer_of(call.frame)):
             self._slave_hosts.signed_in(call.peer.remote[0])
 
@@ -223,13 +224,13 @@ class Security:
         return account is not None and account.admin
 
     def may_publish(self, producer: ClientChannel, topic: str) -> bool:
-        """Whether the user who signed a producer's heartbeat may send to a topic now."""
+        """Whether the user who signed a producer's heartbeat may currently send to a topic."""
         checker = self.control or self.acl_files
         need = topic_need(topic, Action.PUB)
         return checker is None or checker.allows(producer.user, need, producer.connection.remote[0])
 
     def routes(self, config: BrokerConfig, address: str) -> list[Route]:
-        """Requests 3001 to 3010, and 50 to 54 with access lists of 4.x."""
+        """Routes of requests 3001 to 3010, and of 50 to 54 with access lists of 4.x."""
         routes = self.handlers().routes()
         if self.acl_files is not None:
             shown = self.config.compatibility == "apache"
@@ -240,7 +241,7 @@ class Security:
         return routes
 
     def handlers(self) -> AuthHandlers:
-        """Requests 3001 to 3010."""
+        """Handlers of requests 3001 to 3010."""
         inner = self.config.inner_user
         return AuthHandlers(
             table=self.table,
@@ -251,7 +252,7 @@ class Security:
         )
 
     def warn_if_open(self, bind_host: str) -> None:
-        """One line for a broker that is open to the network."""
+        """Log one line if the broker is open to the network."""
         if not self.config.enabled and not is_loopback(bind_host):
             logger.warning(
                 "access control is off and bindAddress=%s is reachable from the network: every client there may "
@@ -261,7 +262,7 @@ class Security:
 
 
 def migrate(files: AclFiles, table: AuthTable) -> None:
-    """Accounts of 4.x that are no users yet become users, their permissions policies."""
+    """Convert accounts of 4.x that are not users yet into users, and their permissions into policies."""
     kinds = {
         0: ((Action.ALL,), Decision.DENY),
         1: ((Action.PUB,), Decision.ALLOW),
@@ -293,7 +294,7 @@ def _entries(
 
 
 def acl_home(config: AuthConfig, store_root: str) -> str:
-    """Where ``conf/plain_acl.yml`` is looked for."""
+    """Returns the directory that contains ``conf/plain_acl.yml``."""
     return config.home or environment("ROCKETMQ_HOME") or store_root
 
 
@@ -302,7 +303,7 @@ def _codes(text: str) -> frozenset[str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a port bound to ``host``."""
+    """Whether a port bound to ``host`` is reachable only from this machine."""
     if host == "localhost":
         return True
     try:
