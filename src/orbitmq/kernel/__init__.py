@@ -1,8 +1,8 @@
-"""The bytes of records, frames and queue units: bytes in, bytes or columns out. No I/O, no clock, no state.
+"""Encodes and decodes records, frames and queue units: bytes in, bytes or columns out. No I/O, no clock, no state.
 
-``orbitmq.kernel.plain`` is the definition, the extension module ``orbitmq_kernel`` (crate ``kernel/``) its compiled
-twin. The interface is what ``__all__`` of these modules lists; its functions are those of the kernel that was chosen
-when this package was imported (``chosen.py``). Numbers and positions are in ``layout.py``, which both twins share.
+``orbitmq.kernel.plain`` is the definition, and the extension module ``orbitmq_kernel`` (crate ``kernel/``) its
+compiled twin. The interface is the ``__all__`` of these modules; its functions are those of the kernel chosen when
+this package was imported (``chosen.py``). Numbers and positions are in ``layout.py``, which both twins share.
 """
 
 from orbitmq.kernel.plain.columns import *

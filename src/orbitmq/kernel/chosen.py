@@ -1,7 +1,7 @@
-"""Chooses the kernel, once, when it is imported.
+"""Chooses the kernel once, on import.
 
-The compiled one is taken where it is installed, has our number of the interface and every function of it;
-``ORBITMQ_KERNEL=plain`` or ``fast`` forces one of them. Types are those of the plain functions.
+The compiled one is used if it is installed, has our interface number and has every function; ``ORBITMQ_KERNEL=plain``
+or ``fast`` forces one of them. The types are those of the plain functions.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from types import ModuleType
 from typing import Any, Final
 
 API: Final = 13
-"""Of the functions below, their signatures and their results; ``kernel/src/lib.rs`` has the same number."""
+"""Version of the functions below, their signatures and their results; ``kernel/src/lib.rs`` has the same number."""
 
 
 def _interface() -> Mapping[str, Callable[..., Any]]:
-    """The functions of the plain kernel, and its one class that is compiled."""
+    """Returns the functions of the plain kernel, and its one compiled class."""
     modules = ("columns", "frames", "hashes", "index", "pulls", "records", "select")
     listed = (
         (name, getattr(module, name))
@@ -29,7 +29,7 @@ def _interface() -> Mapping[str, Callable[..., Any]]:
 
 
 def _load(wanted: str) -> ModuleType | None:
-    """The compiled kernel, or None for the plain one."""
+    """Returns the compiled kernel, or None for the plain one."""
     if wanted not in ("", "plain", "fast"):
         raise ImportError(f"ORBITMQ_KERNEL is {wanted!r}; it may be plain or fast")
     if wanted == "plain":
@@ -52,9 +52,9 @@ def _load(wanted: str) -> ModuleType | None:
 
 
 def _mismatch(fast: ModuleType) -> str:
-    """Why a compiled kernel cannot be used; empty if it can.
+    """Returns why a compiled kernel cannot be used; empty if it can.
 
-    The number alone is not enough: two branches may both have raised it to the same one.
+    The number alone is not enough, because two branches may have raised it to the same value.
     """
     found = getattr(fast, "API", None)
     if found != API:
@@ -64,10 +64,10 @@ def _mismatch(fast: ModuleType) -> str:
 
 
 PLAIN: Final = _interface()
-"""The functions of the plain kernel by name."""
+"""Functions of the plain kernel by name."""
 _fast: Final = _load(os.environ.get("ORBITMQ_KERNEL", ""))
 NAME: Final = "plain" if _fast is None else "fast"
-"""Which kernel this process uses."""
+"""Name of the kernel this process uses."""
 _compiled: Final = {} if _fast is None else {name: getattr(_fast, name) for name in PLAIN}
 
 __all__ = list(_compiled)

@@ -1,8 +1,9 @@
-"""SQL92: how a property's text becomes a number, and how two values compare (Apache: ``ComparisonExpression``).
+"""SQL92: converts a property's text to a number, and compares two values (Apache: ``ComparisonExpression``).
 
-The other side of a comparison decides: beside an integer literal the text must be a Java ``int``, beside a long
-literal a ``long``, beside a fraction or another property a ``double``. Text that is none ends the evaluation of the
-whole expression, not only of the comparison: in Apache it is an exception, and the message is not delivered.
+The other operand decides the type. Compared with an integer literal the text must be a Java ``int``, with a long
+literal a ``long``, with a fraction or another property a ``double``. Text that cannot be converted ends the
+evaluation of the whole expression, not only of the comparison: in Apache it is an exception, and the message is not
+delivered.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Value = str | int | float | bool | None
 
 
 class Kind(Enum):
-    """Java's class of a value."""
+    """The Java class of a value."""
 
     TEXT = "text"
     BOOL = "bool"
@@ -28,7 +29,7 @@ class Kind(Enum):
 
 
 class Unreadable(Exception):
-    """A property does not hold what the expression compares it with: nothing is delivered."""
+    """A property's text does not have the type of the value it is compared with. The message is not delivered."""
 
 
 INT_MAX: Final = 2**31 - 1
@@ -45,12 +46,12 @@ _HEXADECIMAL: Final = re.compile(
 
 
 def read_integer(text: str, limit: int) -> int:
-    """``Integer.valueOf`` or ``Long.valueOf``: a sign and digits of any script, no blanks, within the range.
+    """Like ``Integer.valueOf`` or ``Long.valueOf``: a sign and digits of any script, no blanks, within the range.
 
     ``limit`` is the largest value. Raises ``Unreadable``.
     """
     digits = text[1:] if text[:1] in ("+", "-") else text
-    # Java looks at single UTF-16 units, so digits beyond the first plane are none.
+    # Java examines single UTF-16 units, so it does not accept digits outside the Basic Multilingual Plane.
     if digits.isdecimal() and max(digits) <= "\uffff" and len(short := digits.lstrip("0")) <= 19:
         value = int(short or "0")
         value = -value if text[0] == "-" else value
@@ -60,8 +61,8 @@ def read_integer(text: str, limit: int) -> int:
 
 
 def read_double(text: str) -> float:
-    """``Double.valueOf``: blanks around, exponents, ``NaN``, ``Infinity``, a type suffix, hexadecimal. Raises
-    ``Unreadable``."""
+    """Like ``Double.valueOf``: surrounding blanks, exponents, ``NaN``, ``Infinity``, a type suffix, hexadecimal.
+    Raises ``Unreadable``."""
     if found := _DECIMAL.fullmatch(text):
         if found["suffix"] and found["number"][-1] in "Ny":
             raise Unreadable(f"{text!r} is not a number")
@@ -75,7 +76,7 @@ def read_double(text: str) -> float:
 
 
 def compare_doubles(left: float, right: float) -> int:
-    """``Double.compareTo``: NaN is equal to itself and above all; -0.0 is below 0.0."""
+    """Like ``Double.compareTo``: NaN equals itself and is greater than all other values; -0.0 is less than 0.0."""
     if left < right:
         return -1
     if left > right:
@@ -91,7 +92,8 @@ def _order(value: float) -> int:
 
 
 def compare(left: Value, left_kind: Kind, right: Value, right_kind: Kind) -> int:
-    """Negative, zero or positive; -1 also for kinds that have no common form. Neither side is null.
+    """Returns a negative number, zero or a positive number; -1 also for types without a common form. Neither side is
+    null.
 
     Raises ``Unreadable``.
     """
@@ -101,7 +103,7 @@ def compare(left: Value, left_kind: Kind, right: Value, right_kind: Kind) -> int
         return _sign(left, right)
     if left_kind is Kind.BOOL:
         if right_kind is Kind.TEXT:
-            # Apache casts the wrong side here, which throws.
+            # Apache casts the wrong side here, which throws an exception.
             raise Unreadable("a truth value cannot be compared with a text to its right")
         return -1
     if right_kind is Kind.BOOL:
@@ -110,7 +112,7 @@ def compare(left: Value, left_kind: Kind, right: Value, right_kind: Kind) -> int
         return -1
     if Kind.DOUBLE in (left_kind, right_kind):
         return compare_doubles(_double(left), _double(right))
-    # Integers of either size, at most one of them a text: the size of the other is the limit.
+    # Integers of either size, at most one of them a text: the type of the other sets the limit.
     limit = LONG_MAX if Kind.LONG in (left_kind, right_kind) else INT_MAX
     return _sign(
         read_integer(left, limit) if isinstance(left, str) else left,

@@ -1,4 +1,4 @@
-"""The bytes of one message, one queue unit and one frame, as numbers; ``kernel/src/layout.rs`` has the same.
+"""The byte layout of a message, a queue unit and a frame, as constants; ``kernel/src/layout.rs`` has the same ones.
 
 A record is the same on disk and in the body of a pull response (Apache: ``MessageExtEncoder``,
 ``MessageDecoder``), big-endian throughout::
@@ -8,7 +8,7 @@ A record is the same on disk and in the body of a pull response (Apache: ``Messa
     body size 4 | body | topic size 1 (V1) or 2 (V2) | topic | properties size 2 | properties
 
 Everything here is persisted or sent: every store directory and every client depends on it. Never renumber. No other
-file of the package has a Struct of these.
+file of the package defines a Struct for these.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ FIXED_FIELDS: Final = (
     "body_size",
 )
 FIXED_V4: Final = Struct(">iIIiiqqiq8sq8siqi")
-"""Total size up to and including the body size, both hosts IPv4. The magic and the CRC are read unsigned."""
+"""From the total size through the body size, with two IPv4 hosts. The magic and the CRC are read unsigned."""
 FIXED_V6_BORN: Final = Struct(">iIIiiqqiq20sq8siqi")
 FIXED_V6_STORE: Final = Struct(">iIIiiqqiq8sq20siqi")
 FIXED_V6: Final = Struct(">iIIiiqqiq20sq20siqi")
@@ -113,28 +113,28 @@ FIXED: Final = {
     STORE_V6: FIXED_V6_STORE,
     BORN_V6 | STORE_V6: FIXED_V6,
 }
-"""By the host bits of the system flag."""
+"""Layouts by the host bits of the system flag."""
 assert [layout.size for layout in FIXED.values()] == [88, 100, 100, 112], "persisted: every record on disk"
 
 IDENTITY: Final = Struct(">iI20xq")
-"""Size, magic and own log offset."""
+"""Size, magic and the record's own log offset."""
 SIZE_AND_MAGIC: Final = Struct(">iI")
 QUEUE_OFFSET: Final = Struct(">20xq")
-"""The queue offset, from the start of a record on."""
+"""The queue offset, unpacked from the start of a record."""
 SYS_FLAG_AT: Final = 36
 BORN_HOST_AT: Final = 48
 STORE_TIME_AT: Final = 56
-"""With an IPv4 born host; an IPv6 one moves it by ``HOST_V6_MORE_BYTES``."""
+"""Position with an IPv4 born host; an IPv6 one adds ``HOST_V6_MORE_BYTES``."""
 FLAG_AND_STORE_TIME: Final = Struct(">i16xq")
-"""From ``SYS_FLAG_AT`` on, with an IPv4 born host."""
+"""Unpacked from ``SYS_FLAG_AT``, with an IPv4 born host."""
 INT: Final = Struct(">i")
 LONG: Final = Struct(">q")
-"""One field by itself."""
+"""A single field."""
 assert SYS_FLAG_AT + FLAG_AND_STORE_TIME.size == STORE_TIME_AT + LONG.size
 
 BLANK: Final = SIZE_AND_MAGIC
 BLANK_BYTES: Final = 8
-"""A record is only placed where this many bytes stay free after it in its segment."""
+"""Bytes that must stay free in the segment after every record."""
 assert BLANK.size == BLANK_BYTES, "persisted: every full log segment ends with it"
 
 LENGTH_16: Final = Struct(">h")
@@ -149,7 +149,8 @@ TOPIC_BYTES_MAX: Final = 255
 PROPERTIES_BYTES_MAX: Final = 32767
 
 HOLE_BYTES: Final = 512
-"""A disk sector. That many zeroes in a row inside the properties are a lost write: they are never stored."""
+"""A disk sector. That many consecutive zeros inside the properties are a lost write; properties with them are
+refused."""
 
 
 BATCH_ENTRY: Final = Struct(">iiiii")
@@ -159,14 +160,14 @@ assert BATCH_ENTRY.size == 20, "every client sends it"
 
 # Queue units.
 SLICE: Final = Struct(">qq")
-"""Where a slice of a piece of the log begins and ends; neither persisted nor sent."""
+"""Start and end of a slice within a piece of the log; neither persisted nor sent."""
 UNIT: Final = Struct(">qiq")
 """One consume queue unit: log offset, record size, tag code (or due time, or extension address)."""
 assert UNIT.size == 20, "persisted: every consume queue on disk depends on it"
 
 # Index.
 INDEX_KEY: Final = Struct(">iqq")
-"""A key on its way into the index: hash (not negative), log offset, store time."""
+"""A key to be added to the index: hash (not negative), log offset, store time."""
 INDEX_ENTRY: Final = Struct(">iqii")
 """An entry of an index file: key hash, log offset, seconds since the begin time, number of the previous entry in its
 slot."""
@@ -175,11 +176,11 @@ assert INDEX_KEY.size == INDEX_ENTRY.size == 20, "persisted: every index file on
 # Frames.
 FRAME_LENGTH: Final = Struct(">i")
 FRAME_PREFIX: Final = Struct(">ii")
-"""Length of what follows it, and the header word."""
+"""Length of the rest of the frame, and the header word."""
 HEADER_LENGTH_MASK: Final = 0xFFFFFF
-"""Of the header word; the top byte is the form of the header."""
+"""Mask of the header word; its top byte is the header's form."""
 BINARY_FIXED: Final = Struct(">hBhiii")
-"""Of a binary header: code, language, version, opaque, flag, remark length."""
+"""Start of a binary header: code, language, version, opaque, flag, remark length."""
 BINARY_KEY_LENGTH: Final = Struct(">h")
 BINARY_MIN: Final = BINARY_FIXED.size + FRAME_LENGTH.size
 assert BINARY_MIN == 21, "wire format: the shortest binary header"

@@ -1,17 +1,18 @@
-"""An SQL92 expression as bytes: what ``orbitmq.filter`` writes and both kernels read.
+"""An SQL92 expression as bytes: written by ``orbitmq.filter``, read by both kernels.
 
-A program is one node, written prefix: an operation code, then its operands. ::
+A program is one node in prefix notation: an operation code, then its operands. ::
 
     node    code 1 | operands
     text    size 4 | UTF-8
     count   4, big-endian
 
 Values: ``PROPERTY text``; ``NULL``, ``TRUE``, ``FALSE``; ``INT`` and ``LONG`` with 8 bytes, signed; ``DOUBLE`` with 8
-bytes; ``TEXT text``; ``VOID condition`` (evaluated, since it may be unreadable, then null).
+bytes; ``TEXT text``; ``VOID condition`` (evaluated because it may be unreadable, then null).
+
 Conditions: ``EQUAL``, ``LESS``, ``LESS_EQUAL``, ``GREATER``, ``GREATER_EQUAL`` with two nodes; ``NOT condition``;
-``AND`` and ``OR`` with a count and so many conditions; ``IN`` and ``NOT_IN`` with the name of a property, a count and
-so many texts; the tests of texts with a node and a text; ``CAST text``: a property where a truth value is needed,
-false when it exists, else null. ``NULL``, ``TRUE`` and ``FALSE`` are conditions, too, and so is the whole program.
+``AND`` and ``OR`` with a count and that many conditions; ``IN`` and ``NOT_IN`` with the name of a property, a count
+and that many texts; the text tests with a node and a text; ``CAST text``: a property used as a truth value, false
+when it exists, else null. ``NULL``, ``TRUE``, ``FALSE`` and the whole program are conditions, too.
 
 Programs are never stored or sent, so codes may change with any release.
 """
@@ -24,7 +25,7 @@ from typing import Final
 __all__ = ["DEPTH_MAX", "Op"]
 
 DEPTH_MAX: Final = 256
-"""Of nested nodes; a program that is deeper is refused."""
+"""Maximum depth of nested nodes; deeper programs are refused."""
 
 
 class Op(IntEnum):

@@ -1,8 +1,8 @@
-"""The store as the broker sees it (Apache: ``DefaultMessageStore``).
+"""The broker's interface to the store (Apache: ``DefaultMessageStore``).
 
-Synchronous and single-writer: every method is called from one thread, the broker's event loop. Only fsync and
-the creation of the next segment run on the store's own worker thread; what they report arrives through ``post``.
-See README.md in this folder for the order of writes and who owns what.
+Synchronous and single-writer: every method is called from one thread, the broker's event loop. Only syncs, checkpoint
+writes, and the creation and removal of files run on the store's own worker thread, which reports through ``post``.
+See README.md in this folder for the order of writes and the ownership of objects.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ logger = logging.getLogger(__name__)
 _TAGS: Final = Property.TAGS.encode()
 _NOT_OPEN: Final = "the store is not open"
 FIRST_CLEAN_S: Final = 60.0
-"""Retention waits this long after a start, as Apache's does."""
+"""Delay of the first retention run after a start, as in Apache."""
 
 
 @dataclass(frozen=True, slots=True)
 class _PendingCut:
-    """A cut that a full disk has interrupted."""
+    """A cut interrupted by a full disk."""
 
     log_offset: int
     queues: list[ConsumeQueue]
 
 
 class MessageStore:
-    """One store directory, opened for writing by this process alone."""
+    """One store directory, open for writing in this process only."""
 
     def __init__(
         self,
@@ -76,12 +76,12 @@ class MessageStore:
         """``store_host`` is the broker's own address (8 or 20 bytes), written into every record. ``on_arrival`` is
         called once per touched queue after an append or a replicated append.
 
-        ``post`` runs a function on the caller's thread (``loop.call_soon_threadsafe``). Without it there is no
-        worker thread: ``flush`` is the caller's to call, which is what tools and deterministic tests want.
+        ``post`` runs a function on the caller's thread (``loop.call_soon_threadsafe``). Without it there is no worker
+        thread and the caller must call ``flush``, which suits tools and deterministic tests.
         """
         self.config = config
         self.recovery: RecoveryReport | None = None
-        """What the last ``open`` found and did."""
+        """The result of the last ``open``."""
         self._fs = fs
         self._clock = clock
         self._post = post
@@ -95,7 +95,7 @@ class MessageStore:
         self._replayer = Replayer(parts)
         self._reader = QueueReader(parts, physical_memory_bytes() if memory_bytes is None else memory_bytes)
         self.integrity: Final = self._reader.integrity
-        """What was found damaged and repaired since the start."""
+        """Damage found and repaired since the start."""
         self.scrubber: Final = Scrubber(parts, self.integrity)
         """Verifies the log in the background; the broker drives it."""
         self._flusher = Flusher(parts, clock, post)
@@ -117,18 +117,18 @@ class MessageStore:
             on_arrival=on_arrival,
         )
         self._appender.refusal = _NOT_OPEN
-        # The appender's and the reader's own methods: a call through one of this class would cost 0.1 us a message.
+        # Bound methods of the appender and the reader: a wrapper method in this class would cost 0.1 us per message.
         self.append: Callable[[NewMessage], Appended] = self._appender.append
-        """Store one message; visible to readers at once. Raises ``StoreError``; then nothing was stored."""
+        """Store one message, immediately visible to readers. If it raises ``StoreError``, nothing was stored."""
         self.append_batch: Callable[[Sequence[NewMessage]], list[Appended]] = self._appender.append_batch
-        """Store all or none, in order, with one write. Raises as ``append`` does."""
+        """Store all messages or none, in order, with one write. Raises like ``append``."""
         self.append_sends: Callable[[Sequence[NewMessage], Sequence[bool]], list[AppendedSend]] = (
             self._appender.append_sends
         )
-        """Store sends, all or none, in order, with one write. ``True`` marks a batch: its body is the row of entries
-        a producer sends (see ``record.batch``), and its messages share everything but flag, body and properties.
+        """Store all sends or none, in order, with one write. ``True`` marks a batch: its body holds the entries a
+        producer sends (see ``record.batch``), and its messages share everything but flag, body and properties.
 
-        Raises as ``append`` does, and ``RecordError`` for a lone batch that is malformed.
+        Raises like ``append``, and ``RecordError`` for a lone batch that is malformed.
         """
         self.read: Final = self._reader.read
         """Read a queue; see ``QueueReader.read``."""
@@ -140,7 +140,7 @@ class MessageStore:
 
     @property
     def filter_bitmap(self) -> Bitmap | None:
-        """Returns the filter bitmap of a message (topic, property text), kept with ``enableConsumeQueueExt``."""
+        """Computes the filter bitmap of a message (topic, property text), stored with ``enableConsumeQueueExt``."""
         return None if self._queues.extensions is None else self._queues.extensions.bitmap
 
     @filter_bitmap.setter
@@ -148,9 +148,9 @@ class MessageStore:
         if self._queues.extensions is not None:
             self._queues.extensions.bitmap = value
 
-    # Life.
+    # Lifecycle.
     def open(self) -> RecoveryReport:
-        """Lock, load and recover. Raises ``StoreLocked``, ``CorruptionError``, ``OSError``; then nothing is open."""
+        """Lock, load and recover. Nothing is open after ``StoreLocked``, ``CorruptionError`` or ``OSError``."""
         assert not self._is_open, "the store is open already"
         parts = self._parts
         self._fs.make_directories(self.config.root)
@@ -193,7 +193,7 @@ class MessageStore:
     def close(self) -> None:
         """Flush everything, write the checkpoint, remove the abort file, unlock. Safe to call twice.
 
-        Raises ``OSError`` when the disk refuses; the abort file then stays, and the next start recovers thoroughly.
+        If the disk refuses, raises ``OSError`` and keeps the abort file, so that the next start recovers thoroughly.
         """
         if not self._is_open:
             return
@@ -215,7 +215,7 @@ class MessageStore:
         self._lock.release()
 
     def tick(self) -> None:
-        """Periodic work that is due by the clock: flush, queue tails, checkpoint, retention. Call every ~100 ms."""
+        """Run periodic work that is due: flush, queue tails, checkpoint, retention. Call every ~100 ms."""
         if not self._is_open:
             return
         try:
@@ -249,8 +249,8 @@ class MessageStore:
             self._appender.refusal = self._log.failed or self._flusher.failed or self._queue_fault
 
     def _write_failed(self, error: OSError | StoreUnavailable) -> None:
-        """After a refused write: of the log, and nothing was stored; or of queue units, which stay in memory until
-        they can be written, and no more may come meanwhile."""
+        """Handle a refused write. Of the log: nothing was stored. Of queue units: they stay in memory, and further
+        appends are refused until they can be written."""
         if isinstance(error, StoreUnavailable):
             self._fault.refused(error.remark, self._log.end)
         else:
@@ -259,13 +259,13 @@ class MessageStore:
             self._queue_fault = f"queue units cannot be written: {error}"
         self._renew_refusal()
 
-    # Write: `append`, `append_batch` and `append_sends` are set in __init__.
+    # Writes. `append`, `append_batch` and `append_sends` are set in __init__.
     def append_raw(self, log_offset: int, data: bytes | memoryview) -> None:
-        """Replication: add bytes exactly at the end of the log, then dispatch the records that are whole now.
+        """Replication: append bytes exactly at the end of the log, then dispatch the records that are now complete.
 
-        Raises ``BadAppend`` when they do not continue the log. Raises ``CorruptionError`` when a record in them is
-        damaged, by its checksum too; the log then has what precedes it, and has to be cut to ``whole_log_offset`` if
-        a part of the damaged record had arrived before.
+        Raises ``BadAppend`` when they do not continue the log. Raises ``CorruptionError`` when they contain a damaged
+        record, which includes a wrong checksum. The log then keeps what precedes it, and must be cut to
+        ``whole_log_offset`` if part of the damaged record had arrived earlier.
         """
         log = self._log
         if self._appender.refusal and log.partial_start < 0:
@@ -313,7 +313,7 @@ class MessageStore:
                 log.move_to(log.end)
 
     def _dispatch_from(self, log_offset: int, arrived: dict[ConsumeQueue, None]) -> int:
-        """Dispatch replicated records of any kind; returns where the first one begins that is not whole yet."""
+        """Dispatch replicated records of any kind; returns the start of the first incomplete one."""
         log = self._log
         while log_offset < log.end:
             start = log_offset - log_offset % log.segment_bytes
@@ -337,15 +337,15 @@ class MessageStore:
         return log_offset
 
     def end_replication(self) -> None:
-        """A replica becomes a master: drop the part of a record that never arrived whole."""
+        """Drop a partly received record, because this replica becomes a master."""
         if self._log.partial_start >= 0:
             self.truncate(self._log.partial_start)
 
     def truncate(self, log_offset: int) -> None:
         """Cut the log and all derived files back to a record boundary. Durable when this returns.
 
-        Raises ``StoreUnavailable`` when the disk refuses; the store then takes no more writes. A disk too full to
-        cut gets another try with every ``tick``.
+        If the disk refuses, raises ``StoreUnavailable``, and the store accepts no more writes. If the disk is too
+        full for the cut, every ``tick`` retries it.
         """
         log, pending = self._log, self._pending_cut
         if pending is not None:
@@ -365,7 +365,7 @@ class MessageStore:
                 self._index.truncate(log_offset)
             self._parts.deleted.cut(log_offset)
         except OSError as error:
-            # Bytes of the cut part may still be on the disk; nothing may be written over the border.
+            # Bytes of the removed part may still be on disk; nothing may be written across the cut.
             log.failed = f"the log could not be cut at {log_offset}: {error}"
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             self._pending_cut = _PendingCut(log_offset, queues) if full else None
@@ -379,16 +379,16 @@ class MessageStore:
             self._renew_refusal()
 
     def _cut(self, log_offset: int, queues: list[ConsumeQueue]) -> None:
-        """Every step may be repeated after a full disk. Raises ``OSError``."""
+        """Perform the cut. After an ``OSError`` every step may be repeated."""
         log = self._log
-        # The checkpoint first: it must not claim what is about to go.
+        # The checkpoint comes first: it must not claim what is about to be removed.
         checkpoint = self._parts.checkpoint
         checkpoint.confirm_offset = min(checkpoint.confirm_offset, log_offset)
         checkpoint.queues_log_offset = min(checkpoint.queues_log_offset, log_offset)
         checkpoint.verified_offset = min(checkpoint.verified_offset, log_offset)
         checkpoint.log_ms = checkpoint.queues_ms = 0  # of what is left the times are not known
         checkpoint.flush()
-        # Then memory, as a whole, and the disk.
+        # Then all of memory, and the disk.
         log.partial_start = -1
         log.move_to(log_offset)
         log.flushed = min(log.flushed, log_offset)
@@ -403,7 +403,7 @@ class MessageStore:
             self._queues.truncate(queue, log_offset)
 
     def reset(self, log_offset: int) -> None:
-        """Throw everything away and start an empty log at a segment boundary (a replica too far behind)."""
+        """Discard everything and start an empty log at a segment boundary (for a replica too far behind)."""
         if log_offset % self._log.segment_bytes:
             raise BadAppend(f"{log_offset} is not the start of a segment")
         log = self._log
@@ -422,23 +422,23 @@ class MessageStore:
         self._log.prepare_at = 1 << 62
         self._flusher.make_segment(self._log.segment_start + self._log.segment_bytes)
 
-    # Read: `read` is set in __init__.
+    # Reads. `read` is set in __init__.
     def record_at(self, log_offset: int, size: int | None = None) -> memoryview | None:
-        """One whole record whose body has its checksum, or None when none starts there."""
+        """Returns one whole record whose body matches its checksum, or None when none starts there."""
         record = self._log.record(log_offset, size)
         if record is None or not self.integrity.is_whole(record, log_offset):
             return None
         return record
 
     def log_range(self, log_offset: int, max_bytes: int) -> memoryview:
-        """Raw log bytes from an offset, within one segment; empty at the end of the log. Zero copy."""
+        """Returns raw log bytes from an offset, within one segment; empty at the end of the log. Zero copy."""
         log = self._log
         room = log.segment_bytes - log_offset % log.segment_bytes
         found = log.slice(log_offset, max(0, min(max_bytes, room, log.end - log_offset)))
         return memoryview(b"") if found is None else found
 
     def scan(self, start: int, end: int | None = None) -> Iterator[memoryview]:
-        """Every message record from a record boundary on, in log order. Raises ``CorruptionError``."""
+        """Yields every message record from a record boundary on, in log order. Raises ``CorruptionError``."""
         log = self._log
         until = log.end if end is None else min(end, log.end)
         while start < until:
@@ -469,7 +469,7 @@ class MessageStore:
     def query(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> tuple[list[memoryview], IndexUpdate]:
-        """Records whose key hash matches, oldest first, and how far the index has got."""
+        """Returns records whose key hash matches, oldest first, and the key index's last update."""
         if self._index is None:
             return [], IndexUpdate(0, 0)
         count = min(max_count, self.config.query_count_max)
@@ -477,33 +477,33 @@ class MessageStore:
         records = [record for log_offset in found if (record := self.record_at(log_offset)) is not None]
         return records, self._index.last_update
 
-    # Facts.
+    # State.
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """First queue offset still readable; -1 when there is no such queue."""
+        """Returns the first readable queue offset; -1 for an unknown queue."""
         queue = self._by_key.get((topic, queue_id))
         return -1 if queue is None else queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Next queue offset to be assigned; 0 when there is no such queue."""
+        """Returns the next queue offset to be assigned; 0 for an unknown queue."""
         queue = self._by_key.get((topic, queue_id))
         return 0 if queue is None else queue.max_offset
 
     def earliest_store_time(self, topic: str, queue_id: int) -> int:
-        """Store time of the first readable message; -1 when there is none."""
+        """Returns the store time of the first readable message; -1 without one."""
         queue = self._by_key.get((topic, queue_id))
         return -1 if queue is None else self._reader.store_time(queue, queue.min_offset)
 
     def earliest_log_time(self) -> int:
-        """Store time of the first record of the log; -1 when it is empty."""
+        """Returns the store time of the log's first record; -1 when the log is empty."""
         return self._log.store_time(self._log.start)
 
     def store_time_at(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """Store time of a message; -1 when it is not there."""
+        """Returns the store time of a message; -1 when it does not exist."""
         queue = self._by_key.get((topic, queue_id))
         return -1 if queue is None else self._reader.store_time(queue, queue_offset)
 
     def log_offset_at(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """Log offset of a message; -1 when it is not there."""
+        """Returns the log offset of a message; -1 when it does not exist."""
         queue = self._by_key.get((topic, queue_id))
         if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
             return -1
@@ -511,21 +511,22 @@ class MessageStore:
         return -1 if unit is None else unit[0]
 
     def units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[tuple[int, int, int]]:
-        """(log offset, record size, tag code) of messages as they stand in the queue: with ``enableConsumeQueueExt``
-        the last is the address of an extension."""
+        """Returns (log offset, record size, tag code) of messages as stored in the queue. With
+        ``enableConsumeQueueExt`` the last value is an extension address."""
         return list(UNIT.iter_unpack(self.unit_bytes(topic, queue_id, queue_offset, count)))
 
     def units_with_codes(
         self, topic: str, queue_id: int, queue_offset: int, count: int
     ) -> list[tuple[int, int, int]]:
-        """The same with the code or due time that an extension holds; its address where the extension is gone."""
+        """Like ``units``, but with the code or due time from the extension; its address where the extension no longer
+        exists."""
         data = self.unit_bytes(topic, queue_id, queue_offset, count)
         if data and self._queues.extensions is not None:
             data = self._queues.extensions.with_tag_codes(self._by_key[topic, queue_id], data)
         return list(UNIT.iter_unpack(data))
 
     def unit_bytes(self, topic: str, queue_id: int, queue_offset: int, count: int) -> bytes:
-        """Units as bytes, whole ones only."""
+        """Returns whole units as bytes."""
         queue = self._by_key.get((topic, queue_id))
         if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
             return b""
@@ -533,21 +534,22 @@ class MessageStore:
         return data[: len(data) // UNIT_BYTES * UNIT_BYTES]
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
-        """Queue offset of the first message stored at or after a time (``upper``: the last one at or before)."""
+        """Returns the queue offset of the first message stored at or after a time (``upper``: the last one at or
+        before)."""
         queue = self._by_key.get((topic, queue_id))
         return 0 if queue is None else self._reader.offset_by_time(queue, timestamp_ms, upper=upper)
 
     def topics(self) -> list[str]:
-        """Topics that have (or had) messages, sorted."""
+        """Returns the topics that have (or had) messages, sorted."""
         return self._queues.topics()
 
     def queues(self, topic: str) -> list[int]:
-        """Queue ids of a topic that have (or had) messages, sorted."""
+        """Returns a topic's queue ids that have (or had) messages, sorted."""
         return self._queues.ids(topic)
 
     @property
     def min_log_offset(self) -> int:
-        """The first log offset there is."""
+        """The first log offset available."""
         return self._log.start
 
     @property
@@ -557,22 +559,23 @@ class MessageStore:
 
     @property
     def whole_log_offset(self) -> int:
-        """The end of the last whole record; smaller than the end of the log while a replica waits for the rest."""
+        """The end of the last whole record; less than the end of the log while a replica waits for the rest of a
+        record."""
         return self._log.whole_end(self._log.end)
 
     @property
     def flushed_offset(self) -> int:
-        """The log is on the disk up to here."""
+        """The log is on disk up to this offset."""
         return self._log.flushed
 
     @property
     def last_store_ms(self) -> int:
-        """The latest time a record was stored at; 0 for an empty log."""
+        """The store time of the newest record; 0 for an empty log."""
         return self._log.last_store_ms
 
     @property
     def confirm_offset(self) -> int:
-        """Consumers may read up to here. The end of the log unless replication holds it back by setting it."""
+        """Consumers may read up to this offset: the end of the log, unless replication sets a lower one."""
         held_back = self._reader.confirm_offset
         return self._log.end if held_back is None else held_back
 
@@ -582,7 +585,7 @@ class MessageStore:
 
     @property
     def corrects_offsets(self) -> bool:
-        """Whether a read outside a queue answers with the right offset; a slave answers with the one asked for."""
+        """Whether a read outside a queue returns the correct offset. A slave returns the requested one."""
         return self._reader.corrects_offsets
 
     @corrects_offsets.setter
@@ -595,45 +598,46 @@ class MessageStore:
 
     @property
     def writable(self) -> bool:
-        """False when appends would be refused now (see ``unwritable_reason``)."""
+        """Whether appends are currently accepted (see ``unwritable_reason``)."""
         return not self.unwritable_reason
 
     @property
     def unwritable_reason(self) -> str:
-        """Why appends are refused now; empty when they are not."""
+        """Why appends are currently refused; empty when they are not."""
         return self._appender.refusal or self._fault.reason
 
     @property
     def index_last_update(self) -> IndexUpdate:
-        """How far the key index has got."""
+        """The key index's last update."""
         return IndexUpdate(0, 0) if self._index is None else self._index.last_update
 
     # Flush.
     def when_flushed(self, log_end: int, callback: Callable[[bool], None]) -> None:
-        """Call back, through ``post``, once the log is on disk up to ``log_end``: True; False after the time-out
-        or a failed flush. Called at once, inline, when it is on disk already."""
+        """Call ``callback`` through ``post`` with True once the log is on disk up to ``log_end``, or with False after
+        the timeout or a failed flush. Calls it immediately, inline, if the log is already on disk that far."""
         self._flusher.when_flushed(log_end, callback)
 
     def request_flush(self) -> None:
-        """Put everything on disk soon, under any flush mode; without a worker thread now."""
+        """Sync the log to disk soon, in any flush mode; immediately without a worker thread."""
         self._flusher.request()
 
     def flush(self) -> None:
-        """Put everything on disk now, on this thread. Raises ``OSError``."""
+        """Sync everything to disk now, on this thread. Raises ``OSError``."""
         self._flusher.flush()
         self._renew_refusal()
 
-    # Upkeep.
+    # Maintenance.
     def delete_topic(self, topic: str) -> int:
-        """Drop the queues of a topic; returns how many. The log keeps its records until they expire."""
+        """Drop the queues of a topic; returns their number. The log keeps the records until they expire."""
         if not self._queues.ids(topic):
             return 0
-        # Noted first: a crash between the two then finishes the deletion instead of bringing the topic back.
+        # Recorded first, so that after a crash in between recovery finishes the deletion instead of recreating the
+        # topic.
         self._parts.deleted.add(topic, self._log.end)
         return self._queues.delete_topic(topic)
 
     def keep_topics(self, topics: Iterable[str]) -> list[str]:
-        """Drop the queues of every other topic (Apache: cleanUnusedTopic); returns their names."""
+        """Drop the queues of all other topics (Apache: cleanUnusedTopic); returns the dropped topics."""
         kept = frozenset(topics)
         dropped = [topic for topic in self._queues.topics() if topic not in kept]
         for topic in dropped:
@@ -641,7 +645,7 @@ class MessageStore:
         return dropped
 
     def clean_expired(self, now_ms: int | None = None, *, force: bool = False) -> int:
-        """Run retention now; returns the number of log segments removed. ``force``: whatever the hour."""
+        """Run retention now; returns the number of log segments removed. ``force`` ignores the hour."""
         if force:
             self._retention.trigger()
         segments = self._log.segments
@@ -665,13 +669,13 @@ class MessageStore:
         return len(removed)
 
     def _disks_used(self) -> tuple[list[float], float]:
-        """The used parts of the log's disks and of the one with everything else."""
+        """Returns the used fractions of the log's disks and of the disk with everything else."""
         return [self._used(directory) for directory in self.config.log_directories], self._used(
             self.config.root
         )
 
     def _used(self, path: str) -> float:
-        """The used part of a disk as Apache counts it; -1 when it cannot be found out."""
+        """Returns the used fraction of a disk as Apache computes it; -1 when it is unavailable."""
         try:
             usage = self._fs.disk_usage(path)
         except OSError:
@@ -680,7 +684,7 @@ class MessageStore:
         return usage.used_bytes / whole if whole > 0 else -1.0
 
     def _available_bytes(self) -> int:
-        """What may still be written, on the fullest of the disks; 0 when it cannot be found out."""
+        """Returns the free bytes of the fullest disk; 0 when they are unavailable."""
         try:
             paths = (*self.config.log_directories, self.config.root)
             return min(self._fs.disk_usage(path).available_bytes for path in paths)
@@ -689,5 +693,5 @@ class MessageStore:
 
 
 def log_size(results: list[Appended]) -> int:
-    """Bytes of a batch."""
+    """Returns the size of a batch in the log."""
     return results[-1].log_offset + results[-1].size - results[0].log_offset

@@ -1,1 +1,1 @@
-"""The definition of the kernel: short and obvious Python, no tricks. The crate ``kernel/`` is its compiled twin."""
+"""The definition of the kernel in short, obvious Python. The crate ``kernel/`` is its compiled twin."""

@@ -1,16 +1,16 @@
-"""Remoting frames: a stream of bytes into frames, the fields of sends, and the answers to them.
+"""Remoting frames: splits a byte stream into frames, reads the fields of sends, and encodes their responses.
 
-Answers to Apache's RemotingCommand, RocketMQSerializable and its length-field decoder.
+Corresponds to Apache's RemotingCommand, RocketMQSerializable and its length-field decoder.
 
     length int32 | header word int32 (top byte: form, low 24 bits: header length) | header | body
 
 A header has one of two forms. JSON: an object with code, flag, language, opaque, version, remark and the extension
 fields. Binary: ``code int16, language int8, version int16, opaque int32, flag int32, remark length int32, remark,
-extension length int32`` and entries ``key length int16, key, value length int32, value``. Everything in the extension
-fields is text.
+extension length int32`` and entries ``key length int16, key, value length int32, value``. All extension fields are
+text.
 
-``read_send`` reads what has the form every client writes: texts, numbers in decimal digits, ``true`` and ``false``.
-Anything else is None, and the typed reader (``wire.header``) accepts it or names what is wrong.
+``read_send`` reads the form every client writes: texts, numbers in decimal digits, ``true`` and ``false``. For
+anything else it returns None, and the typed reader (``wire.header``) accepts it or reports the error.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class SendFields(msgspec.Struct, gc=False):
-    """What the send path needs of a request, whatever its code and form."""
+    """The fields of a request that the send path needs, whatever its code and form."""
 
     producer_group: str
     topic: str
@@ -99,9 +99,9 @@ class Frame(msgspec.Struct, gc=False):
     ext_raw: bytes = b""
     body: bytes = b""
     send: SendFields | None = None
-    """Of a send that ``read_send`` can read."""
+    """Set for a send that ``read_send`` can read."""
     pull: PullFields | None = None
-    """Of a pull that ``pull_fields`` can read."""
+    """Set for a pull that ``pull_fields`` can read."""
     _ext: dict[str, str] | None = None
 
     @property
@@ -126,19 +126,20 @@ class Frame(msgspec.Struct, gc=False):
 
 
 class Split(NamedTuple):
-    """What ``split_frames`` found."""
+    """The result of ``split_frames``."""
 
     frames: list[Frame]
     end: int
-    """Where the first frame starts that is not whole."""
+    """Start of the first incomplete frame."""
     needed: int
-    """How many bytes from there must be present before it makes sense to look again."""
+    """Bytes needed from ``end`` on before another call can make progress."""
     error: str
     """Why nothing after the frames can be read; empty when it can."""
 
 
 def split_frames(data: bytes, frame_bytes_max: int) -> Split:
-    """All whole frames of ``data``, in order. A length outside the limit is an error before its bytes are there."""
+    """Returns all whole frames of ``data``, in order. An invalid length is an error even before the frame's bytes
+    arrive."""
     frames: list[Frame] = []
     position, available, limit = 0, len(data), frame_bytes_max - FRAME_LENGTH.size
     try:
@@ -165,7 +166,7 @@ def split_frames(data: bytes, frame_bytes_max: int) -> Split:
 
 
 def parse_header(form: int, header: bytes, body: bytes) -> Frame:
-    """The frame of a header and a body. Raises ``FrameError``."""
+    """Returns the frame of a header and a body. Raises ``FrameError``."""
     if form == _ROCKETMQ:
         frame = _parse_binary(header, body)
     elif form == _JSON:
@@ -180,7 +181,7 @@ def parse_header(form: int, header: bytes, body: bytes) -> Frame:
 
 
 class _Envelope(msgspec.Struct, gc=False, rename="camel"):
-    """A JSON header. Extension fields are kept raw: most requests are read by a typed reader of their own."""
+    """A JSON header. Extension fields stay raw, because most requests have a typed reader of their own."""
 
     code: Int32 = 0
     flag: Int32 = 0
@@ -245,7 +246,7 @@ def _parse_binary(header: bytes, body: bytes) -> Frame:
 
 
 def read_json_fields(raw: bytes) -> dict[str, str]:
-    """The extension fields of a JSON header. Raises ``HeaderFieldError``."""
+    """Returns the extension fields of a JSON header. Raises ``HeaderFieldError``."""
     if not raw or raw == b"null":
         return {}
     try:
@@ -257,7 +258,8 @@ def read_json_fields(raw: bytes) -> dict[str, str]:
 
 
 def _read_loose_fields(raw: bytes) -> dict[str, str]:
-    """The C++ client writes some numbers as numbers; Java reads them as their text."""
+    """Reads fields that are not texts: the C++ client writes some numbers as JSON numbers, which Java reads as
+    text."""
     fields: dict[str, str] = {}
     try:
         for key, value in _decode_loose_ext(raw).items():
@@ -271,7 +273,7 @@ def _read_loose_fields(raw: bytes) -> dict[str, str]:
 
 
 def read_binary_fields(raw: bytes) -> dict[str, str]:
-    """The extension fields of a binary header. Raises ``HeaderFieldError``."""
+    """Returns the extension fields of a binary header. Raises ``HeaderFieldError``."""
     fields: dict[str, str] = {}
     position = 0
     end = len(raw)
@@ -299,7 +301,7 @@ def read_binary_fields(raw: bytes) -> dict[str, str]:
 
 
 def _texts(form: int, raw: bytes) -> dict[str, str] | None:
-    """Extension fields that are texts and nothing else; None when they cannot be read as that."""
+    """Returns the extension fields if all of them are texts, otherwise None."""
     try:
         if form == _ROCKETMQ:
             return read_binary_fields(raw)
@@ -329,11 +331,11 @@ _LONG_NAMES: Final = (
 )
 _SHORT_NAMES: Final = tuple("abcdefghijklm")
 _SWITCHES: Final = ("nsd", "oway", "lo")
-"""Fields of every 5.x request that are true or false, and that a send is not read for."""
+"""Boolean fields of every 5.x request, which a send only validates."""
 
 
 class _Unreadable(Exception):
-    """A field is missing, or is not what its type is written as."""
+    """A field is missing or does not have its type's usual form."""
 
 
 def _number(text: str | None, allowed: range, default: int | None = None) -> int:
@@ -353,7 +355,7 @@ def _flag(text: str | None) -> bool:
 
 
 def read_send(code: int, form: int, ext_raw: bytes) -> SendFields | None:
-    """The fields of SEND_MESSAGE (10), or of SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320)."""
+    """Returns the fields of SEND_MESSAGE (10), or of SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320)."""
     found = _texts(form, ext_raw)
     if found is None:
         return None
@@ -383,15 +385,15 @@ def read_send(code: int, form: int, ext_raw: bytes) -> SendFields | None:
 
 
 class StoredProperties(NamedTuple):
-    """The properties of a send as they are stored, and what they say."""
+    """A send's properties as they are stored, with the values the send path needs."""
 
     properties: bytes
     unique_key: bytes
-    """Empty when the sender gave none."""
+    """Empty if the sender set none."""
     waits: bool
-    """False when the sender set WAIT=false: it is acknowledged as soon as it is stored."""
+    """False if the sender set WAIT=false: the send is acknowledged as soon as it is stored."""
     asks: bool
-    """Whether the message asks for a delay, a time or a transaction."""
+    """Whether the message requests a delay, a delivery time or a transaction."""
 
 
 _ASKS: Final = frozenset(
@@ -406,9 +408,9 @@ _ASKS: Final = frozenset(
 
 
 def stored_properties(raw: bytes, added: bytes) -> StoredProperties:
-    """Property text of a send, with the pairs of ``added`` set and POP_CK removed.
+    """Returns a send's property text, with the pairs of ``added`` set and POP_CK removed.
 
-    A pair with an empty name or value does not exist, of two pairs with one name the later counts, and the text is
+    Pairs with an empty name or value are dropped, the later of two pairs with one name counts, and the text is
     terminated. Raises ``RecordError`` when the result is too long.
     """
     pairs = _pairs(raw)
@@ -429,7 +431,7 @@ def _pairs(raw: bytes) -> dict[str, str]:
 
 
 class SendAnswer(NamedTuple):
-    """The answer to one send that was stored."""
+    """The values for the response to one stored send."""
 
     form: int
     code: int
@@ -437,13 +439,13 @@ class SendAnswer(NamedTuple):
     queue_id: int
     queue_offset: int
     log_offsets: Sequence[int]
-    """Of a batch: one for each message."""
+    """One per message of a batch."""
     unique_key: bytes
     recall_handle: str = ""
 
 
 def encode_send_answers(answers: Sequence[SendAnswer], store_host: bytes, region: str, traced: bool) -> bytes:
-    """The frames of the answers, one after the other."""
+    """Returns the response frames, concatenated."""
     prefix = store_host.hex().upper()
     frames = []
     for form, code, opaque, queue_id, queue_offset, log_offsets, unique_key, handle in answers:
@@ -493,7 +495,8 @@ def _binary_header(code: int, opaque: int, ext_raw: bytes) -> bytes:
 
 
 def encode_binary_fields(fields: Mapping[str, str]) -> bytes:
-    """The extension region of a binary header. Empty texts cannot travel in this form and are left out."""
+    """Returns the extension region of a binary header. Empty texts cannot be represented in this form and are left
+    out."""
     parts: list[bytes] = []
     for key, value in fields.items():
         if value:
@@ -511,7 +514,7 @@ def encode_binary_fields(fields: Mapping[str, str]) -> bytes:
 
 
 class SendOrigin(NamedTuple):
-    """What all sends of a producer have in common."""
+    """The values shared by all sends of a producer."""
 
     group: str
     default_topic: str
@@ -519,7 +522,7 @@ class SendOrigin(NamedTuple):
 
 
 class SendTarget(NamedTuple):
-    """Where a send goes."""
+    """The destination of a send."""
 
     topic: str
     broker_name: str
@@ -535,7 +538,7 @@ def encode_send_fields(
     flag: int,
     batch: bool,
 ) -> bytes:
-    """The extension region of a send in the binary form, in the order of Apache's fast encoder."""
+    """Returns the extension region of a send in the binary form, in the order of Apache's fast encoder."""
     group, default_topic, default_queue_count = origin
     topic, broker_name, queue_id = target
     head = {
@@ -554,7 +557,7 @@ def encode_send_fields(
 
 
 class SendAnswerFields(msgspec.Struct, gc=False):
-    """What a producer needs of an answer. Fields that are missing are None."""
+    """The response fields a producer needs; None for missing ones."""
 
     queue_id: int | None
     queue_offset: int
@@ -566,7 +569,7 @@ class SendAnswerFields(msgspec.Struct, gc=False):
 
 
 def read_send_answer(form: int, ext_raw: bytes) -> SendAnswerFields:
-    """The fields of an answer to a send. Raises ``HeaderFieldError``."""
+    """Returns the fields of a send response. Raises ``HeaderFieldError``."""
     fields = read_binary_fields(ext_raw) if form == _ROCKETMQ else read_json_fields(ext_raw)
     queue_id, queue_offset = fields.get("queueId"), fields.get("queueOffset")
     try:

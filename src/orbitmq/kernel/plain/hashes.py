@@ -13,19 +13,19 @@ from orbitmq.kernel.layout import CRC_MASK
 __all__ = ["body_crc", "body_crcs", "java_hash_bytes"]
 
 _POWERS: Final = tuple(pow(31, n, 1 << 32) for n in range(256))
-"""Java's hash is the sum of ``unit[i] * 31 ** (n - 1 - i)``, cut to 32 bits."""
+"""Java's hash is the sum of ``unit[i] * 31 ** (n - 1 - i)``, truncated to 32 bits."""
 
 
 def body_crc(data: bytes) -> int:
-    """The checksum of a stored body: CRC-32 with the top bit cleared."""
+    """Returns the checksum of a stored body: CRC-32 with the top bit cleared."""
     return crc32(data) & CRC_MASK
 
 
 def body_crcs(data: bytes | bytearray | memoryview, ranges: bytes) -> bytes:
-    """The checksums of parts of ``data``, as native unsigned 32-bit numbers.
+    """Returns the checksums of parts of ``data``, as native unsigned 32-bit numbers.
 
-    ``ranges`` holds the start and the end of each part, as native signed 64-bit numbers. Raises ``ValueError`` for
-    one that is not inside of the data.
+    ``ranges`` holds the start and the end of each part, as native signed 64-bit numbers. Raises ``ValueError`` for a
+    range outside the data.
     """
     view = memoryview(data)
     if len(ranges) % 16:
@@ -40,15 +40,15 @@ def body_crcs(data: bytes | bytearray | memoryview, ranges: bytes) -> bytes:
 
 
 def java_hash_bytes(data: bytes) -> int:
-    """``String.hashCode`` of the text these UTF-8 bytes stand for, as a signed 32-bit number.
+    """Returns ``String.hashCode`` of UTF-8 text, as a signed 32-bit number.
 
-    Computed over UTF-16 code units; what is not UTF-8 counts as U+FFFD, as in Java.
+    Computed over UTF-16 code units; invalid UTF-8 counts as U+FFFD, as in Java.
     """
     return _java_hash(data if data.isascii() else _units(data.decode("utf-8", "replace")))
 
 
 def java_hash(text: str) -> int:
-    """The same for a text, which may hold halves of surrogate pairs."""
+    """Like ``java_hash_bytes``, but for a ``str``, which may contain lone surrogates."""
     return _java_hash(_units(text))
 
 

@@ -1,4 +1,4 @@
-"""Index keys to the entries of an index file (Apache: ``IndexFile.putKey``)."""
+"""Turns index keys into the entries of an index file (Apache: ``IndexFile.putKey``)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ NUMBER_MAX = 0x7FFFFFFF
 
 
 def link_keys(slots: memoryview, keys: bytes, first: int, begin_ms: int) -> tuple[bytes, int]:
-    """The entries of these keys, the first with number ``first``, and how many of their slots were empty before.
+    """Returns the entries of these keys, numbered from ``first``, and how many of their slots were empty before.
 
-    ``slots`` are those of the file, as a writable view of 32-bit numbers (format ``i``, big-endian whatever the
-    machine): each gets the number of the newest entry in it. ``keys`` is a row of ``INDEX_KEY``. Times count from
-    ``begin_ms``; of a file without entries (``first`` is 1) from the first key on. A slot that leads nowhere is taken
-    as empty. Raises ``ValueError`` without slots, for half a key, or for numbers beyond 32 bits.
+    ``slots`` is a writable view of the file's slots as 32-bit numbers (format ``i``, big-endian on any machine). Each
+    slot gets the number of its newest entry. ``keys`` is a sequence of ``INDEX_KEY``. Times count from ``begin_ms``;
+    in a file without entries (``first`` is 1) from the first key. A slot with an invalid number is treated as empty.
+    Raises ``ValueError`` without slots, for a partial key, or for numbers beyond 32 bits.
     """
     count, rest = divmod(len(keys), INDEX_KEY.size)
     if not slots or rest or not 1 <= first <= NUMBER_MAX - count:
@@ -30,7 +30,7 @@ def link_keys(slots: memoryview, keys: bytes, first: int, begin_ms: int) -> tupl
         if not 0 < previous < number:
             previous = 0
             used += 1
-        # As a whole number: a process killed here leaves no half of one.
+        # Written as one number, so that a process killed here does not leave half of it.
         slots[slot] = _swapped(number)
         seconds = max(store_ms - begin_ms, 0) // 1000 if begin_ms > 0 else 0
         entries.append(INDEX_ENTRY.pack(hashed, log_offset, min(seconds, NUMBER_MAX), previous))
@@ -40,5 +40,5 @@ def link_keys(slots: memoryview, keys: bytes, first: int, begin_ms: int) -> tupl
 
 
 def _swapped(number: int) -> int:
-    """A number of the machine as a big-endian one, or back."""
+    """Convert a number between native and big-endian byte order."""
     return int.from_bytes(number.to_bytes(4, "big", signed=True), byteorder, signed=True)

@@ -1,4 +1,4 @@
-"""The fields of a pull request and its answer, in both header forms (Apache: ``PullMessageRequestHeader``)."""
+"""The fields of a pull request and its response, in both header forms (Apache: ``PullMessageRequestHeader``)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = [
 
 
 class PullFields(msgspec.Struct, gc=False):
-    """What a broker looks at in a ``PullMessageRequest``."""
+    """The fields of a ``PullMessageRequest`` that the broker uses."""
 
     consumer_group: str
     topic: str
@@ -56,7 +56,7 @@ class PullFields(msgspec.Struct, gc=False):
 
 
 AnswerValues = tuple[int, int, int, int, int | None, int | None, int | None, int | None]
-"""In the order of ``orbitmq.wire.headers.PullMessageResponse``: suggested broker, next, least and greatest offset,
+"""In the order of ``orbitmq.wire.headers.PullMessageResponse``: suggested broker, next, minimum and maximum offset,
 offset delta, flags of the topic and of the group, kind of refusal."""
 
 RecordValues = tuple[
@@ -85,10 +85,10 @@ _REQUIRED: Final = ("consumerGroup", "topic", "queueId", "queueOffset", "maxMsgN
 
 
 def pull_fields(raw: bytes, is_binary: bool) -> PullFields | None:
-    """Read the extension fields of a pull, given in any order; of two with one name the later counts.
+    """Read the extension fields of a pull, in any order; the later of two with one name counts.
 
-    None when something is missing or malformed, or written in a way that only a complete JSON reader understands (an
-    escape, a value that is not a text): the typed header reader then reads it or says what is wrong.
+    Returns None when something is missing or malformed, or needs a complete JSON reader (an escape, a value that is
+    not a text). The typed header reader then reads it or reports the error.
     """
     fields = _fields(raw, is_binary)
     if fields is None or any(name not in fields for name in _REQUIRED):
@@ -113,7 +113,7 @@ def pull_fields(raw: bytes, is_binary: bool) -> PullFields | None:
 
 
 def answer_fields(raw: bytes, is_binary: bool) -> AnswerValues | None:
-    """Read the extension fields of the answer to a pull; None as for ``pull_fields``."""
+    """Read the extension fields of a pull response. Returns None like ``pull_fields``."""
     fields = _fields(raw, is_binary)
     numbers = None if fields is None else _numbers(fields, _ANSWER_INTS, _ANSWER_LONGS)
     if numbers is None or any(name not in numbers for name in _ANSWER_LONGS[:4]):
@@ -141,7 +141,7 @@ def _fields(raw: bytes, is_binary: bool) -> dict[str, str] | None:
 def _numbers(
     fields: dict[str, str], int_names: Sequence[str], long_names: Sequence[str]
 ) -> dict[str, int] | None:
-    """Those that are there; None if one is malformed or out of range."""
+    """Returns the numbers that are present; None if one is malformed or out of range."""
     numbers: dict[str, int] = {}
     for name in (*int_names, *long_names):
         text = fields.get(name)
@@ -155,7 +155,7 @@ def _numbers(
 
 
 def _binary_pairs(raw: bytes) -> list[tuple[bytes, bytes]] | None:
-    """``name size 2 | name | value size 4 | value``; an empty name or value does not exist."""
+    """Reads ``name size 2 | name | value size 4 | value``, ignoring pairs with an empty name or value."""
     pairs: list[tuple[bytes, bytes]] = []
     at = 0
     while at < len(raw):
@@ -171,7 +171,7 @@ def _binary_pairs(raw: bytes) -> list[tuple[bytes, bytes]] | None:
 
 
 def _json_pairs(raw: bytes) -> list[tuple[bytes, bytes]] | None:
-    """An object of texts without escapes."""
+    """Reads an object of texts without escapes."""
     found = _OPEN.match(raw)
     if found is None:
         return None
@@ -195,10 +195,10 @@ def pull_answer(
     numbers: tuple[int, int, int, int, int, int],
     pieces: Sequence[tuple[memoryview | bytes, bytes]],
 ) -> bytes:
-    """A whole answer frame. Its body: of each piece these slices, as ``select`` returns them.
+    """Returns a whole response frame. Its body consists of the given slices of each piece, as returned by ``select``.
 
-    ``numbers``: suggested broker, next, least and greatest offset, flags of the topic and of the group. ``remark`` is
-    written into JSON as it is, so it must be a status name.
+    ``numbers``: suggested broker, next, minimum and maximum offset, flags of the topic and of the group. ``remark``
+    is written into JSON unescaped, so it must be a status name.
     """
     suggested, following, low, high, topic_flag, group_flag = numbers
     if is_binary:
@@ -238,12 +238,12 @@ def pull_answer(
 
 
 PullsAlike = tuple[bytes, Filter | None, tuple[int, int], tuple[int, int], tuple[int, int, int, int]]
-"""What pulls of one reader have in common: the topic, what is wanted, most records and most bytes of a read that
-begins in memory and of one that does not, and four numbers of the answer: the broker suggested to a reader that keeps
-up, the one for a reader that lags, the flags of the topic and of the group."""
+"""What one reader's pulls have in common: the topic, the filter, the maximum records and bytes of a read that begins
+in memory and of one that does not, and four numbers of the response: the broker suggested to a reader that keeps up,
+the one for a reader that lags, the flags of the topic and of the group."""
 AskedPull = tuple[bool, int, bytes, int, int, int, int, PullsAlike]
 """A pull with something to read: whether its header is binary, opaque, queue units, queue offset of the first unit,
-the queue's least and greatest offset, queue id, and what it has in common with others."""
+the queue's minimum and maximum offset, queue id, and what it has in common with others."""
 
 
 def answer_pulls(
@@ -253,10 +253,10 @@ def answer_pulls(
 ) -> tuple[bytes, list[tuple[int, int, int]]]:
     """Answer pulls whose records are in one window of the log, one after another; see ``select`` and ``pull_answer``.
 
-    Returns the frames, and of each pull the next queue offset, the count and the bytes of its records. Stops before a
-    pull that meets a damaged record or one outside of the window, and when the frames have enough bytes.
-    ``bounds``: the log offset below which a record is not in memory, the one from which on log and units are trusted,
-    and how many bytes are enough.
+    Returns the frames, and for each pull the next queue offset and the count and bytes of its records. Stops before a
+    pull that meets a damaged record or one outside the window, and when the frames have enough bytes. ``bounds``: the
+    log offset from which records are in memory, the one from which log and units are trusted, and how many bytes are
+    enough.
     """
     memory_start, trusted_offset, enough_bytes = bounds
     frames: list[bytes] = []
@@ -292,9 +292,9 @@ def answer_pulls(
 
 
 def record_values(data: bytes, check_crc: bool) -> list[RecordValues] | None:
-    """The records that ``data`` holds, one after another; None when something else is in it.
+    """Returns the consecutive records in ``data``; None when it contains anything else.
 
-    Compressed bodies stay so.
+    Compressed bodies are not decompressed.
     """
     records: list[RecordValues] = []
     at = 0

@@ -1,4 +1,4 @@
-"""Messages to records, queue units and index keys, and back."""
+"""Converts messages to records, queue units and index keys, and back."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ __all__ = [
 ]
 
 NO_KEYS, KEYS, KEYS_AND_TAG = 0, 1, 2
-"""Which index keys are wanted; tags are indexed since Apache 5.5."""
+"""Selects the index keys; tags are indexed since Apache 5.5."""
 PREPARED: Final = 0x4
-"""Set in prepared and rolled back messages of transactions: they are in no queue."""
+"""Set in a transaction's prepared and rolled-back messages, which are not in any queue."""
 ROLLED_BACK: Final = 0xC
 """Both transaction bits; such a message has no index entry either."""
 
@@ -80,19 +80,19 @@ class Message(NamedTuple):
 
 
 Encoded: TypeAlias = tuple[bytes, list[int], list[int], list[bytes], bytes]
-"""The records, one after another; log offset and queue offset of each message; the queue units by slot; the index
-keys (``INDEX_KEY``)."""
+"""The concatenated records; log offset and queue offset of each message; the queue units by slot; the index keys
+(``INDEX_KEY``)."""
 
 EncodedSends: TypeAlias = tuple[bytes, list[list[int]], list[int], list[bytes], bytes]
-"""The same for sends: all log offsets of each, and the queue offset of its first message."""
+"""Like ``Encoded``, for sends: all log offsets of each send, and the queue offset of its first message."""
 
 Walked: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int, bytes, bytes]
 """One whole record: position, size, magic, body CRC, queue id, queue offset, log offset, sys flag, store time, body
 position, body size, topic, properties. Positions are in the walked data."""
 
 Dispatched: TypeAlias = tuple[list[tuple[bytes, int, int, bytes]], int, int, int, bytes]
-"""Per queue: topic, queue id, queue offset of its first message, units. Then how many records, the newest store time,
-the position after the last record; the index keys (``INDEX_KEY``)."""
+"""Per queue: topic, queue id, queue offset of its first message, units. Then the number of records, the newest store
+time, the position after the last record, and the index keys (``INDEX_KEY``)."""
 
 
 def encode_records(
@@ -104,11 +104,11 @@ def encode_records(
     store_host: bytes,
     with_keys: int,
 ) -> Encoded:
-    """What storing messages from ``log_offset`` on takes.
+    """Encode everything needed to store messages from ``log_offset`` on.
 
-    ``slots`` says for each message which of the queues it goes to, ``next_offsets`` the next queue offset of each of
-    those. Raises ``RecordError`` for a message that cannot be stored: no body, an empty or too long topic, properties
-    beyond 32,767 bytes, a host that is not 8 or 20 bytes long, numbers that do not fit their field, no such slot.
+    ``slots`` assigns each message to a queue, ``next_offsets`` holds each queue's next offset. Raises ``RecordError``
+    for a message that cannot be stored: no body, an empty or too long topic, properties beyond 32,767 bytes, a host
+    that is not 8 or 20 bytes long, numbers that do not fit their field, an unknown slot.
     """
     try:
         return _encode_all(messages, slots, next_offsets, log_offset, store_ms, store_host, with_keys)
@@ -169,10 +169,10 @@ def encode_sends(
     store_host: bytes,
     with_keys: int,
 ) -> EncodedSends:
-    """``encode_records`` for messages of which some are batches; the slot of a batch is given as its complement.
+    """Like ``encode_records``, for messages of which some are batches, marked by the complement of their slot.
 
-    The body of a batch is that of a SEND_BATCH_MESSAGE; its messages share everything but flag, body and properties,
-    and go to one queue. Raises ``RecordError`` for a body that is not a batch.
+    A batch's body is that of a SEND_BATCH_MESSAGE; its messages share everything but flag, body and properties, and
+    go to one queue. Raises ``RecordError`` for a body that is not a batch.
     """
     single: list[tuple[str, int, bytes, bytes, int, bytes, int, int, int, int]] = []
     single_slots: list[int] = []
@@ -209,7 +209,7 @@ def encode_record(
     store_ms: int,
     store_host: bytes,
 ) -> bytes:
-    """One record, with the queue offset given whatever its flags say. Raises ``RecordError``."""
+    """Encode one record, with the given queue offset regardless of its flags. Raises ``RecordError``."""
     try:
         return _encode(message, queue_offset, log_offset, store_ms, store_host)
     except (struct_error, TypeError, ValueError, OverflowError, AttributeError) as error:
@@ -257,18 +257,18 @@ def _encode(
 
 
 def _host_bit(host: bytes, bit: int) -> int:
-    """The bit of the system flag that says how long a host is."""
+    """Returns the bit of the system flag for the length of a host."""
     if len(host) not in (HOST_V4_BYTES, HOST_V6_BYTES):
         raise RecordError(f"a host takes {HOST_V4_BYTES} or {HOST_V6_BYTES} bytes, not {len(host)}")
     return bit if len(host) == HOST_V6_BYTES else 0
 
 
 def _storable(properties: bytes) -> bytes:
-    """The property text as it may be stored.
+    """Returns the property text in a form that is safe to store.
 
-    A walk takes zeroes at the end of a record, or a sector of them inside, for a write that never reached the disk.
-    So text that ends with a zero gets the terminator 4.9 senders leave out, which changes no property, and a sector
-    of zeroes in a value is refused.
+    A scan takes zeros at the end of a record, or a sector of them inside, for a write that never reached the disk. So
+    text that ends with a zero gets the terminator that 4.9 senders leave out, which changes no property, and a sector
+    of zeros in a value is refused.
     """
     if properties and not properties[-1]:
         properties += b"\x02"
@@ -282,7 +282,7 @@ def _storable(properties: bytes) -> bytes:
 
 
 def _split(data: bytes) -> list[tuple[int, bytes, bytes]]:
-    """Flag, body and properties of each entry of a batch body, which ends exactly with its last one."""
+    """Returns flag, body and properties of each entry of a batch body, which must end exactly with its last entry."""
     if not data:
         raise RecordError("the batch is empty")
     entries: list[tuple[int, bytes, bytes]] = []
@@ -304,18 +304,18 @@ def _split(data: bytes) -> list[tuple[int, bytes, bytes]]:
 
 
 def _values(properties: bytes) -> dict[bytes, bytes]:
-    """The values by name: of several pairs of one name that of the last one that is not empty."""
+    """Returns values by name; of several pairs with one name the last non-empty value counts."""
     pairs = [pair.partition(b"\x01") for pair in properties.split(b"\x02")]
     return {name: value for name, _, value in pairs if value}
 
 
 def find_property(properties: bytes, name: bytes) -> bytes | None:
-    """The value of the last pair of that name that is not empty; None without one."""
+    """Returns the value of the last non-empty pair with that name; None without one."""
     return _values(properties).get(name) if name in properties else None
 
 
 def tag_code(properties: bytes) -> int:
-    """What a queue unit holds for a message: the hash of its tag, 0 without one."""
+    """Returns the tag code of a message's queue unit: the hash of its tag, 0 without one."""
     return _tag_code(_values(properties))
 
 
@@ -324,7 +324,8 @@ def _tag_code(values: dict[bytes, bytes]) -> int:
 
 
 def _key_hashes(topic: bytes, values: dict[bytes, bytes], sys_flag: int, with_keys: int) -> list[int]:
-    """Of ``topic#UNIQ_KEY``, ``topic#key`` for every word of KEYS, and ``topic#T#tag``, in this order."""
+    """Returns the hashes of ``topic#UNIQ_KEY``, ``topic#key`` for every word of KEYS, and ``topic#T#tag``, in this
+    order."""
     keys: list[bytes] = []
     if with_keys == NO_KEYS or sys_flag & ROLLED_BACK == ROLLED_BACK:
         return []
@@ -339,9 +340,9 @@ def _key_hashes(topic: bytes, values: dict[bytes, bytes], sys_flag: int, with_ke
 
 
 def hash_keys(records: Sequence[tuple[str, bytes, int, int, int]], with_keys: int) -> bytes:
-    """The index keys of stored records (``INDEX_KEY``).
+    """Returns the index keys of stored records (``INDEX_KEY``).
 
-    A record is given as topic, properties, system flag, log offset and store time.
+    A record is a tuple of topic, properties, system flag, log offset and store time.
     """
     return b"".join(
         INDEX_KEY.pack(hashed, log_offset, store_ms)
@@ -351,10 +352,11 @@ def hash_keys(records: Sequence[tuple[str, bytes, int, int, int]], with_keys: in
 
 
 def record_starts(data: bytes | bytearray | memoryview, start: int, end: int) -> tuple[bytes, int]:
-    """Where records begin in ``data[start:end]``, as native signed 64-bit numbers, and the position after the last.
+    """Returns the starts of the records in ``data[start:end]``, as native signed 64-bit numbers, and the end of the
+    last.
 
-    Only size and magic are looked at: for a reader that checks the rest itself. Ends where there is no record that
-    ends before ``end`` by its own size. Raises ``OverflowError`` for a negative position.
+    Checks only size and magic, for callers that check the rest themselves. Stops at the first position without a
+    record that, according to its size, ends by ``end``. Raises ``OverflowError`` for a negative position.
     """
     if start < 0 or end < 0:
         raise OverflowError("a position is negative")
@@ -374,10 +376,10 @@ def record_starts(data: bytes | bytearray | memoryview, start: int, end: int) ->
 def walk_records(
     data: bytes, start: int, end: int, check_crc: bool, log_base: int | None
 ) -> tuple[list[Walked], int]:
-    """The whole records from ``start`` on, and the position after the last of them.
+    """Returns the whole records from ``start`` on, and the position after the last one.
 
-    A record must lie in ``data[start:end]`` to its last byte, and with ``log_base`` (the log offset of position 0)
-    say the log offset it lies at. With ``check_crc`` its body must have the checksum it says.
+    A record must be completely inside ``data[start:end]``. With ``log_base`` (the log offset of position 0) it must
+    contain its own log offset. With ``check_crc`` its body must match its checksum.
     """
     return _walk(data, start, end, check_crc, log_base, sys.maxsize)
 
@@ -397,7 +399,7 @@ def _walk(
 
 
 def record_at(data: bytes, position: int, end: int, check_crc: bool, log_base: int | None) -> Walked | None:
-    """The whole record at a position, as ``walk_records`` finds it; None without one."""
+    """Returns the whole record at a position, by the rules of ``walk_records``; None without one."""
     if position < 0 or position > end - RECORD_BYTES_MIN:
         return None
     (sys_flag,) = INT.unpack_from(data, position + SYS_FLAG_AT)
@@ -436,11 +438,11 @@ def record_at(data: bytes, position: int, end: int, check_crc: bool, log_base: i
 
 
 def _is_torn(data: bytes, record_end: int, end: int, at_sector_end: bool) -> bool:
-    """Whether a record that adds up, but whose text ends with a zero, was not written whole.
+    """Whether a record with consistent sizes, but with text that ends in a zero, was written only partly.
 
-    The checksum covers the body alone, so a power cut after the body leaves zeroes where topic and properties should
-    be. We never store text that ends with a zero, but Apache does if a client sends it. So such a record passes if
-    another follows at once, unless it ends where a sector does: then the zeroes may be a lost sector.
+    The checksum covers only the body, so a power cut after the body leaves zeros in place of topic and properties. We
+    never store text that ends with a zero, but Apache does if a client sends it. So such a record is accepted if
+    another one follows directly, unless it ends at a sector boundary: then the zeros may be a lost sector.
     """
     if record_end == end:
         return False
@@ -452,10 +454,10 @@ def _is_torn(data: bytes, record_end: int, end: int, at_sector_end: bool) -> boo
 def dispatch_records(
     data: bytes, start: int, end: int, check_crc: bool, log_base: int, with_keys: int, count_max: int
 ) -> Dispatched | None:
-    """Queue units and index keys of the whole records from ``start`` on, of ``count_max`` at most, in bulk.
+    """Returns the queue units and index keys of up to ``count_max`` whole records from ``start`` on, in bulk.
 
-    None when it is not that simple: the messages of a queue do not follow each other in number. Then only a walk
-    record by record can tell what happened.
+    Returns None when the offsets of a queue's messages are not consecutive. Only a record-by-record scan can then
+    tell what happened.
     """
     if count_max < 0:
         raise OverflowError("count must not be negative")

@@ -1,4 +1,5 @@
-"""Which records of a queue a read returns (Apache: ``DefaultMessageStore.getMessage``, ``MessageFilter``)."""
+"""Selects the records of a queue that a read returns (Apache: ``DefaultMessageStore.getMessage``,
+``MessageFilter``)."""
 
 from __future__ import annotations
 
@@ -29,15 +30,15 @@ MAX_OFFSET: Final = 2**63 - 1
 
 
 class Filter:
-    """What a subscription selects: records with one of the tag codes (None: any) for which an SQL program (None:
-    none; see ``orbitmq.kernel.sql_program``) is true.
+    """A subscription's filter: selects records with one of the tag codes (None: any) for which an SQL program (None:
+    no program; see ``orbitmq.kernel.sql_program``) is true.
 
-    Tag codes are hashes, so other tags may pass: as with Apache, the client compares the tags themselves. A unit that
-    holds the address of an extension in place of a tag code passes.
+    Tag codes are hashes, so other tags may pass: like with Apache, the client compares the tags themselves. A unit
+    with an extension address in place of a tag code passes.
     """
 
     def __init__(self, tag_codes: Iterable[int] | None = None, program: bytes | None = None) -> None:
-        """Raises ``ValueError`` for a program that cannot be read."""
+        """Raises ``ValueError`` for an invalid program."""
         self._tag_codes = None if tag_codes is None else frozenset(tag_codes)
         self._root: Node | None = None
         self._node_count = 0
@@ -50,7 +51,7 @@ class Filter:
 
     @property
     def node_count(self) -> int:
-        """Nodes of the program: what a record costs."""
+        """Number of nodes in the program, which determines the cost per record."""
         return self._node_count
 
     def matches_code(self, tag_code: int) -> bool:
@@ -62,7 +63,7 @@ class Filter:
         return self._root is None or selects(self._root, properties)
 
     def matches_record(self, record: bytes | memoryview) -> bool:
-        """The same for a stored record; one without readable properties is not selected."""
+        """Like ``matches_properties``, for a stored record; one without readable properties is not selected."""
         if self._root is None:
             return True
         properties = record_properties(record)
@@ -70,7 +71,7 @@ class Filter:
 
 
 def record_properties(record: bytes | memoryview) -> bytes | None:
-    """The property text of a record: from behind its size to the end of the record. None for what is not a record."""
+    """Returns a record's property text: from after its size to the end of the record. None if it is not a record."""
     if len(record) < FIXED_V4.size:
         return None
     _, magic = SIZE_AND_MAGIC.unpack_from(record)
@@ -99,20 +100,20 @@ def select(
 ) -> tuple[int, int, int, bytes, bool, tuple[int, ...]]:
     """Select records of consume queue units, from unit number ``at`` on.
 
-    ``window`` is a part of the log and the log offset it begins at. ``limits``: most records and most
-    bytes of the whole read, whose first record is selected however large it is. ``taken``: what it has already.
-    ``place``: topic, queue id, the queue offset of unit number 0, and the log offset from which on log and units are
+    ``window`` is a part of the log and its first log offset. ``limits``: the maximum records and bytes of the whole
+    read, whose first record is selected regardless of its size. ``taken``: the records and bytes selected so far.
+    ``place``: topic, queue id, the queue offset of unit number 0, and the log offset from which log and units are
     trusted.
 
-    A record before the trusted offset is selected only if it is whole, its body has the checksum it says,
-    and it names its own log offset and the unit's queue and queue offset. Others are passed over as damaged, unless
-    their tag code already excludes them. From the trusted offset on records are not looked at: only one that does not
-    follow that of the unit before it, or the first one of the call, must name its place, because its unit may be an
-    old one that is damaged.
+    A record before the trusted offset is selected only if it is whole, its body matches its checksum, and it contains
+    its own log offset and the unit's queue and queue offset. Other records are skipped as damaged, unless their tag
+    code already excludes them. From the trusted offset on records are not checked, with two exceptions: the first one
+    of the call, and one that is not after the previous unit's record, must contain their own position, because the
+    unit may be an old, damaged one.
 
-    Returns the number of the first unit not looked at, records and bytes taken, where slices begin and end in the
-    window (a row of ``SLICE``; records that are neighbours share one), whether a unit was met whose record does
-    not lie in the window (it is the first not looked at), and the numbers of the damaged units.
+    Returns the number of the first unit not examined; the records and bytes selected; the bounds of the slices in the
+    window (a sequence of ``SLICE``; adjacent records share one); whether a unit's record is outside the window (it is
+    the first unit not examined); and the numbers of the damaged units.
     """
     data, data_offset = window
     count_max, bytes_max = limits
@@ -153,7 +154,7 @@ def select(
 
 
 def _is_named(record: bytes, log_offset: int, queue_id: int, queue_offset: int) -> bool:
-    """Whether the head of a record is that of the message a unit names."""
+    """Whether a record's header identifies it as the unit's message."""
     if len(record) < RECORD_BYTES_MIN:
         return False
     size, magic, _, *own = FIXED_V4.unpack_from(record)[:7]
@@ -162,6 +163,6 @@ def _is_named(record: bytes, log_offset: int, queue_id: int, queue_offset: int) 
 
 
 def _is_whole(record: bytes, log_offset: int, topic: bytes) -> bool:
-    """Whether it is one whole record of a topic with an intact body."""
+    """Whether the bytes are one whole record of a topic with an intact body."""
     found = record_at(record, 0, len(record), True, log_offset)
     return found is not None and found[11] == topic

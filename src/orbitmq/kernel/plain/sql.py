@@ -1,6 +1,6 @@
-"""SQL92: what a program means, as Apache's broker was seen to evaluate expressions (Apache: ``evaluate``).
+"""SQL92: evaluates programs with the observed behaviour of Apache's broker (Apache: ``evaluate``).
 
-The format is described in ``orbitmq.kernel.sql_program``. Logic has three values; text that cannot be read as the
+The format is described in ``orbitmq.kernel.sql_program``. Logic is three-valued. Text that cannot be converted to the
 number it is compared with ends the evaluation of the whole expression (``Unreadable``), and the message is not
 selected.
 """
@@ -31,7 +31,7 @@ _TEXT_TESTS: Final = (
 _NO_CONDITIONS: Final = (Op.PROPERTY, Op.INT, Op.LONG, Op.DOUBLE, Op.TEXT, Op.VOID)
 
 Node = tuple[Any, ...]
-"""The operation, then its operands as the format lists them; names are bytes, the texts of IN a frozenset."""
+"""The operation, then its operands in the order of the format; names are bytes, the texts of IN a frozenset."""
 
 
 class _Reader:
@@ -103,7 +103,7 @@ class _Reader:
 
 
 def parse_program(program: bytes) -> tuple[Node, int]:
-    """The root, and how many nodes there are. Raises ``ValueError``."""
+    """Returns the root and the number of nodes. Raises ``ValueError``."""
     reader = _Reader(program)
     root = reader.condition(1)
     if not reader.is_at_end:
@@ -112,8 +112,8 @@ def parse_program(program: bytes) -> tuple[Node, int]:
 
 
 def properties_of(raw: bytes) -> dict[bytes, str]:
-    """Pairs by name. Of two with one name the later counts; an empty name or value does not exist; bytes that are
-    not UTF-8 become U+FFFD, as in Java."""
+    """Returns values by name. The later of two pairs with one name counts; pairs with an empty name or value are
+    ignored; invalid UTF-8 becomes U+FFFD, as in Java."""
     properties: dict[bytes, str] = {}
     for pair in raw.split(b"\x02"):
         name, _, value = pair.partition(b"\x01")
@@ -131,7 +131,7 @@ def selects(root: Node, raw: bytes) -> bool:
 
 
 def evaluate(node: Node, properties: Mapping[bytes, str]) -> bool | None:
-    """True, false or null of a condition. Raises ``Unreadable``."""
+    """Returns a condition's value: true, false or null. Raises ``Unreadable``."""
     code = node[0]
     match code:
         case Op.AND | Op.OR:
@@ -156,7 +156,7 @@ def evaluate(node: Node, properties: Mapping[bytes, str]) -> bool | None:
 
 
 def _chain(node: Node, properties: Mapping[bytes, str]) -> bool | None:
-    """The first term that decides ends it; after a null the rest is evaluated."""
+    """Stops at the first deciding term; after a null the remaining terms are still evaluated."""
     deciding = bool(node[0] == Op.OR)
     unknown = False
     for term in node[1]:
@@ -186,7 +186,7 @@ def _value(node: Node, properties: Mapping[bytes, str]) -> tuple[Value, Kind]:
 
 
 def _equal(node: Node, properties: Mapping[bytes, str]) -> bool | None:
-    """The operand to the left decides what a null results in."""
+    """A null on the left gives null, unless both are null; a null only on the right gives false."""
     left, left_kind = _value(node[1], properties)
     right, right_kind = _value(node[2], properties)
     if left is None:
@@ -205,7 +205,7 @@ def _order(node: Node, properties: Mapping[bytes, str]) -> bool | None:
     if right is None:
         return None
     if left_kind is right_kind is Kind.TEXT:
-        # Texts have no order; two properties are compared as fractions.
+        # Texts have no order, so two properties are compared as fractions.
         left_kind = right_kind = Kind.DOUBLE
     sign = compare(left, left_kind, right, right_kind)
     if code == Op.LESS:
@@ -216,7 +216,7 @@ def _order(node: Node, properties: Mapping[bytes, str]) -> bool | None:
 
 
 def _text_test(node: Node, properties: Mapping[bytes, str]) -> bool:
-    """Never null: false for whatever is not a text, negated or not."""
+    """Never null: false for anything that is not a text, negated or not."""
     code, operand, part = node
     value, _ = _value(operand, properties)
     if not part or not isinstance(value, str):
