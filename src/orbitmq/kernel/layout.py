@@ -149,8 +149,7 @@ TOPIC_BYTES_MAX: Final = 255
 PROPERTIES_BYTES_MAX: Final = 32767
 
 HOLE_BYTES: Final = 512
-"""A disk sector. That many consecutive zeros inside the properties are a lost write; properties with them are
-refused."""
+"""A disk sector. That many consecutive zeros inside the properties mean a lost write, so they are never stored."""
 
 
 BATCH_ENTRY: Final = Struct(">iiiii")
@@ -169,8 +168,7 @@ assert UNIT.size == 20, "persisted: every consume queue on disk depends on it"
 INDEX_KEY: Final = Struct(">iqq")
 """A key to be added to the index: hash (not negative), log offset, store time."""
 INDEX_ENTRY: Final = Struct(">iqii")
-"""An entry of an index file: key hash, log offset, seconds since the begin time, number of the previous entry in its
-slot."""
+"""An index file entry: key hash, log offset, seconds since the begin time, number of the slot's previous entry."""
 assert INDEX_KEY.size == INDEX_ENTRY.size == 20, "persisted: every index file on disk depends on it"
 
 # Frames.

@@ -518,8 +518,7 @@ class MessageStore:
     def units_with_codes(
         self, topic: str, queue_id: int, queue_offset: int, count: int
     ) -> list[tuple[int, int, int]]:
-        """Like ``units``, but with the code or due time from the extension; its address where the extension no longer
-        exists."""
+        """Like ``units``, but with the code or due time from the extension, or its address if it no longer exists."""
         data = self.unit_bytes(topic, queue_id, queue_offset, count)
         if data and self._queues.extensions is not None:
             data = self._queues.extensions.with_tag_codes(self._by_key[topic, queue_id], data)
@@ -534,7 +533,7 @@ class MessageStore:
         return data[: len(data) // UNIT_BYTES * UNIT_BYTES]
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
-        """Returns the queue offset of the first message stored at or after a time (``upper``: the last one at or
+        """Returns the queue offset of the first message stored at or after a time (``upper``: the last at or
         before)."""
         queue = self._by_key.get((topic, queue_id))
         return 0 if queue is None else self._reader.offset_by_time(queue, timestamp_ms, upper=upper)
@@ -559,8 +558,7 @@ class MessageStore:
 
     @property
     def whole_log_offset(self) -> int:
-        """The end of the last whole record; less than the end of the log while a replica waits for the rest of a
-        record."""
+        """The end of the last whole record; less than the end of the log while a replica has a partial record."""
         return self._log.whole_end(self._log.end)
 
     @property

@@ -40,8 +40,7 @@ class Appended(msgspec.Struct, gc=False):
 
 
 class AppendedSend(msgspec.Struct, gc=False):
-    """The positions of a stored message or of a batch's messages, which are adjacent in the log and in their
-    queue."""
+    """The positions of a stored message, or of a batch's messages, which are adjacent in log and queue."""
 
     log_offsets: list[int]
     end: int
@@ -80,8 +79,8 @@ class ReadResult(msgspec.Struct, gc=False):
     min_offset: int
     max_offset: int
     pieces: list[tuple[memoryview, bytes]] = []
-    """Parts of the log, each with the bounds of its slices of whole records (packed as ``SLICE``); adjacent records
-    share a slice."""
+    """Parts of the log, each with the bounds of its record slices (packed as ``SLICE``); adjacent records share
+    one."""
     count: int = 0
     size_bytes: int = 0
     from_disk: bool = False

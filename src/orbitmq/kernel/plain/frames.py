@@ -138,8 +138,7 @@ class Split(NamedTuple):
 
 
 def split_frames(data: bytes, frame_bytes_max: int) -> Split:
-    """Returns all whole frames of ``data``, in order. An invalid length is an error even before the frame's bytes
-    arrive."""
+    """Returns all whole frames of ``data``, in order. An invalid length is an error before the frame is complete."""
     frames: list[Frame] = []
     position, available, limit = 0, len(data), frame_bytes_max - FRAME_LENGTH.size
     try:
@@ -258,8 +257,7 @@ def read_json_fields(raw: bytes) -> dict[str, str]:
 
 
 def _read_loose_fields(raw: bytes) -> dict[str, str]:
-    """Reads fields that are not texts: the C++ client writes some numbers as JSON numbers, which Java reads as
-    text."""
+    """Also reads fields that are not texts: the C++ client writes some numbers as such, and Java takes their text."""
     fields: dict[str, str] = {}
     try:
         for key, value in _decode_loose_ext(raw).items():
@@ -495,8 +493,7 @@ def _binary_header(code: int, opaque: int, ext_raw: bytes) -> bytes:
 
 
 def encode_binary_fields(fields: Mapping[str, str]) -> bytes:
-    """Returns the extension region of a binary header. Empty texts cannot be represented in this form and are left
-    out."""
+    """Returns the extension region of a binary header, without empty texts, which this form cannot represent."""
     parts: list[bytes] = []
     for key, value in fields.items():
         if value:

@@ -80,8 +80,7 @@ class Message(NamedTuple):
 
 
 Encoded: TypeAlias = tuple[bytes, list[int], list[int], list[bytes], bytes]
-"""The concatenated records; log offset and queue offset of each message; the queue units by slot; the index keys
-(``INDEX_KEY``)."""
+"""The concatenated records; each message's log offset and queue offset; queue units by slot; ``INDEX_KEY`` keys."""
 
 EncodedSends: TypeAlias = tuple[bytes, list[list[int]], list[int], list[bytes], bytes]
 """Like ``Encoded``, for sends: all log offsets of each send, and the queue offset of its first message."""
@@ -324,7 +323,7 @@ def _tag_code(values: dict[bytes, bytes]) -> int:
 
 
 def _key_hashes(topic: bytes, values: dict[bytes, bytes], sys_flag: int, with_keys: int) -> list[int]:
-    """Returns the hashes of ``topic#UNIQ_KEY``, ``topic#key`` for every word of KEYS, and ``topic#T#tag``, in this
+    """Returns the hashes of ``topic#UNIQ_KEY``, ``topic#key`` for each word of KEYS, and ``topic#T#tag``, in
     order."""
     keys: list[bytes] = []
     if with_keys == NO_KEYS or sys_flag & ROLLED_BACK == ROLLED_BACK:

@@ -1,5 +1,4 @@
-"""Selects the records of a queue that a read returns (Apache: ``DefaultMessageStore.getMessage``,
-``MessageFilter``)."""
+"""Selects the records that a queue read returns (Apache: ``DefaultMessageStore.getMessage``, ``MessageFilter``)."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def _value(node: Node, properties: Mapping[bytes, str]) -> tuple[Value, Kind]:
 
 
 def _equal(node: Node, properties: Mapping[bytes, str]) -> bool | None:
-    """A null on the left gives null, unless both are null; a null only on the right gives false."""
+    """Two nulls are equal; otherwise a null on the left gives null, and one on the right false."""
     left, left_kind = _value(node[1], properties)
     right, right_kind = _value(node[2], properties)
     if left is None:

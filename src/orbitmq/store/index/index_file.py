@@ -55,8 +55,7 @@ assert MARK.size == ENTRY.size, "persisted"
 
 MARK_SEED: Final = crc32(b"orbitmq index mark")
 WALK_STEPS_MAX: Final = 1_000_000
-"""A query stops after this many entries of one slot (about 0.3 s), because a popular tag fills one slot with
-millions."""
+"""A query stops after this many entries of a slot (about 0.3 s): a popular tag fills one slot with millions."""
 SECTOR_BYTES: Final = 512
 """The unit a disk writes atomically."""
 SCAN_BYTES: Final = 20 * 50_000
@@ -294,8 +293,7 @@ class IndexFile:
         return IndexEntry._make(ENTRY.unpack(self.read(self.entries_at + number * ENTRY.size, ENTRY.size)))
 
     def entries(self, start: int = 1, end: int | None = None) -> Iterator[tuple[int, IndexEntry]]:
-        """Returns entries ``start`` to ``end`` with their numbers, excluding ``end``, which defaults to the file's
-        count."""
+        """Returns entries from ``start`` to before ``end`` (default: the file's count), with their numbers."""
         found = self._raw_entries(start, self.count if end is None else end)
         return ((number, IndexEntry._make(values)) for number, values in enumerate(found, start))
 
@@ -315,8 +313,8 @@ class IndexFile:
         return begin_ms <= self.end_ms and end_ms >= self.begin_ms
 
     def find(self, key_hash: int, count_max: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Returns log offsets of entries with that hash, newest first, stored between the two times (to the
-        second)."""
+        """Returns log offsets of entries with that hash, newest first, stored between two times (in whole
+        seconds)."""
         found: list[int] = []
         if self.is_empty or count_max <= 0:
             return found
@@ -432,8 +430,7 @@ class IndexFile:
         return low
 
     def _drop_from(self, count: int) -> None:
-        """Drop entries from number ``count`` on, in memory and in the slots. Changes nothing if it raises
-        ``OSError``."""
+        """Drop entries from number ``count`` on, in memory and slots. Changes nothing if it raises ``OSError``."""
         slot_map = self._open_for_writing()
         # A slot's oldest dropped entry, the first one seen in ascending order, tells where the slot must point.
         newest: dict[int, int] = {}

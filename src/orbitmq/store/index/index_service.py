@@ -244,7 +244,7 @@ class IndexService:
             job()
 
     def sync_job(self) -> Callable[[], None] | None:
-        """Returns the sync step of ``flush``, to run on a worker thread after ``build``; None when everything is on
+        """Returns the sync step of ``flush``, for a worker thread after ``build``; None when everything is on
         disk."""
         files, self._unsynced = self._unsynced, []
         while self._sync_failed:
@@ -378,8 +378,7 @@ class IndexService:
 
 
 def file_name(now_ms: int, last: str) -> str:
-    """Returns a file's name: local time in 17 digits, but always greater than ``last``, so that names stay in
-    order."""
+    """Returns a file name: local time in 17 digits, but always greater than ``last`` to keep the files in order."""
     seconds, milliseconds = divmod(now_ms, 1000)
     name = f"{datetime.fromtimestamp(seconds, UTC).astimezone():%Y%m%d%H%M%S}{milliseconds:03d}"
     if name > last:

@@ -145,8 +145,7 @@ class SegmentList:
         self._maps.clear()
 
     def path_for(self, start: int) -> str:
-        """Returns the path of the segment at that offset, which need not exist; several directories are used in
-        turn."""
+        """Returns the path of the segment at that offset, which need not exist. Several directories take turns."""
         known = self._paths.get(start)
         if known is not None:
             return known
@@ -154,8 +153,7 @@ class SegmentList:
         return posixpath.join(directory, file_name(start))
 
     def make_file(self, start: int) -> None:
-        """Create the file of a future segment, zero-filled at full size. Any thread; harmless when it already
-        exists."""
+        """Create a future segment's file, zero-filled at full size. Any thread; harmless when it already exists."""
         fs, path = self._fs, self.path_for(start)
         handle = fs.open(path, write=True, create=True)
         try:

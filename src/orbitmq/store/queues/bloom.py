@@ -82,8 +82,8 @@ class BloomFilter:
         return self.bit_count // 8
 
     def positions(self, name: str) -> list[int]:
-        """Returns the bits of ``name`` (Apache uses ``group#topic``): two hashes combined by the Kirsch-Mitzenmacher
-        method."""
+        """Returns the bits of ``name`` (Apache uses ``group#topic``): two hashes combined as by Kirsch and
+        Mitzenmacher."""
         hashed = murmur3_64(name.encode())
         low, high = _int32(hashed), _int32(hashed >> 32)
         bits: list[int] = []
@@ -98,8 +98,7 @@ class BloomFilter:
             bitmap[bit >> 3] |= 1 << (bit & 7)
 
     def hits(self, bitmap: bytes, positions: list[int]) -> bool:
-        """Whether all bits at ``positions`` are set. A bitmap of another size proves nothing, so it counts as a
-        hit."""
+        """Whether all bits at ``positions`` are set. A bitmap of another size proves nothing and counts as a hit."""
         if len(bitmap) != self.byte_count:
             return True
         return all(bitmap[bit >> 3] & (1 << (bit & 7)) for bit in positions)

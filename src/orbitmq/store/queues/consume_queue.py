@@ -351,8 +351,7 @@ class ConsumeQueue:
         self.min_offset = low
 
     def expire(self, log_start: int) -> int:
-        """Remove leading files whose records have all expired, but never the last file; returns the number
-        removed."""
+        """Remove leading files whose records have all expired, never the last file; returns the number removed."""
         removed = 0
         while (end := (self.first_file + 1) * self._file_units) < self.tail_start:
             unit = self.unit(end - 1)

@@ -40,8 +40,7 @@ class Extensions:
         self.bitmap: Bitmap | None = None
 
     def code(self, queue: ConsumeQueue, tag_code: int, store_ms: int, properties: bytes) -> int:
-        """Returns the code for a queue's next unit: the address of a new extension, or the tag code if none can be
-        written."""
+        """Returns the code for a queue's next unit: a new extension's address, or the tag code if the write fails."""
         bitmap = self.bitmap(queue.topic, properties) if self.bitmap is not None else b""
         try:
             return self._of(queue).append(ExtUnit(tag_code, store_ms, bitmap))

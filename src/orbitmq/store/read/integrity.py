@@ -70,8 +70,7 @@ class Integrity:
         """Number of times bytes from a master were refused because they contained a damaged record."""
 
     def is_damage(self, log_offset: int, size: int) -> bool:
-        """Whether a unit whose record is not in the log is damaged, as opposed to standing for a message known to be
-        lost."""
+        """Whether a unit whose record is not in the log is damaged. A unit for a message known to be lost is not."""
         return size != BLANK_UNIT_SIZE and not self._log.in_damage(log_offset)
 
     def examine(self, queue: ConsumeQueue, numbers: Sequence[int]) -> bool:
@@ -138,8 +137,7 @@ class Integrity:
         return record if walk_records(record, 0, len(record), True, log_offset)[0] else None
 
     def after_marker(self, log_offset: int) -> int:
-        """Returns the start of the next segment if an end-of-segment marker is at the offset, else the offset
-        itself."""
+        """Returns the start of the next segment if an end-of-segment marker is at the offset, else the offset."""
         room = self._log.segment_bytes - log_offset % self._log.segment_bytes
         head = self._log.slice(log_offset, BLANK_BYTES)
         return (
@@ -167,8 +165,7 @@ class Integrity:
         self._remember(key, 0)
 
     def next_record(self, log_offset: int) -> int:
-        """Returns where the log continues after a damaged record: the next record of its segment, or the next
-        segment."""
+        """Returns where the log continues after a damaged record: its segment's next record, or the next segment."""
         start = log_offset - log_offset % self._log.segment_bytes
         end = min(self._log.end - start, self._log.segment_bytes)
         view = self._log.segments.view(start)

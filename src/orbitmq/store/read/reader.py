@@ -112,7 +112,7 @@ class QueueReader:
     def limits(
         self, max_count: int, max_bytes: int | None, wanted: Filter | None
     ) -> tuple[int, tuple[int, int], tuple[int, int]]:
-        """Returns how many units a read examines, and its maximum records and bytes if it begins in memory and on
+        """Returns how many units a read examines, then its maximum records and bytes: if it begins in memory, and on
         disk."""
         config = self._parts.config
         count_max = config.memory_transfer_count_max
@@ -227,8 +227,7 @@ class QueueReader:
         return -1 if unit is None else self._log.store_time(unit[0])
 
     def offset_by_time(self, queue: ConsumeQueue, timestamp_ms: int, *, upper: bool) -> int:
-        """Returns the first message stored at or after the time (``upper``: the last at or before), by binary
-        search."""
+        """Binary search for the first message stored at or after the time (``upper``: the last at or before)."""
         low, high = queue.min_offset, queue.max_offset
         while low < high:
             middle = (low + high) // 2

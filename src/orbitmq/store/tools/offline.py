@@ -247,8 +247,7 @@ def _index_slots(config: StoreConfig, fs: FileSystem, path: str) -> tuple[int, i
 
 
 def _slot_counts(config: StoreConfig, room: int) -> Iterator[int]:
-    """Yields likely slot counts: the configured one, then fixed ratios of entries per slot, then, for a small file,
-    every count."""
+    """Yields likely slot counts: as configured, then by fixed ratios of entries, then all (for a small file)."""
     yield config.index_slots
     yield from (room // (SLOT.size + ENTRY.size * ratio) for ratio in range(1, 65))
     if room < SMALL_INDEX_BYTES:

@@ -147,8 +147,7 @@ def believable(page: bytes) -> tuple[int, ...]:
 
 
 def verified(page: bytes) -> tuple[int, int]:
-    """Returns how far a recovery got and the number of queues then; zeros if the page was changed by another
-    writer."""
+    """Returns how far a recovery got and the number of queues then; zeros if another writer changed the page."""
     if len(page) < VERIFIED_AT + VERIFIED.size:
         return 0, 0
     magic, log_offset, queue_count, checksum = VERIFIED.unpack_from(page, VERIFIED_AT)
@@ -160,6 +159,5 @@ def verified(page: bytes) -> tuple[int, int]:
 
 
 def verified_checksum(values: tuple[int, ...], extra: tuple[int, int]) -> int:
-    """Returns a checksum that also covers the six values: if another writer changed one, the log may have been
-    cut."""
+    """Returns a checksum that covers the six values, because another writer that changes one may have cut the log."""
     return crc32(Struct(">8q").pack(*values, *extra))

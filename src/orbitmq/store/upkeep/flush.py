@@ -158,8 +158,8 @@ class Flusher:
         self._make_index_file()
 
     def freeze_queue_claims(self) -> None:
-        """Keep the checkpoint's queue values from advancing: a queue file failed to sync before ``start``, so data
-        may be lost."""
+        """Stop advancing the checkpoint's queue values, because a queue file failed to sync and may have lost
+        data."""
         self._queue_claims_frozen = True
 
     # Waiting for the disk.

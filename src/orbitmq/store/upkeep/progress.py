@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 PROGRESS_BYTES: Final = 64 << 20
 """Bytes of log scanned between checkpoints: 1 to 2 s of work for small messages."""
 PROGRESS_FILE_BYTES: Final = 256 << 10
-"""Minimum bytes scanned per queue file to sync, so that a store with many queues does not spend its start in
+"""Minimum bytes scanned per queue file to sync, so that a store with many queues does not start slowly due to
 fsync."""
 
 
@@ -100,6 +100,5 @@ class RecoveryProgress:
 
 
 def filled_queue_count(parts: StoreParts) -> int:
-    """Returns how many queues point into the log. A lower count at the next start means that one was removed by
-    hand."""
+    """Returns how many queues point into the log. If fewer do at the next start, one was removed by hand."""
     return sum(queue.log_end >= 0 for queue in parts.queues)

@@ -152,8 +152,7 @@ class Recovery:
         return beheaded
 
     def _next_keyed(self, log_offset: int, inclusive: bool) -> int | None:
-        """Returns the first record with keys at or after a record; None when the next few records do not reveal
-        it."""
+        """Returns the first record with keys at or after a record; None if the next few records do not reveal it."""
         scanned = self._scan(log_offset, SAMPLE_BYTES)
         for record in scanned:
             if (inclusive or record.log_offset > log_offset) and index_keys(
@@ -182,7 +181,7 @@ class Recovery:
         return starts[0] if starts else 0
 
     def _resume_at(self, segment: int) -> int:
-        """Returns the start offset in the chosen segment: after the part an earlier recovery has read, if that is
+        """Returns the start offset in the chosen segment: after the part an earlier recovery read, if that is
         intact."""
         checkpoint, queues = self._parts.checkpoint, self._parts.queues
         offset = min(checkpoint.verified_offset, checkpoint.queues_log_offset)
@@ -197,8 +196,7 @@ class Recovery:
         return offset
 
     def _place_queues(self) -> None:
-        """Drop units that cannot be trusted, and set every queue's cursor to its position at the start of the
-        scan."""
+        """Drop units that cannot be trusted, and set every queue's cursor for the start of the scan."""
         start, checkpoint = self._walk_start, self._parts.checkpoint
         trusted = EVERYTHING
         if not self._clean:
@@ -228,8 +226,7 @@ class Recovery:
         return dropped
 
     def _catch_up_index(self, until: int) -> None:
-        """Index the records between the index's end and the start of the scan. The index needs records in log
-        order."""
+        """Index the records between the index's end and the start of the scan, because it needs them in log order."""
         index, log = self._parts.index, self._log
         if index is None or index.rebuild_from >= until:
             return
@@ -387,8 +384,7 @@ class Recovery:
         return ""
 
     def _write_tail(self, queue: ConsumeQueue) -> None:
-        """Write a tail; on a full disk keep the units in memory, so that the store opens and can be read and cleaned
-        up."""
+        """Write a tail. On a full disk the units stay in memory, so that the store opens and can be cleaned up."""
         try:
             queue.write_tail()
         except OSError as error:

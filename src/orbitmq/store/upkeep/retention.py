@@ -65,8 +65,8 @@ class Watermarks:
         )
 
     def level(self, used: float) -> DiskLevel:
-        """Returns the level for a used fraction. A negative one means it could not be measured: expired segments are
-        removed as a precaution."""
+        """Returns the level for a used fraction. A negative one is unknown: expired segments are removed to be
+        safe."""
         if used > self.forbid:
             return DiskLevel.FORBID
         if used > self.force:
@@ -86,8 +86,7 @@ class DiskGuard:
         self.writes_forbidden = False
 
     def observe(self, log_used: Sequence[float], queue_used: float) -> DiskLevel:
-        """Update the level from the used fractions of the log's disks (the emptiest counts) and of the queues'
-        disk."""
+        """Update the level from the used fractions of the log's disks (the emptiest counts) and the queues' disk."""
         assert log_used, "a store has at least one log directory"
         marks = self._marks()
         self.level = max(marks.level(min(log_used)), marks.level(queue_used))
@@ -149,8 +148,7 @@ class Retention:
     def decide(
         self, segments: Sequence[SegmentInfo], now_ms: int, log_used: Sequence[float], queue_used: float
     ) -> list[SegmentInfo]:
-        """Returns the segments to remove now. Afterwards ``guard.writes_forbidden`` tells whether appends are
-        refused."""
+        """Returns the segments to remove now. Afterwards ``guard.writes_forbidden`` is up to date."""
         level = self.guard.observe(log_used, queue_used)
         hours = delete_hours(self._config.delete_when)
         manual = self.manual_rounds > 0

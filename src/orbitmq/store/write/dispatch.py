@@ -34,8 +34,7 @@ _DELAY: Final = Property.DELAY.encode()
 _TAGS: Final = Property.TAGS.encode()
 
 GAP_UNITS_MAX: Final = 100_000
-"""A larger jump in a queue's offsets means a corrupt offset, not lost messages; filling the gap would fill the
-disk."""
+"""A larger jump in a queue's offsets means a corrupt offset, not lost messages. Filling it would fill the disk."""
 
 
 FIRST_NUMBER_MAX: Final = 1 << 48
