@@ -81,4 +81,4 @@ def client_connection(function: F) -> F:
         if option.name == "tls_ca":
             option.help = "Certificates to trust; without, those of this machine."
     command.__click_params__ = [*own, *getattr(function, "__click_params__", [])]  # type: ignore[attr-defined]
-    return command  # type: ignore[return-value]  # click calls it with keywords only
+    return command  # type: ignore[return-value]  # click passes only keywords

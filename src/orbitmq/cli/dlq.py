@@ -58,7 +58,7 @@ def _run(work: Callable[[Admin], Awaitable[None]]) -> None:
                 await work(admin)
 
         asyncio.run(run())
-    except TopicNotFound:  # the topic of dead letters is made with the first one
+    except TopicNotFound:  # the topic is created with the first dead letter
         click.echo("the group has no dead letters", err=True)
     except OrbitError as error:
         fail(str(error))

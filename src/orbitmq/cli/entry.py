@@ -1,4 +1,4 @@
-"""Entry point of the ``orbitmq`` script. A client-only installation lacks packages, and the script names the
+"""Entry point of the ``orbitmq`` script. If a package is missing, as in a client-only installation, it names the
 extra."""
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def _is_present(name: str) -> bool:
 def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if not wanted or ctx.resilient_parsing:
         return
-    from orbitmq.kernel import NAME as KERNEL  # here: no other command needs it before it is imported
+    from orbitmq.kernel import NAME as KERNEL  # imported here, because no other command needs it earlier
 
     click.echo(f"orbitmq, version {__version__}, {KERNEL} kernel")
     ctx.exit()

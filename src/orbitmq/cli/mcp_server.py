@@ -106,7 +106,7 @@ class _Tools:
                 failure = await explain(admin, named, error)
                 raise _told(". ".join([failure.text, *failure.hints])) from None
 
-    # -- looking -----------------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------------
 
     async def overview(self) -> Answer:
         """Clusters and brokers: version, messages per second in and out, disk, age of the oldest message."""
@@ -226,7 +226,7 @@ class _Tools:
             shown["bodyCut"] = len(body) > BODY_CHARACTERS_MAX
         return shown
 
-    # -- changing ----------------------------------------------------------------------------------------
+    # -- changes -----------------------------------------------------------------------------------------
 
     async def create_topic(self, topic: str, cluster: str, queues: int = 8) -> Answer:
         """Create a topic on every master of a cluster, or change its number of queues."""
@@ -269,8 +269,7 @@ def _time(text: str, admin: Admin) -> int:
 
 
 def _told(text: str) -> Exception:
-    """Returns an error whose text is sent to the assistant. Of any other exception it learns only that one
-    occurred."""
+    """Returns an error whose text is sent to the assistant; the text of other exceptions is not."""
     from mcp.server.mcpserver.exceptions import ToolError
 
     return ToolError(text)

@@ -131,7 +131,8 @@ def _from_line(common: _Common, line: bytes, separator: bytes | None) -> Message
 
 
 def _from_json(common: _Common, line: bytes) -> Message:
-    """Builds the message of a JSON line. Its own tags, keys and properties take precedence over the options."""
+    """Builds the message of a JSON line. Its tags and properties override those of the options; its keys come
+    first."""
     try:
         value = msgspec.json.decode(line, type=_Line)
     except msgspec.MsgspecError as error:
@@ -173,7 +174,7 @@ async def _given(bodies: tuple[str, ...]) -> AsyncIterator[bytes]:
     """Yields the arguments or each line of standard input, as the original bytes."""
     for text in bodies:
         yield os.fsencode(text)
-    if bodies or sys.stdin is None:  # None: the command was started without one
+    if bodies or sys.stdin is None:  # None if the command was started without stdin
         return
     begun = bytearray()
     while piece := await _read_piece(sys.stdin.fileno()):
@@ -202,12 +203,12 @@ async def _read_piece(descriptor: int) -> bytes:
     def read() -> None:
         try:
             piece = os.read(descriptor, _PIECE_BYTES)
-        except OSError:  # closed, or a terminal that is gone
+        except OSError:  # closed, or the terminal is gone
             piece = b""
         try:
             loop.call_soon_threadsafe(_settle, done, piece)
         except RuntimeError:
-            pass  # the command has ended meanwhile
+            pass  # the command has already ended
 
     threading.Thread(target=read, name="stdin", daemon=True).start()
     return await done

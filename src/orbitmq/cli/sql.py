@@ -106,7 +106,7 @@ def _write(rows: Any, output: Path, form: str, most: int) -> None:
         raise ConfigError(f"{output} exists; it is not overwritten")
     with _partial(output) as path:
         if form == "parquet":
-            import pyarrow.parquet as pq  # type: ignore[import-untyped]  # pyarrow has no types of its own
+            import pyarrow.parquet as pq  # type: ignore[import-untyped]  # pyarrow has no type hints
 
             with pq.ParquetWriter(path, rows.schema, compression="zstd") as writer:
                 for batch in rows:
@@ -128,7 +128,7 @@ def _partial(output: Path) -> Iterator[Path]:
         path.unlink(missing_ok=True)
 
 
-# -- forms ---------------------------------------------------------------------------------------------
+# -- output formats ------------------------------------------------------------------------------------
 
 
 def _printers(most: int) -> dict[str, Callable[[Any, IO[str]], None]]:

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 PORT_STEP: Final = 10
 """Distance between the ports of two brokers; each also uses the port two below and the one above its own."""
 READY_WITHIN_S: Final = 120.0
-"""Includes recovery, because a store that was not closed cleanly is recovered before the ready line."""
+"""Long, because a store that was not closed cleanly is recovered before the ready line."""
 STABLE_AFTER_S: Final = 60.0
 _ADDRESS: Final = re.compile(r"address ([^\s,]+)")
 
@@ -102,7 +102,7 @@ class Supervisor:
             env={**os.environ, STOP_AT_EOF: "1"},
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C reaches the parent only, which stops them in order
+            start_new_session=True,  # Ctrl-C reaches only the parent, which stops them gracefully
         )
         self._running[child.name] = process
         assert process.stdout is not None

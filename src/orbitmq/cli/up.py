@@ -265,7 +265,7 @@ def _proxy_config(asked: int | None) -> ProxyConfig | None:
     """Returns the gRPC settings for loopback, or None if the extra is not installed."""
     try:
         found = importlib.util.find_spec("google.protobuf")
-    except ModuleNotFoundError:  # there is no package google at all
+    except ModuleNotFoundError:  # there is no package named google
         found = None
     if found is None:
         return None

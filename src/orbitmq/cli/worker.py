@@ -149,7 +149,7 @@ class _Probes:
             head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
             writer.write(f"{head}Connection: close\r\n\r\n".encode() + body)
             await writer.drain()
-        except (OSError, TimeoutError, ValueError):  # gone, silent, or a line without an end
+        except (OSError, TimeoutError, ValueError):  # disconnected, silent, or a line without an end
             pass
         finally:
             writer.close()
@@ -183,9 +183,9 @@ def _metrics_page(consumer: PushConsumer) -> Callable[[], bytes] | None:
 
     try:
         metrics = PrometheusMetrics()
-    except ValueError:  # the worker's own code has registered them: shown as it set them up
+    except ValueError:  # registered by the worker's own code, which configured them
         return prometheus_client.generate_latest
     consumer.add_hook(metrics)
     metrics.watch(consumer)
     generate: Any = prometheus_client.generate_latest
-    return generate  # type: ignore[no-any-return]  # of a package without types in some releases
+    return generate  # type: ignore[no-any-return]  # untyped in some releases

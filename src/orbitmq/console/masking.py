@@ -122,7 +122,7 @@ class Masking:
         text = _CARD.sub(HIDDEN, text)
         return _MAIL_CHARACTERS.sub(_without_mail, text) if "@" in text else text
 
-    # -- messages that went through ``mask`` -----------------------------------------------------------------
+    # -- formatting of masked messages -----------------------------------------------------------------------
 
     def text(self, message: MessageView) -> str | None:
         """Returns the body as text, or None if it is binary."""

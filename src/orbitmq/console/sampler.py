@@ -265,7 +265,7 @@ class Sampler:
                 statuses = await ha_status(self._admin, broker=place.address, cluster=None)
                 sample.replication = statuses.brokers[0] if statuses.brokers else None
             except OrbitError:
-                pass  # 4.x does not tell: the page shows it as unknown
+                pass  # 4.x does not report it, so the page shows it as unknown
         return sample
 
     async def _tables(self, sample: BrokerSample, fresh: Snapshot) -> None:

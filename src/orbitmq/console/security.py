@@ -193,7 +193,7 @@ class UserFile:
         fresh.replace(path)
 
 
-# -- what was done -----------------------------------------------------------------------------------------
+# -- audit log ---------------------------------------------------------------------------------------------
 
 
 class AuditLog:
@@ -237,7 +237,7 @@ class AuditLog:
             try:
                 found.append(json.loads(line))
             except ValueError:
-                continue  # the first line may be cut
+                continue  # the first line may be incomplete
         return found[:count]
 
 

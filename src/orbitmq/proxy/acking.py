@@ -55,7 +55,7 @@ class Acking:
         """Set after construction, because the two objects reference each other."""
         self.acknowledged = 0
 
-    # -- one message at a broker -----------------------------------------------------------------------
+    # -- single messages -------------------------------------------------------------------------------
 
     def check_alive(self, handle: Handle) -> None:
         """Raises ``Refused`` if the handle has expired or its broker is unknown."""
@@ -130,7 +130,7 @@ class Acking:
         await self.ack_one(group, topic, handle)
         return pb.Status(code=pb.OK, message=str(int(answer.code)))
 
-    # -- calls of clients ------------------------------------------------------------------------------
+    # -- client calls ----------------------------------------------------------------------------------
 
     async def ack(self, request: pb.AckMessageRequest, client: Client | None) -> pb.AckMessageResponse:
         group = check_group(request.group.name)

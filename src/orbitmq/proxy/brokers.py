@@ -49,7 +49,7 @@ _EXPIRY_S: Final = 30.0
 
 
 class LocalBroker(msgspec.Struct, frozen=True):
-    """The broker a proxy in local mode lives in."""
+    """The broker that contains a proxy in local mode."""
 
     name: str
     address: str
@@ -174,7 +174,7 @@ class Brokers:
     def _ask_name_server(self, address: str, code: int, header: Header) -> Awaitable[Frame]:
         return self.call(address, code, header)
 
-    # -- what the proxy must know ----------------------------------------------------------------------
+    # -- cached metadata -------------------------------------------------------------------------------
 
     async def facts(self, topic: str) -> TopicFacts:
         """Raises ``Refused`` for an unknown topic, or ``OrbitError`` if a server does not answer."""

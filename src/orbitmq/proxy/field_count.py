@@ -28,7 +28,7 @@ def fields_max(size: int) -> int:
 
 @lru_cache(maxsize=256)
 def _messages(descriptor: Any) -> Mapping[int, Any]:
-    """Returns the fields that are messages, by number."""
+    """Returns the message fields by number."""
     return {field.number: field.message_type for field in descriptor.fields if field.message_type is not None}
 
 

@@ -144,7 +144,7 @@ class Receiving:
             except (OrbitError, Refused) as error:
                 logger.info("not given back topic=%s error=%s", asked.topic, error)
 
-    # -- what is asked for -----------------------------------------------------------------------------
+    # -- request parameters ----------------------------------------------------------------------------
 
     async def _asked(self, call: Call, request: pb.ReceiveMessageRequest, client: Client) -> _Pop:
         config = self._config
@@ -244,7 +244,7 @@ class Receiving:
                 self._brokers.topics.forget(asked.topic)  # the route may be out of date
             return refused_by(error)
 
-    # -- the answer ------------------------------------------------------------------------------------
+    # -- answers ---------------------------------------------------------------------------------------
 
     async def _deliver(self, call: Call, asked: _Pop, found: list[Received], client: Client) -> None:
         if not found:

@@ -114,7 +114,7 @@ class Service:
             Method(_SERVICE + "Telemetry", Kind.BOTH_STREAM, self._telemetry),
         ]
 
-    # -- what all calls share --------------------------------------------------------------------------
+    # -- shared by all calls ---------------------------------------------------------------------------
 
     def _unary(
         self,
@@ -179,7 +179,7 @@ class Service:
         if client.is_consumer:
             await self._allow(call, *_groups(client, request.group.name))
             check_group(request.group.name)
-        else:  # it is asked about half messages of these topics
+        else:  # brokers check back with it on these topics
             await self._allow(call, *(Right.pub_topic(topic) for topic in client.topics))
         self._clients.heard(client)
         return pb.HeartbeatResponse(status=OK)
@@ -252,7 +252,7 @@ class Service:
         try:
             facts = await self._brokers.facts(topic)
         except OrbitError:
-            return  # a topic that does not exist is accepted
+            return  # a nonexistent topic is accepted
         if facts.kind in _TRANSACTIONAL:
             self._transactions.serve(topic)
 

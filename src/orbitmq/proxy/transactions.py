@@ -192,7 +192,7 @@ class Transactions:
                 return
             del self._half[key]
 
-    # -- brokers must know that we answer for these topics ---------------------------------------------
+    # -- announcing our topics to brokers --------------------------------------------------------------
 
     def serve(self, topic: str) -> None:
         """Accept checks for transactions of this topic from now on."""

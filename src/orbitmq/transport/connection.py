@@ -263,7 +263,7 @@ class Connection(asyncio.Protocol):
         if self._on_close is not None:
             self._on_close(self)
 
-    # -- requests of the peer --------------------------------------------------------------------------
+    # -- the peer's requests ---------------------------------------------------------------------------
 
     def _serve(self, frames: list[Frame]) -> None:
         dispatch = self._router.dispatch
@@ -364,7 +364,7 @@ class Connection(asyncio.Protocol):
         if not self._backlog:
             self._late_turn = False
         if self._is_write_paused():
-            return  # resume_writing comes back here.
+            return  # resume_writing continues here
         if self._backlog:
             self._plan_turn()
         elif self._decoder.error is not None:
@@ -476,7 +476,7 @@ class Connection(asyncio.Protocol):
         held = 0 if self._tls is None else self._tls.held_bytes
         return transport.get_write_buffer_size() + held
 
-    # -- the bound for all connections -----------------------------------------------------------------
+    # -- memory shared by all connections --------------------------------------------------------------
 
     @property
     def held_bytes(self) -> int:
@@ -496,7 +496,7 @@ class Connection(asyncio.Protocol):
             self._close_reason = reason
             self.abort()
 
-    # -- calls of ours ---------------------------------------------------------------------------------
+    # -- our calls -------------------------------------------------------------------------------------
 
     def call(
         self,
@@ -590,7 +590,7 @@ class Connection(asyncio.Protocol):
             if not future.done():
                 future.set_exception(self._lost("closed"))
 
-    # -- ending ----------------------------------------------------------------------------------------
+    # -- closing ---------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Serve no more requests, wait for running handlers and queued bytes, then close."""
@@ -665,7 +665,7 @@ class Connection(asyncio.Protocol):
         try:
             plain, answer = self._tls.receive(data)
         except ssl.SSLError as error:
-            self._transport.write(self._tls.pending())  # The alert tells the peer what is wrong.
+            self._transport.write(self._tls.pending())  # the alert tells the peer the reason
             # The reason is only "certificate verify failed"; the detail says what is wrong with the certificate.
             detail = getattr(error, "verify_message", "")
             reason = f"{error.reason}: {detail}" if detail else error.reason

@@ -185,7 +185,7 @@ def _guarded(work: Callable[[], None]) -> Callable[[], None]:
     def run() -> None:
         try:
             work()
-        except Exception:  # a bug here must not leave the connection half way through a read
+        except Exception:  # a bug here must not interrupt the processing of a read
             logger.exception("work after a read failed work=%s", getattr(work, "__qualname__", work))
 
     return run

@@ -109,7 +109,7 @@ def connection_given(settings: dict[str, Any], environment: Mapping[str, str]) -
     chosen = settings.get("context")
     given: dict[str, Any] = {key: settings.get(key) for key in CONNECTION_KEYS}
     for key, names in _VARIABLES.items():
-        if given[key] or (key == "namesrv_addr" and chosen):  # a context that was asked for has its own
+        if given[key] or (key == "namesrv_addr" and chosen):  # a selected context has its own
             continue
         text = next((environment[name] for name in names if environment.get(name)), None)
         given[key] = text if key not in _FLAGS else (text or "").strip().lower() not in _OFF

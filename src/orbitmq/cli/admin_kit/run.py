@@ -54,7 +54,7 @@ def build(command: Command) -> click.Command:
             raise click.UsageError(f"Missing option {names}.")
         try:
             sys.exit(asyncio.run(_run(command, args, settings)))
-        except KeyboardInterrupt:  # the way to end a command that shows again and again
+        except KeyboardInterrupt:  # the normal end of a repeating command
             sys.exit(_INTERRUPTED)
 
     help_text = command.help
@@ -124,7 +124,7 @@ async def _run(command: Command, args: Args, settings: dict[str, Any]) -> int:
             except OrbitError as error:
                 return _fail(await explain(admin, args, error), as_json=as_json)
             except BrokenPipeError:
-                raise  # `| head` has seen enough; click leaves without a word
+                raise  # such as `| head`; click exits silently
             except OSError as error:  # a file named by the user
                 return _fail(Failure(str(error), [], EXIT_FAILED), as_json=as_json)
     return 0

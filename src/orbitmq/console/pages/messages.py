@@ -229,7 +229,7 @@ async def tail_stream(view: View) -> Response:
                         yield f"event: rows\ndata: {as_json(body)}\n\n"
                     elif console.admin.clock.monotonic() - quiet_since > _TAIL_QUIET_S:
                         quiet_since = console.admin.clock.monotonic()
-                        yield ": quiet\n\n"  # finds a browser that has gone
+                        yield ": quiet\n\n"  # detects a browser that disconnected
         except OrbitError as error:
             yield f"event: trouble\ndata: {as_json({'error': str(error)})}\n\n"
             await asyncio.sleep(0)

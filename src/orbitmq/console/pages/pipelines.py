@@ -66,7 +66,7 @@ def read_checkpoints(roots: tuple[Path, ...]) -> list[Pipeline]:
                 elif depth < _DEPTH_MAX:
                     waiting += ((child, depth + 1) for child in sorted(directory.iterdir()) if child.is_dir())
             except OSError:
-                continue  # gone meanwhile, or not ours to read
+                continue  # removed meanwhile, or not readable
     return found
 
 

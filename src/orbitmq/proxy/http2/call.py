@@ -186,7 +186,7 @@ class Call:
         if self.done:
             raise CallEnded
 
-    # -- messages of a client's stream -----------------------------------------------------------------
+    # -- messages from the client ----------------------------------------------------------------------
 
     async def receive(self) -> bytes | None:
         """Returns the client's next message, or None at the end of its stream. Raises ``CallEnded``."""

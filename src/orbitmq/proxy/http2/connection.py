@@ -160,7 +160,7 @@ class Http2Connection(Writer):
         """Serve received data until the time ``until``. Returns whether there is more to serve then."""
         if self.closed or self._write_paused:
             self._queued = False
-            self._waits = True  # ``resume_writing`` goes on
+            self._waits = True  # ``resume_writing`` continues
             return False
         left = self._serve(until)
         goes_on = self._goes_on(left)
@@ -231,7 +231,7 @@ class Http2Connection(Writer):
         if self.calls:
             self._loop.call_soon(self._end_calls)
 
-    # -- what is held for the peer, see HeldMemory -----------------------------------------------------
+    # -- memory held for the peer, see HeldMemory ------------------------------------------------------
 
     @property
     def held_bytes(self) -> int:
@@ -263,7 +263,7 @@ class Http2Connection(Writer):
         call.kept_bytes -= count
         self._kept_bytes -= count
 
-    # -- the beginning of a connection -----------------------------------------------------------------
+    # -- connection setup ------------------------------------------------------------------------------
 
     def _open(self, opening: Opening, data: bytes) -> bytes:
         """Returns the bytes after the preface, empty until it is complete."""
@@ -430,11 +430,11 @@ class Http2Connection(Writer):
         decoder = self._decoder
         fields = decoder.decode(block)
         known = self.calls.get(stream_id)
-        if known is not None:  # trailers of the client; gRPC clients send none
+        if known is not None:  # client trailers; gRPC clients send none
             self._remote_done(known)
             return
         if stream_id <= self._last_stream:
-            return  # of a call that ended already
+            return  # of a call that has already ended
         self._last_stream = stream_id
         size = decoder.kept_bytes
         if (
@@ -483,7 +483,7 @@ class Http2Connection(Writer):
         if call is None or call.remote_done:
             if stream_id > self._last_stream or not stream_id:
                 raise H2Error(H2Error.PROTOCOL, "data of a stream that was not opened")
-            return  # of a call that ended already
+            return  # of a call that has already ended
         if flags & frames.PADDED:
             padding = payload[0] + 1 if payload else 1
             if padding > len(payload):
@@ -585,7 +585,7 @@ class Http2Connection(Writer):
         except GrpcError as error:
             self.finish(call, error.status, error.message)
             return
-        except Exception:  # the one place where a bug in a handler becomes an answer
+        except Exception:  # the only place where a handler's bug becomes an answer
             logger.exception("call failed path=%s peer=%s", call.method.path, self.remote_text)
             self.finish(call, GrpcStatus.INTERNAL, "internal error")
             return
@@ -643,7 +643,7 @@ class Http2Connection(Writer):
         self._out.append(frame(frames.RST_STREAM, 0, call.stream_id, code.to_bytes(4, "big")))
         self._end_early(call)
 
-    # -- the end ---------------------------------------------------------------------------------------
+    # -- closing ---------------------------------------------------------------------------------------
 
     def sweep(self, idle_before: float) -> int:
         """Called periodically. Closes a connection that sends no preface, and a silent one without calls. Pings a

@@ -63,7 +63,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._now = monotonic  # the clock of a uvloop stands still during a turn
+        self._now = monotonic  # uvloop's clock does not advance during a turn
         self._waiting: deque[Served] = deque()
         self._planned = False
         self._end = 0.0
