@@ -1,1 +1,1 @@
-"""POP consuming: messages handed out for a time, acknowledged one by one, redelivered if they were not."""
+"""POP consuming: messages are handed out for a limited time, acknowledged one by one, and otherwise redelivered."""

@@ -1,17 +1,18 @@
-"""Checkpoints in the log: the revive topic is their store (Apache: PopReviveService, the half that reads).
+"""Stores checkpoints in the log, in the revive topic (Apache: PopReviveService, the half that reads).
 
 Every checkpoint is a record of the topic ``rmq_sys_REVIVE_LOG_<cluster>`` before its messages leave the broker, so it
-is as safe as the messages themselves: it survives a kill, and slaves have it with the log. Acknowledgements are kept
-in memory for a moment and written together, one record for a checkpoint: what a kill loses of them is delivered
-once more. The committed offset of ``CID_RMQ_SYS_REVIVE_GROUP`` says from where on a revive queue is needed. Reading
-from there yields the whole table, at a start, on a slave that becomes master, and in a store an Apache broker left.
+is as durable as the messages themselves: it survives a kill, and slaves receive it with the log. Acknowledgements are
+buffered briefly and written together, one record per checkpoint. If a kill loses some of them, their messages are
+delivered once more. The committed offset of ``CID_RMQ_SYS_REVIVE_GROUP`` is the first record of a revive queue that
+is still needed. Reading from there rebuilds the whole table at a start, on a slave that becomes master, and in a
+store from an Apache broker.
 
-The window of a revive queue is bounded: a checkpoint that stays open while many newer records pile up after it, or
-for an hour, is written anew at the end.
+The window of a revive queue is bounded: a checkpoint that stays open for an hour, or while many newer records
+accumulate after it, is rewritten at the end.
 
-Apache puts checkpoints into the topic by way of the timer, shortly before they are due, and acknowledgements at the
-moment they are due. Those come here while we run, so records we did not write are read as they arrive, and such
-checkpoints wait a little longer for theirs.
+Apache writes checkpoints to the topic through the timer, shortly before they are due, and acknowledgements when they
+are due. Those may arrive while we run, so records from other brokers are read as they arrive, and such checkpoints
+wait a little longer for their acknowledgements.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _PROPERTIES: Final = {
 }
 _TIMER_OUT: Final = b"TIMER_OUT_MS"
 _GRACE_MS: Final = 3_000
-"""How long after its time a checkpoint of Apache's waits for acknowledgements that come by way of the timer."""
+"""How long an Apache checkpoint waits past its due time for acknowledgements that arrive through the timer."""
 _PORTION: Final = 256
 _WINDOW_MIN: Final = 1_000
 _WINDOW_FACTOR: Final = 8
@@ -61,7 +62,7 @@ _REWRITES_MAX: Final = 64
 
 
 def revive_topic(cluster_name: str) -> str:
-    """Where checkpoints of a cluster's brokers lie."""
+    """The topic that stores the checkpoints of a cluster's brokers."""
     return f"rmq_sys_REVIVE_LOG_{cluster_name}"
 
 
@@ -79,7 +80,7 @@ class CheckpointLog:
         clock: Clock,
         on_taken: Callable[[Checkpoint], None] | None = None,
     ) -> None:
-        """``on_taken``: called with a checkpoint that was read while running; its owner has to look at its time."""
+        """``on_taken`` is called with each checkpoint read while running; its owner must check when it is due."""
         self._config = config
         self._store = store
         self._host = store_host
@@ -88,7 +89,7 @@ class CheckpointLog:
         self._clock = clock
         self._next_read: dict[int, int] = {}
         self._own: dict[int, set[int]] = {}
-        """Offsets of our own records after ones we have not read yet."""
+        """Offsets of our own records that follow ones we have not read yet."""
         self._writing = False
         self.running = False
         self._on_taken = on_taken
@@ -105,7 +106,7 @@ class CheckpointLog:
     # -- life ------------------------------------------------------------------------------------------
 
     def start(self) -> dict[tuple[str, str, int], tuple[int, int]]:
-        """Build the table from the log. Returns for (topic, group, queue) the end and the time of the newest pop."""
+        """Build the table from the log. Returns the end and the time of the newest pop by (topic, group, queue)."""
         self.table.clear()
         self._own.clear()
         self._next_read.clear()
@@ -121,7 +122,7 @@ class CheckpointLog:
         return ends
 
     def stop(self) -> None:
-        """Write what is not written and forget the table: another broker may be the master from now on."""
+        """Write pending acknowledgements and clear the table, because another broker may become master."""
         if not self.running:
             return
         self.flush()
@@ -135,7 +136,7 @@ class CheckpointLog:
     # -- reading ---------------------------------------------------------------------------------------
 
     def arrived(self, queue_id: int) -> None:
-        """A revive queue got records; wired to the store. Nothing to do for our own."""
+        """Called by the store when a revive queue receives records. Our own need no action."""
         if self.running and not self._writing:
             self._read_on(queue_id, {})
 
@@ -210,13 +211,13 @@ class CheckpointLog:
     def _message(self, queue_id: int, tag: str, body: bytes, now_ms: int) -> NewMessage:
         properties = _PROPERTIES[tag]
         if tag == CHECKPOINT_TAG:
-            # Apache redelivers nothing of a revive queue until it has read a record with this property.
+            # Apache redelivers nothing from a revive queue until it has read a record with this property.
             properties = b"%bTIMER_DELIVER_MS\x01%d\x02" % (properties, now_ms)
         return NewMessage(self.topic, queue_id, body, properties, now_ms, self._host)
 
     def write(self, checkpoints: Sequence[Checkpoint], *, done: Sequence[Checkpoint] = ()) -> None:
-        """Store new checkpoints, and with them the acknowledgements of others. Raises ``StoreError``; then nothing is
-        stored and the table is as it was."""
+        """Store new checkpoints together with the acknowledgements of others. Raises ``StoreError``; then nothing is
+        stored and the table is unchanged."""
         now_ms = self._clock.now_ms()
         broker_name = self._config.broker_name
         messages = [
@@ -232,7 +233,7 @@ class CheckpointLog:
             self.table.written(one)
 
     def ack_messages(self, checkpoints: Sequence[Checkpoint], now_ms: int) -> list[NewMessage]:
-        """One record for each checkpoint that has acknowledgements the log lacks."""
+        """One record for each checkpoint that has acknowledgements missing from the log."""
         broker_name = self._config.broker_name
         messages = []
         for one in checkpoints:
@@ -243,8 +244,7 @@ class CheckpointLog:
         return messages
 
     def put_and_finish(self, messages: Sequence[NewMessage], checkpoint: Checkpoint) -> None:
-        """Store redelivered messages together with the end of their checkpoint, all or none. Raises
-        ``StoreError``."""
+        """Store redelivered messages together with the end of their checkpoint, atomically. Raises ``StoreError``."""
         ended = sorted({*checkpoint.unwritten_offsets(), *checkpoint.open_offsets()})
         tag, body = encode_acks(checkpoint, ended, self._config.broker_name)
         end = self._message(checkpoint.revive_queue_id, tag, body, self._clock.now_ms())
@@ -253,7 +253,7 @@ class CheckpointLog:
         self.table.written(checkpoint)
 
     def flush(self) -> None:
-        """Write the acknowledgements that wait. What the store refuses waits on."""
+        """Write the buffered acknowledgements. They stay buffered if the store refuses them."""
         waiting = self.table.take_unwritten()
         if not waiting:
             return
@@ -287,7 +287,7 @@ class CheckpointLog:
     # -- upkeep ----------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Keep windows short; every second."""
+        """Rewrite old checkpoints so that windows stay short. Called every second."""
         if not self.running:
             return
         now_ms = self._clock.now_ms()
@@ -321,10 +321,10 @@ class CheckpointLog:
             self.table.rewritten(one, place, now_ms)
 
     def commit_floors(self) -> None:
-        """Note from where on each revive queue is needed."""
+        """Commit the first offset of each revive queue that is still needed."""
         for queue_id in self._queue_ids():
             floor = self.table.floor(queue_id)
             needed = self._next_read.get(queue_id, 0) if floor is None else floor
-            # Nothing is committed before the first pop: admin tools would list an unused group.
+            # Commit nothing before the first pop, because admin tools would list an unused group.
             if needed > max(0, self._offsets.query(REVIVE_GROUP, self.topic, queue_id)):
                 self._offsets.commit("pop", REVIVE_GROUP, self.topic, queue_id, needed, own=True)

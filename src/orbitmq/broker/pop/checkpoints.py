@@ -1,11 +1,12 @@
-"""What was handed out and until when, as values (Apache: PopCheckPoint and the maps of PopReviveService).
+"""The messages handed out and when they become visible again, as values (Apache: PopCheckPoint and the maps of
+PopReviveService).
 
 Invariants
-1. A checkpoint covers the messages one pop took from one queue. It is open until each of them is acknowledged or
-   redelivered, and every change of that is written to the revive topic before the checkpoint is forgotten.
-2. ``acked`` is what is known here, ``written`` the part of it the log has. Both are bits by the place of a message.
-3. ``floor`` of a revive queue never passes a checkpoint with something left to write or to redeliver: who reads the
-   queue from there on restores all of them.
+1. A checkpoint covers the messages that one pop took from one queue. It is open until each of them is acknowledged or
+   redelivered, and every such change is written to the revive topic before the checkpoint is dropped.
+2. ``acked`` is the state in memory, ``written`` the part of it in the log. Both are bit sets by message position.
+3. ``floor`` of a revive queue never passes a checkpoint with something left to write or to redeliver, so reading the
+   queue from there restores all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ __all__ = ["Checkpoint", "CheckpointKey", "CheckpointTable"]
 
 
 class CheckpointKey(NamedTuple):
-    """By this an acknowledgement finds its checkpoint."""
+    """The key by which an acknowledgement finds its checkpoint."""
 
     topic: str
     group: str
@@ -31,10 +32,10 @@ class CheckpointKey(NamedTuple):
 
 
 class Checkpoint(msgspec.Struct, eq=False):
-    """Messages of one queue handed out by one pop."""
+    """The messages of one queue that one pop handed out."""
 
     topic: str
-    """The topic they lie in, which may be a retry topic."""
+    """The topic that stores them, which may be a retry topic."""
     group: str
     queue_id: int
     start_offset: int
@@ -46,12 +47,12 @@ class Checkpoint(msgspec.Struct, eq=False):
     acked: int = 0
     written: int = 0
     revive_offset: int = -1
-    """Where its newest record stands in the revive queue."""
+    """Offset of its newest record in the revive queue."""
     written_ms: int = 0
     suspended: bool = False
-    """The next delivery does not count as an attempt."""
+    """Whether the next delivery does not count as an attempt."""
     grace_ms: int = 0
-    """Acknowledgements of an Apache broker may lie in the timer still: how much longer to wait for them."""
+    """How much longer to wait for acknowledgements of an Apache broker that may still be in the timer."""
 
     @property
     def key(self) -> CheckpointKey:
@@ -59,7 +60,7 @@ class Checkpoint(msgspec.Struct, eq=False):
 
     @property
     def due_ms(self) -> int:
-        """When the messages become visible again."""
+        """Time when the messages become visible again."""
         return self.pop_time_ms + self.invisible_ms
 
     @property
@@ -72,11 +73,11 @@ class Checkpoint(msgspec.Struct, eq=False):
 
     @property
     def left(self) -> int:
-        """Messages that are neither acknowledged nor redelivered."""
+        """Number of messages that are neither acknowledged nor redelivered."""
         return len(self.offsets) - self.acked.bit_count()
 
     def place(self, queue_offset: int) -> int:
-        """The place of a message, -1 for one that is not in it."""
+        """Position of a message in the checkpoint; -1 when it is not included."""
         try:
             return self.offsets.index(queue_offset)
         except ValueError:
@@ -86,7 +87,7 @@ class Checkpoint(msgspec.Struct, eq=False):
         return [offset for place, offset in enumerate(self.offsets) if not self.acked >> place & 1]
 
     def unwritten_offsets(self) -> list[int]:
-        """Acknowledged here, and the log does not know it yet."""
+        """Offsets of messages whose acknowledgement is not in the log yet."""
         bits = self.acked & ~self.written
         return [offset for place, offset in enumerate(self.offsets) if bits >> place & 1]
 
@@ -99,7 +100,7 @@ class CheckpointTable:
         self._due: list[tuple[int, int, Checkpoint]] = []
         self._sequence = itertools.count()
         self._by_revive_queue: dict[int, dict[int, Checkpoint]] = {}
-        """Revive queue -> revive offset -> checkpoint, in the order of the offsets."""
+        """Revive queue -> revive offset -> checkpoint, ordered by offset."""
         self._in_flight: dict[tuple[str, str, int], int] = {}
         self._unwritten: dict[CheckpointKey, Checkpoint] = {}
 
@@ -123,11 +124,11 @@ class CheckpointTable:
         return self._by_key.get(key)
 
     def in_flight(self, topic: str, group: str, queue_id: int) -> int:
-        """Messages of a queue that a group has and did not acknowledge."""
+        """Number of a queue's messages that a group holds unacknowledged."""
         return self._in_flight.get((topic, group, queue_id), 0)
 
     def in_flight_of_groups(self) -> dict[tuple[str, str], int]:
-        """The same by topic and group, all queues together."""
+        """The same by topic and group, summed over all queues."""
         found: dict[tuple[str, str], int] = {}
         for (topic, group, _), count in self._in_flight.items():
             found[topic, group] = found.get((topic, group), 0) + count
@@ -136,7 +137,7 @@ class CheckpointTable:
     # -- changes ---------------------------------------------------------------------------------------
 
     def add(self, checkpoint: Checkpoint) -> None:
-        """Take in a checkpoint whose record is written; one of the same key is replaced."""
+        """Add a checkpoint whose record is written, replacing any with the same key."""
         key = checkpoint.key
         known = self._by_key.get(key)
         if known is not None:
@@ -150,7 +151,7 @@ class CheckpointTable:
         heapq.heappush(self._due, (checkpoint.due_ms + checkpoint.grace_ms, next(self._sequence), checkpoint))
 
     def ack(self, key: CheckpointKey, queue_offset: int) -> bool:
-        """A message is done with. False when there is nothing to be done: unknown, redelivered or acked before."""
+        """Acknowledge a message. Returns False when it is unknown, redelivered or already acknowledged."""
         checkpoint = self._by_key.get(key)
         if checkpoint is None:
             return False
@@ -161,7 +162,7 @@ class CheckpointTable:
         return True
 
     def finish(self, checkpoint: Checkpoint) -> None:
-        """All of it is done with: redelivered, or no longer needed."""
+        """Mark the whole checkpoint as done: redelivered, or no longer needed."""
         self._finish(checkpoint, checkpoint.all_bits & ~checkpoint.acked)
 
     def _finish(self, checkpoint: Checkpoint, bits: int) -> None:
@@ -172,25 +173,26 @@ class CheckpointTable:
             self._by_key.pop(checkpoint.key, None)
 
     def take_unwritten(self) -> list[Checkpoint]:
-        """Checkpoints with acknowledgements the log does not have; ``written`` or ``put_back`` has to follow."""
+        """Take the checkpoints with acknowledgements missing from the log. The caller must then call ``written`` or
+        ``put_back``."""
         taken = list(self._unwritten.values())
         self._unwritten.clear()
         return taken
 
     def put_back(self, checkpoints: Iterable[Checkpoint]) -> None:
-        """Their acknowledgements could not be written."""
+        """Return checkpoints whose acknowledgements could not be written."""
         for checkpoint in checkpoints:
             self._unwritten[checkpoint.key] = checkpoint
 
     def written(self, checkpoint: Checkpoint) -> None:
-        """The log has its acknowledgements now."""
+        """Record that the checkpoint's acknowledgements are in the log."""
         checkpoint.written = checkpoint.acked
         self._unwritten.pop(checkpoint.key, None)
         if checkpoint.done:
             self._forget_record(checkpoint)
 
     def rewritten(self, checkpoint: Checkpoint, revive_offset: int, now_ms: int) -> None:
-        """Its record was written anew, with everything known of it."""
+        """Record that the checkpoint was rewritten with its current state."""
         self._forget_record(checkpoint)
         checkpoint.revive_offset, checkpoint.written_ms = revive_offset, now_ms
         checkpoint.written = checkpoint.acked
@@ -199,7 +201,7 @@ class CheckpointTable:
             self._by_revive_queue.setdefault(checkpoint.revive_queue_id, {})[revive_offset] = checkpoint
 
     def postpone(self, checkpoint: Checkpoint, wait_ms: int) -> None:
-        """Look at a checkpoint taken by ``take_due`` again later."""
+        """Requeue a checkpoint from ``take_due`` for a later time."""
         heapq.heappush(self._due, (checkpoint.due_ms + wait_ms, next(self._sequence), checkpoint))
 
     def _drop(self, checkpoint: Checkpoint) -> None:
@@ -222,12 +224,12 @@ class CheckpointTable:
     # -- what is due, what is old ----------------------------------------------------------------------
 
     def next_due_ms(self) -> int | None:
-        """When something becomes visible again; None when nothing is hidden."""
+        """Time when the next message becomes visible again; None when none is hidden."""
         self._skip_done()
         return self._due[0][0] if self._due else None
 
     def take_due(self, now_ms: int, limit: int) -> list[Checkpoint]:
-        """Some checkpoints whose time is over; each has to be finished or postponed."""
+        """Take up to ``limit`` due checkpoints. Each must then be finished or postponed."""
         found: list[Checkpoint] = []
         while len(found) < limit:
             self._skip_done()
@@ -241,12 +243,12 @@ class CheckpointTable:
         while due and self._by_key.get(due[0][2].key) is not due[0][2]:
             heapq.heappop(due)
         if len(due) > 64 and len(due) > 4 * len(self._by_key):
-            # Acknowledged long before their time: keep the heap as small as the table.
+            # Most were acknowledged long before they were due. Keep the heap as small as the table.
             due[:] = [entry for entry in due if self._by_key.get(entry[2].key) is entry[2]]
             heapq.heapify(due)
 
     def floor(self, revive_queue_id: int) -> int | None:
-        """The oldest record of a revive queue that is still needed; None when none is."""
+        """The oldest record of a revive queue that is still needed; None when there is none."""
         records = self._by_revive_queue.get(revive_queue_id)
         return next(iter(records)) if records else None
 
@@ -256,11 +258,11 @@ class CheckpointTable:
         return list(itertools.islice(records.values(), count))
 
     def open_count(self, revive_queue_id: int) -> int:
-        """Records of a revive queue that are still needed."""
+        """Number of a revive queue's records that are still needed."""
         return len(self._by_revive_queue.get(revive_queue_id, ()))
 
     def of_queue(self, topic: str, group: str, queue_id: int) -> list[Checkpoint]:
-        """Open checkpoints of one queue of a group."""
+        """Open checkpoints of one queue and group."""
         if not self.in_flight(topic, group, queue_id):
             return []
         return [

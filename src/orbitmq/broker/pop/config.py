@@ -1,7 +1,7 @@
 """Options of POP consuming; a part of ``BrokerConfig``.
 
-Keys of Apache's other ways of keeping checkpoints (a buffer in memory, RocksDB, pools of threads) are accepted
-without effect, see ``runtime.apache_options``.
+Keys for Apache's other ways of storing checkpoints (a buffer in memory, RocksDB, thread pools) are accepted without
+effect; see ``runtime.apache_options``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["PopOptions"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PopOptions:
-    """Everything POP may be told, but the revive queues and the version of retry topics."""
+    """All options of POP except the revive queues and the retry topic version."""
 
     pop_polling_per_key: int = option(
         1_024, apache="popPollingSize", low=1, reload=True, doc="Pops of one group and queue that may wait."

@@ -1,8 +1,9 @@
-"""Ordered pops: which messages of a queue a group has at the moment (Apache: QueueLevelConsumerManager, OrderInfo).
+"""Ordered pops: the messages of a queue that a group currently holds (Apache: QueueLevelConsumerManager, OrderInfo).
 
-One lock for each (topic, group, queue): the messages of the last pop, how often each was delivered, which are
-acknowledged, and until when the others are hidden. While one is hidden and not acknowledged, no other consumer gets
-messages of the queue. There is no checkpoint: the group's offset stays at the first message that is not acknowledged.
+There is one lock per (topic, group, queue). It stores the messages of the last pop, how often each was delivered,
+which ones are acknowledged, and until when the others are hidden. While any message is hidden and not acknowledged,
+no other consumer gets messages from the queue. There is no checkpoint: the group's offset stays at the first message
+that is not acknowledged.
 """
 
 from __future__ import annotations
@@ -23,25 +24,25 @@ _LOCKS_MAX: Final = 1_000_000
 
 
 class OrderLock(msgspec.Struct, eq=False):
-    """What a group has of one queue."""
+    """The messages of one queue that a group holds."""
 
     pop_time_ms: int
     invisible_ms: int
     offsets: list[int]
     attempt_id: str | None = None
     acked: int = 0
-    """Bits by the place of a message."""
+    """Bit set by message position."""
     counts: dict[int, int] = msgspec.field(default_factory=dict)
-    """Offset -> deliveries before this one."""
+    """Offset -> number of earlier deliveries."""
     visible_ms: dict[int, int] = msgspec.field(default_factory=dict)
-    """Offset -> when it is visible again, where that was changed."""
+    """Offset -> time when it becomes visible again, if that was changed."""
     used_ms: int = 0
 
     def hidden_until(self, place: int) -> int:
         return self.visible_ms.get(self.offsets[place], self.pop_time_ms + self.invisible_ms)
 
     def blocked_until(self, now_ms: int) -> int | None:
-        """When the first message still hidden becomes visible; None when the queue is free."""
+        """Time when the first message still hidden becomes visible; None when the queue is free."""
         for place in range(len(self.offsets)):
             if self.acked >> place & 1:
                 continue
@@ -50,14 +51,14 @@ class OrderLock(msgspec.Struct, eq=False):
         return None
 
     def blocks(self, now_ms: int) -> bool:
-        """Whether a message is neither acknowledged nor visible again."""
+        """Whether any message is neither acknowledged nor visible again."""
         return any(
             not self.acked >> place & 1 and self.hidden_until(place) > now_ms
             for place in range(len(self.offsets))
         )
 
     def next_offset(self) -> int:
-        """The first message that is not acknowledged, or what follows the last one."""
+        """Offset of the first unacknowledged message, or the one after the last message."""
         for place, offset in enumerate(self.offsets):
             if not self.acked >> place & 1:
                 return offset
@@ -65,12 +66,12 @@ class OrderLock(msgspec.Struct, eq=False):
 
 
 class AckResult(msgspec.Struct, frozen=True):
-    """What an acknowledgement changed."""
+    """The effect of an acknowledgement."""
 
     commit: int = -1
-    """The offset to commit; -1: none."""
+    """The offset to commit; -1 for none."""
     known: bool = True
-    """False: the message is not one of those handed out."""
+    """Whether the message is one of those handed out."""
     free: bool = False
     """Whether others may pop the queue now."""
 
@@ -89,7 +90,7 @@ class OrderLocks:
         return self._locks.get(f"{topic}@{group}", {}).get(queue_id)
 
     def blocks(self, topic: str, group: str, queue_id: int, attempt_id: str | None, now_ms: int) -> bool:
-        """Whether a pop gets nothing of the queue. The attempt that has the messages may have them again."""
+        """Whether a pop gets nothing from the queue. The attempt that holds the messages may get them again."""
         lock = self.find(topic, group, queue_id)
         if lock is None or (attempt_id is not None and attempt_id == lock.attempt_id):
             return False
@@ -103,8 +104,8 @@ class OrderLocks:
         invisible_ms: int,
         offsets: Sequence[int],
     ) -> OrderLock:
-        """Replace the lock of (topic, group, queue). A message that was in the old one counts one delivery more,
-        unless the same attempt asks again."""
+        """Replace the lock of (topic, group, queue). Messages that were in the old one have their delivery count
+        raised by one, unless the same attempt pops again."""
         topic, group, queue_id = place
         before = self.find(topic, group, queue_id)
         lock = OrderLock(pop_time_ms, invisible_ms, list(offsets), attempt_id, used_ms=pop_time_ms)
@@ -123,7 +124,7 @@ class OrderLocks:
     def ack(
         self, topic: str, group: str, queue_id: int, queue_offset: int, pop_time_ms: int, now_ms: int
     ) -> AckResult:
-        """A message is done with."""
+        """Acknowledge a message."""
         lock = self.find(topic, group, queue_id)
         if lock is None:
             return AckResult(commit=queue_offset + 1)
@@ -139,7 +140,7 @@ class OrderLocks:
     def change_visible(
         self, place: tuple[str, str, int], queue_offset: int, pop_time_ms: int, visible_ms: int
     ) -> bool:
-        """Hide one message until another time; False when the lock is not of this pop any more."""
+        """Hide one message until another time. Returns False when this pop no longer holds the lock."""
         lock = self.find(*place)
         if lock is None or lock.pop_time_ms != pop_time_ms or queue_offset not in lock.offsets:
             return False
@@ -148,12 +149,12 @@ class OrderLocks:
         return True
 
     def clear(self, topic: str, group: str, queue_id: int) -> None:
-        """Forget a lock: the group was sent to another offset."""
+        """Drop a lock because the group's offset was reset."""
         if self._locks.get(f"{topic}@{group}", {}).pop(queue_id, None) is not None:
             self.dirty = True
 
     def expire(self, now_ms: int, exists: Callable[[str, str], bool]) -> None:
-        """Drop locks of topics or groups that are gone, and those unused for a day."""
+        """Drop locks of deleted topics or groups, and those unused for a day."""
         for key, queues in list(self._locks.items()):
             topic, _, group = key.partition("@")
             if not exists(topic, group):
@@ -170,7 +171,7 @@ class OrderLocks:
     # -- the file --------------------------------------------------------------------------------------
 
     def encode(self) -> bytes:
-        """The content of the file, as Apache writes it."""
+        """The content of the file, in Apache's format."""
         table = {
             key: {queue_id: _to_json(lock) for queue_id, lock in queues.items()}
             for key, queues in self._locks.items()
@@ -181,7 +182,7 @@ class OrderLocks:
         )
 
     def take(self, content: bytes) -> None:
-        """Replace everything by a file's content. Raises ``BodyError``."""
+        """Replace all locks by a file's content. Raises ``BodyError``."""
         raw: Any = javajson.loads(content, bytes_max=CONTENT_BYTES_MAX)
         try:
             found = msgspec.convert(raw, _File, strict=False)

@@ -1,6 +1,6 @@
 """Texts of the POP protocol: receipts, and the lists of offsets in an answer (Apache: ExtraInfoUtil).
 
-A receipt has eight fields with single blanks between them: start offset of its checkpoint, pop time, invisible time,
+A receipt has eight fields separated by single spaces: start offset of its checkpoint, pop time, invisible time,
 revive queue, kind of topic, broker name, queue id, queue offset. A proxy may append more; they are ignored.
 """
 
@@ -30,15 +30,15 @@ NORMAL_TOPIC: Final = "0"
 RETRY_TOPIC_V1: Final = "1"
 RETRY_TOPIC_V2: Final = "2"
 ORDERED_QUEUE_ID: Final = 999
-"""Stands for the revive queue in receipts of ordered pops, which have no checkpoint."""
+"""Placeholder for the revive queue in receipts of ordered pops, which have no checkpoint."""
 _FIELDS_MIN: Final = 6
 _DIGITS_MAX: Final = 19
 _USUAL: Final = re.compile("([0-9]{1,19}) ([0-9]{1,19}) ([0-9]{1,19}) ([0-9]{1,19}) ([^ ]*) ").match
-"""A receipt as brokers write it, read with one call."""
+"""Matches a receipt as brokers write it, to parse it in one call."""
 
 
 class Receipt(NamedTuple):
-    """What the broker reads of a receipt; topic, queue and offset come with the request itself."""
+    """The fields of a receipt that the broker uses; topic, queue and offset are in the request itself."""
 
     start_offset: int
     pop_time_ms: int
@@ -55,14 +55,14 @@ def _number(text: str, name: str) -> int:
 
 
 def parse_receipt(text: str) -> Receipt:
-    """Read a receipt (extraInfo, POP_CK). Raises ``ServerError`` for one that is too short or holds no numbers."""
+    """Parse a receipt (extraInfo, POP_CK). Raises ``ServerError`` when it is too short or holds no numbers."""
     found = _USUAL(text)
     if found is not None:
         start, pop_time, invisible, revive_queue, kind = found.groups()
         return Receipt(int(start), int(pop_time), int(invisible), int(revive_queue), kind)
     fields = text.split(" ", 8)
     if len(fields) < _FIELDS_MIN:
-        # The words of Apache, which cuts its texts in the same place.
+        # Same limit and message as Apache's.
         raise ServerError(f"getBrokerName fail, extraInfoStrs length {len(fields)}")
     return Receipt(
         _number(fields[0], "start offset"),
@@ -74,12 +74,12 @@ def parse_receipt(text: str) -> Receipt:
 
 
 def format_receipt(receipt: Receipt, broker_name: str, queue_id: int, queue_offset: int) -> str:
-    """The receipt of one message."""
+    """Formats the receipt of one message."""
     return " ".join(map(str, (*receipt, broker_name, queue_id, queue_offset)))
 
 
 def topic_kind(topic: str) -> str:
-    """The character that tells a client which topic a message really lies in."""
+    """The character that tells a client which topic actually stores a message."""
     if not topic.startswith("%RETRY%"):
         return NORMAL_TOPIC
     return RETRY_TOPIC_V2 if "+" in topic else RETRY_TOPIC_V1

@@ -1,8 +1,8 @@
-"""What was not acknowledged in time is stored once more (Apache: PopReviveService, the half that writes).
+"""Stores messages that were not acknowledged in time once more (Apache: PopReviveService, the half that writes).
 
-A message goes to the pop retry topic of its topic and group, one attempt older, in one append with the end of its
-checkpoint. For a group that was switched to pulling it goes to the retry topic pulls read: in Apache it would stay
-which is not read until the group pops again.
+A message goes to the pop retry topic of its topic and group, with its attempt count incremented, in one append with
+the end of its checkpoint. If the group was switched to pulling, it goes to the retry topic for pulls; Apache would
+leave it in a topic that is not read until the group pops again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _RETRY_TOPIC: Final = Property.RETRY_TOPIC.encode()
 
 @dataclass(kw_only=True, eq=False)
 class Redelivery:
-    """Ends the checkpoints whose time is over."""
+    """Ends due checkpoints by redelivering their messages."""
 
     config: BrokerConfig
     store: MessageStore
@@ -54,7 +54,7 @@ class Redelivery:
     log: CheckpointLog
     clock: Clock
     is_pulled: Callable[[str, str], bool]
-    """Whether a group was switched to pulling a topic: its consumers do not read pop retry topics."""
+    """Whether a group was switched to pulling a topic, so that its consumers do not read pop retry topics."""
 
     def __post_init__(self) -> None:
         self.count = 0
@@ -71,7 +71,7 @@ class Redelivery:
         return names
 
     def redeliver_due(self) -> bool:
-        """Redeliver some of what is due; True when there may be more."""
+        """Redeliver a batch of due messages. Returns True when there may be more."""
         table = self.log.table
         due = table.take_due(self.clock.now_ms(), _DUE_PORTION)
         for place, checkpoint in enumerate(due):
@@ -101,7 +101,8 @@ class Redelivery:
         self.count += len(messages)
 
     def _redeliver_one_by_one(self, messages: list[NewMessage], checkpoint: Checkpoint) -> None:
-        """One of them is refused for what it is (a limit was lowered): waiting will not help it."""
+        """Redeliver individually when the store rejects one of the messages permanently, because a limit was
+        lowered."""
         for message in list(messages):
             try:
                 self.puts.deliver((message,))
@@ -118,7 +119,7 @@ class Redelivery:
         self.log.put_and_finish((), checkpoint)
 
     def _retry_of(self, checkpoint: Checkpoint, queue_offset: int) -> NewMessage | None:
-        """The message as it is stored once more; None when it is gone."""
+        """The message in the form to store; None when it no longer exists."""
         topic, group = checkpoint.topic, checkpoint.group
         log_offset = self.store.log_offset_at(topic, checkpoint.queue_id, queue_offset)
         raw = None if log_offset < 0 else self.store.record_at(log_offset)
@@ -161,7 +162,7 @@ class Redelivery:
         )
 
     def _pulled_retry(self, record: Record, origin: str, group: str) -> NewMessage:
-        """A message for the retry topic consumers that pull read; Apache leaves it in a topic that is not read."""
+        """A message for the retry topic that pulling consumers read. Apache leaves it in a topic that is not read."""
         record.properties = set_property(record.properties, _RETRY_TOPIC, origin.encode())
         name = retry_topic(group)
         count = max(1, self.groups.configs[group].retry_queue_nums)
@@ -169,8 +170,8 @@ class Redelivery:
         return self._stored_again(record, name, 0)
 
     def move_retries(self, topic: str, group: str) -> int:
-        """A group was switched to pulling: what waits in its pop retry topics goes where it is read from now on.
-        Gives how many messages. Raises ``StoreError``."""
+        """Move the messages in a group's pop retry topics to the retry topic for pulls, after it was switched to
+        pulling. Returns the number of messages. Raises ``StoreError``."""
         moved = 0
         if group not in self.groups.configs:
             return moved
@@ -206,7 +207,7 @@ class Redelivery:
 
 
 def _origin(topic: str, group: str) -> str:
-    """The topic a pop retry topic belongs to; others are their own."""
+    """The topic that a pop retry topic belongs to; any other topic itself."""
     for mark in "_+":
         prefix = f"{RETRY_PREFIX}{group}{mark}"
         if topic.startswith(prefix):

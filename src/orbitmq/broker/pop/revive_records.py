@@ -1,8 +1,8 @@
 """The bodies of records in the revive topic: checkpoints and acknowledgements (Apache: PopCheckPoint, AckMsg).
 
-The same JSON an Apache broker writes there, so either can go on where the other stopped. A checkpoint (tag ``ck``)
-has offsets relative to its start and the bits of what is done; acknowledgements are one (``ack``) or several
-(``bAck``) offsets of one checkpoint.
+They are the same JSON that an Apache broker writes, so either can resume where the other stopped. A checkpoint (tag
+``ck``) has offsets relative to its start and a bit set of those already done. Acknowledgements contain one (``ack``)
+or several (``bAck``) offsets of one checkpoint.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ CHECKPOINT_TAG: Final = "ck"
 ACK_TAG: Final = "ack"
 BATCH_ACK_TAG: Final = "bAck"
 _COUNT_MAX: Final = 127
-"""The count is a byte of Java's."""
+"""The count is a Java byte."""
 _INT32_SIGN: Final = 1 << 31
 T = TypeVar("T")
 
 
 class Acks(NamedTuple):
-    """Messages of one checkpoint that are done with."""
+    """Messages of one checkpoint that are done."""
 
     key: CheckpointKey
     offsets: Sequence[int]
@@ -78,7 +78,7 @@ def _numbers(values: Sequence[int]) -> bytes:
 def encode_checkpoint(checkpoint: Checkpoint, broker_name: str) -> bytes:
     """Body of a ``ck`` record."""
     start, offsets = checkpoint.start_offset, checkpoint.offsets
-    # Mostly neighbours, and then the range that begins with the first of them.
+    # Usually the offsets are consecutive and begin at the start offset.
     follow_start = isinstance(offsets, range) and offsets.step == 1 and offsets.start == start
     bits = checkpoint.acked & 0xFFFFFFFF
     return (
@@ -117,11 +117,11 @@ def encode_acks(checkpoint: Checkpoint, offsets: Sequence[int], broker_name: str
 
 
 def decode_checkpoint(body: bytes, revive_queue_id: int, revive_offset: int) -> Checkpoint:
-    """Read a ``ck`` body. Raises ``BodyError``."""
+    """Parse a ``ck`` body. Raises ``BodyError``."""
     found = _decode(body, _CheckpointBody)
     diffs = found.d
     if not diffs:
-        # Brokers before 5.0.0 wrote the count alone.
+        # Brokers before 5.0.0 wrote only the count.
         diffs = list(range(max(0, min(found.n, _COUNT_MAX))))
     if len(diffs) > _COUNT_MAX or any(diff < 0 for diff in diffs):
         raise BodyError(f"a checkpoint of {len(diffs)} messages cannot be")
@@ -147,7 +147,7 @@ def decode_checkpoint(body: bytes, revive_queue_id: int, revive_offset: int) -> 
 
 
 def decode_acks(body: bytes) -> Acks:
-    """Read an ``ack`` or ``bAck`` body. Raises ``BodyError``."""
+    """Parse an ``ack`` or ``bAck`` body. Raises ``BodyError``."""
     found = _decode(body, _AckBody)
     offsets = found.aol if found.aol is not None else [found.ao]
     return Acks(CheckpointKey(found.t, found.c, found.q, found.so, found.pt), offsets)

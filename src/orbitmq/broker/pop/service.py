@@ -1,10 +1,10 @@
-"""Handing messages out, taking them back, redelivering them (Apache: PopMessageProcessor, AckMessageProcessor,
+"""Hands messages out, acknowledges and redelivers them (Apache: PopMessageProcessor, AckMessageProcessor,
 ChangeInvisibleTimeProcessor, PopReviveService).
 
 Invariants
-1. Messages leave the broker only after their checkpoint is in the log; the group's offset moves past them then.
-2. A message whose time is over is stored in the pop retry topic in one append with the end of its checkpoint: after
-   a kill there are both or neither.
+1. Messages leave the broker only after their checkpoint is in the log; then the group's offset moves past them.
+2. A message whose invisible time has expired is stored in the pop retry topic in one append with the end of its
+   checkpoint: after a kill either both or neither exist.
 3. Ordered pops have no checkpoint: their messages stay where they are until they are acknowledged.
 """
 
@@ -55,15 +55,15 @@ __all__ = ["Handout", "PopQuestion", "PopService"]
 logger = logging.getLogger(__name__)
 
 _SCANS_MAX: Final = 16
-"""Reads of one queue in one pop while a filter lets nothing through."""
+"""Maximum reads of one queue in one pop while a filter rejects everything."""
 _ACK_WAIT_S: Final = 0.1
-"""Longest an acknowledgement is in memory only."""
+"""Longest time that an acknowledgement exists only in memory."""
 _ACKS_MAX: Final = 4_096
-"""Checkpoints with such acknowledgements."""
+"""Maximum number of checkpoints with such acknowledgements."""
 _DUE_PORTION: Final = 32
 _SLEEP_MAX_S: Final = 60.0
 _PASSED_OVER: Final = frozenset({ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING})
-"""Nothing could be handed out of what was read: the next messages are."""
+"""Statuses of a read that found nothing to hand out and is continued after the messages it covered."""
 _CORRECTED: Final = frozenset(
     {
         ReadStatus.OFFSET_TOO_SMALL,
@@ -81,12 +81,12 @@ _RETRY_TOPIC: Final = Property.RETRY_TOPIC.encode()
 
 @dataclass(slots=True, frozen=True)
 class PopQuestion:
-    """What a pop asks for, checked."""
+    """A validated pop request."""
 
     topic: str
     group: str
     queue_ids: Sequence[int]
-    """In the order they are to be read."""
+    """In the order to read them."""
     max_count: int
     invisible_ms: int
     from_newest: bool
@@ -99,7 +99,7 @@ class PopQuestion:
 
 @dataclass(slots=True)
 class Handout:
-    """What a pop found."""
+    """The result of a pop."""
 
     pop_time_ms: int
     revive_queue_id: int
@@ -110,12 +110,12 @@ class Handout:
     count: int = 0
     rest: int = 0
     unseen: bool = False
-    """The filter let nothing through, and more messages follow that it has not seen."""
+    """Whether the filter rejected everything read so far and more messages follow."""
 
 
 @dataclass(kw_only=True, eq=False)
 class PopService:
-    """State and rules of POP; its requests are in ``handlers.pop``."""
+    """State and rules of POP; the request handlers are in ``handlers.pop``."""
 
     config: BrokerConfig
     store: MessageStore
@@ -135,7 +135,7 @@ class PopService:
         self._tasks: TaskOwner | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
         self._free_timers: dict[tuple[str, str, int], asyncio.TimerHandle] = {}
-        """One for each order lock that requests wait for."""
+        """One timer for each order lock that requests wait for."""
         self._wake = asyncio.Event()
         self._sleeps_until_ms = 0
         self.log = CheckpointLog(
@@ -149,7 +149,8 @@ class PopService:
         )
         self.locks = OrderLocks()
         self.changed: Callable[[str, str, int], None] = lambda _topic, _group, _queue_id: None
-        """Told (topic, group, queue) when messages of a queue may have become visible without a new one."""
+        """Called with (topic, group, queue) when messages of a queue may have become visible without a new one
+        arriving."""
         self.redelivery = Redelivery(
             config=self.config,
             store=self.store,
@@ -166,7 +167,7 @@ class PopService:
     # -- life ------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read the order locks; an unreadable file is no reason not to start: messages are delivered again."""
+        """Read the order locks. An unreadable file does not prevent a start; its messages are delivered again."""
         try:
             content = self.order_file.load(bytes)
             if content is not None:
@@ -175,8 +176,8 @@ class PopService:
             logger.warning("order locks not loaded error=%s", error)
 
     def start(self, offsets_saved_ms: int = 0) -> None:
-        """Begin to redeliver, as a master. ``offsets_saved_ms``: when the file of offsets was saved. Pops after that
-        moved offsets the file does not know; the checkpoints do."""
+        """Start redelivery as a master. ``offsets_saved_ms``: when the offsets file was saved. Offsets moved by later
+        pops are missing from that file and are restored from the checkpoints."""
         if self._tasks is not None:
             return
         for (topic, group, queue_id), (end, pop_time_ms) in self.log.start().items():
@@ -189,7 +190,7 @@ class PopService:
         self._tasks.start(every(10.0, self.save_locks), "order-locks")
 
     async def stop(self) -> None:
-        """Write everything down and redeliver nothing more."""
+        """Stop redelivery and save all state."""
         if self._tasks is None:
             return
         tasks, self._tasks = self._tasks, None
@@ -207,9 +208,9 @@ class PopService:
         self.offsets.before_save = None
 
     async def _log_stays(self) -> bool:
-        """Offsets moved by pops may be saved only when their checkpoints are on the disk, and with failover on those
-        of the others: after a power failure, or a change of the master, a message would be neither before the offset
-        nor in a checkpoint."""
+        """Wait until the log is flushed and, with failover, replicated; returns whether it is. Offsets moved by pops
+        may be saved only then, because their checkpoints must exist as well: after a power failure or a change of
+        master a message would otherwise be neither after the offset nor in a checkpoint."""
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def settle(flushed: bool) -> None:
@@ -224,7 +225,7 @@ class PopService:
         return self._tasks is not None
 
     def save_locks(self) -> None:
-        """Write the order locks if they changed."""
+        """Write the order locks if they have changed."""
         self.locks.expire(
             self.clock.now_ms(),
             lambda topic, group: topic in self.topics.configs and group in self.groups.configs,
@@ -240,7 +241,7 @@ class PopService:
 
     @property
     def full(self) -> bool:
-        """Whether so many checkpoints are open that nothing more is handed out."""
+        """Whether so many checkpoints are open that no more messages are handed out."""
         return len(self.log.table) >= self.config.pop_checkpoints_max
 
     def next_revive_queue(self, *, ordered: bool) -> int:
@@ -275,7 +276,7 @@ class PopService:
     def _write(self, checkpoints: list[Checkpoint], handout: Handout) -> None:
         table = self.log.table
         while any(one.key in table for one in checkpoints):
-            # The same place in the same millisecond, after a reset: the time makes the difference.
+            # After a reset the same position can be popped twice in one millisecond, so move the pop time.
             handout.pop_time_ms += 1
             for one in checkpoints:
                 one.pop_time_ms = handout.pop_time_ms
@@ -380,8 +381,8 @@ class PopService:
         selection: Filter | None,
         count: int,
     ) -> tuple[ReadResult, int]:
-        """Read from a position, which moves on past what the filter does not let through. Returns the result of the
-        last read and where that one began."""
+        """Read from a position, advancing past messages that the filter rejects. Returns the last read's result and
+        start offset."""
         topic, queue_id = place
         corrected = False
         for _ in range(_SCANS_MAX):
@@ -430,9 +431,9 @@ class PopService:
         self.stats.get(question.group, topic, queue_id, result.count, result.size_bytes)
 
     def _as_requested(self, raw: memoryview, topic: str, receipt: Receipt) -> bytes:
-        """A redelivered message under the topic that was asked for; its receipt has the real place."""
+        """A redelivered message under the requested topic; its receipt has the actual position."""
         try:
-            # Not decompressed: it leaves as it is stored.
+            # The body is not decompressed, because it is sent as stored.
             record = decode_record(raw)
             text = format_receipt(receipt, self.config.broker_name, record.queue_id, record.queue_offset)
             record.topic = topic
@@ -451,7 +452,8 @@ class PopService:
     # -- positions -------------------------------------------------------------------------------------
 
     def position(self, group: str, topic: str, queue_id: int, *, from_newest: bool) -> int:
-        """Where the next pop of a queue begins. A new group's is decided and committed here."""
+        """Returns the offset where the next pop of a queue starts. For a new group it is chosen and committed
+        here."""
         reset = self.offsets.take_reset(group, topic, queue_id)
         if reset is not None:
             self._move(group, topic, queue_id, reset)
@@ -467,7 +469,7 @@ class PopService:
         return offset
 
     def peek_position(self, group: str, topic: str, queue_id: int) -> int:
-        """The same without committing anything."""
+        """Returns the same offset without committing anything."""
         offset = self.offsets.query(group, topic, queue_id)
         return offset if offset >= 0 else max(0, self.store.min_offset(topic, queue_id))
 
@@ -477,14 +479,14 @@ class PopService:
         return not self.store.read(topic, queue_id, 0, 1).from_disk
 
     def _move(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """An operator sent the group elsewhere: what it has of the queue is forgotten."""
+        """Move a group to the offset of an operator's reset and drop the messages it holds."""
         self.offsets.commit("pop", group, topic, queue_id, offset)
         self.locks.clear(topic, group, queue_id)
         for checkpoint in self.log.table.of_queue(topic, group, queue_id):
             self.log.table.finish(checkpoint)
         self.log.flush()
         try:
-            # At once: after a crash pops older than the file do not move offsets (see ``start``).
+            # Save immediately: after a crash, pops older than the file do not move offsets (see ``start``).
             self.offsets.persist()
         except OSError as error:
             logger.warning("offsets not saved error=%s", error)
@@ -492,7 +494,7 @@ class PopService:
     # -- taking back -----------------------------------------------------------------------------------
 
     def ack(self, group: str, topic: str, queue_id: int, queue_offset: int, receipt: Receipt) -> None:
-        """A message is done with. Raises ``MessageIllegal`` for one an ordered pop did not hand out."""
+        """Acknowledge a message. Raises ``MessageIllegal`` for one that an ordered pop did not hand out."""
         if receipt.revive_queue_id == ORDERED_QUEUE_ID:
             self._ack_ordered(group, topic, queue_id, queue_offset, receipt.pop_time_ms)
             return
@@ -527,8 +529,8 @@ class PopService:
         *,
         suspended: bool = False,
     ) -> Receipt:
-        """Hide a message of (topic, group, queue) until another time; returns what replaces its receipt. Raises
-        ``BrokerError`` when the store refuses."""
+        """Hide a message of (topic, group, queue) until another time. Returns the receipt that replaces its old one.
+        Raises ``BrokerError`` when the store refuses."""
         now_ms = self.clock.now_ms()
         topic, group, queue_id = place
         if receipt.revive_queue_id == ORDERED_QUEUE_ID:
@@ -603,7 +605,7 @@ class PopService:
             self._flush_timer = asyncio.get_running_loop().call_later(_ACK_WAIT_S, self.flush)
 
     def flush(self) -> None:
-        """Write the acknowledgements that are in memory only."""
+        """Write the acknowledgements that exist only in memory."""
         if self._flush_timer is not None:
             self._flush_timer.cancel()
             self._flush_timer = None
@@ -631,17 +633,17 @@ class PopService:
                 pass
         self._wake.clear()
         self._sleeps_until_ms = 0
-        # One portion a round: requests are let in before the next one.
+        # One batch per round, so that requests are served in between.
         self.redelivery.redeliver_due()
 
     # -- views -----------------------------------------------------------------------------------------
 
     def move_retries(self, topic: str, group: str) -> int:
-        """See ``Redelivery.move_retries``; nothing while this broker is not the master."""
+        """See ``Redelivery.move_retries``. Does nothing while this broker is not the master."""
         return self.redelivery.move_retries(topic, group) if self.running else 0
 
     def retry_topics(self, topic: str, group: str) -> list[str]:
-        """The pop retry topics of a group and topic that exist, the one in use first."""
+        """The pop retry topics of a group and topic, the one in use first; they need not exist."""
         return self.redelivery.retry_topics(topic, group)
 
     def has_messages(
@@ -650,7 +652,8 @@ class PopService:
         *,
         matches: Callable[[str, int, int, int], bool] | None = None,
     ) -> bool:
-        """Whether a pop would find something. ``matches`` may look at (topic, queue, offset, count) of what waits."""
+        """Whether a pop would find messages. ``matches`` may filter the waiting ones by (topic, queue, offset,
+        count)."""
         now_ms = self.clock.now_ms()
         topic, group = question.topic, question.group
         for queue_id in question.queue_ids:
@@ -670,12 +673,12 @@ class PopService:
 
     @staticmethod
     def dice() -> int:
-        """0 to 99: where to begin, and whether redelivered messages come first."""
+        """Random number from 0 to 99 that decides where to start, and whether redelivered messages come first."""
         return random.randrange(100)
 
 
 def _records(slices: Sequence[memoryview]) -> list[memoryview]:
-    """Single records; neighbours may share a slice."""
+    """Splits slices into single records, as adjacent ones may share a slice."""
     found: list[memoryview] = []
     for piece in slices:
         position = 0

@@ -1,8 +1,8 @@
-"""Long polling of POP: requests that found nothing wait here (Apache: PopLongPollingService).
+"""Long polling of POP: parks requests that found nothing (Apache: PopLongPollingService).
 
-A request is woken by what may have changed its answer: a message in its topic or in the group's pop retry topic, the
-end of an order lock, another pop that left messages. Nothing is looked at again and again: one timer of the event
-loop is set to the earliest end of a wait.
+A parked request is woken by anything that may have changed its answer: a message in its topic or in the group's pop
+retry topic, the end of an order lock, or another pop that left messages. There is no polling: one timer of the event
+loop is set to the earliest deadline.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ ANY_QUEUE: Final = -1
 _HEAP_SLACK: Final = 1_024
 
 Place = tuple[str, str, int]
-"""Topic, group, queue id (``ANY_QUEUE`` for all of the broker)."""
+"""Topic, group, queue id (``ANY_QUEUE`` for all of the broker's queues)."""
 
 
 class Waiting(msgspec.Struct, eq=False):
-    """A request on hold."""
+    """A parked request."""
 
     frame: Frame
     connection: Connection
     place: Place
     deadline_s: float
-    """Loop time at which it is answered whatever happened."""
+    """Loop time at which it is answered regardless."""
     done: bool = False
     granted: int = 0
-    """The version of users and policies it was granted under."""
+    """Version of users and policies that its permission was granted under."""
 
 
 Retry = Callable[[Waiting, bool], bool]
-"""Try to answer a request; the flag says whether its time is over. True when it was answered."""
+"""Tries to answer a request; the flag says whether it has reached its deadline. Returns whether it was answered."""
 
 
 class PopWaiters:
-    """Requests on hold, by topic, group and queue."""
+    """Parked requests by topic, group and queue."""
 
     def __init__(self, retry: Retry, *, limit: int, limit_of_place: Callable[[], int]) -> None:
         self._retry = retry
@@ -55,9 +55,9 @@ class PopWaiters:
         self._limit_of_place = limit_of_place
         self._by_place: dict[Place, deque[Waiting]] = {}
         self._groups: dict[str, dict[str, set[Place]]] = {}
-        """Topic -> group -> places with requests on hold."""
+        """Topic -> group -> places with parked requests."""
         self._retry_topics: dict[str, tuple[str, str]] = {}
-        """Pop retry topic -> topic and group, of those with requests on hold."""
+        """Pop retry topic -> topic and group, for those with parked requests."""
         self._deadlines: list[tuple[float, int, Waiting]] = []
         self._sequence = itertools.count()
         self._woken: set[Place] = set()
@@ -66,9 +66,9 @@ class PopWaiters:
         self.revocation = Revocation()
 
     def park(self, waiting: Waiting, retry_topics: Iterable[str]) -> bool:
-        """Hold a request; False when too many are held already."""
+        """Park a request. Returns False when too many are parked already."""
         queue = self._by_place.get(waiting.place)
-        # One more than the limit is let in, as Apache does.
+        # Admits one more than the limit, like Apache.
         if self.count >= self._limit or (queue is not None and len(queue) > self._limit_of_place()):
             return False
         if queue is None:
@@ -87,25 +87,26 @@ class PopWaiters:
         return True
 
     def waiting_count(self, place: Place) -> int:
-        """Requests on hold under exactly this key."""
+        """Number of requests parked under exactly this key."""
         return sum(not one.connection.closed for one in self._by_place.get(place, ()))
 
     # -- waking ----------------------------------------------------------------------------------------
 
     def arrived(self, topic: str, queue_id: int) -> None:
-        """A queue got messages. Wired to the store; called for every bulk append, so it only notes the fact."""
+        """Called by the store when a queue receives messages. It only marks waiters, because it runs for every bulk
+        append."""
         groups = self._groups.get(topic)
         if groups is not None:
             for group in groups:
                 self.wake(topic, group, queue_id)
         if self._retry_topics and topic in self._retry_topics:
-            # Every queue of the topic may be answered from the retry topic.
+            # A request for any queue of the topic may be answered from the retry topic.
             for_topic, group = self._retry_topics[topic]
             for place in self._groups.get(for_topic, {}).get(group, ()):
                 self._note(place)
 
     def wake(self, topic: str, group: str, queue_id: int) -> None:
-        """Something changed for a queue: look again for those that wait for it or for any queue."""
+        """Retry the requests that wait for this queue or for any queue."""
         self._note((topic, group, ANY_QUEUE))
         if queue_id != ANY_QUEUE:
             self._note((topic, group, queue_id))
@@ -120,7 +121,8 @@ class PopWaiters:
         woken, self._woken = self._woken, set()
         for place in woken:
             queue = self._by_place.get(place)
-            # Requests of one place ask for the same; a different filter is seen as a different request text.
+            # Requests of one place are equivalent unless their filter or attempt differs; one failure stands for all
+            # equal ones.
             failed: set[bytes] = set()
             for waiting in list(queue) if queue is not None else ():
                 if waiting.done:
@@ -202,7 +204,7 @@ class PopWaiters:
         self._set_timer()
 
     def release_all(self) -> None:
-        """Answer every request now, as if its time were over; before a stop or a change of role."""
+        """Answer every request now, as if its deadline had passed. Called before a stop or a change of role."""
         for queue in list(self._by_place.values()):
             for waiting in list(queue):
                 self._finish(waiting)
@@ -215,7 +217,7 @@ class PopWaiters:
 
 
 def _question(frame: Frame) -> bytes:
-    """What tells requests of one place apart: their filter and their attempt, not when they were born."""
+    """Distinguishes the requests of one place by filter and attempt, not by creation time."""
     fields = frame.ext_fields
     return "\0".join(
         (fields.get("expType") or "", fields.get("exp") or "", fields.get("attemptId") or "")
