@@ -1,4 +1,4 @@
-"""Bodies become columns: Avro, Protobuf and JSON, with files or a schema registry."""
+"""Decodes Avro, Protobuf and JSON bodies into columns, with schemas from files or a schema registry."""
 
 from orbitmq.spark.decoding.columns import decode
 from orbitmq.spark.decoding.registry import RegistryAccess

@@ -1,4 +1,5 @@
-"""Avro bodies as Arrow columns, by ``fastavro``. A body that cannot be read is null and has an error beside it."""
+"""Decodes Avro bodies into Arrow columns with ``fastavro``. An unreadable body becomes null, with its error in a
+second column."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ _WIDENED: Final = (
 
 
 class AvroDecoder:
-    """Reads data written with one schema. Raises ``SpecError`` for a schema that has no columns in Spark."""
+    """Reads data written with one schema. Raises ``SpecError`` for a schema that cannot be expressed as Spark
+    columns."""
 
     def __init__(self, schema: str, framing: str = "none") -> None:
         try:
@@ -65,7 +67,7 @@ class AvroDecoder:
         self._framing = framing
 
     def _walk(self, node: Any, space: str) -> tuple[Any, pa.DataType]:
-        """A schema without logical types that Spark has no type for, and the type of its data."""
+        """Returns the schema without the logical types that Spark lacks, and the type of its data."""
         if isinstance(node, list):
             return self._union(node, space)
         if isinstance(node, str):
@@ -159,7 +161,7 @@ class AvroDecoder:
         return value
 
     def decode(self, bodies: Iterable[bytes | None]) -> tuple[pa.Array, pa.Array]:
-        """Values, and what went wrong: one of the two is null in each row."""
+        """Returns values and errors; in each row one of the two is null."""
         values: list[Any] = []
         errors: list[str | None] = []
         for body in bodies:
@@ -172,7 +174,7 @@ class AvroDecoder:
         try:
             column = pa.array(values, self.arrow_type)
         except (pa.ArrowException, ValueError, TypeError, OverflowError):
-            # One value does not fit its column (an int beyond 32 bits): find it, keep the others.
+            # One value does not fit its column (an int beyond 32 bits). Find it and keep the others.
             for number, value in enumerate(values):
                 try:
                     pa.array([value], self.arrow_type)
@@ -197,6 +199,6 @@ def _kind(node: Any) -> str:
 
 
 def _refuse_empty(items: Any) -> None:
-    """Items of no bytes let a body of ten bytes claim 2**60 of them."""
+    """Rejects arrays of zero-byte items, with which a body of ten bytes could claim 2**60 items."""
     if items == "null" or (isinstance(items, dict) and items["type"] == "record" and not items["fields"]):
         raise SpecError("", "the Avro schema has an array of items without content")

@@ -1,8 +1,8 @@
-"""``decode(frame, registry, subject=...)``: bodies with Confluent's header become columns.
+"""``decode(frame, registry, subject=...)`` decodes bodies with Confluent's header into columns.
 
-A body begins with a zero byte and its schema id in four. The columns are those of the latest version of
-the subject when the query is planned; bodies written with other versions are read into them by the rules of their
-form (Avro's schema resolution, Protobuf's field numbers, names in JSON).
+A body begins with a zero byte and a schema id of four bytes. The columns are those of the subject's latest version
+when the query is planned. Bodies written with other versions are converted by the rules of their format (Avro's
+schema resolution, Protobuf's field numbers, names in JSON).
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ def decode(
     errors: str = "decode_error",
     message: str = "",
 ) -> DataFrame:
-    """``frame`` with two columns more: the content of ``column``, and what is wrong with it.
+    """Returns ``frame`` with two more columns: the decoded ``column``, and its error.
 
-    One of the two is null in each row. ``message`` names the Protobuf message; empty: the first of the schema.
-    Raises ``ConfigError`` for columns and schemas that do not fit, ``RegistryError`` when the registry has no answer.
+    One of the two is null in each row. ``message`` names the Protobuf message; empty means the first one of the
+    schema. Raises ``ConfigError`` for columns and schemas that do not match, ``RegistryError`` when the registry has
+    no answer.
     """
     access = RegistryAccess.parse(registry) if isinstance(registry, str) else registry
     kinds = dict(frame.dtypes)
@@ -79,17 +80,17 @@ def decode(
 
 
 class _Writers:
-    """What is known of the schemas that bodies were written with; each is asked for once."""
+    """Cache of the schemas that bodies were written with. Each is requested once."""
 
     def __init__(self, registry: Registry, make: Callable[[RegisteredSchema], Any]) -> None:
         self._registry = registry
         self._make = make
         self._known: dict[int, Any] = {}
         self._problems: dict[int, str] = {}
-        """Of the batch at hand: what is not registered now may be so later."""
+        """Problems of the current batch. Not kept, because a missing schema may be registered later."""
 
     def learn(self, bodies: Iterable[bytes | None]) -> None:
-        """Ask for all schemas of some bodies. Raises ``RegistryUnavailable``: that is not the bodies' fault."""
+        """Fetches the schemas of some bodies. Raises ``RegistryUnavailable``, which is not a fault of the bodies."""
         self._problems = {}
         heads = {body[:_HEADER_BYTES] for body in bodies if body is not None and body[:1] == b"\0"}
         for head in heads:
@@ -102,7 +103,7 @@ class _Writers:
                 self._problems[schema_id] = str(error)
 
     def of(self, body: bytes) -> Any:
-        """What was made of the schema of a body. Raises ``ValueError`` when there is none."""
+        """Returns the object made from a body's schema. Raises ``ValueError`` when there is none."""
         if len(body) < _HEADER_BYTES or body[0] != 0:
             raise ValueError(_MISSING)
         schema_id = int.from_bytes(body[1:_HEADER_BYTES], "big")
@@ -112,7 +113,7 @@ class _Writers:
 
 
 class RegistryAvro(AvroDecoder):
-    """Reads data of any registered schema as if it was written with one of them."""
+    """Reads data of any registered schema as if it had been written with one of them."""
 
     def __init__(self, registry: Registry, schema: RegisteredSchema) -> None:
         super().__init__(_inlined(registry, schema))
@@ -134,14 +135,14 @@ class RegistryAvro(AvroDecoder):
         return value
 
     def decode(self, bodies: Iterable[bytes | None]) -> tuple[pa.Array, pa.Array]:
-        """As of any Avro decoder. Raises ``RegistryUnavailable``."""
+        """Like any Avro decoder. Raises ``RegistryUnavailable``."""
         listed = list(bodies)
         self._writers.learn(listed)
         return super().decode(listed)
 
 
 class RegistryProtobuf(ProtobufDecoder):
-    """Reads one kind of message, of whatever version of its schema."""
+    """Reads one message type, in any version of its schema."""
 
     def __init__(self, registry: Registry, schema: RegisteredSchema, message: str) -> None:
         files = descriptor_set(registry, schema)
@@ -167,16 +168,17 @@ class RegistryProtobuf(ProtobufDecoder):
         return super()._parsed(body[start:])
 
     def decode(self, bodies: Iterable[bytes | None]) -> tuple[pa.Array, pa.Array]:
-        """As of any Protobuf decoder. Raises ``RegistryUnavailable``."""
+        """Like any Protobuf decoder. Raises ``RegistryUnavailable``."""
         listed = list(bodies)
         self._writers.learn(listed)
         return super().decode(listed)
 
 
 def message_indexes(body: bytes) -> tuple[tuple[int, ...], int]:
-    """Which message of its schema a Protobuf body is, and where that begins. Raises ``ValueError``.
+    """Returns which message of its schema a Protobuf body is, and where the message begins. Raises ``ValueError``.
 
-    Behind the header: how many numbers follow, and these, as zigzag varints; a single zero for the first message.
+    After the header comes the number of indexes and then the indexes, as zigzag varints. A single zero means the
+    first message.
     """
     count, at = _zigzag(body, _HEADER_BYTES)
     if not 0 <= count <= _INDEXES_MAX:
@@ -203,7 +205,7 @@ def _zigzag(body: bytes, at: int) -> tuple[int, int]:
 
 
 def _inlined(registry: Registry, schema: RegisteredSchema) -> str:
-    """An Avro schema with the definitions it takes from others in the places where they are first named."""
+    """Returns an Avro schema with referenced definitions inlined where they are first named."""
     if not schema.references:
         return schema.text
     definitions: dict[str, Any] = {}
@@ -250,7 +252,7 @@ _Key = tuple[RegistryAccess, RegisteredSchema, str]
 def _decoder(
     access: RegistryAccess, schema: RegisteredSchema, message: str
 ) -> RegistryAvro | RegistryProtobuf:
-    """Made once in each Python worker, which Spark keeps from batch to batch."""
+    """Created once in each Python worker, which Spark keeps from batch to batch."""
     registry = registry_of(access)
     if schema.form == "AVRO":
         return RegistryAvro(registry, schema)

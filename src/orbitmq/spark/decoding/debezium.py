@@ -1,7 +1,7 @@
-"""Change events of Debezium, as JSON: envelopes and flattened records, with schemas in the messages or without.
+"""Decodes Debezium's JSON change events: envelopes and flattened records, with or without schemas in the messages.
 
-An event becomes an operation, a place in the order of the source, and a row of the columns that were asked for. What
-is no change of a row (heartbeats, transaction and schema messages, logical messages) is passed over.
+An event becomes an operation, a position in the order of the source, and a row of the requested columns. Messages
+that do not change a row (heartbeats, transaction and schema messages, logical messages) are skipped.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ _OUTPUT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ChangeForm:
-    """How events are read."""
+    """How to read events."""
 
     table: str = ""
-    """Only events of this table (``table``, ``schema.table`` or ``database.schema.table``); empty: of all."""
+    """Only events of this table (``table``, ``schema.table`` or ``database.schema.table``); empty means all
+    tables."""
     order_by: tuple[str, ...] = ()
-    """Flattened records: the fields that order them; without it the position that ``add.fields`` put there."""
+    """The fields that order flattened records. Without them, the position added by ``add.fields`` is used."""
     unknown_fields: str = "fail"
     reading: Reading = field(default_factory=Reading)
 
@@ -72,7 +73,7 @@ class ChangeDecoder:
         self.arrow_type = pa.struct([pa.field("row", pa.struct(list(columns))), *output])
 
     def decode(self, bodies: Sequence[bytes | None], keys: Sequence[str | None]) -> tuple[pa.Array, pa.Array]:
-        """Rows, and what is wrong with an event. Both are null where a message is no change."""
+        """Returns rows and errors. Both are null where a message is not a change."""
         rows: list[dict[str, Any] | None] = []
         errors: list[str | None] = []
         for body, key in zip(bodies, keys, strict=True):
@@ -211,7 +212,7 @@ def _payload(document: Any) -> tuple[Any, Node]:
 
 
 def _below(schema: Node, name: str) -> Node:
-    """The schema of a field of a struct."""
+    """Returns the schema of a field of a struct."""
     return next((one for one in (schema or {}).get("fields") or () if one.get("field") == name), None)
 
 
@@ -226,7 +227,7 @@ def _row_of(side: Any) -> dict[str, Any]:
 
 
 def _key_row(key: str | None) -> tuple[dict[str, Any], dict[str, Node]]:
-    """The fields of a message key; empty where it is none of Debezium."""
+    """Returns the fields of a message key; empty if it is not one of Debezium's."""
     try:
         payload, schema = _payload(json_value(key)) if key else (None, None)
     except ValueError:
@@ -237,7 +238,7 @@ def _key_row(key: str | None) -> tuple[dict[str, Any], dict[str, Node]]:
 def _with_key(
     row: Mapping[str, Any], nodes: Mapping[str, Node], key: str | None
 ) -> tuple[dict[str, Any], dict[str, Node]]:
-    """What a delete says of its row: ``before`` may be null, or hold nulls outside of the key."""
+    """Returns what is known of a deleted row. ``before`` may be null, or hold nulls outside of the key."""
     fields, described = _key_row(key)
     if not row and not fields:
         raise BadValue("the delete names no row: before is null and the message has no key")
@@ -256,9 +257,10 @@ def _microseconds(source: Mapping[str, Any]) -> int | None:
 
 
 def position_of(source: Mapping[str, Any], transaction: Any) -> str | None:
-    """The place of an event in its source, as text that sorts like it; None where the source does not say.
+    """Returns the position of an event in its source, as text that sorts in event order, or None if the source has
+    none.
 
-    PostgreSQL: the second number of ``sequence``, which incremental snapshots have as well, else ``lsn``. MySQL and
+    PostgreSQL: the second number of ``sequence``, which incremental snapshots also have, else ``lsn``. MySQL and
     MariaDB: file, position and row. SQL Server, Db2: commit and change LSN. Oracle: SCN of the commit. MongoDB: time
     and ordinal.
     """
@@ -300,7 +302,7 @@ def _sequence(text: Any) -> str | None:
 
 
 def _padded(value: Any) -> str | None:
-    """A number as text of a fixed length, so that it sorts as a number."""
+    """Returns a number as text of a fixed length, so that it sorts numerically."""
     text = str(value) if isinstance(value, int | str) and not isinstance(value, bool) else ""
     return f"{int(text):020d}" if _DIGITS.fullmatch(text) else None
 

@@ -1,7 +1,7 @@
-"""Values of Debezium's JSON as values of Arrow types.
+"""Converts values of Debezium's JSON to Arrow types.
 
-With schemas in the messages every value names its meaning (``io.debezium.time.MicroTimestamp``, ``Decimal`` of
-Connect). Without them the column's own type and the step's options decide, and an ambiguous value is refused.
+If messages include schemas, every value names its meaning (``io.debezium.time.MicroTimestamp``, Connect's
+``Decimal``). Otherwise the column's own type and the step's options decide, and an ambiguous value is rejected.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["PLACEHOLDER", "BadValue", "Reading", "converter", "is_unavailable", 
 
 PLACEHOLDER: Final = "__debezium_unavailable_value"
 Node = Mapping[str, Any] | None
-"""The schema of a value; None where messages have none."""
+"""The schema of a value; None if messages have no schemas."""
 Convert = Callable[[Any, Node], Any]
 
 _CONTEXT: Final = decimal.Context(prec=200)
@@ -63,15 +63,15 @@ _WORDS: Final[Mapping[str, float]] = {
 
 
 class BadValue(ValueError):
-    """A value that is none of its column's type; the text says why and what to do."""
+    """A value that does not fit its column's type. The text says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How values without a schema are read."""
+    """How to read values that have no schema."""
 
     units: Mapping[str, str] = field(default_factory=dict)
-    """Of integers in columns of times: s, ms, us, ns or days."""
+    """Unit of integers in time columns: s, ms, us, ns or days."""
     decimals: str = "string"
     """``string`` (``decimal.handling.mode=string``) or ``base64`` (``precise``; the scale is that of the column)."""
     binary: str = "base64"
@@ -79,12 +79,12 @@ class Reading:
 
 
 def json_value(text: bytes | str) -> Any:
-    """The value of a JSON text; numbers with a point are decimals, so that no digit is lost."""
+    """Parses a JSON text. Numbers with a decimal point become decimals, so that no digit is lost."""
     return json.loads(text, parse_float=Decimal)
 
 
 def is_unavailable(value: Any, placeholder: str) -> bool:
-    """Whether a value stands for one that did not change and was not sent."""
+    """Returns whether a value is the placeholder for one that did not change and was not sent."""
     raw = placeholder.encode()
     if isinstance(value, str):
         return value in (placeholder, base64.b64encode(raw).decode(), raw.hex())
@@ -94,7 +94,7 @@ def is_unavailable(value: Any, placeholder: str) -> bool:
 
 
 def converter(kind: pa.DataType, unit: str, reading: Reading) -> Convert:
-    """A function of a JSON value and its schema. It raises ``BadValue``."""
+    """Returns a function of a JSON value and its schema that raises ``BadValue``."""
     types = pa.types
     if types.is_boolean(kind):
         return _boolean
@@ -143,7 +143,7 @@ def _unscaled(text: Any, scale: Any) -> Decimal:
 
 
 def _number(value: Any, node: Node) -> Decimal | float:
-    """A number in any of the forms that Debezium has for one."""
+    """Converts a number in any of Debezium's representations."""
     if isinstance(value, dict) and set(value) == {"scale", "value"}:
         return _unscaled(value["value"], value["scale"])
     if (
@@ -300,7 +300,7 @@ def _moment(value: Any, node: Node, unit: str, *, zoned: bool) -> int:
         except ValueError:
             raise BadValue(f"{_shown(value)} is not a time of the years 1 to 9999") from None
         if found.tzinfo is None or not zoned:
-            # Without a zone the clock counts, whatever zone the text names.
+            # Without a time zone the wall clock counts, whatever zone the text names.
             found = found.replace(tzinfo=UTC)
         delta = found - datetime(1970, 1, 1, tzinfo=UTC)
         return delta.days * _DAY_US + delta.seconds * 1_000_000 + delta.microseconds
@@ -315,7 +315,7 @@ def _moment(value: Any, node: Node, unit: str, *, zoned: bool) -> int:
 
 
 def _time_us(value: Any, node: Node, unit: str) -> int:
-    """Microseconds of the day."""
+    """Microseconds since midnight."""
     if isinstance(value, str):
         try:
             found = datetime.fromisoformat(f"1970-01-01T{value}")
@@ -385,7 +385,7 @@ def _nested(kind: pa.DataType, unit: str, reading: Reading) -> Convert:
 
 
 def _decoded(value: Any, kind: type) -> Any:
-    """JSON columns, and hstore by default, are JSON text."""
+    """JSON columns, and hstore by default, contain JSON text."""
     if isinstance(value, str):
         try:
             value = json_value(value)

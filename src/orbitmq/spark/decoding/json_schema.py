@@ -1,7 +1,7 @@
-"""JSON Schema as columns of Spark.
+"""Converts JSON Schema to Spark columns.
 
-What has no column of its own (a free object, a choice of types, a list of different things) is a string that holds
-its JSON text, as Spark's ``from_json`` reads it.
+A value without a Spark type (a free-form object, a union, a list of mixed types) becomes a string with its JSON text,
+like in Spark's ``from_json``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DEPTH_MAX: Final = 64
 
 
 def columns_of(text: str) -> str:
-    """Columns as in CREATE TABLE. Raises ``SpecError`` for a schema that is not of an object with properties."""
+    """Returns the columns as in CREATE TABLE. Raises ``SpecError`` unless the schema is an object with properties."""
     try:
         root = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -36,7 +36,7 @@ def _quoted(name: str) -> str:
 
 
 def _resolved(root: Any, node: Any, above: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
-    """What a reference stands for. A schema that contains itself ends in an empty one: anything."""
+    """Resolves a reference. A schema that contains itself ends in an empty schema, which accepts anything."""
     while isinstance(node, dict) and isinstance(node.get("$ref"), str):
         reference = node["$ref"]
         if reference in above or not reference.startswith("#"):

@@ -1,7 +1,7 @@
-"""Protobuf schemas of a registry as descriptor sets.
+"""Converts Protobuf schemas of a registry to descriptor sets.
 
-A registry keeps .proto files. Most hand them out compiled (``format=serialized``); for one that does not, the
-compiler of the package grpcio-tools is used where it is installed.
+A registry stores .proto files. Most also return them compiled (``format=serialized``). For the others, the compiler
+of the package grpcio-tools is used if it is installed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _WELL_KNOWN: Final = "google/protobuf/"
 
 
 def descriptor_set(registry: Registry, schema: RegisteredSchema) -> bytes:
-    """The schema and everything it imports, what is imported first; the last file is the schema itself.
+    """Returns the schema and everything it imports, imports first; the last file is the schema itself.
 
-    Raises ``RegistryError``, and ``SpecError`` for what is not Protobuf.
+    Raises ``RegistryError``, and ``SpecError`` for a schema that is not Protobuf.
     """
     try:
         from google.protobuf import descriptor_pb2
@@ -50,7 +50,7 @@ def descriptor_set(registry: Registry, schema: RegisteredSchema) -> bytes:
 
 
 def _collect(registry: Registry, schema: RegisteredSchema, into: dict[str, RegisteredSchema]) -> None:
-    """What a schema imports, in an order in which each file comes after its own imports."""
+    """Collects a schema's imports in dependency order."""
     for name, subject, version in schema.references:
         if name in into:
             continue
@@ -62,7 +62,7 @@ def _collect(registry: Registry, schema: RegisteredSchema, into: dict[str, Regis
 
 
 def _compiled(registry: Registry, schema: RegisteredSchema, name: str) -> Any:
-    """The file as the registry compiled it; None when it only has the text."""
+    """Returns the file as compiled by the registry; None when it only has the text."""
     from google.protobuf import descriptor_pb2
     from google.protobuf.message import DecodeError
 
@@ -116,7 +116,7 @@ def _by_compiler(sources: dict[str, RegisteredSchema]) -> bytes:
 
 
 def message_at(files: bytes, path: Sequence[int]) -> str:
-    """The full name of the message at these places of the schema itself. Raises ``IndexError``."""
+    """Returns the full name of the message at this index path of the schema itself. Raises ``IndexError``."""
     from google.protobuf import descriptor_pb2
 
     parsed = descriptor_pb2.FileDescriptorSet.FromString(files)

@@ -1,4 +1,5 @@
-"""Protobuf bodies as Arrow columns, field by field, from a descriptor set. What cannot be read is null."""
+"""Decodes Protobuf bodies into Arrow columns, field by field, with a descriptor set. Unreadable bodies become
+null."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ _WRAPPERS: Final = frozenset(
 _FREE_FORM: Final = frozenset(f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue"))
 
 Build = Callable[[Sequence[Any]], pa.Array]
-"""From one Python value per row (None: null) to a column."""
+"""Builds a column from one Python value per row (None becomes null)."""
 
 
 class ProtobufDecoder:
-    """Reads one kind of message. Raises ``SpecError`` for a descriptor set or name that cannot be used."""
+    """Reads one message type. Raises ``SpecError`` for an unusable descriptor set or name."""
 
     def __init__(self, descriptor_set: bytes, message: str) -> None:
         try:
@@ -84,7 +85,7 @@ class ProtobufDecoder:
         return struct, build_struct
 
     def _field(self, field: Any, above: tuple[str, ...]) -> tuple[pa.DataType, Build]:
-        """Column of one field: given the messages that hold it."""
+        """Returns the type of one field and the function that builds its column from the messages that contain it."""
         name = field.name
         entry = field.message_type
         if entry is not None and entry.GetOptions().map_entry:
@@ -144,7 +145,7 @@ class ProtobufDecoder:
         return message
 
     def decode(self, bodies: Iterable[bytes | None]) -> tuple[pa.Array, pa.Array]:
-        """Values, and what went wrong: one of the two is null in each row."""
+        """Returns values and errors; in each row one of the two is null."""
         rows: list[Any] = []
         errors: list[str | None] = []
         for body in bodies:
@@ -157,7 +158,7 @@ class ProtobufDecoder:
         try:
             column = self._build(rows)
         except (pa.ArrowException, ValueError, TypeError, OverflowError):
-            # A text that is not UTF-8 shows only when it is looked at: find it, keep the others.
+            # Invalid UTF-8 is detected only when a text is accessed. Find it and keep the others.
             for number, row in enumerate(rows):
                 try:
                     self._build([row])

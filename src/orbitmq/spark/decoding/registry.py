@@ -1,8 +1,8 @@
-"""Asks a schema registry with Confluent's HTTP interface (also Karapace, Apicurio and Redpanda) for schemas.
+"""Fetches schemas from a registry with Confluent's HTTP interface (also Karapace, Apicurio and Redpanda).
 
-Schemas never change under their id, so those are kept for the life of the process; what the latest version of a
-subject is gets asked every time. A registry that does not answer is an error of the job, never of a message:
-``RegistryUnavailable`` stops a task, ``SchemaNotFound`` belongs to the body that names the schema.
+The schema of an id never changes, so schemas are cached for the life of the process. The latest version of a subject
+is requested every time. An unavailable registry fails the job, never a message: ``RegistryUnavailable`` stops a task,
+while ``SchemaNotFound`` belongs to the body that names the schema.
 """
 
 from __future__ import annotations
@@ -42,42 +42,42 @@ _ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 _SCHEMAS_MAX: Final = 1000
 _REGISTRIES_MAX: Final = 16
 PAUSES_S: Final = (0.1, 0.5, 1.0)
-"""Between attempts at a registry that does not answer; one attempt more than pauses."""
+"""Pauses between attempts at a registry that does not answer. There is one more attempt than pauses."""
 _PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})
 _NOT_FOUND: Final = 404
 
 
 class RegistryError(OrbitError):
-    """The registry refused, or its answer cannot be used."""
+    """The registry refused, or its answer is unusable."""
 
 
 class RegistryUnavailable(RegistryError):
-    """Nobody answered in time: the same question may be answered later."""
+    """The registry did not answer in time. The same request may succeed later."""
 
 
 class SchemaNotFound(RegistryError):
-    """There is no such subject, version or schema id."""
+    """The subject, version or schema id does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryAccess:
-    """Where a registry is and how to be let in; travels to the executors."""
+    """A registry's address and credentials. Sent to the executors."""
 
     url: str
     user: str = ""
     password: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
-    """For ``Authorization: Bearer``; instead of user and password."""
+    """Sent as ``Authorization: Bearer``, instead of user and password."""
     trust_file: str = ""
-    """Certificates to trust, PEM; empty: those of the machine."""
+    """Certificates to trust, as PEM; empty means those of the machine."""
     timeout_s: float = 10.0
-    """For one request."""
+    """Timeout of one request."""
 
     @classmethod
     def parse(
         cls, url: str, *, token: str = "", trust_file: str = "", timeout_s: float = 10.0
     ) -> RegistryAccess:
-        """From an address that may hold user and password. Raises ``ConfigError``."""
+        """Parses an address that may include user and password. Raises ``ConfigError``."""
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(
@@ -97,7 +97,7 @@ class RegistryAccess:
         )
 
     def headers(self) -> dict[str, str]:
-        """Of every request."""
+        """Headers of every request."""
         found = {"Accept": _ACCEPT}
         if self.token:
             found["Authorization"] = f"Bearer {self.token}"
@@ -112,18 +112,18 @@ class RegisteredSchema:
     """One schema of a registry."""
 
     schema_id: int
-    """What the header of a body names."""
+    """The id in the header of a body."""
     form: Form
     text: str
-    """As it was registered: JSON for Avro and JSON Schema, a .proto file for Protobuf."""
+    """The registered text: JSON for Avro and JSON Schema, a .proto file for Protobuf."""
     references: tuple[tuple[str, str, int], ...] = ()
-    """Name under which it is imported, subject, version."""
+    """Import name, subject and version of each reference."""
     subject: str = ""
     version: int = 0
 
 
 class Registry:
-    """Questions to one registry. May be used by any thread."""
+    """Client of one registry. May be used from any thread."""
 
     def __init__(self, access: RegistryAccess, pauses_s: Sequence[float] = PAUSES_S) -> None:
         self.access = access
@@ -133,26 +133,27 @@ class Registry:
         self._context: ssl.SSLContext | None = None
 
     def by_id(self, schema_id: int) -> RegisteredSchema:
-        """The schema with that id. Raises ``SchemaNotFound``, ``RegistryUnavailable``, ``RegistryError``."""
+        """Returns the schema with that id. Raises ``SchemaNotFound``, ``RegistryUnavailable``, ``RegistryError``."""
         return _schema(self._once(f"/schemas/ids/{schema_id}"), schema_id=schema_id)
 
     def latest(self, subject: str) -> RegisteredSchema:
-        """The newest version of a subject. Raises as ``by_id``."""
+        """Returns the newest version of a subject. Raises like ``by_id``."""
         return _schema(self._ask(f"/subjects/{_quoted(subject)}/versions/latest"))
 
     def version(self, subject: str, version: int) -> RegisteredSchema:
-        """One version of a subject. Raises as ``by_id``."""
+        """Returns one version of a subject. Raises like ``by_id``."""
         return _schema(self._once(f"/subjects/{_quoted(subject)}/versions/{version}"))
 
     def versions(self, subject: str) -> list[RegisteredSchema]:
-        """All versions of a subject, the oldest first. Raises as ``by_id``."""
+        """Returns all versions of a subject, the oldest first. Raises like ``by_id``."""
         versions = self._ask(f"/subjects/{_quoted(subject)}/versions")
         if not isinstance(versions, list) or not all(isinstance(one, int) for one in versions):
             raise RegistryError(f"the registry at {self.access.url} answered with no list of versions")
         return [self.version(subject, version) for version in sorted(versions)]
 
     def serialized(self, schema: RegisteredSchema) -> str:
-        """The text of a Protobuf schema as the registry compiles it (base64), or as it is where it does not."""
+        """Returns a Protobuf schema as compiled by the registry (base64), or its text where the registry does not
+        compile."""
         if schema.subject and schema.version:
             path = f"/subjects/{_quoted(schema.subject)}/versions/{schema.version}"
         else:
@@ -206,7 +207,7 @@ class Registry:
 
 @functools.lru_cache(_REGISTRIES_MAX)
 def registry_of(access: RegistryAccess) -> Registry:
-    """The registry of this process: Spark keeps its workers, so they ask once for each schema."""
+    """Returns this process's registry. Spark keeps its workers, so each schema is requested once per worker."""
     return Registry(access)
 
 

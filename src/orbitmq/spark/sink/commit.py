@@ -1,19 +1,19 @@
-"""The driver's side of ``mode=transactional``: half messages become messages, or nothing.
+"""The driver's side of ``mode=transactional``: commits or rolls back half messages.
 
-Tasks store rows as half messages, which no consumer sees. When all tasks of a micro-batch are through, the driver
-writes its decision (``sink_prepared.py``), commits every half message, and notes that it is done. A driver that dies
-before the decision leaves half messages that nobody will commit; the rows come again with the next attempt. A driver
-that dies after it is followed by one that goes on committing.
+Tasks store rows as half messages, which consumers do not see. When all tasks of a micro-batch have finished, the
+driver records its decision (``prepared.py``), commits every half message, and records completion. If a driver dies
+before the decision, nobody commits its half messages and the next attempt sends the rows again. If it dies after the
+decision, its successor continues the commits.
 
 Rules
-1. Only a decision leads to commits, and only the driver commits. A broker that asks about a half message is told to
-   roll it back once its micro-batch is over (a broker may ask about a copy of one that is committed), and nothing
-   before.
-2. A commit without an answer may have happened, and a broker that is told twice may store the message twice. So
-   nothing is repeated before the queues were read from where they ended at the time of the decision, and what is
-   there is left alone. Requests of a dead driver have some seconds to arrive first.
-3. A half message that nobody asks about stays as it is: a broker gives up asking, but a commit still finds it, for as
-   long as the log is kept.
+1. Only a decision leads to commits, and only the driver commits. A broker that checks a half message is told to roll
+   it back once its micro-batch is over (brokers may check a copy of a committed one). Before that the outcome is
+   UNKNOWN.
+2. A commit without an answer may have happened, and a broker that receives a commit twice may store the message
+   twice. So before a commit is retried, the queues are read from where they ended at the time of the decision, and
+   rows found there are skipped. Requests of a dead driver are first given some seconds to arrive.
+3. A half message that nobody asks about stays as it is. A broker eventually stops checking it, but a commit still
+   finds it for as long as the log is retained.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ __all__ = ["BATCH_PROPERTY", "Committer", "batch_mark", "end_all", "roll_back"]
 logger = logging.getLogger(__name__)
 
 BATCH_PROPERTY: Final = "SPARK_BATCH"
-"""Of a half message: the query and the micro-batch it belongs to."""
+"""Property of a half message that names its query and micro-batch."""
 SETTLE_S: Final = 3.0
-"""How long requests of a dead driver may take to be carried out."""
+"""How long requests of a dead driver may take to be executed."""
 IN_FLIGHT: Final = 256
 CALL_TIMEOUT_S: Final = 10.0
 _PULL_COUNT: Final = 1000
 
 
 def batch_mark(query: str, batch: int) -> str:
-    """The value of ``BATCH_PROPERTY``."""
+    """Returns the value of ``BATCH_PROPERTY``."""
     return f"{query}/{batch}"
 
 
 class Committer(SinkClient):
-    """Ends half messages for a driver, and answers brokers that ask about them."""
+    """Commits or rolls back half messages for a driver, and answers brokers that check them."""
 
     def __init__(
         self, group: str, name_servers: str, options: ProducerOptions, settings: ClientSettings
@@ -68,7 +68,7 @@ class Committer(SinkClient):
         self._settings = settings
         self._servers = name_servers
         self._over: dict[str, int] = {}
-        """The last micro-batch of each query that is over."""
+        """The last finished micro-batch of each query."""
         self._reader: PullConsumer | None = None
         self._lock = threading.Lock()
         super().__init__(group, name_servers, options)
@@ -102,11 +102,12 @@ class Committer(SinkClient):
         return TransactionState.ROLLBACK if over else TransactionState.UNKNOWN
 
     def note_over(self, query: str, batch: int) -> None:
-        """Brokers that ask about half messages of this or earlier micro-batches may roll them back."""
+        """From now on, brokers that check half messages of this or earlier micro-batches are told to roll them
+        back."""
         self._over[query] = max(batch, self._over.get(query, -1))
 
     def greet(self, topics: Iterable[str]) -> None:
-        """Let the brokers of some topics know whom to ask."""
+        """Registers with the brokers of some topics, so that they know which client to check with."""
 
         async def known() -> None:
             for topic in topics:
@@ -125,7 +126,7 @@ class Committer(SinkClient):
             return self._reader
 
     def ends(self, halves: Sequence[Half]) -> dict[MessageQueue, int]:
-        """Where the queues of some half messages end now. Raises ``OrbitError``."""
+        """Returns the current end of the queues of some half messages. Raises ``OrbitError``."""
         queues = sorted({(half.topic, half.broker, half.queue_id) for half in halves})
         pulls = self._pulls()
         found = {}
@@ -135,7 +136,7 @@ class Committer(SinkClient):
         return found
 
     def committed(self, starts: Mapping[MessageQueue, int], keys: frozenset[str]) -> Counter[str]:
-        """Which of the keys the queues hold behind some places, and how often. Raises ``OrbitError``."""
+        """Counts how often each of the keys occurs in the queues after some start offsets. Raises ``OrbitError``."""
         pulls = self._pulls()
         found: Counter[str] = Counter()
         for queue, start in starts.items():
@@ -153,10 +154,10 @@ class Committer(SinkClient):
     def finish(
         self, decision: Decision, timeout_s: float, *, resumed: bool, clock: Clock = SYSTEM_CLOCK
     ) -> int:
-        """Commit every half message of a decision once; returns how many were committed here.
+        """Commits every half message of a decision once; returns how many were committed by this call.
 
-        ``resumed``: another driver may have begun. Raises ``RequestTimeoutError`` when brokers do not answer in time;
-        the same decision can be finished later.
+        ``resumed`` means that another driver may have started. Raises ``RequestTimeoutError`` when brokers do not
+        answer in time; the same decision can be finished later.
         """
         deadline = clock.monotonic() + timeout_s
         missing: Sequence[Half] = decision.halves
@@ -195,7 +196,7 @@ class Committer(SinkClient):
 
 
 def roll_back(client: SinkClient, halves: Sequence[Half]) -> None:
-    """Nobody will get these rows. Brokers that do not hear it give the half messages up later."""
+    """Rolls back half messages. Brokers that do not receive this drop them later."""
     try:
         failed = client.loop.run(end_all(client, halves, TransactionState.ROLLBACK))
     except OrbitError as error:
@@ -207,7 +208,8 @@ def roll_back(client: SinkClient, halves: Sequence[Half]) -> None:
 async def end_all(
     client: SinkClient, halves: Sequence[Half], state: TransactionState
 ) -> list[tuple[Half, OrbitError]]:
-    """Tell the brokers; returns those without a good answer. Rows that chose their queue go one after the other."""
+    """Commits or rolls back; returns the half messages that failed. Rows with a chosen queue are committed one at a
+    time, in order."""
     placed: dict[tuple[str, str, int], list[Half]] = defaultdict(list)
     free: list[Half] = []
     for half in halves:

@@ -1,4 +1,4 @@
-"""Decides for each encoded row which topic, queue and request it goes to."""
+"""Assigns each encoded row to a topic, queue and request."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["RowSender"]
 
 ANYWHERE: Final = -1
 NAMED_MAX: Final = 16
-"""Queues named in an error."""
+"""The most queues to name in an error."""
 
 
 class RowSender:
-    """Hands the rows of a task to its session."""
+    """Passes the rows of a task to its session."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class RowSender:
         batch_bytes: int,
         half: bytes = b"",
     ) -> None:
-        """``half``: rows become half messages with these properties."""
+        """If ``half`` is set, rows become half messages with these properties."""
         self._half = half
         self._client = client
         self._session = session
@@ -46,7 +46,7 @@ class RowSender:
         self._turn = 0
 
     def send(self, rows: EncodedRows) -> None:
-        """Send some rows; may wait for room."""
+        """Sends some rows; may wait until the session has room."""
         if not len(rows):
             return
         alone = self._alone(rows)
@@ -65,7 +65,7 @@ class RowSender:
                         self._send_batches(topic, rows if whole else rows.take(part), queue)
 
     def _alone(self, rows: EncodedRows) -> npt.NDArray[np.bool_]:
-        """Rows that no batch can carry: delayed ones, and those longer than a request should be."""
+        """Rows that cannot be in a batch: delayed ones, and those longer than a request should be."""
         alone = rows.entry_sizes > self._batch_bytes
         level, due = rows.columns.get("delay_level"), rows.columns.get("deliver_at")
         levels = np.zeros(len(rows), np.int64) if level is None else np.asarray(level.fill_null(0))
@@ -108,7 +108,7 @@ class RowSender:
     def _by_queue(
         self, rows: EncodedRows, topic: str, chosen: Indices
     ) -> Iterator[tuple[MessageQueue | None, Indices]]:
-        """Rows of each queue, in their order; None for those that may go anywhere."""
+        """Groups rows by queue, in order; None for those that may go to any queue."""
         placed = next((name for name in ("queue_id", "sharding_key") if name in rows.columns), None)
         if placed is None and self._broker is None and "broker" not in rows.columns:
             yield None, chosen
@@ -123,7 +123,7 @@ class RowSender:
             yield None if target == ANYWHERE else queues[target], chosen[targets == target]
 
     def _by_key(self, keys: pa.Array, queues: Sequence[MessageQueue]) -> npt.NDArray[np.int64]:
-        """The queue every official client would choose for the key."""
+        """Returns the queue that every official client would choose for the key."""
         allowed = [queue for queue in queues if self._broker in (None, queue.broker_name)]
         if not allowed:
             raise MessageIllegal(f"no queue of {queues[0].topic} is on broker {self._broker}")
@@ -139,7 +139,7 @@ class RowSender:
     def _by_number(
         self, rows: EncodedRows, topic: str, chosen: Indices, queues: Sequence[MessageQueue]
     ) -> npt.NDArray[np.int64]:
-        """The queue of that number, on the broker that is named or the only one that has it."""
+        """Returns the queue with that number, on the named broker or on the only one that has it."""
         picked = pa.array(chosen)
         numbers, number_codes = _coded(rows, "queue_id", picked)
         brokers, broker_codes = _coded(rows, "broker", picked)
@@ -151,7 +151,7 @@ class RowSender:
             row = rows.first_row + int(chosen[int(same.argmax())])
             found = _find_queues(topic, queues, number, broker, row)
             if number is None and found:
-                # Any queue of the broker: the pieces of a task go to them in turn.
+                # Any queue of the broker will do, so the pieces of a task rotate over them.
                 found = found[self._turn % len(found) :][:1]
                 self._turn += 1
             targets[same] = found[0] if found else ANYWHERE
@@ -174,7 +174,7 @@ class RowSender:
             start = end
 
     def _send_halves(self, rows: EncodedRows) -> None:
-        """Brokers take no half messages in batches, so each row is a request."""
+        """Sends one request per row, because brokers do not accept half messages in batches."""
         bodies, properties, keys = rows.bodies.to_pylist(), rows.properties(), rows.unique_keys()
         for name, of_topic in self._by_topic(rows):
             topic = self._client.sender.wire_topic(name)
@@ -199,7 +199,7 @@ class RowSender:
 def _find_queues(
     topic: str, queues: Sequence[MessageQueue], number: int | None, broker: str | None, row: int
 ) -> list[int]:
-    """Numbers of the queues that a row may go to; none if it may go anywhere."""
+    """Returns the queues that a row may go to; empty if it may go anywhere."""
     if number is None and broker is None:
         return []
     found = [
@@ -222,7 +222,7 @@ def _find_queues(
 
 
 def _coded(rows: EncodedRows, name: str, picked: pa.Array) -> tuple[list[Any], npt.NDArray[np.int64]]:
-    """The distinct values of a column, None the last of them, and which of them each row has."""
+    """Returns a column's distinct values, with None last, and the index of each row's value."""
     column = rows.columns.get(name)
     if column is None:
         return [None], np.zeros(len(picked), np.int64)
@@ -232,7 +232,7 @@ def _coded(rows: EncodedRows, name: str, picked: pa.Array) -> tuple[list[Any], n
 
 
 def _runs(chosen: Indices, single: npt.NDArray[np.bool_]) -> Iterator[Indices]:
-    """Consecutive rows that are sent in the same way; the order of rows is kept."""
+    """Yields runs of consecutive rows that are sent in the same way. Row order is preserved."""
     flags = single[chosen]
     cuts = np.flatnonzero(flags[1:] != flags[:-1]) + 1
     yield from (part for part in np.split(chosen, cuts) if len(part))

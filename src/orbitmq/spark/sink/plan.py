@@ -1,13 +1,14 @@
-"""``write.format("rocketmq")``: rows of a batch or a stream become messages.
+"""``write.format("rocketmq")``: sends the rows of a batch or a stream as messages.
 
-Two modes. ``dedup``, described here, and ``transactional``: see ``sink_transactional.py``.
+There are two modes: ``dedup``, described here, and ``transactional``, see ``transactional.py``.
 
-Every attempt of a task gives its rows the same unique keys (column ``msg_id`` of a reader): from the query and the
-micro-batch, the partition and the number of the row, or from a column. So at least once becomes exactly once by
-dropping duplicates of that key. Rows that come in another order when a stage runs again (behind a shuffle of
-unordered data) need the column: ``uniqueKeyColumn``.
+Every attempt of a task gives its rows the same unique keys (column ``msg_id`` of a reader), made from the query and
+the micro-batch, the partition and the row number, or taken from a column. Dropping duplicates of that key turns
+at-least-once into exactly-once. Rows whose order may change when a stage is rerun (after a shuffle of unordered data)
+need the column: ``uniqueKeyColumn``.
 
-What was stored where is logged once per write or micro-batch, and written as JSON to ``reportPath`` if that is given.
+The number of rows stored in each queue is logged once per write or micro-batch, and written as JSON to ``reportPath``
+if set.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ _COLUMNS: Final[Mapping[str, _Kind]] = {
 
 @dataclass(frozen=True, slots=True)
 class SinkPlan:
-    """Everything a task needs to know; travels to the executors."""
+    """Everything a task needs. Sent to the executors."""
 
     options: Mapping[str, str]
     group: str
@@ -122,10 +123,10 @@ class SinkPlan:
     report_path: str | None
     transactional: bool = False
     log_location: str = ""
-    """Where decisions about micro-batches are kept."""
+    """Directory of the decisions about micro-batches."""
 
     def client(self) -> SinkClient:
-        """The client of this process for these options."""
+        """Returns this process's client for these options."""
         found = access(self.options)
 
         def make() -> SinkClient:
@@ -134,7 +135,7 @@ class SinkPlan:
                 message_bytes_max=self.message_bytes_max,
                 **client_settings(self.options),
             )
-            # Only the driver is a member of a group with half messages: it is the one to be asked about them.
+            # In a group with half messages only the driver is a member, so that brokers check with it.
             return SinkClient(self.group, found.name_servers, producer, member=not self.transactional)
 
         return sink_client((found, self.group, self.message_bytes_max, self.transactional), make)
@@ -142,7 +143,7 @@ class SinkPlan:
 
 @dataclass(frozen=True, slots=True)
 class RowsSent(WriterCommitMessage):
-    """What one task stored, by (topic, broker, queue id)."""
+    """The rows stored by one task, by (topic, broker, queue id)."""
 
     partition: int
     attempt: int
@@ -151,11 +152,11 @@ class RowsSent(WriterCommitMessage):
     halves: bytes = b""
     """Half messages, packed."""
     replayed: bool = False
-    """The micro-batch was decided before, so nothing was sent."""
+    """The micro-batch had already been decided, so nothing was sent."""
 
 
 def plan_sink(options: Mapping[str, str], schema: StructType, *, streaming: bool) -> SinkPlan:
-    """Check options and columns. Raises ``ConfigError`` that says what is accepted."""
+    """Checks options and columns. Raises ``ConfigError`` that says what is accepted."""
     refuse_unknown(options, _OPTIONS)
     access(options)
     topic = text(options, "topic", "path")
@@ -172,7 +173,8 @@ def plan_sink(options: Mapping[str, str], schema: StructType, *, streaming: bool
         topic=topic,
         broker=text(options, "broker"),
         unique_column=unique_column,
-        # A stream is known by its query, which a restart from its checkpoint keeps. A batch has a name of its own.
+        # A stream is identified by its query, which survives a restart from its checkpoint. A batch gets a unique
+        # name.
         scope=text(options, "uniqueKeyScope") or ("" if streaming else uuid.uuid4().hex),
         batch_bytes=min(_positive(options, "batchBytes", BATCH_BYTES), message_bytes_max),
         message_bytes_max=message_bytes_max,
@@ -192,7 +194,7 @@ def _mode(options: Mapping[str, str]) -> str:
 
 
 def _log_location(options: Mapping[str, str], streaming: bool) -> str:
-    """A stream's log lies in its checkpoint, unless an option says where."""
+    """Returns the log's location. A stream's log is in its checkpoint unless an option overrides it."""
     given, checkpoint = text(options, "transactionLog"), text(options, "checkpointLocation")
     if given is None and checkpoint is None and streaming:
         raise ConfigError(
@@ -203,7 +205,8 @@ def _log_location(options: Mapping[str, str], streaming: bool) -> str:
 
 
 def _group(location: str) -> str:
-    """Queries with half messages have groups of their own: brokers ask a group about them, and get one driver."""
+    """Returns the group. Queries with half messages have their own, because brokers check with any member of a group
+    and must reach the right driver."""
     if not location:
         return GROUP_DEFAULT
     return f"{GROUP_DEFAULT}-{blake2b(location.encode(), digest_size=6).hexdigest()}"
@@ -263,7 +266,7 @@ def _elements_fit(kind: DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TaskOf:
-    """The task that runs in this process: which rows it has, whatever the attempt."""
+    """The task that runs in this process. It identifies the rows, whatever the attempt."""
 
     query: str
     batch: str
@@ -287,7 +290,7 @@ class TaskOf:
 def send_rows(
     plan: SinkPlan, task: TaskOf, session: SendSession, batches: Iterator[pa.RecordBatch], half: bytes = b""
 ) -> None:
-    """Send all rows of a task; returns when the brokers have stored them. ``half``: as half messages."""
+    """Sends all rows of a task; returns when the brokers have stored them. ``half`` sends them as half messages."""
     unique: RowKeys | str = plan.unique_column or RowKeys(
         key_prefix(plan.scope or task.query, task.batch, task.partition)
     )
@@ -303,7 +306,7 @@ def send_rows(
 
 
 def send_partition(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> RowsSent:
-    """Send all rows of a task; returns when the brokers have stored them."""
+    """Sends all rows of a task; returns when the brokers have stored them."""
     task = TaskOf.current()
     session = SendSession(plan.client(), plan.timeout_s, plan.in_flight_max)
     send_rows(plan, task, session, batches)
@@ -314,7 +317,7 @@ def send_partition(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> RowsSen
 
 
 def summarise(messages: Iterable[RowsSent | None]) -> dict[tuple[str, str, int], QueueTally]:
-    """All tasks together."""
+    """Sums up all tasks."""
     total: dict[tuple[str, str, int], QueueTally] = {}
     for message in messages:
         for key, tally in message.queues.items() if message is not None else ():
@@ -323,7 +326,7 @@ def summarise(messages: Iterable[RowsSent | None]) -> dict[tuple[str, str, int],
 
 
 def report(plan: SinkPlan, messages: Sequence[RowsSent | None], batch_id: int | None, outcome: str) -> None:
-    """Say how many rows went where."""
+    """Logs how many rows were stored where."""
     total = summarise(messages)
     rows = sum(tally.rows for tally in total.values())
     not_safe = sum(tally.not_safe_rows for tally in total.values())
@@ -396,5 +399,5 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def sent_by(messages: Sequence[WriterCommitMessage | None]) -> list[RowsSent | None]:
-    """What tasks said; None for those that failed."""
+    """Returns the tasks' commit messages; None for tasks that failed."""
     return [message if isinstance(message, RowsSent) else None for message in messages]

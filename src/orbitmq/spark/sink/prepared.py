@@ -1,8 +1,8 @@
-"""Half messages of a micro-batch, and the log that says which micro-batches are to be committed.
+"""Half messages of a micro-batch, and the log of the micro-batches to commit.
 
-The log is a directory of the driver, one folder for each query. ``N.parquet`` is the decision to commit micro-batch
-N: it lists every half message, and where the queues ended before the first of them was committed. ``N.done`` says
-that all of them are committed. A file appears under its name when it is whole.
+The log is a directory of the driver, with one folder per query. ``N.parquet`` is the decision to commit micro-batch
+N. It lists every half message, and where the queues ended before the first of them was committed. ``N.done`` says
+that all of them are committed. Files appear atomically.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SCHEMA: Final = pa.schema(
 
 
 class Half(NamedTuple):
-    """A half message that is stored, and the queue it is for."""
+    """A stored half message and its target queue."""
 
     topic: str
     broker: str
@@ -64,7 +64,7 @@ class Half(NamedTuple):
 
 
 def pack(halves: Sequence[Half]) -> bytes:
-    """As a task tells its driver."""
+    """Encodes half messages for the commit message of a task."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, _SCHEMA) as writer:
         writer.write_table(_table(halves))
@@ -73,7 +73,7 @@ def pack(halves: Sequence[Half]) -> bytes:
 
 
 def unpack(packed: bytes) -> list[Half]:
-    """What was packed."""
+    """Decodes the output of ``pack``."""
     return _halves(pa.ipc.open_stream(packed).read_all())
 
 
@@ -90,15 +90,15 @@ def _halves(table: pa.Table) -> list[Half]:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is to be committed of one micro-batch."""
+    """The pending commits of a micro-batch."""
 
     halves: Sequence[Half]
     starts: Mapping[MessageQueue, int]
-    """Where each queue ended before: what is committed of this micro-batch lies behind."""
+    """Where each queue ended before. This micro-batch's committed messages come after that."""
 
 
 class TransactionLog:
-    """The decisions of all queries that share a directory. Used by the driver alone."""
+    """The decisions of all queries that share a directory. Used by the driver only."""
 
     def __init__(self, location: str) -> None:
         self._location = location
@@ -110,7 +110,7 @@ class TransactionLog:
         return sorted((int(found[1]), found[2]) for found in matches if found)
 
     def decided(self) -> dict[str, int]:
-        """The last micro-batch of each query that is decided. Raises ``ConfigError`` if nobody can tell."""
+        """Returns the last decided micro-batch of each query. Raises ``ConfigError`` if that cannot be determined."""
         try:
             selector = pafs.FileSelector(self._root, allow_not_found=True)
             folders = [
@@ -124,11 +124,11 @@ class TransactionLog:
         return {query: batch for query, batch in found.items() if batch >= 0}
 
     def done(self, query: str) -> int:
-        """The last micro-batch that is committed; -1 before the first."""
+        """Returns the last committed micro-batch, or -1 before the first."""
         return max((batch for batch, kind in self._names(query) if kind == "done"), default=-1)
 
     def read(self, query: str, batch: int) -> Decision | None:
-        """The decision about a micro-batch; None when there is none, or it is done."""
+        """Returns the decision about a micro-batch; None when there is none, or when it is done."""
         path = self._path(query, batch, "parquet")
         if self._filesystem.get_file_info(path).type != pafs.FileType.File:
             return None
@@ -141,7 +141,7 @@ class TransactionLog:
         return Decision(_halves(table.select(_SCHEMA.names)), starts)
 
     def decide(self, query: str, batch: int, decision: Decision) -> None:
-        """From here on the micro-batch will be committed, by whichever driver."""
+        """Records the decision. From here on the micro-batch will be committed, by this or another driver."""
         starts = [
             (queue.topic, queue.broker_name, queue.queue_id, offset)
             for queue, offset in decision.starts.items()
@@ -152,7 +152,7 @@ class TransactionLog:
         self._write(self._path(query, batch, "parquet"), sink.getvalue())
 
     def finish(self, query: str, batch: int) -> None:
-        """All half messages of the micro-batch are committed."""
+        """Records that all half messages of the micro-batch are committed."""
         self._write(self._path(query, batch, "done"), b"")
         for other, kind in self._names(query):
             if (kind == "parquet" and other <= batch) or other <= batch - _DONE_KEPT:

@@ -1,8 +1,8 @@
-"""Rows to send, as the bytes of SEND_BATCH_MESSAGE, without a Python object per row.
+"""Encodes rows as bodies of SEND_BATCH_MESSAGE, without creating a Python object per row.
 
-Arrow joins binary columns row by row in C. So the parts of a batch entry (``kernel/layout.py``) are made as columns:
-the fixed head with numpy, the body as it is, the properties as text pairs. One join gives a binary column whose data
-buffer *is* the body of a request, whatever range of rows is cut out of it.
+Arrow joins binary columns row by row in C, so the parts of a batch entry (``kernel/layout.py``) are built as columns:
+the fixed head with numpy, the unchanged body, the properties as text pairs. One join gives a binary column whose data
+buffer *is* the body of a request, for any range of rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["EncodedRows", "RowKeys", "encode_rows", "key_prefix", "split_by_size
 Indices = npt.NDArray[np.intp]
 
 PIECE_BYTES: Final = 64 * 1024 * 1024
-"""Rows are encoded in pieces of at most about this much memory (one row may be larger)."""
+"""Rows are encoded in pieces of at most about this size (a single row may be larger)."""
 _NAME_END: Final = b"\x01"
 _PAIR_END: Final = b"\x02"
 _NOTHING: Final = pa.scalar(b"", pa.binary())
@@ -40,16 +40,16 @@ _OF_COLUMNS: Final = {"keys": Property.KEYS, "tags": Property.TAGS, "sharding_ke
 
 
 def key_prefix(*parts: object) -> bytes:
-    """The first 16 digits of the unique keys of one task: the same for every attempt of it."""
+    """Returns the first 16 digits of the unique keys of a task, which are the same for every attempt."""
     text = "\0".join(str(part) for part in parts)
     return blake2b(text.encode(), digest_size=8).hexdigest().upper().encode()
 
 
 class RowKeys:
-    """Unique keys made of a prefix and the number of the row.
+    """Unique keys made of a prefix and the row number.
 
-    They have 32 digits like those of other clients. Digits 20 to 27 are where tools look for the time a key was
-    made at, in milliseconds since the month began; zero lets a search begin with the month.
+    They have 32 digits like those of other clients. Tools take digits 20 to 27 as the creation time, in milliseconds
+    since the month began; zero makes their searches start with the month.
     """
 
     def __init__(self, prefix: bytes) -> None:
@@ -59,7 +59,7 @@ class RowKeys:
         self._pair: Final = np.frombuffer(name + prefix + b"0" * 16 + _PAIR_END, np.uint8)
 
     def pairs(self, first_row: int, count: int) -> pa.BinaryArray:
-        """The property of each row, as text."""
+        """Returns the unique key property of each row, as text."""
         if first_row + count > _ROWS_MAX:
             raise MessageIllegal(
                 f"a task sends at most {_ROWS_MAX} rows: use more partitions (repartition) or uniqueKeyColumn"
@@ -75,12 +75,12 @@ class RowKeys:
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """Some rows, ready to be sent; columns are as long as there are rows."""
+    """Encoded rows, ready to be sent. All columns have one element per row."""
 
     first_row: int
     bodies: pa.BinaryArray
     texts: tuple[pa.BinaryArray, ...]
-    """The properties, in parts; the last is the unique key."""
+    """The properties, in parts; the last part is the unique key."""
     text_sizes: npt.NDArray[np.int64]
     columns: Mapping[str, pa.Array]
 
@@ -99,7 +99,7 @@ class EncodedRows:
         return _lengths(self.bodies) + self.text_sizes + overhead
 
     def take(self, rows: Indices) -> EncodedRows:
-        """The rows of these numbers, in this order."""
+        """Returns the rows with these numbers, in this order."""
         chosen = pa.array(rows)
         return EncodedRows(
             self.first_row,
@@ -110,7 +110,7 @@ class EncodedRows:
         )
 
     def entries(self) -> tuple[memoryview, npt.NDArray[np.int64]]:
-        """The batch entries one after the other, and where each begins (and the last ends)."""
+        """Returns the consecutive batch entries, and where each begins (and the last one ends)."""
         heads = np.zeros((len(self), BATCH_ENTRY.size // 4), ">i4")
         heads[:, 0] = self.entry_sizes
         heads[:, 4] = _lengths(self.bodies)
@@ -127,13 +127,13 @@ class EncodedRows:
         return [pair[name : -len(_PAIR_END)].decode() for pair in self.texts[-1].to_pylist()]
 
     def properties(self) -> list[bytes]:
-        """The properties of each row, for messages that are sent one by one."""
+        """Returns the properties of each row, for messages that are sent one by one."""
         joined: list[bytes] = pc.binary_join_element_wise(*self.texts, _NOTHING, _NOTHING).to_pylist()
         return joined
 
 
 def split_by_size(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The batch in pieces that fit in memory several times over, each with its first row."""
+    """Splits the batch into pieces that fit in memory several times over, each with the number of its first row."""
     count = batch.num_rows
     pieces = min(count, -(-batch.nbytes // PIECE_BYTES)) if count else 0
     for piece in range(pieces):
@@ -144,9 +144,9 @@ def split_by_size(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]
 def encode_rows(
     batch: pa.RecordBatch, first_row: int, unique: RowKeys | str, body_bytes_max: int
 ) -> EncodedRows:
-    """Encode rows. ``unique`` makes the unique keys, or names the column that holds them.
+    """Encodes rows. ``unique`` creates the unique keys, or names the column that contains them.
 
-    Raises ``MessageIllegal`` with the number of the row for what cannot be a message.
+    Raises ``MessageIllegal`` with the row number for a row that cannot be a message.
     """
     columns = {name: batch.column(name) for name in batch.schema.names}
     bodies = _binary(columns.pop("body"))
@@ -200,7 +200,7 @@ def _offsets(values: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _fixed_width(rows: npt.NDArray[Any]) -> pa.BinaryArray:
-    """A two-dimensional array as a binary column."""
+    """Returns a two-dimensional array as a binary column."""
     count = len(rows)
     width = rows.itemsize * rows.shape[1]
     offsets = np.arange(count + 1, dtype=np.int32) * width
@@ -208,7 +208,7 @@ def _fixed_width(rows: npt.NDArray[Any]) -> pa.BinaryArray:
 
 
 def _pairs(prop: Property, column: pa.Array, first_row: int, name: str) -> pa.BinaryArray:
-    """``name 0x01 value 0x02`` of each row, nothing where the value is null or empty."""
+    """Returns ``name 0x01 value 0x02`` for each row, or nothing where the value is null or empty."""
     if pa.types.is_list(column.type):
         column = _joined(column)
     values = _binary(column)
@@ -221,7 +221,7 @@ def _pairs(prop: Property, column: pa.Array, first_row: int, name: str) -> pa.Bi
 
 
 def _joined(column: pa.Array) -> pa.Array:
-    """The texts of each list with blanks between them."""
+    """Joins the texts of each list with spaces."""
     column = column.cast(pa.list_(pa.string()))  # the join knows no lists of what cannot be null
     if column.values.null_count:
         texts = [None if row is None else " ".join(filter(None, row)) for row in column.to_pylist()]
@@ -230,10 +230,10 @@ def _joined(column: pa.Array) -> pa.Array:
 
 
 def _map_text(column: pa.Array, first_row: int, columns: frozenset[str]) -> pa.BinaryArray:
-    """All pairs of a map as one text per row.
+    """Returns all pairs of a map as one text per row.
 
-    Names that RocketMQ gives a meaning to are left out, so that what was read from a topic can be written to another;
-    keys, tags and the sharding key stay unless a column says them.
+    Names with a meaning in RocketMQ are left out, so that rows read from one topic can be written to another. Keys,
+    tags and the sharding key are kept unless they have a column of their own.
     """
     names, values = _binary(column.keys), _binary(column.items)
     offsets = np.asarray(column.offsets)
@@ -258,6 +258,6 @@ def _map_text(column: pa.Array, first_row: int, columns: frozenset[str]) -> pa.B
 
 
 def _contains(values: pa.Array, byte: bytes) -> npt.NDArray[np.bool_]:
-    """Which values hold a byte."""
+    """Returns which values contain a byte."""
     found: Callable[..., Any] = pc.match_substring
     return np.asarray(found(values, byte.decode()).fill_null(False))

@@ -1,7 +1,7 @@
-"""Sends encoded rows: many requests on the way at once, tried again until a deadline, counted per queue.
+"""Sends encoded rows with many requests in flight, retries until a deadline, and counts rows per queue.
 
-Rows with a place of their own (a sharding key or a queue) keep their order: of one queue only one request is on the
-way. All other rows go to the queues in turn. A request that got no answer is sent again, perhaps elsewhere; rows
+Rows with a place of their own (a sharding key or a queue) keep their order, because each queue has only one request
+in flight. All other rows rotate over the queues. A request without an answer is sent again, perhaps elsewhere; rows
 stored twice that way have the same unique key.
 """
 
@@ -44,7 +44,7 @@ _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 2.0
 _WAIT_SLICE_S: Final = 1.0
 _WHOLE: Final = 32
-"""Small requests that take the room of one large one."""
+"""Number of small requests that take the room of one large one."""
 _WHOLE_BYTES: Final = 256 * 1024
 
 
@@ -59,14 +59,14 @@ class HalfRow(NamedTuple):
 
 @dataclass(slots=True)
 class QueueTally:
-    """What one queue got."""
+    """Totals of one queue."""
 
     rows: int = 0
     body_bytes: int = 0
     first_offset: int = -1
     last_offset: int = -1
     not_safe_rows: int = 0
-    """Stored, but not flushed or copied in the broker's time."""
+    """Stored, but not flushed or replicated within the broker's timeout."""
 
     def add(self, other: QueueTally) -> None:
         self.rows += other.rows
@@ -79,14 +79,14 @@ class QueueTally:
 
 
 class SinkClient:
-    """A producer's connections on a loop of their own; lives as long as the worker process."""
+    """A producer's connections on their own loop. Lives as long as the worker process."""
 
     def __init__(
         self, group: str, name_servers: str, options: ProducerOptions, *, member: bool = True
     ) -> None:
         self.group = group
         self._member = member
-        """Known to brokers as one of its group; they would ask a member about half messages."""
+        """Whether brokers see it as a member of its group. They check half messages with any member."""
         self.options = options
         self.loop = LoopThread()
         self._name_servers = name_servers
@@ -98,17 +98,17 @@ class SinkClient:
         self.instance.start(self._routes())
 
     def close(self) -> None:
-        """Leave the brokers and end the loop."""
+        """Unregisters from the brokers and stops the loop."""
         try:
             self.loop.run(self.instance.stop())
         finally:
             self.loop.close()
 
     def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """The queues of a topic that can be written. Raises ``NoRouteError`` or ``NameServerError``."""
+        """Returns the writable queues of a topic. Raises ``NoRouteError`` or ``NameServerError``."""
         return self.loop.run(self.sender.pick(topic))
 
-    # What the instance asks (Member).
+    # Interface required by the instance (Member).
     def topics(self) -> set[str]:
         return set()
 
@@ -119,7 +119,7 @@ class SinkClient:
         return None
 
     def _routes(self) -> list[Route | RawRoute]:
-        """The calls of brokers that it answers."""
+        """The broker requests that it handles."""
         return []
 
 
@@ -128,7 +128,8 @@ _clients_lock: Final = threading.Lock()
 
 
 def sink_client(key: tuple[object, ...], make: Callable[[], SinkClient]) -> SinkClient:
-    """The client of this process for these settings: a worker process serves many tasks, and most are short."""
+    """Returns this process's client for these settings. Shared, because a worker process serves many tasks, and most
+    are short."""
     key = (process_id(), *key)
     with _clients_lock:
         client = _clients.get(key)
@@ -159,24 +160,24 @@ class SendSession:
     _lanes: dict[MessageQueue, asyncio.Lock] = field(default_factory=dict)
     partition: int = 0
     halves: list[Half] = field(default_factory=list)
-    """Half messages that are stored."""
+    """Stored half messages."""
 
     def batch(
         self, topic: str, entries: bytes, rows: int, body_bytes: int, queue: MessageQueue | None
     ) -> None:
-        """Send a row of batch entries; in order if it has a queue."""
+        """Sends consecutive batch entries; in order if they have a queue."""
         outgoing = Outgoing(
             topic, entries, _BATCH_PROPERTIES, "", code=int(RequestCode.SEND_BATCH_MESSAGE), batch=True
         )
         self._start(outgoing, rows, body_bytes, queue)
 
     def single(self, topic: str, body: bytes, properties: bytes, queue: MessageQueue | None) -> None:
-        """Send one message: a delayed one, or one too large for a batch."""
+        """Sends one message: a delayed one, or one too large for a batch."""
         outgoing = Outgoing(topic, body, properties + _BATCH_PROPERTIES, "")
         self._start(outgoing, 1, len(body), queue)
 
     def half(self, row: HalfRow, topic: str, queue: MessageQueue | None) -> None:
-        """Store one row as a half message, which consumers do not see."""
+        """Stores one row as a half message, which consumers do not see."""
         outgoing = Outgoing(
             topic,
             row.body,
@@ -191,7 +192,7 @@ class SendSession:
         self._begin(size, lambda weight: self._send(outgoing, rows, body_bytes, queue, weight))
 
     def _begin(self, size: int, work: Callable[[int], Coroutine[Any, Any, None]]) -> None:
-        """Start a request when there is room: ``in_flight_max`` batches, or up to 32 times as many single rows."""
+        """Starts a request when there is room: ``in_flight_max`` batches, or up to 32 times as many single rows."""
         weight = min(_WHOLE, 1 + size * _WHOLE // _WHOLE_BYTES)
         with self._changed:
             self._wait_until(lambda: self._in_flight + weight <= self.in_flight_max * _WHOLE)
@@ -203,14 +204,14 @@ class SendSession:
             raise
 
     def finish(self) -> None:
-        """Return when all rows are stored. Raises what stopped the first that is not."""
+        """Returns when all rows are stored. Raises the first failure."""
         with self._changed:
             self._wait_until(lambda: self._in_flight == 0)
 
     def _wait_until(self, condition: Callable[[], bool]) -> None:
-        """Wait with the lock held. A failure ends the wait only when nothing is on the way any more, so that the
-        report of an attempt that failed is complete."""
-        # Every send has a deadline, so this ends; the slices let a worker be interrupted.
+        """Waits with the lock held. A failure ends the wait only when nothing is in flight any more, so that the
+        report of a failed attempt is complete."""
+        # Every send has a deadline, so this terminates. Waiting in slices lets a worker be interrupted.
         while not (condition() if self._failure is None else self._in_flight == 0):
             self._changed.wait(_WAIT_SLICE_S)
         if self._failure is not None:
@@ -227,7 +228,8 @@ class SendSession:
     ) -> None:
         failure: BaseException | None = None
         try:
-            # The order of half messages means nothing: rows of one queue are ordered when they are committed.
+            # The order of half messages does not matter, because rows of one queue are ordered when they are
+            # committed.
             result = await self._until_stored(outgoing, queue)
             if result is not None:
                 place = result.queue
@@ -273,7 +275,8 @@ class SendSession:
             self._done(failure, weight)
 
     async def _until_stored(self, outgoing: Outgoing, queue: MessageQueue | None) -> SendResult | None:
-        """Try until the deadline; None when another request failed meanwhile and this one is pointless."""
+        """Retries until the deadline. Returns None if another request has failed meanwhile, which makes this one
+        pointless."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.timeout_s
         sender, book = self.client.sender, self.client.instance.book
@@ -289,7 +292,7 @@ class SendSession:
                 return await sender.attempt(outgoing, target, max(left_s, 0.001))
             except (BrokerError, ConnectionLostError, RequestTimeoutError, NameServerError) as error:
                 if isinstance(error, NoPermission) and target is not None:
-                    # Another broker may allow it; the same one will not for as long as the send has time.
+                    # Another broker may allow it. The same one will not within the deadline.
                     refused.add(target.broker_name)
                 lasting = queue is not None or refused.issuperset(one.broker_name for one in queues)
                 if (refused and lasting) or not _worth_another_try(error):
@@ -312,7 +315,7 @@ class SendSession:
         return None
 
     def _count(self, result: SendResult, rows: int, body_bytes: int) -> None:
-        """Only on the loop."""
+        """Call only on the loop."""
         queue, first = result.queue, result.queue_offset
         key = (queue.topic, queue.broker_name, queue.queue_id)
         tally = self.tallies.setdefault(key, QueueTally())

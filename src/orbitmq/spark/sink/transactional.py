@@ -1,7 +1,7 @@
-"""``mode=transactional``: consumers see all rows of a micro-batch, each once, or none of them.
+"""``mode=transactional``: consumers see all rows of a micro-batch exactly once, or none of them.
 
-A task stores its rows as half messages; the driver commits those of all tasks (``sink_commit.py`` has the rules). A
-micro-batch that Spark runs again after it was decided sends nothing: its half messages are there.
+A task stores its rows as half messages, and the driver commits those of all tasks (the rules are in ``commit.py``).
+If Spark reruns a micro-batch that has already been decided, nothing is sent, because its half messages are stored.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from orbitmq.spark.sink.send import SendSession, sink_client
 __all__ = ["TransactionalBatchWriter", "TransactionalStreamWriter"]
 
 _BATCH_WRITE: Final = 0
-"""A write without a stream counts as a stream with one micro-batch."""
+"""A write without a stream counts as a stream with a single micro-batch."""
 
 
 def committer(plan: SinkPlan) -> Committer:
-    """The one of this process for these options."""
+    """Returns this process's committer for these options."""
     found = access(plan.options)
     settings = client_settings(plan.options)
 
@@ -42,7 +42,7 @@ def committer(plan: SinkPlan) -> Committer:
 
 
 def prepare(plan: SinkPlan, task: TaskOf, query: str, batches: Iterator[pa.RecordBatch]) -> RowsSent:
-    """Store the rows of a task as half messages. Those of an attempt that fails are rolled back."""
+    """Stores the rows of a task as half messages, and rolls them back if the attempt fails."""
     client = plan.client()
     session = SendSession(client, plan.timeout_s, plan.in_flight_max, partition=task.partition)
     pairs = {
@@ -69,7 +69,7 @@ def _halves(messages: Sequence[RowsSent | None]) -> list[Half]:
 
 
 class TransactionalStreamWriter(DataSourceStreamArrowWriter):
-    """One micro-batch of a query. Made on the driver for each, and once more to commit it."""
+    """One micro-batch of a query. Created on the driver for each, and once more to commit it."""
 
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
@@ -109,14 +109,14 @@ class TransactionalStreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         sent = sent_by(messages)
         query = next((one.query for one in sent if one is not None), "")
-        # A commit that failed half-way is followed by an abort: what is decided stays so.
+        # After a partly failed commit Spark calls abort; the decision stands.
         if TransactionLog(self._plan.log_location).decided().get(query, -1) < batchId:
             roll_back(committer(self._plan), _halves(sent))
         report(self._plan, sent, batchId, "aborted")
 
 
 class TransactionalBatchWriter(DataSourceArrowWriter):
-    """One ``df.write``: all rows or none, unless the driver dies while it commits them. There is nobody to go on."""
+    """One ``df.write``: all rows or none, unless the driver dies during the commits, because nobody resumes them."""
 
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan

@@ -1,4 +1,4 @@
-"""Chooses the writer of ``write.format("rocketmq")`` by its options."""
+"""Selects the writer of ``write.format("rocketmq")`` from its options."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["batch_writer", "stream_writer"]
 def batch_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> BatchWriter | TransactionalBatchWriter:
-    """The writer of ``df.write``. Raises ``ConfigError``."""
+    """Returns the writer of ``df.write``. Raises ``ConfigError``."""
     if overwrite:
         raise ConfigError("a topic cannot be overwritten: use .mode('append')")
     plan = plan_sink(options, schema, streaming=False)
@@ -28,7 +28,8 @@ def batch_writer(
 def stream_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> StreamWriter | TransactionalStreamWriter:
-    """The writer of ``df.writeStream``; in output mode complete every micro-batch sends the whole result again."""
+    """Returns the writer of ``df.writeStream``. In output mode complete, every micro-batch sends the whole result
+    again."""
     del overwrite
     plan = plan_sink(options, schema, streaming=True)
     return TransactionalStreamWriter(plan) if plan.transactional else StreamWriter(plan)
